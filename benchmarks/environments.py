@@ -22,7 +22,7 @@ from backend.settings import get_settings
 from benchmarks.harness import Measure, Options, installation
 from workers.environments.checks.base import by_level
 from workers.environments.checks.registry import run_checks
-from workers.environments.checks.subject import Subject
+from workers.environments.checks.subject import CheckSubject
 from workers.environments.client import EnvHost
 
 REPEATS = 1
@@ -44,7 +44,7 @@ async def _certify(name: str, files: Mapping[str, str]) -> list[Measure]:
     async with EnvHost(get_settings().envhost_address) as host:
         await host.prepare(hash_, files)
         async with host.lease(hash_, resources) as server:
-            subject = Subject(manifest, server, files=files, second_process=lambda: host.lease(hash_, resources))
+            subject = CheckSubject(manifest, server, files=files, second_process=lambda: host.lease(hash_, resources))
             began = time.perf_counter()
             results = await run_checks(subject, on_begin=lambda check: None, on_result=lambda result: None)
             seconds = time.perf_counter() - began

@@ -25,7 +25,7 @@ from backend.results.success_rules import rule_of
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.mixes import is_mixed, names_of, versions_of
 from backend.runs.tables import Run
-from backend.training.interventions import thresholds_of_run
+from backend.training.steering import thresholds_of_run
 
 BATCH = 2000
 """Rollouts of an evaluation that are scanned together."""

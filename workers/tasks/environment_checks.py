@@ -22,7 +22,7 @@ from backend.runs.service import begin_run, finish_run
 from backend.runs.tables import Run
 from workers.environments.checks.base import Check
 from workers.environments.checks.registry import CHECKS, does_not_start, run_checks
-from workers.environments.checks.subject import SECOND_HASH_SEED, Reference, Subject
+from workers.environments.checks.subject import SECOND_HASH_SEED, CheckSubject, Reference
 from workers.environments.client import HostRefused
 from workers.policies.base import Policy
 from workers.storage.env_host import open_env_host
@@ -101,7 +101,7 @@ async def _certify(run_id: uuid.UUID, policy: Policy | None) -> None:
             else:
                 package = plan.content_hash, plan.manifest.proctor.resources
                 async with host.lease(*package) as server, RolloutWriter(recorder) as writer:
-                    subject = Subject(
+                    subject = CheckSubject(
                         plan.manifest,
                         server,
                         files=plan.files,
@@ -120,7 +120,7 @@ async def _certify(run_id: uuid.UUID, policy: Policy | None) -> None:
     recorder.log(f"certificate: {certificate_status(results)}")
 
 
-async def _run_checks(subject: Subject, recorder: RunRecorder) -> list[CheckResult]:
+async def _run_checks(subject: CheckSubject, recorder: RunRecorder) -> list[CheckResult]:
     """Run all checks; show the current one, finished ones and queued ones on the run's page."""
     results: list[CheckResult] = []
 

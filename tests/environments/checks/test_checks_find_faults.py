@@ -13,7 +13,7 @@ from tests.environments.checks.bent import FAULTS, FIRST, SEEN_BY_ALL, WARNINGS,
 from tests.library.conftest import Serve
 from workers.environments.checks.base import Check
 from workers.environments.checks.registry import CHECKS, does_not_start, needed_for, run_checks
-from workers.environments.checks.subject import SECOND_HASH_SEED, Subject
+from workers.environments.checks.subject import SECOND_HASH_SEED, CheckSubject
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +25,7 @@ async def look_at(
     found: dict[str, CheckResult] = {}
     async with serve(files) as server:
         twin = {"second_process": lambda: serve(files, SECOND_HASH_SEED), "should_stop": lambda: until in found}
-        examined = Subject(read_manifest(files["openenv.yaml"]), server, files=files, **(twin | subject))
+        examined = CheckSubject(read_manifest(files["openenv.yaml"]), server, files=files, **(twin | subject))
         await run_checks(
             examined,
             on_begin=lambda check: None,
@@ -104,7 +104,7 @@ async def test_it_ends_early_when_told_to_stop(serve: Serve):
     begun: list[str] = []
     files = load_package("tictactoe")
     async with serve(files) as server:
-        subject = Subject(read_manifest(files["openenv.yaml"]), server, should_stop=lambda: len(begun) >= 2)
+        subject = CheckSubject(read_manifest(files["openenv.yaml"]), server, should_stop=lambda: len(begun) >= 2)
         results = await run_checks(
             subject, on_begin=lambda check: begun.append(check.id), on_result=lambda result: None
         )

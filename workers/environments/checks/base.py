@@ -1,4 +1,4 @@
-"""Declare a check: `@check(…)` above the function that inspects a `Subject` and returns a `Finding`.
+"""Declare a check: `@check(…)` above the function that inspects a `CheckSubject` and returns a `Finding`.
 
 Certificates, their page, the command line and the reference in the docs derive from this declaration. The function's
 docstring states the method and the threshold. `registry.py` collects the checks and runs them.
@@ -15,7 +15,7 @@ from backend.domain.environments.reward_bounds import floor_of, gold_bounds, rew
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.statistics import Estimate, estimate_mean
 from backend.domain.vocabulary import CheckStatus
-from workers.environments.checks.subject import Subject
+from workers.environments.checks.subject import CheckSubject
 
 TOLERANCE = 1e-6
 FLOOR_MARGIN = 0.05
@@ -59,7 +59,7 @@ class Check:
     advice: str
     """How an author can fix a failure."""
     cost: Cost
-    run: Callable[[Subject], Awaitable[Finding]]
+    run: Callable[[CheckSubject], Awaitable[Finding]]
     needs: tuple[str, ...] = ()
     """Checks without which this one has no meaning. If one of them fails, this one is skipped."""
 
@@ -71,7 +71,7 @@ class Check:
 
 def check(
     id: str, *, theme: str, label: str, sentence: str, advice: str, cost: Cost, needs: tuple[str, ...] = ()
-) -> Callable[[Callable[[Subject], Awaitable[Finding]]], Check]:
+) -> Callable[[Callable[[CheckSubject], Awaitable[Finding]]], Check]:
     """Declare the function below as a check."""
     return lambda run: Check(id, theme, label, sentence, advice, cost, run, needs)
 

@@ -22,7 +22,7 @@ from workers.environments.checks.base import (
     passed,
     warned,
 )
-from workers.environments.checks.subject import Subject, actions_of
+from workers.environments.checks.subject import CheckSubject, actions_of
 from workers.environments.client import EnvServer, Observation
 
 SAMPLES = 16
@@ -44,7 +44,7 @@ NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
     cost=Cost.RESETS,
     needs=("starts_and_resets",),
 )
-async def reset_deterministic(subject: Subject) -> Finding:
+async def reset_deterministic(subject: CheckSubject) -> Finding:
     """Reset 16 tasks twice. The observations must be equal (NeMo Gym: reseed)."""
     tasks = subject.tasks(SAMPLES // min(subject.levels, 4))[:SAMPLES]
     for task in tasks:
@@ -68,7 +68,7 @@ async def reset_deterministic(subject: Subject) -> Finding:
     cost=Cost.REPLAYS,
     needs=("steps_and_ends",),
 )
-async def step_deterministic(subject: Subject) -> Finding:
+async def step_deterministic(subject: CheckSubject) -> Finding:
     """Replay 16 episodes in the same process and in a second one. Observations, rewards and ends must be equal.
 
     The second process has another seed of Python's string hashes, so the iteration order of a set of strings differs.
@@ -116,7 +116,7 @@ async def step_deterministic(subject: Subject) -> Finding:
     cost=Cost.REPLAYS,
     needs=("steps_and_ends",),
 )
-async def seeds_differ(subject: Subject) -> Finding:
+async def seeds_differ(subject: CheckSubject) -> Finding:
     """Play the same six actions on 16 seeds of a level. The openings or the responses must differ."""
     samples = await subject.completed("random")
     actions = max((actions_of(rollout) for rollout in samples), key=len, default=[])
@@ -172,7 +172,7 @@ def _masked(fields: Mapping[str, object]) -> str:
     cost=Cost.REPLAYS,
     needs=("steps_and_ends",),
 )
-async def group_noise(subject: Subject) -> Finding:
+async def group_noise(subject: CheckSubject) -> Finding:
     """Replay 4 episodes (longest, best, worst, one more) in 8 sessions. Columns may differ by `checks.noise` at most.
 
     A group's advantages are differences of rewards, so noise in the reward would be learned.
@@ -208,7 +208,7 @@ async def group_noise(subject: Subject) -> Finding:
     )
 
 
-def _columns(subject: Subject, responses: Sequence[Observation]) -> dict[str, float]:
+def _columns(subject: CheckSubject, responses: Sequence[Observation]) -> dict[str, float]:
     return columns_over_episode(subject.manifest.columns, [response.rewards for response in responses[1:]])
 
 
@@ -221,7 +221,7 @@ def _columns(subject: Subject, responses: Sequence[Observation]) -> dict[str, fl
     cost=Cost.REPLAYS,
     needs=("steps_and_ends", "step_deterministic"),
 )
-async def sessions_isolated(subject: Subject) -> Finding:
+async def sessions_isolated(subject: CheckSubject) -> Finding:
     """Play 64 sessions (or the server's maximum) at the same time. Each must equal the same episode played alone."""
     if subject.server.sessions < 2:
         return does_not_apply("The server supports one session at a time: there are no other sessions.")
@@ -261,7 +261,7 @@ async def sessions_isolated(subject: Subject) -> Finding:
     cost=Cost.REPLAYS,
     needs=("steps_and_ends", "step_deterministic"),
 )
-async def rescore_equal(subject: Subject) -> Finding:
+async def rescore_equal(subject: CheckSubject) -> Finding:
     """Replay 64 concurrently played episodes alone. Columns must be equal to 1e-6 (NeMo Gym: re-verifiable)."""
     samples = (await subject.completed("random"))[: subject.replay_limit(SESSIONS)]
     names = [name for name in subject.manifest.column_names if name not in PLATFORM_COLUMNS]

@@ -17,7 +17,7 @@ from workers.environments.checks.base import (
     warned,
 )
 from workers.environments.checks.determinism import difference_of
-from workers.environments.checks.subject import Subject, actions_of
+from workers.environments.checks.subject import CheckSubject, actions_of
 
 IMMEDIATE = 1e-6
 """Timeout in seconds that no server can meet."""
@@ -32,7 +32,7 @@ IMMEDIATE = 1e-6
     cost=Cost.REPLAYS,
     needs=("steps_and_ends",),
 )
-async def step_after_done(subject: Subject) -> Finding:
+async def step_after_done(subject: CheckSubject) -> Finding:
     """Send one more step, through Proctor and directly to the package, because others may run it without Proctor.
 
     Proctor must refuse it; a package that would reward it warns.
@@ -69,7 +69,7 @@ async def step_after_done(subject: Subject) -> Finding:
     cost=Cost.RESETS,
     needs=("starts_and_resets", "agent_fits"),
 )
-async def malformed_action(subject: Subject) -> Finding:
+async def malformed_action(subject: CheckSubject) -> Finding:
     """Send eight malformed actions: empty, unknown field, null, nested list, huge, negative, 100,000 letters, odd text.
 
     The server must survive, the next episode must start as before, and no answer may earn more than the floor and its
@@ -123,7 +123,7 @@ async def malformed_action(subject: Subject) -> Finding:
     cost=Cost.REPLAYS,
     needs=("steps_and_ends", "step_deterministic"),
 )
-async def timeouts_enforced(subject: Subject) -> Finding:
+async def timeouts_enforced(subject: CheckSubject) -> Finding:
     """Let a step time out next to another session on the same server; then use its session, then a new one.
 
     The session that timed out must refuse another step; the other session and the new one must play as before.

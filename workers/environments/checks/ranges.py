@@ -25,7 +25,7 @@ from workers.environments.checks.base import (
     warned,
 )
 from workers.environments.checks.policies import ReplyFunction, ReplyPlayer, ReplyPolicy, in_format, recites
-from workers.environments.checks.subject import Subject
+from workers.environments.checks.subject import CheckSubject
 from workers.policies.base import Policy, Turn
 
 MAX_SHAPES = 12
@@ -47,7 +47,7 @@ HARMLESS = ("SELECT 1", "ls", "help", "1")
     cost=Cost.REPLAYS,
     needs=("steps_and_ends", "step_deterministic"),
 )
-async def columns_add_up(subject: Subject) -> Finding:
+async def columns_add_up(subject: CheckSubject) -> Finding:
     """Compare the environment's own scalar over 12 episodes, and all stored rewards, with the weighted sum of columns.
 
     They must be equal to 1e-6. A declared column that is never sent warns.
@@ -96,7 +96,7 @@ async def columns_add_up(subject: Subject) -> Finding:
     cost=Cost.STORED,
     needs=("steps_and_ends",),
 )
-async def reward_in_range(subject: Subject) -> Finding:
+async def reward_in_range(subject: CheckSubject) -> Finding:
     """Compare all episodes played so far with the declared ranges, exactly. A column without a declared range warns."""
     rollouts = subject.all_completed()
     seen, outside, open_ended = {}, [], []
@@ -120,7 +120,7 @@ async def reward_in_range(subject: Subject) -> Finding:
     return passed(f"{len(rollouts)} episodes: {summary}.", seen=seen)
 
 
-def breach_of(subject: Subject, rollout: Rollout) -> str:
+def breach_of(subject: CheckSubject, rollout: Rollout) -> str:
     """Describe the first value of a rollout outside its declared range; empty if there is none."""
     steps = [step.rewards for step in rollout.steps]
     breach = next(range_breaches(declared_ranges(subject.manifest), rollout.columns, steps), None)
@@ -136,7 +136,7 @@ def breach_of(subject: Subject, rollout: Rollout) -> str:
     cost=Cost.EPISODES,
     needs=("steps_and_ends",),
 )
-async def repeats_in_range(subject: Subject) -> Finding:
+async def repeats_in_range(subject: CheckSubject) -> Finding:
     """Repeat the two actions with the highest reward of each shape seen so far (each tool, each set of fields).
 
     They are repeated up to 64 times, alone and before the replies of the best episode of that task, within 10 seconds.
@@ -169,7 +169,7 @@ async def repeats_in_range(subject: Subject) -> Finding:
     return passed(f"{count} actions repeated, up to {longest} times in an episode: every column stays in its range.")
 
 
-def _repetitions(subject: Subject) -> Iterator[tuple[TaskSpec, Policy, str]]:
+def _repetitions(subject: CheckSubject) -> Iterator[tuple[TaskSpec, Policy, str]]:
     """Yield tasks, policies that repeat an action on them, and a name for the action."""
     spec = subject.manifest.proctor.agent.action
     turns = min(subject.manifest.proctor.episode.max_turns, MAX_TURNS)

@@ -9,7 +9,7 @@ from backend.domain.rollouts.rollout import Rollout
 from backend.domain.vocabulary import CheckStatus
 from workers.environments.checks import costs, determinism, misuse, ranges, reward, start, tasks
 from workers.environments.checks.base import Check, Finding, failed, listed, skipped
-from workers.environments.checks.subject import Subject
+from workers.environments.checks.subject import CheckSubject
 
 MODULES = (start, determinism, reward, ranges, tasks, misuse, costs)
 CHECKS = tuple(value for module in MODULES for value in vars(module).values() if isinstance(value, Check))
@@ -25,7 +25,7 @@ def needed_for(*ids: str) -> tuple[Check, ...]:
 
 
 async def run_checks(
-    subject: Subject,
+    subject: CheckSubject,
     *,
     on_begin: Callable[[Check], None] = lambda check: None,
     on_result: Callable[[CheckResult], None] = lambda result: None,

@@ -31,7 +31,7 @@ from workers.environments.checks.base import (
     warned,
 )
 from workers.environments.checks.policies import DEGENERATE, recites, rewrites
-from workers.environments.checks.subject import CONCURRENCY, Subject
+from workers.environments.checks.subject import CONCURRENCY, CheckSubject
 from workers.policies.scripted import ScriptedPolicy
 
 VARIED_TASKS = 8
@@ -49,7 +49,7 @@ NO_FLOOR = "No floor: declare `checks.floor_maximum`, or the `range` of every co
     cost=Cost.EPISODES,
     needs=("steps_and_ends",),
 )
-async def gold_reaches_bound(subject: Subject) -> Finding:
+async def gold_reaches_bound(subject: CheckSubject) -> Finding:
     """Play `gold` on 64 tasks per level (Terminal-Bench: oracle). Every task must earn the highest reward.
 
     With `checks.gold_minimum`, the upper end of each level's 95% interval must reach the bound of that level.
@@ -96,7 +96,7 @@ async def gold_reaches_bound(subject: Subject) -> Finding:
     cost=Cost.EPISODES,
     needs=("steps_and_ends",),
 )
-async def degenerate_policies(subject: Subject) -> Finding:
+async def degenerate_policies(subject: CheckSubject) -> Finding:
     """Play thirteen policies that do not try on 24 tasks per level (ABC; HUD's "cheapest path").
 
     The mean must be at most the floor plus 5% of the range; the check fails if the lower end of the interval is above.
@@ -128,7 +128,7 @@ async def degenerate_policies(subject: Subject) -> Finding:
     cost=Cost.EPISODES,
     needs=("steps_and_ends",),
 )
-async def untouched_task(subject: Subject) -> Finding:
+async def untouched_task(subject: CheckSubject) -> Finding:
     """Play each task with empty replies. No single task may succeed, that is reach halfway from floor to bound."""
     bounds = success_bounds(subject.manifest)
     if bounds is None:
@@ -162,7 +162,7 @@ async def untouched_task(subject: Subject) -> Finding:
     cost=Cost.EPISODES,
     needs=("steps_and_ends", "step_deterministic"),
 )
-async def format_variations(subject: Subject) -> Finding:
+async def format_variations(subject: CheckSubject) -> Finding:
     """Play gold with extra whitespace, with reasoning before and a remark after, in a code fence; and `variant_1` ….
 
     All columns except `length` must be equal to those of gold.
@@ -219,7 +219,7 @@ def _rewritings(spec: ActionSpec) -> dict[str, Callable[[str], str]]:
     cost=Cost.EPISODES,
     needs=("steps_and_ends",),
 )
-async def quality_ladder(subject: Subject) -> Finding:
+async def quality_ladder(subject: CheckSubject) -> Finding:
     """Compare the means of `gold`, `teacher` and `partial`, and `wrong` (else random play) on the same tasks.
 
     No rung may earn more than a better one, and the ends must differ (HUD: monotonicity).
@@ -256,7 +256,7 @@ async def quality_ladder(subject: Subject) -> Finding:
     cost=Cost.EPISODES,
     needs=("starts_and_resets", "agent_fits"),
 )
-async def fixtures_hold(subject: Subject) -> Finding:
+async def fixtures_hold(subject: CheckSubject) -> Finding:
     """Play each `fixtures/*.json`. Columns must be equal to 1e-6, `gold` at its bound, `hack` at or below the floor."""
     fixtures, problems = read_fixtures(subject.files)
     problems = problems + [problem for fixture in fixtures for problem in against_manifest(fixture, subject.manifest)]
@@ -293,7 +293,9 @@ async def fixtures_hold(subject: Subject) -> Finding:
     return passed(f"{len(fixtures)} fixtures earn the columns they state: {names}.")
 
 
-async def _recite(subject: Subject, name: str, task: TaskSpec, replies: Sequence[str], number: int) -> Rollout | None:
+async def _recite(
+    subject: CheckSubject, name: str, task: TaskSpec, replies: Sequence[str], number: int
+) -> Rollout | None:
     """Play a transcript as a whole episode: after its last reply the episode ends. None if the checks were stopped."""
     proctor = subject.manifest.proctor
     short = proctor.model_copy(update={"episode": proctor.episode.model_copy(update={"max_turns": len(replies)})})
@@ -310,7 +312,7 @@ async def _recite(subject: Subject, name: str, task: TaskSpec, replies: Sequence
     cost=Cost.EPISODES,
     needs=("starts_and_resets", "agent_fits"),
 )
-async def judged_fixtures_hold(subject: Subject) -> Finding:
+async def judged_fixtures_hold(subject: CheckSubject) -> Finding:
     """Play the stored replies of every reviewed fixture of the environment. The bound of the fixture must hold."""
     if not subject.judged:
         return does_not_apply("No episode of this environment was reviewed as a hack or kept as an honest one.")

@@ -11,7 +11,7 @@ from backend.domain.environments.tools import Call, Tool, ToolsUnusable, read_to
 from backend.domain.rollouts.rollout import task_of
 from backend.domain.vocabulary import Split, StopReason
 from workers.environments.checks.base import Cost, Finding, check, clipped, failed, listed, passed, skipped, warned
-from workers.environments.checks.subject import Subject
+from workers.environments.checks.subject import CheckSubject
 from workers.environments.client import Observation
 
 CAPABLE = ("gold", "teacher")
@@ -43,7 +43,7 @@ Schema = Mapping[str, Any]
     "episode.",
     cost=Cost.RESETS,
 )
-async def starts_and_resets(subject: Subject) -> Finding:
+async def starts_and_resets(subject: CheckSubject) -> Finding:
     """Reset each level of both splits once, up to 20 levels. None may end immediately."""
     seconds = []
     async with subject.server.session() as session:
@@ -70,7 +70,7 @@ async def starts_and_resets(subject: Subject) -> Finding:
     cost=Cost.RESETS,
     needs=("starts_and_resets",),
 )
-async def agent_fits(subject: Subject) -> Finding:
+async def agent_fits(subject: CheckSubject) -> Finding:
     """Render the template on a real observation, and compare the fields that replies fill with the action class.
 
     With tools: they can be listed, the action accepts their names and an arguments object, and every choice listed as
@@ -119,7 +119,7 @@ async def agent_fits(subject: Subject) -> Finding:
     return passed(evidence, text=text[:500])
 
 
-def _action_field_problems(subject: Subject) -> list[str]:
+def _action_field_problems(subject: CheckSubject) -> list[str]:
     spec, schema = subject.manifest.proctor.agent.action, subject.server.action_schema
     filled = spec.filled_fields
     if filled is None:
@@ -135,7 +135,7 @@ def _action_field_problems(subject: Subject) -> list[str]:
     return []
 
 
-def _tool_problems(subject: Subject, opening: Observation, tools: Sequence[Tool]) -> list[str]:
+def _tool_problems(subject: CheckSubject, opening: Observation, tools: Sequence[Tool]) -> list[str]:
     spec, schema = subject.manifest.proctor.agent.action, subject.server.action_schema
     if spec.format != "tool":
         return []
@@ -165,7 +165,7 @@ def _tool_problems(subject: Subject, opening: Observation, tools: Sequence[Tool]
     cost=Cost.EPISODES,
     needs=("starts_and_resets", "agent_fits"),
 )
-async def rewards_finite(subject: Subject) -> Finding:
+async def rewards_finite(subject: CheckSubject) -> Finding:
     """Play random legal actions on 24 tasks per level. No value may be NaN, infinite or missing."""
     rollouts = await subject.rollouts("random")
     broken = [rollout for rollout in rollouts if (rollout.error_message or "").startswith(REWARD_ERRORS)]
@@ -188,7 +188,7 @@ async def rewards_finite(subject: Subject) -> Finding:
     cost=Cost.STORED,
     needs=("starts_and_resets", "agent_fits", "rewards_finite"),
 )
-async def steps_and_ends(subject: Subject) -> Finding:
+async def steps_and_ends(subject: CheckSubject) -> Finding:
     """Read the episodes of random legal play. None may fail; warns if the environment ends none."""
     rollouts = await subject.rollouts("random")
     broken = [rollout for rollout in rollouts if not rollout.is_completed]
@@ -219,7 +219,7 @@ async def steps_and_ends(subject: Subject) -> Finding:
     cost=Cost.REPLAYS,
     needs=("steps_and_ends",),
 )
-async def observation_schema(subject: Subject) -> Finding:
+async def observation_schema(subject: CheckSubject) -> Finding:
     """Compare all fields and types of 8 episodes with the server's schema, exactly. Undeclared fields warn."""
     schema: Schema = subject.server.observation_schema
     properties = schema.get("properties", {})

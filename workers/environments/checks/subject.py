@@ -43,7 +43,7 @@ class Reference:
 
 
 @dataclass(slots=True)
-class Subject:
+class CheckSubject:
     """The input of every check. Episodes are played once and shared."""
 
     manifest: Manifest

@@ -27,7 +27,7 @@ from workers.environments.checks.base import (
     warned,
 )
 from workers.environments.checks.policies import IDLE, errs
-from workers.environments.checks.subject import Subject
+from workers.environments.checks.subject import CheckSubject
 from workers.policies.base import Policy
 from workers.policies.scripted import ScriptedPolicy
 
@@ -75,7 +75,7 @@ class _LeakCase:
     cost=Cost.EPISODES,
     needs=("steps_and_ends",),
 )
-async def answer_hidden(subject: Subject) -> Finding:
+async def answer_hidden(subject: CheckSubject) -> Finding:
     """Search prompts and observations of 64 tasks for the state's `answer`, `solution`, `target` … before the end.
 
     In one-move tasks gold's move is the answer. Some answers appear by chance (`12` in `5 + 12`), so answers of other
@@ -115,7 +115,7 @@ async def answer_hidden(subject: Subject) -> Finding:
     return passed(f"{len(cases)} tasks: neither prompts nor observations hold the answer more often than by chance.")
 
 
-async def _leak_cases(subject: Subject) -> list[_LeakCase]:
+async def _leak_cases(subject: CheckSubject) -> list[_LeakCase]:
     """Collect the openings of some tasks, and everything that policies without knowledge saw on them."""
     agent = subject.manifest.proctor.agent
     gold = {r.task.key: r for r in await subject.completed("gold")} if "gold" in subject.scripts else {}
@@ -174,7 +174,7 @@ def _contains(texts: Sequence[str], answers: Sequence[str]) -> bool:
     cost=Cost.EPISODES,
     needs=("steps_and_ends",),
 )
-async def levels_monotone(subject: Subject) -> Finding:
+async def levels_monotone(subject: CheckSubject) -> Finding:
     """Compare means by level of `teacher`, else of random play. Fails if the highest level is easier than the lowest.
 
     An easier level in between warns. If a policy was chosen, the means of its groups count too, on levels with at least
@@ -226,7 +226,7 @@ async def levels_monotone(subject: Subject) -> Finding:
     cost=Cost.RESETS,
     needs=("starts_and_resets", "agent_fits"),
 )
-async def splits_disjoint(subject: Subject) -> Finding:
+async def splits_disjoint(subject: CheckSubject) -> Finding:
     """Compare first prompts, and answers where the state names them, of 200 tasks per split.
 
     Fails above 20% overlap, warns above 1%. If prompts do not identify tasks, seeds separate the splits.
@@ -264,7 +264,7 @@ async def splits_disjoint(subject: Subject) -> Finding:
     cost=Cost.EPISODES,
     needs=("steps_and_ends",),
 )
-async def success_mixed(subject: Subject) -> Finding:
+async def success_mixed(subject: CheckSubject) -> Finding:
     """Play 24 groups of 4 with `checks.reference` (else `teacher`, else `gold`) and about one error per episode.
 
     Random play stands in if there is no script. Fails if success never happens or is certain; warns if clearly fewer
@@ -361,7 +361,7 @@ def _wilson_interval(count: int, total: int) -> tuple[float, float]:
     cost=Cost.EPISODES,
     needs=("starts_and_resets", "rewards_finite"),
 )
-async def canaries_unsolvable(subject: Subject) -> Finding:
+async def canaries_unsolvable(subject: CheckSubject) -> Finding:
     """Play `gold` on 12 canaries per level; none may pass by the success rule.
 
     The fields of 4 openings per level are compared with those of the same ordinary tasks.
