@@ -3,7 +3,7 @@
 import asyncio
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -14,7 +14,7 @@ from backend.core.session import transaction
 from backend.domain.environments.certificate import CheckResult, certificate_status
 from backend.domain.environments.manifest import Manifest
 from backend.domain.review.judged_fixtures import JudgedFixture
-from backend.domain.text import plain_text
+from backend.domain.text import JsonObject, plain_text
 from backend.domain.vocabulary import RunStatus
 from backend.environments.tables import Certificate, EnvironmentVersion
 from backend.review.fixtures import judged_fixtures
@@ -35,7 +35,7 @@ from workers.tasks.event_loops import run_async
 from workers.tasks.nightly_checks import announce_drift, announce_failed_nights, drifted, weakened
 from workers.tasks.registry import JobContext
 
-LOCAL_MODULE = "workers.models.check"
+LOCAL_MODULE = "workers.models.play"
 """Runs checks with a local model in a separate process."""
 
 logger = structlog.get_logger(__name__)
@@ -75,9 +75,9 @@ def give_up(session: Session, context: JobContext, reason: str) -> None:
         announce_failed_nights(session, row, plain_text(reason))
 
 
-def reference_of(session: Session, run_id: uuid.UUID) -> Mapping[str, str]:
+def reference_of(session: Session, run_id: uuid.UUID) -> JsonObject:
     """Return the policy chosen to measure the tasks; empty: none."""
-    reference: Mapping[str, str] = session.get_one(Run, run_id).configuration.get("reference", {})
+    reference: JsonObject = session.get_one(Run, run_id).configuration.get("reference", {})
     return reference
 
 

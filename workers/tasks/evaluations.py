@@ -27,7 +27,7 @@ from workers.tasks.evaluation_attempts import Assignment, Evaluation
 from workers.tasks.event_loops import run_async
 from workers.tasks.registry import JobContext
 
-LOCAL_MODULE = "workers.models.evaluate"
+LOCAL_MODULE = "workers.models.play"
 """Runs `evaluate` with a local model in a process of its own."""
 
 logger = structlog.get_logger(__name__)

@@ -13,11 +13,8 @@ from backend.core.sealing import SecretUnreadable
 from backend.core.session import transaction
 from backend.domain.notifications.notices import DeliveryStatus, DestinationKind, next_pause
 from backend.domain.text import plain_text
-from backend.notifications import mail, webhooks
-from backend.notifications.failures import DeliveryFailed
-from backend.notifications.messages import message_of
-from backend.notifications.outbox import ask_for_job
-from backend.notifications.secrets import secret_of
+from backend.notifications.outbox import enqueue_delivery, secret_of
+from backend.notifications.sending import DeliveryFailed, message_of, send_mail, send_webhook
 from backend.notifications.tables import Notice, NoticeDelivery
 from workers.tasks.registry import JobContext
 
@@ -56,7 +53,7 @@ def ask_for_due() -> int:
         found = session.scalars(due.order_by(NoticeDelivery.next_at).limit(_BATCH).with_for_update(skip_locked=True))
         deliveries = found.all()
         for delivery in deliveries:
-            ask_for_job(session, delivery)
+            enqueue_delivery(session, delivery)
     return len(deliveries)
 
 
@@ -73,8 +70,8 @@ def _prepared(session: Session, delivery_id: uuid.UUID) -> Callable[[], None] | 
         _fail(session, delivery, str(error))
         return None
     if destination.kind is DestinationKind.WEBHOOK:
-        return partial(webhooks.post, destination.configuration["url"], message, secret)
-    return partial(mail.send, dict(destination.configuration), message, secret)
+        return partial(send_webhook, destination.configuration["url"], message, secret)
+    return partial(send_mail, destination.configuration, message, secret)
 
 
 def _waiting(session: Session, delivery_id: uuid.UUID) -> NoticeDelivery | None:

@@ -40,6 +40,8 @@ class Entry:
     """`module:function`"""
     owns_run: bool = True
     """Does the run end as failed when the job is given up?"""
+    give_up: str = "give_up"
+    """Name of the function in the same module that records that the job will not be tried again, if there is one."""
 
 
 BODIES = {
@@ -54,9 +56,9 @@ BODIES = {
     "rescoring.run": Entry("workers.tasks.regrading:run"),
     "exchange.import": Entry("workers.tasks.rollout_imports:run"),
     "training.run": Entry("workers.tasks.training:run"),
-    "training.preflight": Entry("workers.tasks.preflight:run", owns_run=False),
+    "training.preflight": Entry("workers.tasks.training:run_preflight", owns_run=False, give_up="give_up_preflight"),
     "exports.run": Entry("workers.tasks.exports:run", owns_run=False),
-    "exports.upload": Entry("workers.tasks.hub_uploads:run", owns_run=False),
+    "exports.upload": Entry("workers.tasks.exports:upload", owns_run=False, give_up="give_up_upload"),
     "judging.detect": Entry("workers.tasks.detectors:run", owns_run=False),
     "judging.follow": Entry("workers.tasks.review:run", owns_run=False),
     "graders.run": Entry("workers.tasks.graders:run", owns_run=False),
@@ -84,13 +86,14 @@ def find_body(name: str) -> Body:
 
 
 def find_afterword(name: str) -> Afterword | None:
-    """What to record once a job will not be tried again: `give_up` in the body's module, where there is one."""
+    """The function that records that a job will not be tried again, if the job has one."""
     if name not in BODIES:
         return None
+    entry = BODIES[name]
     try:
-        module = import_module(BODIES[name].path.partition(":")[0])
+        module = import_module(entry.path.partition(":")[0])
     except ImportError:
         logger.exception("the body of %s cannot be imported", name)
         return None
-    afterword: Afterword | None = getattr(module, "give_up", None)
+    afterword: Afterword | None = getattr(module, entry.give_up, None)
     return afterword

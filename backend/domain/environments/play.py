@@ -1,6 +1,5 @@
 """The state of a hand-played episode, stored in its run's `progress`."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -33,7 +32,7 @@ class PlayState:
     """All replies of the episode; each job replays them from the start."""
     authors: list[str] = field(default_factory=list)
     """Who wrote each reply: a policy's name, empty for the person."""
-    mover: Mapping[str, str | None] = field(default_factory=dict)
+    mover: JsonObject = field(default_factory=dict)
     """The policy that plays the next turns: {policy_id, checkpoint_id, name}; empty: none."""
     moves: int = 0
     """Maximum number of turns that it plays."""
