@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import orjson
 
