@@ -18,7 +18,7 @@ from backend.core.session import transaction
 from backend.detectors.tables import Flag
 from backend.domain.environments.manifest import Manifest, ManifestInvalid, read_manifest
 from backend.domain.environments.packages import MANIFEST_PATH, content_hash
-from backend.domain.rollouts.divergence import Recorded
+from backend.domain.rollouts.divergence import RecordedEpisode
 from backend.domain.rollouts.rollout import TaskSpec
 from backend.domain.statistics import TIE, estimate_mean
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind
@@ -29,7 +29,7 @@ from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
 from workers.environments.client import HostRefused
 from workers.rollouts.engine import TooManyFailures
-from workers.rollouts.regrading import Replayed, StoredEpisode, replay_episodes
+from workers.rollouts.regrading import ReplayedEpisode, StoredEpisode, replay_episodes
 from workers.storage.env_host import open_env_host
 from workers.tasks.event_loops import run_async
 from workers.tasks.registry import JobContext
@@ -139,7 +139,7 @@ def _stored_episodes(session: Session, ids: Collection[uuid.UUID]) -> dict[uuid.
         episode = StoredEpisode(
             id=row.id,
             task=TaskSpec(row.Task.split, row.Task.index, row.Task.level, row.Task.seed, row.Task.arguments),
-            recorded=Recorded(orjson.loads(row.opening), orjson.loads(row.steps)),
+            recorded=RecordedEpisode(orjson.loads(row.opening), orjson.loads(row.steps)),
             stop_reason=row.stop_reason,
             tokens_out=row.tokens_out,
             is_truncated=row.is_truncated,
@@ -148,7 +148,9 @@ def _stored_episodes(session: Session, ids: Collection[uuid.UUID]) -> dict[uuid.
     return episodes
 
 
-async def _replay(files: dict[str, str], manifest: Manifest, episodes: Sequence[StoredEpisode]) -> list[Replayed]:
+async def _replay(
+    files: dict[str, str], manifest: Manifest, episodes: Sequence[StoredEpisode]
+) -> list[ReplayedEpisode]:
     digest = content_hash(files)
     async with open_env_host() as host:
         await host.prepare(digest, files)
@@ -157,7 +159,7 @@ async def _replay(files: dict[str, str], manifest: Manifest, episodes: Sequence[
 
 
 def _comparison(
-    stored: Mapping[uuid.UUID, _ScoredEpisode], after: Mapping[uuid.UUID, Replayed], ids: Collection[uuid.UUID]
+    stored: Mapping[uuid.UUID, _ScoredEpisode], after: Mapping[uuid.UUID, ReplayedEpisode], ids: Collection[uuid.UUID]
 ) -> dict[str, object]:
     """Compare rewards of completed episodes; `elsewhere` counts diverged ones."""
     pairs = [(stored[id].reward, after[id]) for id in ids if id in after and id in stored]
@@ -174,7 +176,7 @@ def _comparison(
 
 
 def _ranking(
-    stored: Mapping[uuid.UUID, _ScoredEpisode], after: Mapping[uuid.UUID, Replayed], ids: Collection[uuid.UUID]
+    stored: Mapping[uuid.UUID, _ScoredEpisode], after: Mapping[uuid.UUID, ReplayedEpisode], ids: Collection[uuid.UUID]
 ) -> list[dict[str, object]]:
     """Rank policies by their new mean reward, with their place by the old one."""
     rewards: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
