@@ -421,18 +421,22 @@ class Token(Model):
     used_at: AwareDatetime | None
 
 
-class OpenTold(Model):
+class OpenItems(Model):
+    """Unreviewed items of one environment."""
+
     environment: str
     open: int
     oldest: AwareDatetime
+    """When the oldest one was flagged or sampled."""
 
 
-class ReviewerTold(Model):
-    """Items that a person reviewed, without cluster verdicts."""
+class ReviewerActivity(Model):
+    """Items that a team member reviewed, without cluster verdicts."""
 
     name: str
     judged: int
     by_day: list[int]
+    """The last 14 days, oldest first."""
 
 
 class SignInSession(Model):
@@ -1786,15 +1790,18 @@ class RunAnswer(Job):
 
 
 class TeamReview(Model):
+    """The review work of the team in the last 14 days."""
+
     open: int
     oldest: AwareDatetime | None
-    by_environment: list[OpenTold]
+    by_environment: list[OpenItems]
     judged: int
     days: int
-    reviewers: list[ReviewerTold]
+    reviewers: list[ReviewerActivity]
     judged_twice: int
     agreeing: int
     kappa: float | None
+    """Cohen's kappa; null if too few items were reviewed twice."""
 
 
 class NewToken(Model):
