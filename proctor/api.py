@@ -63,7 +63,7 @@ if TYPE_CHECKING:
         InterventionList,
         InvitedMember,
         JudgedFixtureResponse,
-        LeaderboardResponse,
+        Leaderboard,
         ListedRolloutResponse,
         LogLineAnswer,
         MarkedDemonstrations,
@@ -2414,13 +2414,13 @@ class ResultsOperations(Namespace):
 
     def get_leaderboard(
         self, environment: str | UUID, *, version: int | None = None, exam: str | None = None
-    ) -> LeaderboardResponse:
+    ) -> Leaderboard:
         """Rank the policies that were evaluated with the same setup on an environment, NAME or NAME:VERSION.
 
         - `version`: Version number. Default: the latest that was evaluated.
         - `exam`: Key of an evaluation setup. Default: the setup with the most policies."""
         return self._call(
-            "LeaderboardResponse", "GET", f"/leaderboards/{segment(environment)}", "query", version=version, exam=exam
+            "Leaderboard", "GET", f"/leaderboards/{segment(environment)}", "query", version=version, exam=exam
         )
 
     def get_figures(
@@ -2843,7 +2843,7 @@ class RolloutsOperations(Namespace):
 
         - `file`: JSONL, Parquet or a zip.
         - `version_id`: Environment version of the rollouts.
-        - `environment`: The same as `name` or `name@version`. Default: the one that the file names.
+        - `environment`: The same as `name` or `name@version`. Default: from the file.
         - `policy`: Policy. Default: the model that the file names.
         - `name`: Name of the run. Default: from the policy and the file.
         - `split`: Split of tasks that do not name theirs.
@@ -3621,7 +3621,7 @@ class TrainingOperations(Namespace):
 
 class ViewsOperations(Namespace):
     def list(self, *, limit: int | None = None) -> Iterator[View]:
-        """List your saved views, then those that others share."""
+        """List your saved views, then shared views of others."""
         return self._list(
             "View",
             "/views",

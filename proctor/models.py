@@ -1021,28 +1021,28 @@ class DeliveryStatus(StrEnum):
     failed = "failed"
 
 
-class SetupResponse(Model):
-    """What evaluations that are ranked together have in common."""
+class SetupCount(Model):
+    """A setup with its number of rows."""
 
     key: str
     label: str
     contenders: int
 
 
-class LeaderboardRowResponse(Model):
-    """A policy with its checkpoint and its sampling."""
+class LeaderboardRow(Model):
+    """The latest evaluation of a policy with its checkpoint and sampling."""
 
-    rank: int | None
+    rank: int | None = None
     """Highest rank within its interval; null if it is not ranked."""
-    worst_rank: int | None
+    worst_rank: int | None = None
     name: str
     mark: str
-    """`baseline`, `script`, `imported`, `re-scored`, `replayed` or empty."""
+    """`baseline`, `script`, `imported`, `re-scored`, `replayed` or empty for a model that was evaluated here."""
     policy_id: UUID
     policy_kind: PolicyKind
-    checkpoint_id: UUID | None = None
+    checkpoint_id: UUID | None
     run_id: UUID
-    runs: int
+    runs: int = 1
     """Number of its evaluations with this setup."""
     temperature: float | None
     """Null for scripted policies."""
@@ -1056,7 +1056,7 @@ class LeaderboardRowResponse(Model):
     """US dollars per rollout; null without a price."""
     total_cost: float | None
     at: AwareDatetime
-    reason: str
+    reason: str = ""
     """Why it is not ranked; empty if it is."""
 
 
@@ -1485,12 +1485,12 @@ class HeadToHead(Model):
     ties: int
 
 
-class RemarkResponse(Model):
-    """A difference between the runs, with the action that removes it."""
+class ComparisonNote(Model):
+    """A difference between the compared runs, with the action that removes it."""
 
     text: str
-    href: str
-    action: str
+    href: str = ""
+    action: str = ""
 
 
 class BaselineResponse(Model):
@@ -1502,16 +1502,18 @@ class BaselineResponse(Model):
     reward: Estimate | None
 
 
-class TaskDifference(Model):
-    """The reward of a task on both sides."""
+class TaskPair(Model):
+    """A task that both sides played, with its mean reward over the rollouts of each side."""
 
     task_id: UUID
+    """In the version of the second side."""
     index: int
     level: int
     before: float
     after: float
     difference: float
     rollout_before: UUID
+    """The first completed member of its group."""
     rollout_after: UUID
 
 
@@ -1614,9 +1616,9 @@ class ComparisonResponse(Model):
     """Every other run compared with the first."""
     matrix: list[list[HeadToHead]]
     """`matrix[i][j]`: run i against run j over the shared tasks."""
-    remarks: list[RemarkResponse]
+    remarks: list[ComparisonNote]
     baselines: list[BaselineResponse]
-    tasks: list[TaskDifference]
+    tasks: list[TaskPair]
     """Most improved first."""
 
 
@@ -1848,18 +1850,19 @@ class FlagResponse(Model):
     """The newest verdict; null until the flag is reviewed."""
 
 
-class LeaderboardResponse(Model):
+class Leaderboard(Model):
     """The policies that were evaluated on an environment version."""
 
     environment: str
     version: int
     content_hash: str
-    exam: SetupResponse | None
-    """The setup of the ranked evaluations."""
-    exams: list[SetupResponse]
-    ranked: list[LeaderboardRowResponse]
+    exam: SetupCount | None
+    """The setup of the ranked evaluations; null without evaluations."""
+    exams: list[SetupCount]
+    """Setups, most rows first."""
+    ranked: list[LeaderboardRow]
     """Best mean first. Ranks overlap where intervals do."""
-    apart: list[LeaderboardRowResponse]
+    apart: list[LeaderboardRow]
     """Not comparable with them, each with its reason."""
 
 
@@ -2459,12 +2462,13 @@ class AlarmResponse(Model):
     """Possible answers; empty if it is already answered."""
 
 
-class StepDifference(Model):
+class Difference(Model):
     """One step that differs."""
 
     step: int
+    """0 is the reset, 1 the first reply."""
     parts: list[StepPart]
-    fields: list[str]
+    fields: list[str] = []
     """Fields of the observation and reward columns that differ."""
 
 
@@ -2897,7 +2901,7 @@ class RolloutBeforeAfter(Model):
     rollout_id: UUID
     source_id: UUID | None
     columns: list[ColumnPair]
-    differences: list[StepDifference]
+    differences: list[Difference]
 
 
 class AlarmList(Model):
