@@ -19,9 +19,9 @@ from workers.rollouts.engine import GroupPlan, TooManyFailures
 from workers.training.assignment import TrainingEnv
 from workers.training.context import TrainingContext
 from workers.training.curriculum import Planner
+from workers.training.example_sources import Teacher
 from workers.training.examples import TrainingExample, example_of
 from workers.training.hardware import Hardware
-from workers.training.teacher import Teacher
 
 TASKS = 32
 SCRIPTED_EPISODES = 64
