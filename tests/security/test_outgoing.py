@@ -26,7 +26,7 @@ from backend.notifications.sending import DeliveryFailed, Message, send_webhook
 from backend.settings import Settings, get_settings
 from tests.environments.importing.repository import served
 from tests.policies.endpoint import ask, completion, serving
-from workers.environments.host import _outgoing
+from workers.environments.host import host_outgoing_policy
 from workers.environments.relays import open_relay
 from workers.environments.servers import listen
 from workers.policies.probe import probe
@@ -214,9 +214,9 @@ def test_an_empty_variable_means_the_default(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_an_env_host_on_the_network_refuses_private_addresses_unless_told() -> None:
-    assert not _outgoing(Settings(envhost_url="http://0.0.0.0:8010")).allow_private
-    assert _outgoing(Settings(envhost_url="http://0.0.0.0:8010", allow_private_endpoints=True)).allow_private
-    assert _outgoing(Settings()).allow_private
+    assert not host_outgoing_policy(Settings(envhost_url="http://0.0.0.0:8010")).allow_private
+    assert host_outgoing_policy(Settings(envhost_url="http://0.0.0.0:8010", allow_private_endpoints=True)).allow_private
+    assert host_outgoing_policy(Settings()).allow_private
 
 
 def test_the_allow_list_takes_hosts_ports_addresses_and_networks() -> None:
