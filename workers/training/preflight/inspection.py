@@ -118,7 +118,7 @@ def _play_script(context: TrainingContext, add: AddFinding, initial: InitialPoli
 
 def _play_policy(context: TrainingContext, add: AddFinding, initial: InitialPolicy) -> PlayedEpisodes:
     configuration = context.configuration
-    played = play_policy(context, initial.sampler(configuration.grpo))
+    played = play_policy(context, initial)
     if not played.completed:
         advice = "Read the worker's log. A failed episode does not count as a reward of zero; it is lost."
         add(problem("base_success", f"No episode could be played. {played.failure}".strip(), advice))
