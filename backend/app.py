@@ -56,7 +56,7 @@ from backend.rollouts.regrading import history_operations as regrading_history_o
 from backend.rollouts.regrading import history_pages as regrading_history_pages
 from backend.rollouts.regrading import operations as regrading_operations
 from backend.rollouts.regrading import pages as regrading_pages
-from backend.runs import evaluation_pages, list_pages, tab_pages
+from backend.runs import evaluation_pages, tab_pages
 from backend.runs import operations as runs_operations
 from backend.runs import pages as runs_pages
 from backend.studies.effort import operations as effort_operations
@@ -98,7 +98,6 @@ PAGES = (
     import_pages,
     policies_pages,
     evaluation_pages,
-    list_pages,
     runs_pages,
     tab_pages,
     table_pages,

@@ -14,7 +14,7 @@ from backend.errors import InvalidInput, NotFound
 from backend.policies.tables import Policy
 from backend.results.scores import Scores, TaskKey, scores, side_of
 from backend.runs.notes import Asker
-from backend.runs.requests import EvaluationRequest
+from backend.runs.schemas import EvaluationRequest
 from backend.runs.service import resume_run, start_evaluation
 from backend.runs.tables import Run
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from backend.rollouts import downloads, imports
 from backend.rollouts.exchange_schemas import ExportQuery, ImportForm, MarkForm, SftDownload, SftFilter
 from backend.runs import queries as run_queries
-from backend.runs.responses import RunDetailAnswer
+from backend.runs.schemas import RunDetailResponse
 from backend.training import sft_data
 from backend.web.dependencies import Author, SessionDep, Trainer, Viewer
 from backend.web.form_data import read_form
@@ -34,14 +34,14 @@ def export_rollouts(
 )
 def import_rollouts(
     session: SessionDep, actor: Author, form: Annotated[ImportForm, Depends(read_form(ImportForm))]
-) -> RunDetailAnswer:
+) -> RunDetailResponse:
     """A file as multipart form (`file`, `environment`, `policy`, `name`, `split`, `tasks`). The run is the import's
     progress and result: it completes, or fails with the line that is wrong and nothing stored."""
     try:
         run = imports.start_import(session, actor, form)
     finally:
         form.file.file.close()
-    return RunDetailAnswer.of(run_queries.get_run(session, run.id))
+    return RunDetailResponse.of(run_queries.get_run(session, run.id))
 
 
 @router.delete("/runs/{run_id}", status_code=204, tags=["runs"])

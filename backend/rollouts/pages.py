@@ -28,7 +28,7 @@ from backend.rollouts.scope import scope_of
 from backend.rollouts.side_by_side import marked_apart
 from backend.rollouts.tables import Rollout
 from backend.rollouts.token_text import TokenView, token_view
-from backend.runs.requests import RolloutFilter
+from backend.runs.schemas import RolloutFilter
 from backend.runs.tables import Run
 from backend.web.dependencies import Reviewer, SessionDep, Viewer
 from backend.web.error_pages import is_timeout

@@ -13,7 +13,7 @@ from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, Split, St
 from backend.operations.schemas import Request, Response
 from backend.rollouts.listing import ListedRollout, columns_of
 from backend.rollouts.tables import Rollout
-from backend.runs.requests import RolloutFilter
+from backend.runs.schemas import RolloutFilter
 from backend.runs.tables import Run
 
 ViewName = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f]+$", description="Name.")]

@@ -23,7 +23,7 @@ from backend.rollouts.scope import scope_of
 from backend.rollouts.shortcuts import Shortcut, shortcuts
 from backend.runs import queries
 from backend.runs.header import RunHeader, head_blocks, run_header
-from backend.runs.requests import RolloutFilter
+from backend.runs.schemas import RolloutFilter
 from backend.runs.tables import Run
 from backend.web.dependencies import SessionDep, Viewer
 from backend.web.error_pages import TookTooLong, is_timeout

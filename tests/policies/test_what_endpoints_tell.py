@@ -12,8 +12,8 @@ from backend.domain.vocabulary import PolicyKind
 from tests.policies.endpoint import KEY, Answer, FakeEndpoint, ask, completion, error, raw, serving
 from tests.rollouts.world import World, make_manifest, plans, play
 from workers.policies import make_policy
+from workers.policies.chat_format import read_completion
 from workers.policies.openai_api import Endpoint, OpenAiPolicy
-from workers.policies.replies import read_completion
 
 
 def told(content: str | None = "<move>2</move>", choice: dict[str, Any] | None = None, **body: Any) -> Answer:

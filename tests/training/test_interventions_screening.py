@@ -30,7 +30,7 @@ from tests.factories import make_environment_version, make_flag, make_rollouts, 
 from tests.training.game import CHOICE, Outcome
 from tests.training.test_verdicts import played
 from workers.detectors.scanner import RunScanner
-from workers.storage.interventions import Screened, record_screened
+from workers.storage.interventions import ScreenedRollouts, record_screened
 from workers.storage.rollouts import rollout_id
 from workers.training.grpo.stage import MASKED, SCREENED
 from workers.training.screening import Screening
@@ -174,9 +174,9 @@ def test_who_is_told_sees_examples_and_what_the_detector_saw(run_id: uuid.UUID) 
 
 
 def test_it_is_stored_by_detector_and_step_and_people_are_told_once(run_id: uuid.UUID) -> None:
-    record_screened(run_id, 2, [Screened("tampering", 3, "3 of 8 rollouts.")])
-    record_screened(run_id, 2, [Screened("tampering", 4, "4 of 8 rollouts.")])
-    record_screened(run_id, 3, [Screened("tampering", 1, "1 of 8 rollouts.")])
+    record_screened(run_id, 2, [ScreenedRollouts("tampering", 3, "3 of 8 rollouts.")])
+    record_screened(run_id, 2, [ScreenedRollouts("tampering", 4, "4 of 8 rollouts.")])
+    record_screened(run_id, 3, [ScreenedRollouts("tampering", 1, "1 of 8 rollouts.")])
     with transaction() as session:
         rows = session.scalars(select(Intervention).where(Intervention.run_id == run_id).order_by(Intervention.step))
         stored = [(row.step, row.detector, row.action, row.rollouts) for row in rows]

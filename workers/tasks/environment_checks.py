@@ -28,7 +28,7 @@ from workers.environments.checks.subject import TWIN_HASH_SEED, Reference, Subje
 from workers.environments.client import HostRefused
 from workers.policies.base import Policy
 from workers.storage.env_host import open_env_host
-from workers.storage.policy_options import make_mover
+from workers.storage.policies import load_policy
 from workers.storage.recorder import RunRecorder
 from workers.storage.rollout_writer import RolloutWriter
 from workers.storage.rollouts import rollout_id
@@ -64,7 +64,7 @@ def run(context: JobContext) -> None:
     run_id = context.need_run()
     with transaction() as session:
         asked = asked_reference(session, run_id)
-        policy = make_mover(session, asked) if asked else None
+        policy = load_policy(session, asked) if asked else None
     if asked and policy is None:
         must_run_child(LOCAL_MODULE, [str(run_id)], run_id=run_id)
     else:

@@ -26,7 +26,7 @@ from backend.runs.service import begin_run, finish_run
 from backend.runs.tables import Run
 from workers.policies.base import Policy
 from workers.storage.episodes import OutOfReplies, Played, Scene, replay
-from workers.storage.policy_options import make_mover
+from workers.storage.policies import load_policy
 from workers.storage.rollouts import EXCERPT_CHARACTERS, real
 from workers.tasks.children import ChildFailed, must_run_child
 from workers.tasks.event_loops import run_async
@@ -71,7 +71,7 @@ def _mover(run_id: uuid.UUID) -> tuple[bool, Policy | None]:
         asked = PlayState.from_json(session.get_one(Run, run_id).progress).mover
         if not asked:
             return False, None
-        policy = make_mover(session, asked)
+        policy = load_policy(session, asked)
         return policy is None, policy
 
 

@@ -17,7 +17,7 @@ from backend.runs.service import finish_run
 from backend.runs.tables import Run
 from workers.storage.recorder import RunRecorder
 from workers.storage.regrading import Ending, take_up
-from workers.storage.run_summary import summarize
+from workers.storage.runs import summarize
 from workers.tasks.event_loops import run_async
 from workers.tasks.registry import JobContext
 from workers.tasks.replays import Replaying

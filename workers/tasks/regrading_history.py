@@ -5,7 +5,7 @@ import uuid
 from backend.core.session import transaction
 from backend.environments.tables import EnvironmentVersion
 from backend.rollouts.regrading.history import NothingToGrade, grade_again
-from workers.storage.requester import Asker
+from workers.storage.runs import JobRequester
 from workers.tasks.registry import JobContext
 
 
@@ -14,6 +14,6 @@ def run(context: JobContext) -> None:
     with transaction() as session:
         version = session.get_one(EnvironmentVersion, uuid.UUID(context.arguments["version_id"]))
         try:
-            grade_again(session, Asker(uuid.UUID(context.arguments["person_id"])), version)
+            grade_again(session, JobRequester(uuid.UUID(context.arguments["person_id"])), version)
         except NothingToGrade:
             return

@@ -32,7 +32,7 @@ from backend.rollouts.formats.unpacking import BadFile
 from backend.runs.service import begin_run, finish_run
 from backend.runs.tables import Run
 from workers.storage.recorder import RunRecorder
-from workers.storage.run_summary import summarize
+from workers.storage.runs import summarize
 from workers.tasks.children import bad_end, run_child
 from workers.tasks.registry import JobContext
 

@@ -23,7 +23,7 @@ from backend.training.branches import MOST_IN_A_ROW, depth_of
 from backend.training.steering import current_settings
 from backend.training.tables import Alarm
 from workers.models.read import ModelUnusable
-from workers.storage.interventions import lay_down
+from workers.storage.interventions import mark_interventions_seen
 from workers.storage.steering import AlarmDraft, read_requests, record_alarm
 from workers.training.context import Ended
 from workers.training.examples import BrokenStep
@@ -106,7 +106,7 @@ def finish(run_id: uuid.UUID, outcome: Outcome, summary: dict[str, Any]) -> Outc
     """Lay the run down, and start the branch in the same transaction."""
     with transaction() as session:
         run = session.get_one(Run, run_id)
-        lay_down(session, run)
+        mark_interventions_seen(session, run)
         if outcome.roll_back is None:
             finish_run(session, run, outcome.status, summary, outcome.reason)
             return outcome

@@ -10,9 +10,9 @@ from backend.domain.detectors.run_view import HeldoutResult
 from backend.domain.detectors.spec import Action
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.training.configuration import Stage
+from workers.storage.detectors import record_flags, resume_scanner
 from workers.storage.interventions import record_screened
 from workers.storage.rollouts import rollout_id
-from workers.tasks.detectors import record_flags, resume_scanner
 from workers.training.alarms.intervening import ENDING, interventions_of
 from workers.training.alarms.suspicion import suspicions_of
 from workers.training.background_writer import BackgroundWriter

@@ -18,7 +18,7 @@ from backend.domain.detectors.spec import Action
 from backend.domain.notifications.notices import MOST_EXAMPLES
 from backend.domain.rollouts.rollout import Rollout
 from workers.detectors.scanner import RunScanner
-from workers.storage.interventions import Screened, flagged_by, title_of
+from workers.storage.interventions import ScreenedRollouts, flagged_by, title_of
 from workers.storage.rollouts import rollout_id
 from workers.training.grpo.stage import SCREENED
 from workers.training.verdicts import Deed, Deeds, Verdicts
@@ -78,7 +78,7 @@ class Screening:
             self._begin(step)
         return self._scanner.scan(step, rows, list(self._ahead.values()), self._by)
 
-    def told(self, rollouts: Sequence[Rollout], drafts: Sequence[FlagDraft]) -> list[Screened]:
+    def told(self, rollouts: Sequence[Rollout], drafts: Sequence[FlagDraft]) -> list[ScreenedRollouts]:
         """By detector, what the step kept out of the gradient; and what detectors of runs flagged, whose rollouts are
         kept out when they are repeated."""
         ids = [rollout_id(self._run_id, rollout) for rollout in rollouts if SCREENED in rollout.metrics]
@@ -93,10 +93,10 @@ class Screening:
                 told[draft.detector] = _with_flag(told.get(draft.detector), draft)
         return list(told.values())
 
-    def _screened(self, detector: str, ids: Sequence[uuid.UUID], of: int) -> Screened:
+    def _screened(self, detector: str, ids: Sequence[uuid.UUID], of: int) -> ScreenedRollouts:
         draft = self._ahead.get((detector, str(ids[0])))
         seen = draft.sentence if draft else "It repeats, reply by reply, an episode that was flagged before."
-        return Screened(detector, len(ids), f"{len(ids)} of {of} rollouts.", tuple(ids[:MOST_EXAMPLES]), seen)
+        return ScreenedRollouts(detector, len(ids), f"{len(ids)} of {of} rollouts.", tuple(ids[:MOST_EXAMPLES]), seen)
 
     def _take_actions(self) -> None:
         screening = {name for name, action in self._actions().items() if action is Action.SCREEN}
@@ -120,12 +120,12 @@ class Screening:
             self._because[ids[place]].update(self._named[self._verdicts.deed_of(rollouts[place])])
 
 
-def _with_flag(kept: Screened | None, draft: FlagDraft) -> Screened:
+def _with_flag(kept: ScreenedRollouts | None, draft: FlagDraft) -> ScreenedRollouts:
     """What a detector of runs flagged, beside what it kept out of this step by what it flagged before."""
     ids = [uuid.UUID(each) for each in draft.evidence.get("rollouts") or ()]
     named, examples = len(ids), tuple(ids[:MOST_EXAMPLES])
     leads_to = f"Repeats of the {named} rollouts that it names are kept out." if named else "It names none to keep out."
     flagged = f"{title_of(draft.detector)}: {draft.sentence} {leads_to}"
     if kept is None:
-        return Screened(draft.detector, 0, flagged, examples)
+        return ScreenedRollouts(draft.detector, 0, flagged, examples)
     return replace(kept, sentence=f"{kept.sentence} {flagged}")

@@ -19,16 +19,16 @@ from backend.domain.training.steering import (
 from backend.domain.vocabulary import AlarmAction, RunStatus
 from backend.training.steering import PREPARED
 from backend.training.tables import Alarm
-from workers.storage.interventions import close_interventions, open_interventions, patterns_let_pass, prepared_branch
+from workers.storage.interventions import accepted_patterns, close_interventions, open_interventions, prepared_branch
 from workers.storage.steering import (
     AlarmDraft,
-    Change,
+    AppliedChange,
+    active_alarms,
+    applied_changes,
+    apply_changes,
     clear_alarms,
     read_requests,
     record_alarm,
-    standing_alarms,
-    take_up,
-    taken_changes,
 )
 from workers.training.alarms.history import History
 from workers.training.alarms.intervening import Intervening
@@ -79,7 +79,7 @@ class Steering:
         self._run_id = bench.assignment.run_id
         self._columns = {column.name: column.weight for column in bench.assignment.columns}
         self._watch = AlarmWatch(History(self._columns, bench.configuration.grpo.episodes_per_step))
-        self._changes = taken_changes(self._run_id)
+        self._changes = applied_changes(self._run_id)
         self._gravest: Raised | None = None
         self._let_pass: dict[str, set[str]] = {}
         self.settings = bench.configuration
@@ -97,7 +97,7 @@ class Steering:
         self._take_up(reached + 1, is_start=True)
         self._prepare(reached + 1)
         close_interventions(self._run_id, reached)
-        self._let_pass = patterns_let_pass(self._run_id)
+        self._let_pass = accepted_patterns(self._run_id)
         for alarm in open_interventions(self._run_id, reached):
             self._weigh(Raised.of(alarm))
 
@@ -180,9 +180,9 @@ class Steering:
             self._bench.recorder.log(f"alarm {sighting.name}: {sighting.sentence} Action: {action}.", "warning")
         return Raised(stored.id, sighting.name, sighting.sentence, action, sighting.evidence.get(PREPARED))
 
-    def _lower_rate(self, step: int) -> Change:
+    def _lower_rate(self, step: int) -> AppliedChange:
         before = self.settings.grpo.learning_rate
-        return Change(LEARNING_RATE, before, before * self.settings.alarms.rate_factor, step)
+        return AppliedChange(LEARNING_RATE, before, before * self.settings.alarms.rate_factor, step)
 
     def _prepare(self, step: int) -> None:
         """Set what this step uses: a change belongs to its step, whichever attempt takes it."""
@@ -206,8 +206,8 @@ class WarmUpSteering:
         for at, figures in stored_figures(self._run_id, before + reached, ["sft/loss"]):
             if at > before:
                 self._history.add(at - before, figures)
-        self._standing = standing_alarms(self._run_id, before + 1, before + steps)
-        self._changes = taken_changes(self._run_id)
+        self._standing = active_alarms(self._run_id, before + 1, before + steps)
+        self._changes = applied_changes(self._run_id)
         self.settings = bench.configuration
         self._take_up(reached + 1, is_start=True)
 
@@ -269,9 +269,9 @@ class WarmUpSteering:
         return with_settings(self._bench.configuration, [(each.name, each.after) for each in valid])
 
 
-def taken_up(bench: TrainingContext, step_of: Callable[[str], int | None]) -> list[Change]:
+def taken_up(bench: TrainingContext, step_of: Callable[[str], int | None]) -> list[AppliedChange]:
     """Changes that waited, from their steps on; the run's log tells of them."""
-    changes = take_up(bench.assignment.run_id, step_of)
+    changes = apply_changes(bench.assignment.run_id, step_of)
     for change in changes:
         since = f"step {change.step}" if change.step else "the warm-up"
         bench.recorder.log(f"{change.name}: {change.before} → {change.after} from {since} on")

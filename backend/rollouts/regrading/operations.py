@@ -19,7 +19,7 @@ from backend.rollouts.regrading.preview import Preview, preview
 from backend.rollouts.regrading.schemas import OverrideForm, PreviewRequest, ReplayRequest, RescoreRequest
 from backend.rollouts.regrading.selection import conditions_of
 from backend.runs import queries as run_queries
-from backend.runs.responses import RunAnswer, RunDetailAnswer
+from backend.runs.schemas import RunDetailResponse, RunResponse
 from backend.runs.tables import Run
 from backend.web.dependencies import Author, SessionDep, Viewer
 
@@ -30,7 +30,7 @@ class StartedAnswer(BaseModel):
     """Runs that were asked for together."""
 
     batch: uuid.UUID
-    runs: list[RunAnswer]
+    runs: list[RunResponse]
 
 
 class CandidateAnswer(BaseModel):
@@ -72,7 +72,7 @@ class ColumnChangeAnswer(BaseModel):
 class BeforeAfterAnswer(BaseModel):
     """A re-scored or replayed run beside the run that its rollouts come from."""
 
-    run: RunDetailAnswer
+    run: RunDetailResponse
     source_run_id: uuid.UUID | None
     rollouts: int
     completed: int
@@ -143,11 +143,11 @@ def get_batch(batch: uuid.UUID, session: SessionDep, _: Viewer) -> StartedAnswer
 
 
 @router.post("/runs/{run_id}/override")
-def override(run_id: uuid.UUID, session: SessionDep, actor: Author, request: OverrideForm) -> RunAnswer:
+def override(run_id: uuid.UUID, session: SessionDep, actor: Author, request: OverrideForm) -> RunResponse:
     """Do a re-score that was refused all the same; the reason stands on the run."""
     run = run_queries.get_run(session, run_id)
     service.override(session, actor, run, request.reason)
-    return RunAnswer.of(run)
+    return RunResponse.of(run)
 
 
 @router.get("/runs/{run_id}/before-after")
@@ -158,7 +158,7 @@ def get_before_after(run_id: uuid.UUID, session: SessionDep, _: Viewer) -> Befor
     found = queries.tally(session, run.id)
     changes = queries.column_changes(session, run, source) if source else []
     return BeforeAfterAnswer(
-        run=RunDetailAnswer.of(run),
+        run=RunDetailResponse.of(run),
         source_run_id=run.source_run_id,
         rollouts=found.total,
         completed=found.completed,
@@ -194,5 +194,5 @@ def _started(session: Session, started: service.Started) -> StartedAnswer:
     return StartedAnswer(batch=started.batch, runs=_answers(runs))
 
 
-def _answers(runs: Sequence[Run]) -> list[RunAnswer]:
-    return [RunAnswer.of(run) for run in runs]
+def _answers(runs: Sequence[Run]) -> list[RunResponse]:
+    return [RunResponse.of(run) for run in runs]
