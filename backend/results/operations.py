@@ -17,7 +17,7 @@ from backend.results.requests import CompareQuery, LeaderboardQuery, board_of, s
 from backend.results.run_figures import FiguresChoice, run_figures
 from backend.runs import queries
 from backend.runs.rerun import RerunRequest, run_again
-from backend.runs.schemas import RunDetailResponse
+from backend.runs.responses import RunDetailResponse
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.shared import Shared
 

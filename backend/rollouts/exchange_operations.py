@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from backend.rollouts import downloads, imports
 from backend.rollouts.exchange_schemas import ExportQuery, ImportForm, MarkForm, SftDownload, SftFilter
 from backend.runs import queries as run_queries
-from backend.runs.schemas import RunDetailResponse
+from backend.runs.responses import RunDetailResponse
 from backend.training import sft_data
 from backend.web.dependencies import Author, SessionDep, Trainer, Viewer
 from backend.web.form_data import read_form

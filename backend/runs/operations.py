@@ -8,7 +8,8 @@ from backend.operations.declaration import operation
 from backend.operations.schemas import Request
 from backend.runs import evaluations, metric_points, queries, service
 from backend.runs import references as _references  # noqa: F401  how addresses name runs
-from backend.runs.schemas import EvaluationRequest, LogLineResponse, RunDetailResponse, RunFilter, RunResponse
+from backend.runs.responses import LogLineResponse, RunDetailResponse, RunResponse
+from backend.runs.schemas import EvaluationRequest, RunFilter
 from backend.runs.tables import Run
 from backend.web.identity import Actor
 from backend.web.paging import Page

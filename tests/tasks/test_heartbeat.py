@@ -25,7 +25,10 @@ def test_engines_are_told_with_their_versions_and_without_importing_them():
 
 
 def test_asking_for_engines_imports_none():
-    program = "import sys; from workers.tasks.heartbeat import installed_engines, machine_capabilities; machine_capabilities(installed_engines()); print(*sys.modules)"
+    program = (
+        "import sys; from workers.tasks.heartbeat import installed_engines, machine_capabilities;"
+        "machine_capabilities(installed_engines()); print(*sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=PROJECT_ROOT)
     assert not {"torch", "trl", "transformers", "peft"} & set(done.stdout.split())
     assert "workers.tasks.heartbeat" in done.stdout.split()

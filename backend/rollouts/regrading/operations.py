@@ -19,7 +19,7 @@ from backend.rollouts.regrading.preview import Preview, preview
 from backend.rollouts.regrading.schemas import OverrideForm, PreviewRequest, ReplayRequest, RescoreRequest
 from backend.rollouts.regrading.selection import conditions_of
 from backend.runs import queries as run_queries
-from backend.runs.schemas import RunDetailResponse, RunResponse
+from backend.runs.responses import RunDetailResponse, RunResponse
 from backend.runs.tables import Run
 from backend.web.dependencies import Author, SessionDep, Viewer
 
