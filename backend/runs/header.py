@@ -36,7 +36,7 @@ class RunHeader:
     answers: Mapping[uuid.UUID, Sequence[OfferedAnswer]] = field(default_factory=dict)
     """Possible answers to each of them."""
     branches: Sequence[Run] = ()
-    """Training runs: those that start from its checkpoints."""
+    """Training runs that start from its checkpoints."""
 
     @property
     def steering_role(self) -> Role:
@@ -50,7 +50,7 @@ class RunHeader:
 
     @property
     def stopping(self) -> str:
-        """What a stop does to the current work."""
+        """Effect of a stop on the current work."""
         if self.run.kind is RunKind.EVALUATION:
             return "Current rollouts are canceled, finished ones are kept."
         return "The current work is finished first."

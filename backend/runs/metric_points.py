@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from backend.runs.tables import Run
 
 MAX_POINTS = 4000
-"""Of a series in one answer."""
+"""Per series and answer."""
 
 
 @dataclass(frozen=True, slots=True)

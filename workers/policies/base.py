@@ -13,7 +13,7 @@ from workers.policies.throttle import AdaptiveLimit
 
 @dataclass(frozen=True, slots=True)
 class EpisodeStart:
-    """What a policy knows before the first turn."""
+    """A policy's knowledge before the first turn."""
 
     task: TaskSpec
     manifest: Manifest
@@ -113,7 +113,7 @@ class Policy(Protocol):
 
 @runtime_checkable
 class AdaptivePolicy(Protocol):
-    """A policy that finds out how many concurrent requests it can take. The engine starts no more episodes."""
+    """A policy that finds out how many concurrent requests it can take. It limits the number of episodes."""
 
     @property
     def adaptive_limit(self) -> AdaptiveLimit: ...

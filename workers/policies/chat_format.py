@@ -99,7 +99,7 @@ def _assistant_message(message: Message, position: int) -> dict[str, Any]:
 def write_answer(content: str, tool_calls: Any) -> str:
     """Write an answer with all its calls as canonical text.
 
-    Arguments that are not a JSON object stay text, so that the policy is told. Raises TypeError, KeyError or ValueError
+    Arguments that are not a JSON object stay text, so that the policy sees them again. Raises TypeError, KeyError or ValueError
     if `tool_calls` does not have the API's form.
     """
     if not tool_calls:

@@ -53,7 +53,7 @@ class Unreachable(Exception):
 class EndpointAnswer:
     status: int
     body: Any
-    """JSON, or None if it is none."""
+    """Parsed JSON; None for anything else."""
     shown: str
     """Its error code, or its type and size; never its words."""
     advice: str

@@ -165,7 +165,7 @@ class EndpointThrottle:
         self.concurrency.overloaded()
 
     def read_headers(self, headers: Mapping[str, str]) -> None:
-        """Read `x-ratelimit-…`. If no more requests are left than are under way, the next ones wait for the reset."""
+        """Read `x-ratelimit-…`. If the requests under way use up the rest, the next ones wait for the reset."""
         for unit, needed in (("requests", self._gate.inside), ("tokens", 1)):
             left = headers.get(f"x-ratelimit-remaining-{unit}")
             if left is not None and left.isascii() and left.isdigit() and len(left) < 19 and int(left) < needed:

@@ -194,7 +194,7 @@ class _RolloutPool:
         """Play until it succeeds, cannot succeed or has used all attempts; each attempt on fresh sessions.
 
         Members of a group that were recorded before are played again next to the others, which are compared with them,
-        and left out of the result.
+        and excluded from the result.
         """
         seeds = [policy_seed(self.seed, plan.task, member, self.training_step) for member in members]
         starts = [
@@ -292,7 +292,7 @@ class _RolloutPool:
 
 
 def _fail_together(rollouts: Sequence[Rollout], error: RolloutError) -> None:
-    """Without one of its members a group has no rewards, not even for those that were ready."""
+    """Without one of its members a group has no rewards, not even for members that were ready."""
     for rollout in rollouts:
         rollout.status = RolloutStatus.FAILED
         rollout.reward, rollout.columns = None, {}

@@ -46,7 +46,7 @@ class Rules:
 
     @cached_property
     def raw_field(self) -> str | None:
-        """The action's field for an unparsable reply if the manifest says `pass`."""
+        """The action's field for an unparsable reply if `on_unparsable` is `pass`."""
         if field := self.manifest.proctor.agent.action.field:
             return field
         properties = self.action_schema.get("properties", {})
@@ -93,7 +93,7 @@ class Episode:
         self._parsed_turns = 0
         self._is_done = False
         self._policy_seconds = self._queue_seconds = 0.0
-        """Of the last reply."""
+        """Times of the last reply."""
         self._waiting_for = ""
         """For the error message of a timeout."""
         self._deadline = Deadline(self._limits.episode_timeout_seconds)
@@ -265,7 +265,7 @@ class Episode:
         self.rollout.steps.append(step)
 
     def _read_observation(self, answer: "Observation", *, is_first: bool = False) -> None:
-        """Render the observation as text. After the last step there is no text, because the policy does not read it."""
+        """Render the observation as text. The policy does not read the last one, so it has no text."""
         self._observation = answer.fields
         self._is_done = answer.done
         try:

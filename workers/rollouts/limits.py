@@ -1,4 +1,4 @@
-"""Limits of episodes: what is stored of one, its deadline, how many run at once, and when too many fail."""
+"""Limits of episodes: their stored size, deadline and concurrency, and the circuit breaker."""
 
 import asyncio
 from collections import Counter, deque
@@ -96,7 +96,7 @@ class Deadline:
 
 
 class ConcurrencyLimiter:
-    """The number of concurrent episodes: the smaller of what the policy's endpoint and the env servers can take."""
+    """The number of concurrent episodes: the smaller one of the limits of the policy's endpoint and of the env servers."""
 
     def __init__(self, ceiling: int, policy: AdaptiveLimit | None, on_limit: Callable[[int], None]) -> None:
         self.ceiling = max(1, ceiling)

@@ -12,7 +12,7 @@ T = TypeVar("T")
 async def unless_stopped(work: Coroutine[object, object, T], should_stop: Callable[[], bool]) -> T | None:
     """Return the result of `work`; None if a stop was requested first: then it was canceled and has cleaned up.
 
-    `should_stop` is called in a thread, five times a second.
+    Calls `should_stop` in a thread, five times a second.
     """
 
     async def wait_for_stop() -> None:

@@ -238,7 +238,7 @@ def _rollout_row(found: Row[*tuple[object, ...]], run: DetectorInput) -> Rollout
 
 
 def record_flags(run_id: uuid.UUID, drafts: Sequence[FlagDraft]) -> Counter[str]:
-    """Store flags that are new, in a transaction of its own. Returns their number by detector."""
+    """Store flags that are new, in a separate transaction. Returns their number by detector."""
     if not drafts:
         return Counter()
     with transaction() as session:

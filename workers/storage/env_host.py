@@ -23,7 +23,7 @@ def has_network_grant(content_hash: str) -> bool:
 
 
 async def servers_for(host: EnvHost, resources: ResourcesSpec, concurrency: int) -> int:
-    """Number of servers that an evaluation leases: enough for its episodes, at most half of what is free.
+    """Number of servers that an evaluation leases: enough for its episodes, at most half of the free ones.
 
     Many packages support only a single session per server.
     """

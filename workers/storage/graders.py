@@ -1,4 +1,4 @@
-"""What the tasks of graders read and write: the grader, rollouts, grades, the work's progress, and notices."""
+"""Storage of the graders' tasks: the grader, rollouts, grades, the work's progress, and notices."""
 
 import asyncio
 import uuid
@@ -95,7 +95,7 @@ def load_grader(grader_id: uuid.UUID) -> LoadedGrader:
 
 
 def load_rollouts(ids: Sequence[uuid.UUID]) -> list[RolloutToGrade]:
-    """What a grader may know about these rollouts, in the given order."""
+    """Load these rollouts as graders see them, in the given order."""
     version = joinedload(Rollout.group).joinedload(Group.task).joinedload(Task.version)
     statement = (
         select(Rollout)

@@ -150,7 +150,7 @@ def mark_interventions_seen(session: Session, run: Run) -> None:
 
 
 def close_interventions(run_id: uuid.UUID, step: int) -> None:
-    """A person resumed the run: the interventions that ended it are over, answered or not."""
+    """A person resumed the run: the interventions that ended it have ended, answered or not."""
     with transaction() as session:
         for alarm in _interventions(session, run_id):
             if alarm.evidence.get(WAS_SEEN) and CLEARED not in alarm.evidence:

@@ -1,8 +1,8 @@
 """Rows of evaluations: which groups each job plays, which rollouts have ended, and the summary at the end.
 
 Several jobs can share a run. Each claims groups piece by piece, so that none waits for a slow one. A job's claims are
-in its own row, written under the lock of the run's row. A job that is retried plays what is missing of its claims
-first; a resumed run starts with new jobs and new claims.
+in its own row, written under the lock of the run's row. A job that is retried first plays the rest of its
+claims; a resumed run starts with new jobs and new claims.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What a training run reads and writes between two steps: requests of people, changed settings, alarms."""
+"""Storage of a training run between two steps: requests of people, changed settings, alarms."""
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -86,7 +86,7 @@ def read_requests(run_id: uuid.UUID) -> SteeringRequests:
 
 
 def applied_changes(run_id: uuid.UUID) -> list[AppliedChange]:
-    """Return all applied changes, including those that an earlier attempt applied after the state that this one
+    """Return all applied changes, including changes that an earlier attempt applied after the state that this one
     resumes from."""
     statement = select(SettingChange).where(SettingChange.run_id == run_id, SettingChange.step.is_not(None))
     with transaction() as session:

@@ -1,4 +1,4 @@
-"""The job `evaluations.run`: play what is missing of a plan, store it, summarize it.
+"""The job `evaluations.run`: play the missing rollouts of a plan, store and summarize them.
 
 It continues from the stored rows: completed rollouts are kept, failed and canceled ones are played again, nothing is
 doubled. Several jobs can share one run; the last one to end summarizes it.

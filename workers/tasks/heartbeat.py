@@ -102,7 +102,7 @@ def installed_engines() -> dict[str, str]:
 
 
 def machine_capabilities(engines: dict[str, str]) -> dict[str, object]:
-    """What this machine offers, without importing torch."""
+    """Describe this machine, without importing torch."""
     gpus = []
     if program := shutil.which("nvidia-smi"):
         query = [program, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]

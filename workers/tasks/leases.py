@@ -42,7 +42,7 @@ from workers.tasks.registry import BODIES, JobContext, find_give_up
 LEASE = timedelta(seconds=15)
 BEAT_SECONDS = 5.0
 PATIENCE = timedelta(minutes=3)
-"""A job waits this long for a capable worker: one may be restarting, or may not have examined its machine yet."""
+"""A job waits this long for a capable worker: one may be restarting, or may not have probed its machine yet."""
 WAITING_SINCE = "nobody_since"
 """Key of a job's arguments: since when no worker online can run it."""
 

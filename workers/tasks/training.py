@@ -3,7 +3,7 @@
 from backend.core.session import transaction
 from backend.runs.service import begin_run
 from backend.runs.tables import Run
-from workers.tasks.children import bad_end, run_child
+from workers.tasks.children import child_error, run_child
 from workers.tasks.registry import JobContext
 from workers.tasks.training_vitals import Vitals
 
@@ -26,7 +26,7 @@ def run(context: JobContext) -> None:
     vitals = Vitals(run_id)
     status = run_child(module, [str(run_id)], run_id=run_id, may_go_on=vitals.may_go_on)
     if status and not vitals.after_bad_end(status):
-        raise bad_end(module, status, run_id)
+        raise child_error(module, status, run_id)
 
 
 def module_of(run: Run) -> str:
