@@ -183,7 +183,7 @@ async def policy_events(
     def render(session: Session) -> dict[str, str]:
         policy = queries.get_policy(session, policy_id)
         test = latest_connection_test(session, policy)
-        context = {"policy": policy, "test": test, "test_models": _models(policy, test)}
+        context: dict[str, object] = {"policy": policy, "test": test, "test_models": _models(policy, test)}
         context["can_change"] = service.can_change(policy)
         blocks = {"connection": render_block(request, DETAIL, "connection", context)}
         return blocks | ({END: ""} if test is None or test.report is not None else {})

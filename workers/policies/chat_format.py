@@ -99,8 +99,8 @@ def _assistant_message(message: Message, position: int) -> dict[str, Any]:
 def write_answer(content: str, tool_calls: Any) -> str:
     """Write an answer with all its calls as canonical text.
 
-    Arguments that are not a JSON object stay text, so that the policy sees them again. Raises TypeError, KeyError or ValueError
-    if `tool_calls` does not have the API's form.
+    Arguments that are not a JSON object stay text, so that the policy sees them again. Raises TypeError, KeyError or
+    ValueError if `tool_calls` does not have the API's form.
     """
     if not tool_calls:
         return content
@@ -171,7 +171,7 @@ def _read_text(message: Message) -> str:
         refusal = message.get("refusal")
         content = refusal if isinstance(refusal, str) else ""
     if isinstance(content, list):
-        parts = [part.get("text", "") if isinstance(part, dict) else None for part in content]
+        parts: list[Any] = [part.get("text", "") if isinstance(part, dict) else None for part in content]
         content = "".join(parts) if all(isinstance(part, str) for part in parts) else None
     if not isinstance(content, str):
         raise _not_a_completion("the message's content is neither text nor a list of parts")

@@ -96,7 +96,7 @@ class Deadline:
 
 
 class ConcurrencyLimiter:
-    """The number of concurrent episodes: the smaller one of the limits of the policy's endpoint and of the env servers."""
+    """Limits concurrent episodes by what the policy's endpoint and the env servers can take."""
 
     def __init__(self, ceiling: int, policy: AdaptiveLimit | None, on_limit: Callable[[int], None]) -> None:
         self.ceiling = max(1, ceiling)
