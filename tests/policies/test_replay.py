@@ -21,7 +21,7 @@ async def test_stored_replies_lead_to_the_same_episode() -> None:
 async def test_an_episode_that_goes_on_beyond_its_replies_fails_and_says_so() -> None:
     [rollout] = await play(World(), ReplayPolicy(lambda start: [Reply("<move>1</move>")]), plans(1))
     assert (rollout.error_kind, rollout.reward, rollout.attempts) == (ErrorKind.POLICY, None, 1)
-    assert "All replies are replayed" in str(rollout.error_message)
+    assert "All stored replies were used" in str(rollout.error_message)
     assert len(rollout.steps) == 1
 
 

@@ -195,6 +195,6 @@ async def test_a_hostile_retry_after_is_ignored(header: str) -> None:
 async def test_a_claimed_count_never_stops_the_next_calls_for_longer_than_the_longest_pause() -> None:
     pace = EndpointThrottle(Limits(tokens_per_minute=60))
     await pace.enter()
-    pace.answered(0.1, MAX_TOKENS)
+    pace.completed(0.1, MAX_TOKENS)
     pace.leave()
     assert pace._tokens.reserve(0) <= MAX_PAUSE_SECONDS

@@ -174,7 +174,7 @@ def test_an_environment_that_always_fails_pauses_the_run(plan_run: Callable[...,
 def test_a_few_rollouts_that_all_fail_fail_the_run(plan_run: Callable[..., uuid.UUID]) -> None:
     run_id = plan_run(package={"name": "broken", "in_reset": "raise RuntimeError('no board')"}, tasks=2)
     assert evaluate(run_id, GOLD) is RunStatus.FAILED
-    reason = "Every rollout failed. Most often: environment: reset: no board (EXECUTION_ERROR)"
+    reason = "Every rollout failed. Most common error: environment: reset: no board (EXECUTION_ERROR)"
     assert run_of(run_id).reason == reason
     with transaction() as session:
         lines = session.scalars(select(RunLogLine.message).where(RunLogLine.level == "warning")).all()
