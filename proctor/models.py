@@ -250,7 +250,7 @@ class PresetResponse(Model):
 
 
 class ConfigurationFile(Model):
-    """What `proctor train --config FILE` reads. Every default is written out, so that it means the same later."""
+    """The file for `proctor train --config FILE`. It contains every default, so that it keeps its meaning."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -290,7 +290,7 @@ class FindingStatus(StrEnum):
 
 
 class PreflightFinding(Model):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     status: FindingStatus
@@ -533,7 +533,7 @@ class LogLineAnswer(Model):
 
 
 class InterventionResponse(Model):
-    """What a detector did at one training step."""
+    """An action of a detector at one training step."""
 
     id: UUID
     step: int
@@ -1624,19 +1624,19 @@ class AlarmResponse(Model):
     title: str
     step: int
     sentence: str
-    """What was observed."""
+    """The observation."""
     cause: str
     """The most common cause."""
     advice: str
     evidence: dict[str, Any]
     action: AlarmAction
-    """What the run did automatically."""
+    """The automatic reaction of the run."""
     answer: AlarmAnswer | None
     """The answer of a team member."""
     answered_by: UUID | None
     answered_at: AwareDatetime | None
     is_open: bool
-    """The condition still holds and nobody has answered."""
+    """The condition still holds and the alarm is unanswered."""
     created_at: AwareDatetime
     answers: list[AlarmAnswerOption]
     """Possible answers; empty if it is already answered."""

@@ -1,4 +1,4 @@
-"""Write the reference pages that the program knows best: its commands, its settings and its JSON operations.
+"""Write the reference pages that the program knows best: commands, settings, JSON operations and detectors.
 
 `make docs` calls it. The pages are not stored, so they cannot be out of date.
 """
@@ -10,12 +10,15 @@ from pathlib import Path
 
 from fastapi.routing import APIRoute, iter_route_contexts
 
+from backend.domain.detectors.registry import SPECS
+from backend.domain.detectors.spec import Subject
 from backend.settings import PROJECT_ROOT, Settings
 
 
 def write_pages(folder: Path) -> None:
-    for name, text in (("cli", commands()), ("settings", settings()), ("api-operations", operations())):
-        page = folder / f"{name}.md"
+    pages = {"cli": commands, "settings": settings, "api-operations": operations, "detector-list": detectors}
+    for name, write in pages.items():
+        page, text = folder / f"{name}.md", write()
         if not page.is_file() or page.read_text() != text:
             page.write_text(text)
 
@@ -102,3 +105,20 @@ def operations() -> str:
 
 
 BAR = r"\|"
+
+
+def detectors() -> str:
+    """Return a table of all detectors from their declarations, with their thresholds and sources."""
+    lines = ["# List of detectors", "", "[Detectors](detectors.md) explains how they work and how to set them.", ""]
+    for subject, title in ((Subject.ROLLOUT, "Rollout detectors"), (Subject.RUN, "Run detectors")):
+        head = ("id", "detects", "formula", "thresholds", "needs", "cost", "source")
+        lines += [f"## {title}", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+        for name, spec in SPECS.items():
+            if spec.subject is not subject:
+                continue
+            thresholds = ", ".join(f"`{key}` {setting.default:g}" for key, setting in spec.settings.items())
+            needs = ", ".join(need.replace("_", " ") for need in spec.needs) or "–"
+            cells = (f"`{name}`", spec.description, spec.formula, thresholds, needs, spec.cost, spec.source)
+            lines.append(f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |")
+        lines.append("")
+    return "\n".join(lines)

@@ -89,6 +89,11 @@ class EnvironmentVersion(Base):
         """The status of its newest certificate: every page that names a version shows it."""
 
     @property
+    def title(self) -> str:
+        """`tictactoe v3`, with the environment loaded."""
+        return f"{self.environment.name} v{self.number}"
+
+    @property
     def short_hash(self) -> str:
         return self.content_hash[:12]
 

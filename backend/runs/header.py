@@ -12,7 +12,7 @@ from backend.domain.vocabulary import Role, RunKind
 from backend.runs import queries
 from backend.runs.rerun import source_of
 from backend.runs.tables import Run
-from backend.training.steering import OfferedAnswer, offered_answers
+from backend.training.alarms import OfferedAnswer, offered_answers
 from backend.training.tables import Alarm
 from backend.web.page import render_block
 

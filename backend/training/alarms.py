@@ -1,50 +1,91 @@
-"""Alarms of a training run as rows: listed, answered by a person. What raises them is in `workers.training.alarms`."""
+"""Alarms of a training run: listing them, offering answers that have an effect, answering.
+
+`workers.training.alarms` raises them.
+"""
 
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
+from backend.checkpoints.tables import Checkpoint
 from backend.core.events import announce, run_topic
 from backend.domain.training.alarm_kinds import ALARM_KINDS
-from backend.domain.training.steering import LEARNING_RATE, WARM_UP_RATE
-from backend.domain.vocabulary import AlarmAnswer
+from backend.domain.training.alarms import INTERVENTION
+from backend.domain.training.configuration import Stage
+from backend.domain.training.steering import LEARNING_RATE, PARTS, WARM_UP_RATE, memory_saved
+from backend.domain.vocabulary import AlarmAnswer, RunStatus
 from backend.errors import Conflict, NotFound
 from backend.runs.notes import Asker, note
-from backend.runs.service import request_stop
+from backend.runs.service import request_stop, resume_run
 from backend.runs.tables import Run
-from backend.training.branches import Onto, rate_after, start_branch
+from backend.studies.queries import start_of
+from backend.training.branches import BranchVersion, rate_after, start_branch
 from backend.training.steering import (
-    good_checkpoint,
-    is_of_the_warm_up,
+    change_settings,
+    current_settings,
+    is_in_warm_up,
     lower_rate,
-    may_steer,
-    offered_answers,
     request_pause,
-    save_memory,
+    require_trainer,
 )
 from backend.training.tables import Alarm
 
-_AGAINST_KINDS = frozenset({AlarmAnswer.LOWER_RATE, AlarmAnswer.ROLL_BACK, AlarmAnswer.SAVE_MEMORY})
-"""Answers that help against some kinds of alarms."""
+PREPARED = "branch"
+"""Key of an alarm's evidence: {checkpoint_id, stage, step} of the branch that one click starts."""
 
 
 class AlreadyAnswered(Conflict):
-    """Somebody answered this alarm already."""
+    """This alarm was already answered."""
 
 
 class DoesNotHelp(Conflict):
-    """This answer does nothing about the alarm."""
+    """This answer has no effect on the alarm."""
 
 
 class NothingToRollBackTo(Conflict):
-    """No checkpoint was saved before this trouble began, or its weights were deleted."""
+    """No checkpoint was saved before the problem began, or its weights were deleted."""
 
 
-def alarms_of(session: Session, run_id: uuid.UUID) -> Sequence[Alarm]:
-    """Newest first, each with who answered."""
+@dataclass(frozen=True, slots=True)
+class OfferedAnswer:
+    """An answer to an alarm that has an effect in the current state of the run."""
+
+    answer: AlarmAnswer
+    label: str
+    confirm: str = ""
+    """A question to ask first."""
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackPoints:
+    """Checkpoints of a run that have their weights."""
+
+    saved: Sequence[Checkpoint]
+    """From GRPO."""
+    start: Checkpoint | None
+    """The policy at the start of GRPO."""
+
+    @classmethod
+    def of(cls, session: Session, run: Run) -> "RollbackPoints":
+        of_run = (Checkpoint.run_id == run.id, Checkpoint.stage == Stage.GRPO, Checkpoint.pruned_at.is_(None))
+        return cls(session.scalars(select(Checkpoint).where(*of_run)).all(), start_of(session, run))
+
+    def before(self, alarm: Alarm) -> Checkpoint | None:
+        """The best checkpoint by held-out reward from before the problem began."""
+        onset = alarm.evidence.get("onset")
+        last = alarm.step if onset is None else int(onset)
+        sound = [row for row in self.saved if row.step <= last]
+        if not sound:
+            return self.start
+        return max(sound, key=lambda row: (row.heldout_reward is not None, row.heldout_reward or 0.0, row.step))
+
+
+def list_alarms(session: Session, run_id: uuid.UUID) -> Sequence[Alarm]:
+    """The alarms of a run with who answered them, newest first."""
     statement = select(Alarm).options(joinedload(Alarm.answerer)).where(Alarm.run_id == run_id)
     return session.scalars(statement.order_by(Alarm.id.desc())).all()
 
@@ -52,8 +93,63 @@ def alarms_of(session: Session, run_id: uuid.UUID) -> Sequence[Alarm]:
 def get_alarm(session: Session, run: Run, alarm_id: uuid.UUID) -> Alarm:
     alarm = session.get(Alarm, alarm_id, options=[joinedload(Alarm.answerer)])
     if alarm is None or alarm.run_id != run.id:
-        raise NotFound("There is no such alarm of this run.")
+        raise NotFound("This run has no such alarm.")
     return alarm
+
+
+def good_checkpoint(
+    session: Session, run: Run, alarm: Alarm, points: RollbackPoints | None = None
+) -> Checkpoint | None:
+    """The checkpoint that a roll back from this alarm continues from: the prepared one while it has its weights, else
+    the best of `points`, which are read if they are not given."""
+    if prepared := alarm.evidence.get(PREPARED):
+        checkpoint = session.get(Checkpoint, uuid.UUID(prepared["checkpoint_id"]))
+        if checkpoint is not None and checkpoint.pruned_at is None:
+            return checkpoint
+    return (points or RollbackPoints.of(session, run)).before(alarm)
+
+
+def offered_answers(session: Session, run: Run, alarms: Sequence[Alarm]) -> dict[uuid.UUID, list[OfferedAnswer]]:
+    """By alarm: the answers that help against its kind and have an effect in the current state of the run."""
+    if not alarms:
+        return {}
+    settings, warms_up = current_settings(session, run), is_in_warm_up(session, run)
+    points = RollbackPoints.of(session, run)
+    has_grpo, continues = settings.recipe.has_grpo, run.status is not RunStatus.COMPLETED
+    always = [OfferedAnswer(AlarmAnswer.DISMISS, "Dismiss")]
+    if not run.status.is_over:
+        always = [OfferedAnswer(AlarmAnswer.PAUSE, "Pause"), OfferedAnswer(AlarmAnswer.STOP, "Stop"), *always]
+
+    def offer(answer: AlarmAnswer, alarm: Alarm) -> OfferedAnswer | None:
+        is_of_warm_up = is_warm_up_alarm(alarm)
+        if answer is AlarmAnswer.LOWER_RATE:
+            if is_of_warm_up:
+                return OfferedAnswer(answer, "Lower the SFT learning rate") if warms_up else None
+            return OfferedAnswer(answer, "Lower the learning rate") if continues and has_grpo else None
+        if answer is AlarmAnswer.ROLL_BACK and has_grpo and not warms_up and not is_of_warm_up:
+            good = good_checkpoint(session, run, alarm, points)
+            if good is None:
+                return None
+            place = f"{good.stage} step {good.step}"
+            which = "the last honest checkpoint" if alarm.name == INTERVENTION else "the last good checkpoint"
+            stops = "" if run.status.is_over else " This run stops."
+            label = f"Roll back to {place}" if PREPARED in alarm.evidence else "Roll back"
+            return OfferedAnswer(answer, label, f"Branch from {which}, {place}, with a lower learning rate?{stops}")
+        if answer is AlarmAnswer.SAVE_MEMORY and continues and run.can_resume:
+            saved = memory_saved(settings, is_in_warm_up=warms_up)
+            how = f"Use {saved[PARTS]} micro-batches" if PARTS in saved else "Use gradient checkpointing"
+            return OfferedAnswer(answer, f"{how} and resume") if saved else None
+        return None
+
+    return {
+        alarm.id: [each for answer in ALARM_KINDS[alarm.name].answers if (each := offer(answer, alarm))] + always
+        for alarm in alarms
+    }
+
+
+def is_warm_up_alarm(alarm: Alarm) -> bool:
+    """Whether a curve of the warm-up raised the alarm. Its step is then a step of the warm-up."""
+    return str(alarm.evidence.get("curve", "")).startswith("sft/")
 
 
 def answer_alarm(
@@ -63,49 +159,25 @@ def answer_alarm(
     alarm_id: uuid.UUID,
     answer: AlarmAnswer,
     *,
-    onto: Onto | None = None,
+    onto: BranchVersion | None = None,
 ) -> Run | None:
-    """Do what a person decided about an alarm, and remember it. Returns the branch that a roll back starts."""
-    may_steer(actor, run)
+    """Act on an alarm and record the answer. Returns the branch that a roll back starts."""
+    require_trainer(actor, run)
     alarm = get_alarm(session, run, alarm_id)
     session.refresh(alarm, ["answer"], with_for_update=True)
     if alarm.answer is not None:
         raise AlreadyAnswered
-    _must_help(session, run, alarm, answer)
-    branch = _carry_out(session, actor, run, alarm, answer, onto)
-    alarm.answer, alarm.answered_by, alarm.answered_at = answer, actor.person_id, datetime.now(UTC)
-    note(session, actor, "alarm.answer", "run", run.id, name=run.name, alarm=alarm.name, answer=str(answer))
-    session.flush()
-    announce(session, run_topic(run.id))
-    return branch
-
-
-def roll_back(session: Session, actor: Asker | None, run: Run, alarm: Alarm, *, onto: Onto | None = None) -> Run:
-    """A branch from the last good checkpoint before the alarm's trouble began. With another version of the environment
-    the rate stays: the reward was at fault, not the rate."""
-    checkpoint = good_checkpoint(session, run, alarm)
-    if checkpoint is None:
-        raise NothingToRollBackTo
-    changes = {} if onto else rate_after(session, run, checkpoint)
-    return start_branch(session, actor, run, checkpoint, changes, onto=onto)
-
-
-def _must_help(session: Session, run: Run, alarm: Alarm, answer: AlarmAnswer) -> None:
-    """Raises DoesNotHelp for an answer that would do nothing about it."""
     offered = [each.answer for each in offered_answers(session, run, [alarm])[alarm.id]]
-    if answer in _AGAINST_KINDS and answer not in offered:
-        if answer is AlarmAnswer.ROLL_BACK and answer in ALARM_KINDS[alarm.name].answers:
+    kind, branch = ALARM_KINDS[alarm.name], None
+    needs_offer = answer in (AlarmAnswer.LOWER_RATE, AlarmAnswer.ROLL_BACK, AlarmAnswer.SAVE_MEMORY)
+    if needs_offer and answer not in offered:
+        if answer is AlarmAnswer.ROLL_BACK and answer in kind.answers:
             raise NothingToRollBackTo
-        title, others = ALARM_KINDS[alarm.name].title, ", ".join(offered)
-        raise DoesNotHelp(f"{answer} does nothing about the alarm {title!r} as the run is. What does: {others}.")
-
-
-def _carry_out(
-    session: Session, actor: Asker, run: Run, alarm: Alarm, answer: AlarmAnswer, onto: Onto | None
-) -> Run | None:
+        others = ", ".join(offered)
+        raise DoesNotHelp(f"{answer} has no effect on the alarm {kind.title!r} now. Use one of: {others}.")
     match answer:
         case AlarmAnswer.LOWER_RATE:
-            name = WARM_UP_RATE if is_of_the_warm_up(alarm) else LEARNING_RATE
+            name = WARM_UP_RATE if is_warm_up_alarm(alarm) else LEARNING_RATE
             lower_rate(session, actor, run, name, alarm_id=alarm.id)
         case AlarmAnswer.PAUSE:
             request_pause(session, actor, run)
@@ -115,9 +187,24 @@ def _carry_out(
             branch = roll_back(session, actor, run, alarm, onto=onto)
             if not run.status.is_over:
                 request_stop(session, actor, run)
-            return branch
         case AlarmAnswer.SAVE_MEMORY:
-            save_memory(session, actor, run, alarm_id=alarm.id)
-        case AlarmAnswer.DISMISS:
-            pass
-    return None
+            saved = memory_saved(current_settings(session, run), is_in_warm_up=is_in_warm_up(session, run))
+            change_settings(session, actor, run, saved, alarm_id=alarm.id)
+            resume_run(session, actor, run)
+    alarm.answer, alarm.answered_by, alarm.answered_at = answer, actor.person_id, datetime.now(UTC)
+    note(session, actor, "alarm.answer", "run", run.id, name=run.name, alarm=alarm.name, answer=str(answer))
+    session.flush()
+    announce(session, run_topic(run.id))
+    return branch
+
+
+def roll_back(
+    session: Session, actor: Asker | None, run: Run, alarm: Alarm, *, onto: BranchVersion | None = None
+) -> Run:
+    """Branch from the last good checkpoint before the problem began, with a lower learning rate. With another version
+    of the environment the learning rate stays: the reward was at fault."""
+    checkpoint = good_checkpoint(session, run, alarm)
+    if checkpoint is None:
+        raise NothingToRollBackTo
+    changes = {} if onto else rate_after(session, run, checkpoint)
+    return start_branch(session, actor, run, checkpoint, changes, onto=onto)

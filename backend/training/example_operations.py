@@ -1,4 +1,4 @@
-"""Operations on training examples: uploaded conversations, and a preview of what a warm-up would learn from."""
+"""Operations on training examples: uploaded conversations, and a preview of the examples of a warm-up."""
 
 from collections.abc import Iterator
 
@@ -8,8 +8,7 @@ from backend.core import artifacts
 from backend.domain.vocabulary import Role
 from backend.operations.declaration import operation, reference
 from backend.operations.schemas import Download
-from backend.training import example_files
-from backend.training.example_preview import first_conversations, preview_of
+from backend.training import example_files, example_preview
 from backend.training.schemas import (
     ExampleFileDetail,
     ExampleFileResponse,
@@ -30,7 +29,7 @@ def find_example_file(session: Session, text: str) -> ExampleFile:
 @operation("POST /training/examples/preview", role=Role.VIEWER, noun="examples", audited=False)
 def preview_examples(session: Session, actor: Actor, request: TrainingRequest) -> dict[str, object]:
     """Preview what the SFT warm-up of a training run would learn from: numbers, lengths, rewards and examples."""
-    return preview_of(session, request).as_json()
+    return example_preview.preview_examples(session, request).as_json()
 
 
 @operation(
@@ -44,22 +43,24 @@ def preview_examples(session: Session, actor: Actor, request: TrainingRequest) -
 def add_examples(session: Session, actor: Actor, request: UploadExamples) -> ExampleFileResponse:
     """Upload a JSONL file of conversations. If a line is invalid, nothing is stored."""
     row = example_files.add_example_file(session, actor, request.file.file, request.file.filename or "", request.name)
-    return ExampleFileResponse(**example_files.fields_of(row))
+    return _response(row)
 
 
 @operation("GET /training/examples", role=Role.VIEWER, noun="examples", command="data examples list")
 def list_examples(session: Session, actor: Actor, request: ListExampleFiles) -> Page[ExampleFileResponse]:
     """List uploaded conversations, newest first."""
     found = example_files.list_example_files(session, after=request.after, limit=request.limit)
-    items = [ExampleFileResponse(**example_files.fields_of(row)) for row in found.items]
+    items = [_response(row) for row in found.items]
     return Page(items=items, next=found.next)
 
 
 @operation("GET /training/examples/{file}", role=Role.VIEWER, noun="examples", command="data examples show")
 def get_examples(session: Session, actor: Actor, file: ExampleFile) -> ExampleFileDetail:
     """Show the statistics and first conversations of an uploaded file."""
-    examples = [{"messages": each.messages, "learned": each.learned} for each in first_conversations(file)]
-    return ExampleFileDetail(**example_files.fields_of(file), examples=examples)
+    examples = [
+        {"messages": each.messages, "learned": each.learned} for each in example_preview.first_conversations(file)
+    ]
+    return ExampleFileDetail(**_response(file).model_dump(), examples=examples)
 
 
 @operation("GET /training/examples/{file}/file", role=Role.VIEWER, noun="examples")
@@ -101,4 +102,13 @@ def delete_examples(session: Session, actor: Actor, file: ExampleFile) -> None:
 def restore_examples(session: Session, actor: Actor, file: ExampleFile) -> ExampleFileResponse:
     """Restore a deleted file."""
     example_files.restore_example_file(session, actor, file)
-    return ExampleFileResponse(**example_files.fields_of(file))
+    return _response(file)
+
+
+def _response(row: ExampleFile) -> ExampleFileResponse:
+    names = ("id", "name", "conversations", "size_bytes", "created_at")
+    return ExampleFileResponse(
+        **{name: getattr(row, name) for name in names},
+        statistics=example_files.public_statistics(row),
+        deleted_at=example_files.deleted_at(row),
+    )

@@ -1,4 +1,4 @@
-"""Pages: uploaded conversations, and the block of the launch form that says what will be learned."""
+"""Pages of uploaded conversations, and the block of the launch form that previews training examples."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -24,12 +24,12 @@ from backend.web.paging import After
 from backend.web.transcripts import Entry, bounded, transcript_of
 
 router = APIRouter(prefix="/training/examples")
-UNLEARNED = "Read and not imitated."
+UNLEARNED = "No loss on this reply."
 
 
 @dataclass(frozen=True, slots=True)
 class FilesPage:
-    """What was uploaded, and the form for more."""
+    """Uploaded files, and the form to upload another one."""
 
     files: Sequence[ExampleFile]
     next: str | None
@@ -37,7 +37,7 @@ class FilesPage:
     errors: Mapping[str, str] = field(default_factory=dict)
     message: str = ""
     deleted: ExampleFile | None = None
-    """It was just deleted and can be taken back."""
+    """The file that was just deleted and can be restored."""
     most_bytes: int = MAX_UPLOAD_BYTES
 
 
@@ -54,7 +54,7 @@ class FilePage:
 
 @dataclass(frozen=True, slots=True)
 class PreviewPage:
-    """What a warm-up with these choices would learn from; None where the choice is not complete yet."""
+    """The training examples with these settings; None if the settings are incomplete."""
 
     found: ExamplePreview | None
     transcripts: Mapping[str, Sequence[tuple[Conversation, Sequence[Entry]]]]
@@ -94,24 +94,24 @@ def add_file(
     finally:
         form.file.file.close()
     repeats = int(row.statistics["repeats"])
-    left = f", {repeats:,} repeats left out" if repeats else ""
-    return see_other(f"/training/examples/{row.id}", f"{row.conversations:,} conversations are here{left}.")
+    without = f" without {repeats:,} duplicates" if repeats else ""
+    return see_other(f"/training/examples/{row.id}", f"Uploaded {row.conversations:,} conversations{without}.")
 
 
 @router.get("/preview", response_class=HTMLResponse)
-def preview_lessons(
+def preview_query(
     request: Request,
     session: SessionDep,
     _: Viewer,
-    asked: Annotated[TrainingRequest, Depends(read_training_query)],
+    query: Annotated[TrainingRequest, Depends(read_training_query)],
 ) -> HTMLResponse:
-    """The block alone for htmx, else a page of its own."""
-    return page(request, "training/examples_preview.html", _preview(session, asked), block="lessons_preview")
+    """Only the block for htmx, else a complete page."""
+    return page(request, "training/examples_preview.html", _preview(session, query), block="lessons_preview")
 
 
-def _preview(session: SessionDep, asked: TrainingRequest) -> PreviewPage:
+def _preview(session: SessionDep, query: TrainingRequest) -> PreviewPage:
     try:
-        found = view.preview_of(session, asked)
+        found = view.preview_examples(session, query)
     except InvalidInput as error:
         return PreviewPage(None, {}, " ".join(error.fields.values()) or error.message)
     shown = {source.source: [(each, _entries(each)) for each in source.found.examples] for source in found.sources}
@@ -119,14 +119,14 @@ def _preview(session: SessionDep, asked: TrainingRequest) -> PreviewPage:
 
 
 @router.post("/preview", response_class=HTMLResponse)
-def preview_lessons_of_form(
+def preview_form(
     request: Request,
     session: SessionDep,
     _: Viewer,
-    asked: Annotated[TrainingRequest, Depends(read_training_form)],
+    query: Annotated[TrainingRequest, Depends(read_training_form)],
 ) -> HTMLResponse:
-    """The same of a launch form as it stands."""
-    return page(request, "training/examples_preview.html", _preview(session, asked), block="lessons_preview")
+    """The preview for the settings in the launch form."""
+    return page(request, "training/examples_preview.html", _preview(session, query), block="lessons_preview")
 
 
 @router.get("/{file_id}", response_class=HTMLResponse)
@@ -139,7 +139,7 @@ def show_file(request: Request, file_id: uuid.UUID, session: SessionDep, _: View
 
 
 def _entries(conversation: Conversation) -> list[Entry]:
-    """As much as a page shows, without what an episode's steps would add; a reply that is not imitated says so."""
+    """The transcript, bounded for a page, with a note at replies that carry no loss."""
     learned = iter(conversation.learned)
     shown = [
         entry

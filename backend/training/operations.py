@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 from backend.domain.training.alarm_kinds import ALARM_KINDS
 from backend.domain.training.alarms import CLEARED
 from backend.domain.training.batch_arithmetic import batch_in_words
+from backend.domain.training.preflight.findings import worst
 from backend.domain.training.presets import PRESETS
 from backend.domain.vocabulary import PreflightStatus, Role, RunKind
 from backend.errors import NotFound
@@ -17,10 +18,9 @@ from backend.runs import queries as run_queries
 from backend.runs import references as _run_reference  # noqa: F401  how an address names a run
 from backend.runs.responses import RunResponse
 from backend.runs.tables import Run
-from backend.training import alarms, branches, interventions, preflight, service, steering
-from backend.training.branch_versions import onto_version
-from backend.training.configuration_file import ConfigurationFile, file_of_run
-from backend.training.launch import launch_sections
+from backend.training import alarms, branches, preflight, service, steering
+from backend.training.launch import ConfigurationFile, configuration_file_of
+from backend.training.launch_form import launch_sections
 from backend.training.queries import get_preflight
 from backend.training.schemas import (
     AlarmAnswerOption,
@@ -44,7 +44,7 @@ from backend.training.schemas import (
     TrainingSetting,
     resolve_configuration,
 )
-from backend.training.steering import OfferedAnswer
+from backend.training.setting_texts import stored_configuration
 from backend.training.tables import Alarm, Preflight
 from backend.web.identity import Actor
 from backend.web.paging import Page
@@ -114,15 +114,15 @@ def get_configuration(session: Session, actor: Actor, run: Run) -> Configuration
     """Show the configuration file that starts the same training run again with `proctor train --config`."""
     if run.kind is not RunKind.TRAINING:
         raise NotFound("There is no such training run.")
-    return file_of_run(run)
+    return configuration_file_of(run)
 
 
 @operation("GET /runs/{run}/alarms", role=Role.VIEWER, tool=True)
 def list_alarms(session: Session, actor: Actor, run: Run) -> AlarmList:
     """List the alarms of a training run, newest first, with the possible answers."""
-    steering.must_be_training(run)
-    rows = alarms.alarms_of(session, run.id)
-    offered = steering.offered_answers(session, run, [row for row in rows if row.answer is None])
+    steering.require_training_run(run)
+    rows = alarms.list_alarms(session, run.id)
+    offered = alarms.offered_answers(session, run, [row for row in rows if row.answer is None])
     thresholds = steering.current_settings(session, run).alarms.model_dump(mode="json")
     return AlarmList(items=[_alarm_response(row, offered.get(row.id, ())) for row in rows], thresholds=thresholds)
 
@@ -133,8 +133,8 @@ def answer_alarm(session: Session, actor: Actor, run: Run, alarm_id: uuid.UUID, 
 
     Answers that would have no effect are refused.
     """
-    steering.must_be_training(run)
-    onto = onto_version(session, run, request.version, request.without_certificate)
+    steering.require_training_run(run)
+    onto = service.version_for_branch(session, run, request.version, request.without_certificate)
     branch = alarms.answer_alarm(session, actor, run, alarm_id, request.answer, onto=onto)
     answered = _alarm_response(alarms.get_alarm(session, run, alarm_id))
     return AnsweredAlarm(alarm=answered, branch_run_id=branch.id if branch else None)
@@ -146,10 +146,10 @@ def list_interventions(session: Session, actor: Actor, run: Run) -> Intervention
 
     Change actions with the settings `detectors.NAME`.
     """
-    steering.must_be_training(run)
-    found = interventions.detector_actions(session, run, steering.current_settings(session, run))
+    steering.require_training_run(run)
+    found = steering.detector_actions(session, run, steering.current_settings(session, run))
     return InterventionList(
-        items=[InterventionResponse.of(row) for row in interventions.interventions_of(session, run.id)],
+        items=[InterventionResponse.of(row) for row in steering.list_interventions(session, run.id)],
         actions={
             each.spec.id: DetectorActionResponse(
                 wanted=each.wanted,
@@ -165,15 +165,15 @@ def list_interventions(session: Session, actor: Actor, run: Run) -> Intervention
 @operation("GET /runs/{run}/settings", role=Role.VIEWER)
 def get_settings(session: Session, actor: Actor, run: Run) -> RunSettings:
     """Show the settings that can be changed during training, and all changes so far."""
-    steering.must_be_training(run)
+    steering.require_training_run(run)
     changes = [SettingChangeResponse.of(change) for change in run_queries.setting_changes(session, run.id)]
-    return RunSettings(settings=steering.offered_settings(session, run), changes=changes)
+    return RunSettings(settings=steering.changeable_settings(session, run), changes=changes)
 
 
 @operation("POST /runs/{run}/settings", role=Role.TRAINER, tool=True, audited=False)
 def change_settings(session: Session, actor: Actor, run: Run, request: ChangeSettings) -> Page[SettingChangeResponse]:
     """Change settings of a training run from its next step on. Memory settings change when the run is resumed."""
-    steering.must_be_training(run)
+    steering.require_training_run(run)
     rows = steering.change_settings(session, actor, run, request.changes)
     return Page(items=[SettingChangeResponse.of(row) for row in rows])
 
@@ -181,7 +181,7 @@ def change_settings(session: Session, actor: Actor, run: Run, request: ChangeSet
 @operation("POST /runs/{run}/settings/{change_id}/undo", role=Role.TRAINER, audited=False)
 def undo_change(session: Session, actor: Actor, run: Run, change_id: uuid.UUID) -> Page[SettingChangeResponse]:
     """Restore the value that a setting had before a change."""
-    steering.must_be_training(run)
+    steering.require_training_run(run)
     return Page(items=[SettingChangeResponse.of(row) for row in steering.undo_change(session, actor, run, change_id)])
 
 
@@ -195,7 +195,7 @@ def undo_change(session: Session, actor: Actor, run: Run, change_id: uuid.UUID) 
 )
 def pause_run(session: Session, actor: Actor, run: Run) -> RunResponse:
     """Pause a training run: it saves its state after the current step. `run resume` continues from there."""
-    steering.must_be_training(run)
+    steering.require_training_run(run)
     steering.request_pause(session, actor, run)
     return RunResponse.of(run)
 
@@ -203,20 +203,20 @@ def pause_run(session: Session, actor: Actor, run: Run) -> RunResponse:
 @operation("POST /runs/{run}/branch", role=Role.TRAINER, status=201, tool=True, audited=False)
 def start_branch(session: Session, actor: Actor, run: Run, request: StartBranch) -> BranchResponse:
     """Start a run that continues from a checkpoint of this training run with the remaining steps."""
-    steering.must_be_training(run)
+    steering.require_training_run(run)
     checkpoint = branches.checkpoint_for(session, run, request.checkpoint_id, request.step)
-    onto = onto_version(session, run, request.version, request.without_certificate)
+    onto = service.version_for_branch(session, run, request.version, request.without_certificate)
     return BranchResponse.of(branches.start_branch(session, actor, run, checkpoint, request.changes, onto=onto))
 
 
 @operation("GET /runs/{run}/branches", role=Role.VIEWER)
 def list_branches(session: Session, actor: Actor, run: Run) -> Page[BranchResponse]:
     """List the runs that continue from a checkpoint of this run, oldest first."""
-    steering.must_be_training(run)
+    steering.require_training_run(run)
     return Page(items=[BranchResponse.of(branch) for branch in run_queries.branches_of(session, run.id)])
 
 
-def _alarm_response(alarm: Alarm, offered: Sequence[OfferedAnswer] = ()) -> AlarmResponse:
+def _alarm_response(alarm: Alarm, offered: Sequence[alarms.OfferedAnswer] = ()) -> AlarmResponse:
     kind = ALARM_KINDS[alarm.name]
     stored = {name: getattr(alarm, name) for name in AlarmResponse.model_fields if hasattr(alarm, name)}
     return AlarmResponse(
@@ -231,13 +231,14 @@ def _alarm_response(alarm: Alarm, offered: Sequence[OfferedAnswer] = ()) -> Alar
 
 def _preflight_response(row: Preflight) -> PreflightResponse:
     environment = f"{row.version.environment.name}@{row.version.number}"
-    stored = {name: getattr(row, name) for name in PreflightResponse.model_fields if hasattr(row, name)}
+    findings, computed = preflight.findings_of(row), {"findings"}
+    names = (name for name in PreflightResponse.model_fields if hasattr(row, name) and name not in computed)
     return PreflightResponse(
-        **{name: value for name, value in stored.items() if name not in {"findings"}},
+        **{name: getattr(row, name) for name in names},
         environment=environment,
-        verdict=preflight.verdict_of(row),
-        findings=preflight.findings_of(row),
-        arithmetic=batch_in_words(preflight.configuration_of(row)),
+        verdict=worst(findings),
+        findings=findings,
+        arithmetic=batch_in_words(stored_configuration(row.configuration)),
         is_finished=row.status.is_over,
         is_successful=row.status is PreflightStatus.COMPLETED,
         done=row.progress.get("done") or 0,

@@ -1,4 +1,4 @@
-"""What operations on training runs and training examples take and return."""
+"""Requests and responses of operations on training runs and training examples."""
 
 import uuid
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from backend.domain.training.steering import LEARNING_RATE, PARTS, WARM_UP_RATE
 from backend.domain.vocabulary import AlarmAction, AlarmAnswer, PreflightStatus, RunStatus
 from backend.errors import InvalidInput
 from backend.operations.schemas import ListRequest, Progress, Request, Response
-from backend.training.choices import is_choice, nest, read
+from backend.training.setting_texts import nest, read
 from backend.web.form_data import field_messages, validate
 
 NO_VERSION = uuid.UUID(int=0)
@@ -59,7 +59,7 @@ async def read_training_form(request: HttpRequest) -> TrainingRequest:
 
 
 def read_training_query(request: HttpRequest) -> TrainingRequest:
-    """Read settings from a query string, which has only those that differ from the preset."""
+    """Read settings from a query string, which has only settings that differ from the preset."""
     return request_of_fields(request.query_params)
 
 
@@ -67,7 +67,9 @@ def request_of_fields(sent: Mapping[str, Any]) -> TrainingRequest:
     """The last value of each name counts: a checked box follows its hidden unchecked value."""
     form = {name: value for name, value in sent.items() if isinstance(value, str)}
     plain = {name: form[name] for name in TrainingRequest.model_fields if form.get(name, "").strip()}
-    choices = nest({name: text for name, text in form.items() if is_choice(name)})
+    choices = nest(
+        {name: text for name, text in form.items() if name.partition(".")[0] in TrainingConfiguration.model_fields}
+    )
     return validate(TrainingRequest, {"version_id": NO_VERSION, **plain, "configuration": choices})
 
 
@@ -178,19 +180,19 @@ class AlarmResponse(Response):
     title: str
     step: int
     sentence: str
-    """What was observed."""
+    """The observation."""
     cause: str
     """The most common cause."""
     advice: str
     evidence: dict[str, object]
     action: AlarmAction
-    """What the run did automatically."""
+    """The automatic reaction of the run."""
     answer: AlarmAnswer | None
     """The answer of a team member."""
     answered_by: uuid.UUID | None
     answered_at: datetime | None
     is_open: bool
-    """The condition still holds and nobody has answered."""
+    """The condition still holds and the alarm is unanswered."""
     created_at: datetime
     answers: list[AlarmAnswerOption]
     """Possible answers; empty if it is already answered."""
@@ -252,7 +254,7 @@ class ChangeSettings(Request):
 
 
 class InterventionResponse(Response):
-    """What a detector did at one training step."""
+    """An action of a detector at one training step."""
 
     id: uuid.UUID
     step: int

@@ -1,6 +1,5 @@
 """Starting a training run. Requests that cannot work are refused before anything is queued."""
 
-import uuid
 from collections.abc import Sequence
 from importlib.metadata import version as package_version
 
@@ -19,10 +18,11 @@ from backend.domain.training.mix import MixPart, portions, union_columns
 from backend.domain.training.preflight.static import impossible
 from backend.domain.vocabulary import CheckStatus, PolicyKind, RunKind, RunStatus
 from backend.environments.service import start_check
-from backend.environments.tables import Certificate, Environment, EnvironmentVersion
+from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import InvalidInput
 from backend.policies.tables import Policy
 from backend.runs.tables import Run
+from backend.training.branches import JOB, BranchVersion
 from backend.training.example_files import check_sources
 from backend.training.queries import find_certificate, find_training_run, find_version, get_preflight
 from backend.training.schemas import TrainingRequest, resolve_configuration
@@ -30,37 +30,129 @@ from backend.training.workers import offers
 from backend.web.audit import audit
 from backend.web.identity import Actor
 
+MIN_REASON = 10
+"""Minimum length in characters of a reason to train without a certificate."""
 
-def pinned(
+
+def start_training(session: Session, actor: Actor, request: TrainingRequest) -> Run:
+    """Queue a training run and create the policy that it trains. A repeated key returns the run that it started."""
+    run_id = stable_id("training", actor.person_id, request.key) if request.key else new_id()
+    if request.key and (known := session.get(Run, run_id)):
+        return known
+    configuration, versions = configuration_of_request(session, request)
+    version = versions[0]
+    reason = reason_without_certificate(session, versions, request.without_certificate)
+    policy_name = (request.name or f"{version.environment.name}-{run_id.hex[-6:]}").strip()
+    if session.scalar(select(Policy.id).where(Policy.name == policy_name)):
+        raise InvalidInput(fields={"name": f"There is a policy named {policy_name} already."})
+    policy = Policy(
+        name=policy_name,
+        kind=PolicyKind.LOCAL,
+        description=f"Trained on {version.title}.",
+        configuration=configuration.model.model_dump(mode="json"),
+        created_by=actor.person_id,
+    )
+    session.add(policy)
+    session.flush()
+    columns = union_columns(Manifest.model_validate(each.manifest) for each in versions)
+    stored = {
+        **configuration.resolved(),
+        "preset": request.preset,
+        "content_hash": version.content_hash,
+        "proctor": package_version("proctor"),
+    }
+    if reason:
+        stored["without_certificate"] = reason
+    if request.preflight_id:
+        stored["preflight"] = str(request.preflight_id)
+    run = Run(
+        id=run_id,
+        kind=RunKind.TRAINING,
+        status=RunStatus.QUEUED,
+        name=request.name or f"{policy_name}: {configuration.recipe} on {version.title}",
+        version_id=version.id,
+        policy_id=policy.id,
+        checkpoint_id=configuration.model.checkpoint,
+        configuration=stored,
+        columns=[column.name for column in columns],
+        weights=[column.weight for column in columns],
+        seed=configuration.seed,
+        progress={"phase": "waiting for a worker", "done": 0, "total": configuration.total_steps},
+        created_by=actor.person_id,
+    )
+    if request.again and find_training_run(session, request.again):
+        run.source_run_id = request.again
+    session.add(run)
+    session.flush()
+    for each in versions if reason else ():
+        if find_certificate(session, each.id) is None:
+            start_check(session, actor, each, each.environment.name)  # runs alongside; the run's page shows its result
+    enqueue(session, JOB, queue=QUEUES[configuration.engine], run_id=run.id)
+    audit(session, actor, "training.start", "run", run.id, name=run.name, without_certificate=reason)
+    announce(session, RUNS)
+    return run
+
+
+def version_of_request(session: Session, request: TrainingRequest) -> EnvironmentVersion:
+    """The requested environment version. Raises InvalidInput."""
+    version = find_version(session, request.version_id)
+    if version is None:
+        raise InvalidInput(fields={"version_id": "There is no such environment version."})
+    if request.content_hash and request.content_hash != version.content_hash:
+        raise InvalidInput(fields={"content_hash": f"{version.title} has another content hash on this server."})
+    return version
+
+
+def configuration_of_request(
+    session: Session, request: TrainingRequest
+) -> tuple[TrainingConfiguration, list[EnvironmentVersion]]:
+    """The configuration with a version pinned for each environment of the mix, and all versions, the run's own first.
+
+    Raises InvalidInput for settings that cannot work with these environments, or that no worker supports.
+    """
+    own = version_of_request(session, request)
+    preflight = get_preflight(session, request.preflight_id) if request.preflight_id else None
+    base = preflight.configuration if preflight else None
+    configuration = resolve_configuration(request.preset, request.configuration, base)
+    if found := impossible(configuration, offers(session)):
+        raise InvalidInput(fields={str(each.evidence["field"]): each.sentence for each in found})
+    configuration, versions = pin_versions(session, own, configuration)
+    weights = [1.0, *(part.weight for part in configuration.mix)]
+    for version, heldout in zip(versions, portions(weights, configuration.heldout.tasks), strict=True):
+        check_environment(configuration, Manifest.model_validate(version.manifest), heldout)
+    if configuration.model.source == "checkpoint":
+        wanted = configuration.model.checkpoint
+        # Locked, so that it is not pruned before the run that starts from it is stored.
+        start = session.get(Checkpoint, wanted, with_for_update={"read": True}) if wanted else None
+        if start is None:
+            raise InvalidInput(fields={"model.checkpoint": "There is no such checkpoint."})
+        if start.unusable:
+            raise InvalidInput(fields={"model.checkpoint": start.unusable})
+        if refusal := refusal_to_continue(start.adapter, configuration.adapter):
+            raise InvalidInput(fields={"adapter.kind": refusal[0].upper() + refusal[1:] + "."})
+    check_sources(session, configuration, [version.id for version in versions])
+    return configuration, versions
+
+
+def pin_versions(
     session: Session, own: EnvironmentVersion, configuration: TrainingConfiguration
 ) -> tuple[TrainingConfiguration, list[EnvironmentVersion]]:
-    """The choices with the version of each environment of the mix written out, and all versions, the run's own first.
+    """The configuration with version numbers in its mix, and all versions, the run's own first.
 
-    Raises InvalidInput where there is none, or where the same version would be played twice.
+    Raises InvalidInput if a version does not exist or is played twice.
     """
-    versions = [own]
-    parts = []
+    versions, parts = [own], []
     for part in configuration.mix:
         version = version_of_part(session, part)
         if version.id in {each.id for each in versions}:
-            raise InvalidInput(fields={"mix": f"{_name(version)} is in the run twice. Give it once, with its weight."})
+            raise InvalidInput(fields={"mix": f"{version.title} is in the run twice. Give it once, with its weight."})
         versions.append(version)
         parts.append(part.model_copy(update={"version": version.number}))
     return configuration.model_copy(update={"mix": parts}), versions
 
 
 def version_of_part(session: Session, part: MixPart) -> EnvironmentVersion:
-    """Raises InvalidInput with what is wrong in the field `mix`."""
-    version = _find(session, part)
-    if version is None:
-        what = "published version" if part.version is None else f"version {part.version}"
-        raise InvalidInput(fields={"mix": f"There is no {what} of an environment called {part.environment}."})
-    if version.environment.archived_at is not None:
-        raise InvalidInput(fields={"mix": f"{part.environment} is archived: bring it back first."})
-    return version
-
-
-def _find(session: Session, part: MixPart) -> EnvironmentVersion | None:
+    """The version of one environment of a mix; the latest if the part names none. Raises InvalidInput."""
     statement = (
         select(EnvironmentVersion)
         .join(EnvironmentVersion.environment)
@@ -69,186 +161,82 @@ def _find(session: Session, part: MixPart) -> EnvironmentVersion | None:
     )
     if part.version is not None:
         statement = statement.where(EnvironmentVersion.number == part.version)
-    return session.scalars(statement.order_by(EnvironmentVersion.number.desc()).limit(1)).first()
-
-
-def _name(version: EnvironmentVersion) -> str:
-    return f"{version.environment.name} v{version.number}"
-
-
-JOB = "training.run"
-MIN_REASON = 10
-"""Characters of a reason to train without a certificate."""
-
-
-def start_training(session: Session, actor: Actor, request: TrainingRequest) -> Run:
-    """Queue a training run and make the policy that it trains. The same key gives the run that it started first."""
-    run_id = stable_id("training", actor.person_id, request.key) if request.key else new_id()
-    if request.key and (known := session.get(Run, run_id)):
-        return known
-    configuration, versions = choices_of_request(session, request)
-    version, manifests = versions[0], [Manifest.model_validate(each.manifest) for each in versions]
-    reason = reason_without_certificate(session, versions, request.without_certificate)
-    policy = _policy(session, actor, request, version, configuration, run_id)
-    run = _run(actor, request, version, policy, configuration, run_id)
-    columns = union_columns(manifests)
-    run.columns, run.weights = [column.name for column in columns], [column.weight for column in columns]
-    if reason:
-        run.configuration["without_certificate"] = reason
-    if request.preflight_id:
-        run.configuration["preflight"] = str(request.preflight_id)
-    if request.again and find_training_run(session, request.again):
-        run.source_run_id = request.again
-    session.add(run)
-    session.flush()
-    for each in versions if reason else ():
-        if find_certificate(session, each.id) is None:
-            start_check(session, actor, each, each.environment.name)  # what it finds stands beside the run
-    enqueue(session, JOB, queue=QUEUES[configuration.engine], run_id=run.id)
-    audit(session, actor, "training.start", "run", run.id, name=run.name, without_certificate=reason)
-    announce(session, RUNS)
-    return run
-
-
-def choices_of_request(
-    session: Session, request: TrainingRequest
-) -> tuple[TrainingConfiguration, list[EnvironmentVersion]]:
-    """The configuration with its mix pinned, and all versions, the run's own first. Refuses what cannot work."""
-    own = version_of_request(session, request)
-    configuration, versions = pinned(session, own, _configuration(session, request))
-    _check_choices(session, configuration, [Manifest.model_validate(each.manifest) for each in versions])
-    check_sources(session, configuration, [each.id for each in versions])
-    return configuration, versions
-
-
-def version_of_request(session: Session, request: TrainingRequest) -> EnvironmentVersion:
-    version = find_version(session, request.version_id)
+    version = session.scalars(statement.order_by(EnvironmentVersion.number.desc()).limit(1)).first()
     if version is None:
-        raise InvalidInput(fields={"version_id": "There is no such environment version."})
-    if request.content_hash and request.content_hash != version.content_hash:
-        name = f"{version.environment.name} v{version.number}"
-        raise InvalidInput(fields={"content_hash": f"{name} is another one here: its content hash differs."})
+        what = "published version" if part.version is None else f"version {part.version}"
+        raise InvalidInput(fields={"mix": f"There is no {what} of an environment called {part.environment}."})
+    if version.environment.archived_at is not None:
+        raise InvalidInput(fields={"mix": f"{part.environment} is archived. Restore it first."})
     return version
 
 
-def _configuration(session: Session, request: TrainingRequest) -> TrainingConfiguration:
-    """What was asked for over the pre-flight's choices. Raises InvalidInput where no worker could carry it out."""
-    preflight = get_preflight(session, request.preflight_id) if request.preflight_id else None
-    base = preflight.configuration if preflight else None
-    configuration = resolve_configuration(request.preset, request.configuration, base)
-    if found := impossible(configuration, offers(session)):
-        raise InvalidInput(fields={str(each.evidence["field"]): each.sentence for each in found})
-    return configuration
-
-
-def _check_choices(session: Session, configuration: TrainingConfiguration, manifests: Sequence[Manifest]) -> None:
-    weights = [1.0, *(part.weight for part in configuration.mix)]
-    for manifest, heldout in zip(manifests, portions(weights, configuration.heldout.tasks), strict=True):
-        check_environment(configuration, manifest, heldout)
-    if configuration.model.source == "checkpoint":
-        _check_start(session, configuration)
-
-
 def check_environment(configuration: TrainingConfiguration, manifest: Manifest, heldout: int) -> None:
-    """`heldout`: how many of its tasks the examination wants."""
+    """Refuse an environment on which this configuration cannot train. `heldout`: number of its held-out tasks to use.
+
+    Raises InvalidInput.
+    """
     tasks = manifest.proctor.tasks
     if problems := configuration.problems(scripts=list(manifest.proctor.scripts), levels=tasks.levels):
-        whose = f"{manifest.name}: " if configuration.mix else ""
-        raise InvalidInput(whose + " ".join(problems), {"configuration": whose + " ".join(problems)})
+        text = (f"{manifest.name}: " if configuration.mix else "") + " ".join(problems)
+        raise InvalidInput(text, {"configuration": text})
     if heldout > tasks.heldout:
         raise InvalidInput(fields={"heldout.tasks": f"{manifest.name} has {tasks.heldout:,} held-out tasks."})
     if manifest.proctor.agent.context.cuts(manifest.proctor.episode.max_turns):
         raise InvalidInput(
-            f"{manifest.name} shows a policy only the last turns (`agent.context`). Training needs whole episodes as"
-            " one sequence of tokens: publish a version with `context: {kind: full}`.",
-            {"version_id": "This version cuts the conversation (`agent.context`), so that it cannot be trained on."},
+            f"{manifest.name} shows the policy only the last turns (`agent.context`). Training needs complete episodes"
+            " as one sequence of tokens. Publish a version with `context: {kind: full}`.",
+            {"version_id": "This version truncates the conversation (`agent.context`), so it cannot be trained on."},
         )
-
-
-def _check_start(session: Session, configuration: TrainingConfiguration) -> None:
-    """Locked, so that nobody prunes it before the run that starts from it is there."""
-    wanted = configuration.model.checkpoint
-    start = session.get(Checkpoint, wanted, with_for_update={"read": True}) if wanted else None
-    if start is None:
-        raise InvalidInput(fields={"model.checkpoint": "There is no such checkpoint."})
-    if start.unusable:
-        raise InvalidInput(fields={"model.checkpoint": start.unusable})
-    if refusal := refusal_to_continue(start.adapter, configuration.adapter):
-        raise InvalidInput(fields={"adapter.kind": refusal[0].upper() + refusal[1:] + "."})
 
 
 def reason_without_certificate(
-    session: Session, versions: Sequence[EnvironmentVersion], typed: str | None
+    session: Session, versions: Sequence[EnvironmentVersion], reason: str | None
 ) -> str | None:
-    """None where all versions are certified; else the reason that was typed."""
+    """The reason, or None if all versions have a certificate. Raises InvalidInput if a reason is needed and missing."""
     for version in versions:
         certificate = find_certificate(session, version.id)
-        if certificate is None or certificate.status is CheckStatus.FAILED:
-            return _typed_reason(version, certificate, typed)
+        if certificate is not None and certificate.status is not CheckStatus.FAILED:
+            continue
+        if len((reason or "").strip()) >= MIN_REASON:
+            return (reason or "").strip()
+        state = "has no certificate" if certificate is None else "failed its checks"
+        raise InvalidInput(
+            f"{version.title} {state}, so its reward may be unsound. Run its checks, or give a reason to train anyway.",
+            {
+                "without_certificate": f"{version.title} {state}. Run its checks first, or give a reason of at least"
+                f" {MIN_REASON} characters to train without them."
+            },
+        )
     return None
 
 
-def _typed_reason(version: EnvironmentVersion, certificate: Certificate | None, typed: str | None) -> str:
-    what = "has no certificate" if certificate is None else "failed its checks"
-    reason = (typed or "").strip()
-    if len(reason) < MIN_REASON:
-        name = f"{version.environment.name} v{version.number}"
-        raise InvalidInput(
-            f"{name} {what}: its reward was not shown to be sound. Run its checks, or say why to train on it anyway.",
-            {
-                "without_certificate": f"{name} {what}. Run its checks first, or write here why to train without, in"
-                f" {MIN_REASON} characters or more."
-            },
-        )
-    return reason
+def other_versions(session: Session, run: Run) -> Sequence[EnvironmentVersion]:
+    """All versions of the run's environment except its own, newest first."""
+    own = session.get_one(EnvironmentVersion, run.version_id)
+    statement = select(EnvironmentVersion).options(joinedload(EnvironmentVersion.environment))
+    statement = statement.where(EnvironmentVersion.environment_id == own.environment_id)
+    return session.scalars(
+        statement.where(EnvironmentVersion.id != own.id).order_by(EnvironmentVersion.number.desc())
+    ).all()
 
 
-def _policy(
-    session: Session,
-    actor: Actor,
-    request: TrainingRequest,
-    version: EnvironmentVersion,
-    configuration: TrainingConfiguration,
-    run_id: uuid.UUID,
-) -> Policy:
-    name = (request.name or f"{version.environment.name}-{run_id.hex[-6:]}").strip()
-    if session.scalar(select(Policy.id).where(Policy.name == name)):
-        raise InvalidInput(fields={"name": f"There is a policy named {name} already."})
-    policy = Policy(
-        name=name,
-        kind=PolicyKind.LOCAL,
-        description=f"Trained on {version.environment.name} v{version.number}.",
-        configuration=configuration.model.model_dump(mode="json"),
-        created_by=actor.person_id,
-    )
-    session.add(policy)
-    session.flush()
-    return policy
+def version_for_branch(
+    session: Session, run: Run, number: int | None, without_certificate: str | None
+) -> BranchVersion | None:
+    """The version with this number for a branch of the run, or None for the run's own version.
 
-
-def _run(
-    actor: Actor,
-    request: TrainingRequest,
-    version: EnvironmentVersion,
-    policy: Policy,
-    configuration: TrainingConfiguration,
-    run_id: uuid.UUID,
-) -> Run:
-    return Run(
-        id=run_id,
-        kind=RunKind.TRAINING,
-        status=RunStatus.QUEUED,
-        name=request.name or f"{policy.name}: {configuration.recipe} on {version.environment.name} v{version.number}",
-        version_id=version.id,
-        policy_id=policy.id,
-        checkpoint_id=configuration.model.checkpoint,
-        configuration={
-            **configuration.resolved(),
-            "preset": request.preset,
-            "content_hash": version.content_hash,
-            "proctor": package_version("proctor"),
-        },
-        seed=configuration.seed,
-        progress={"phase": "waiting for a worker", "done": 0, "total": configuration.total_steps},
-        created_by=actor.person_id,
-    )
+    Raises InvalidInput if the run's configuration does not fit it, or it needs a reason to train without a certificate.
+    """
+    own = session.get_one(EnvironmentVersion, run.version_id, options=[joinedload(EnvironmentVersion.environment)])
+    if number is None or number == own.number:
+        return None
+    version = next((each for each in other_versions(session, run) if each.number == number), None)
+    if version is None:
+        raise InvalidInput(fields={"version": f"There is no {own.environment.name} v{number}."})
+    configuration = TrainingConfiguration.of_run(run.configuration)
+    _, versions = pin_versions(session, version, configuration)
+    manifests = [Manifest.model_validate(each.manifest) for each in versions]
+    weights = [1.0, *(part.weight for part in configuration.mix)]
+    check_environment(configuration, manifests[0], portions(weights, configuration.heldout.tasks)[0])
+    reason = reason_without_certificate(session, [version], without_certificate)
+    return BranchVersion(version, {column.name: column.weight for column in union_columns(manifests)}, reason)

@@ -10,7 +10,8 @@ from sqlalchemy.dialects.postgresql import JSONPATH
 from sqlalchemy.orm import Session
 
 from backend.detectors.tables import Flag
-from backend.domain.training.sft_data import Seen, about_tokens, chat_of, has_reply
+from backend.domain.rollouts.conversation import to_other
+from backend.domain.training.examples import DuplicateIndex, Messages, estimate_tokens
 from backend.domain.vocabulary import RolloutStatus, Split, Verdict
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import InvalidInput
@@ -66,7 +67,7 @@ def told(session: Session, wanted: SftFilter) -> str:
 
 def preview(session: Session, wanted: SftFilter) -> Preview:
     runs = _chosen(session, wanted)
-    found, seen = Preview(), Seen()
+    found, seen = Preview(), DuplicateIndex()
     if not wanted.heldout:
         found.heldout = session.scalars(_counted(_candidates(session, runs, wanted, split=Split.HELDOUT))).one()
     for number, row in enumerate(_rows(session, _candidates(session, runs, wanted))):
@@ -112,7 +113,7 @@ def _chosen(session: Session, wanted: SftFilter) -> list[Run]:
 
 
 def _new_rows(session: Session, runs: Sequence[Run], wanted: SftFilter) -> Iterator[Row[Any]]:
-    seen = Seen()
+    seen = DuplicateIndex()
     for row in _rows(session, _candidates(session, runs, wanted)):
         if has_reply(row.messages) and (seen.is_new(row.messages) or wanted.repeats):
             yield row
@@ -190,7 +191,7 @@ def _counted(candidates: Select[Any]) -> Select[Any]:
 
 def _count(found: Preview, row: Row[Any], runs: Sequence[Run]) -> None:
     found.conversations += 1
-    found.tokens += about_tokens(row.messages)
+    found.tokens += estimate_tokens(row.messages)
     found.tokens_written += row.tokens_out
     found.turns += row.turns
     if len(found.samples) < SAMPLES:
@@ -199,10 +200,14 @@ def _count(found: Preview, row: Row[Any], runs: Sequence[Run]) -> None:
 
 def _conversation(row: Row[Any]) -> Plain:
     return {
-        "messages": chat_of(row.messages),
+        "messages": [to_other(message) for message in row.messages],
         "environment": row.environment,
         "task": f"{row.split}/{row.index}",
         "reward": row.reward,
         "run": str(row.run_id),
         "rollout": str(row.id),
     }
+
+
+def has_reply(messages: Messages) -> bool:
+    return any(message.get("role") == "assistant" for message in messages)

@@ -1,4 +1,4 @@
-"""What surrounds a training run: alarms, changed settings, pre-flights, uploaded SFT data."""
+"""Tables around training runs: alarms, changed settings, pre-flights, uploaded training examples."""
 
 import uuid
 from datetime import datetime
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Alarm(Base):
-    """Something in a training run that looks unhealthy: what was seen, what was done about it."""
+    """A problem in a training run, with the reaction to it."""
 
     __tablename__ = "alarms"
     __table_args__ = (Index("ix_alarms_run_id_id", "run_id", "id"),)
@@ -29,13 +29,13 @@ class Alarm(Base):
     """`entropy_collapse`"""
     step: Mapped[int] = mapped_column(Integer)
     sentence: Mapped[str] = mapped_column(Text)
-    """What was seen and what it usually means, for a person."""
+    """The observation, for a person."""
     evidence: Mapped[dict[str, Any]] = mapped_column(default=dict)
     """{curve, value, limit, window, formula, source, …}"""
     action: Mapped[AlarmAction] = mapped_column(text_enum(AlarmAction))
-    """What the run did by itself."""
+    """The automatic reaction of the run."""
     answer: Mapped[AlarmAnswer | None] = mapped_column(text_enum(AlarmAnswer))
-    """What a person did about it."""
+    """The answer of a team member."""
     answered_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
     answered_at: Mapped[datetime | None]
     created_at: Mapped[CreatedAt]
@@ -44,7 +44,7 @@ class Alarm(Base):
 
 
 class Intervention(Base):
-    """What a detector's action did at one step of a training run: masked rollouts, paused or stopped the run."""
+    """An action of a detector at one step of a training run: it masked rollouts, or paused or stopped the run."""
 
     __tablename__ = "interventions"
     __table_args__ = (UniqueConstraint("run_id", "step", "detector"),)
@@ -55,15 +55,15 @@ class Intervention(Base):
     detector: Mapped[str] = mapped_column(String(60))
     action: Mapped[Action] = mapped_column(text_enum(Action))
     rollouts: Mapped[int] = mapped_column(Integer)
-    """Of `screen`: kept out of the gradient of this step. Of the others: those that were flagged."""
+    """Number of flagged rollouts. For `screen`, they were excluded from the gradient of this step."""
     sentence: Mapped[str] = mapped_column(Text)
     alarm_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("alarms.id", ondelete="SET NULL"))
-    """Of what ended the run: where it is answered."""
+    """The alarm, if the run was paused or stopped."""
     created_at: Mapped[CreatedAt]
 
 
 class SettingChange(Base):
-    """A setting that was changed while the run trained: asked for by a person or an alarm, taken up between steps."""
+    """A setting that a team member or an alarm changed during training. The run applies it between steps."""
 
     __tablename__ = "setting_changes"
     __table_args__ = (Index("ix_setting_changes_run_id_id", "run_id", "id"),)
@@ -78,26 +78,26 @@ class SettingChange(Base):
     asked_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
     created_at: Mapped[CreatedAt]
     step: Mapped[int | None]
-    """The first step that used it; null while it waits."""
+    """The first step that used it; null while it is pending."""
 
     asker: Mapped["Person | None"] = relationship(lazy="raise")
 
 
 class Preflight(Base):
-    """What was found out about a training run before it is queued."""
+    """The checks of a training run before it starts."""
 
     __tablename__ = "preflights"
 
     id: Mapped[Id]
     version_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("environment_versions.id", ondelete="CASCADE"), index=True)
     configuration: Mapped[dict[str, Any]] = mapped_column(default=dict)
-    """Resolved, as the run's would be."""
+    """The resolved configuration."""
     status: Mapped[PreflightStatus] = mapped_column(text_enum(PreflightStatus), default=PreflightStatus.QUEUED)
     findings: Mapped[list[dict[str, Any]]] = mapped_column(default=list)
     """[{name, status, sentence, advice, evidence}]"""
     progress: Mapped[dict[str, Any]] = mapped_column(default=dict)
     reason: Mapped[str | None] = mapped_column(Text)
-    """Why it could not be carried out."""
+    """Why the checks failed to run."""
     created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
     created_at: Mapped[CreatedAt]
     ended_at: Mapped[datetime | None]
@@ -106,14 +106,14 @@ class Preflight(Base):
 
 
 class ExampleFile(Base):
-    """Conversations that somebody uploaded to be imitated by an SFT warm-up."""
+    """Uploaded conversations for the SFT warm-up."""
 
     __tablename__ = "lesson_files"
 
     id: Mapped[Id]
     name: Mapped[str] = mapped_column(String(200))
     artifact: Mapped[str] = mapped_column(Text)
-    """Key of the JSONL in the artifact store, as it was checked."""
+    """Key of the checked JSONL in the artifact store."""
     size_bytes: Mapped[int] = mapped_column(BigInteger)
     conversations: Mapped[int] = mapped_column(Integer)
     statistics: Mapped[dict[str, Any]] = mapped_column(default=dict)

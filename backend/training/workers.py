@@ -1,4 +1,4 @@
-"""The workers that report, and what they offer to a training run."""
+"""Online workers, and their capabilities for training runs."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -22,7 +22,7 @@ def is_silent(worker: Worker) -> bool:
 
 
 def offers(session: Session) -> list[Offer]:
-    """Of the workers that answer."""
+    """The capabilities of online workers."""
     return [
         Offer(worker.name, tuple(worker.queues), Capabilities.of(worker.capabilities))
         for worker in workers(session)

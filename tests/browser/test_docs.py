@@ -21,6 +21,7 @@ PAGES = (
     "manifest",
     "review",
     "api-operations",
+    "detector-list",
     "search.html?q=canaries",
 )
 

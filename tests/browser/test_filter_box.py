@@ -84,7 +84,7 @@ def test_a_choice_of_columns_and_a_view_are_kept(page: Page, run: Run) -> None:
     page.locator("summary", has_text="Views").click()
     page.get_by_label("Keep what is shown now as").fill("odd ones")
     page.get_by_role("button", name="Keep").click()
-    expect(page.get_by_text("The view odd ones is kept.")).to_be_visible()
+    expect(page.get_by_text("Saved the view odd ones.")).to_be_visible()
     page.goto(f"/runs/{run.id}/rollouts")
     page.locator("summary", has_text="Views").click()
     page.get_by_role("link", name="odd ones").click()

@@ -47,7 +47,7 @@ def test_an_alarm_appears_and_is_answered_by_one_click(page: Page) -> None:
     raise_alarm(run_id)
     article = page.locator(".alarm").filter(has_text="Format falls")
     expect(article).to_contain_text("Likely cause:")
-    article.get_by_role("button", name="Lower the rate").click()
+    article.get_by_role("button", name="Lower the learning rate").click()
     expect(page.locator(".alarm")).to_contain_text("Answered by Ada")
     changes = page.locator("#run-changes")
     expect(changes.get_by_role("row").filter(has_text="grpo.learning_rate")).to_contain_text("0.00025")

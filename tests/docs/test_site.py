@@ -9,6 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from backend.app import create_app
+from backend.domain.detectors.registry import SPECS
 from backend.domain.vocabulary import Role
 from backend.settings import Settings
 from backend.web import docs_site
@@ -28,6 +29,9 @@ def test_the_references_list_every_setting_operation_and_command(site: Path) -> 
     assert [
         path for path in paths - {"/openapi.json"} if f" {path}<" not in re.sub("</?span[^>]*>", "", operations)
     ] == []
+
+    detectors = (site / "detector-list.html").read_text()
+    assert all(name in detectors for name in SPECS)
 
     commands = (site / "cli.html").read_text()
     listed = subprocess.run([sys.executable, "-m", "backend.cli", "--help"], capture_output=True, text=True, check=True)

@@ -102,7 +102,7 @@ def test_an_adapter_cannot_be_trained_whole_nor_beside_a_rounded_base(base: Path
     folder = make_adapter(tmp_path / "adapter", base)
     with pytest.raises(ModelUnusable, match=r"train it on with adapter\.kind=lora"):
         start_from_base(str(folder), AdapterChoice(), seed=1)
-    with pytest.raises(ModelUnusable, match="trained beside a base in bfloat16"):
+    with pytest.raises(ModelUnusable, match="trained on a base in bfloat16"):
         start_from_base(str(folder), AdapterChoice(kind=AdapterKind.QLORA), seed=1)
     again, _ = start_from_base(str(folder), LORA, seed=1)
     assert torch.equal(logits_of(again), logits_in(folder))

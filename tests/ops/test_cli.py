@@ -15,7 +15,7 @@ from backend.environments.library import load_package
 from backend.environments.service import import_package
 from backend.runs.tables import Run
 from backend.settings import get_settings
-from backend.training.choices import flatten
+from backend.training.setting_texts import flatten
 from tests.factories import make_flag, make_rollouts, make_run
 from tests.ops.commands import Command, proctor, server
 
@@ -126,8 +126,8 @@ def test_a_training_run_is_looked_at_without_being_started(proctor: Command) -> 
     """No worker answers here: what needs one is not waited for."""
     told = proctor("train", "tictactoe", "--preset", "quick", "--dry-run")
     assert told.status == 0
-    assert "10 tasks × 4 episodes = 40 rollouts a step" in told.out
-    assert "! certificate: Nobody ran the environment's checks." in told.out
+    assert "10 tasks × 4 episodes = 40 rollouts per step" in told.out
+    assert "! certificate: The checks of the environment were never run's checks." in told.out
     assert "No worker is online. Checks that need one were skipped." in told.out
     assert proctor("runs", "--json").json == []
     refused = proctor("train", "tictactoe", "--set", "grpo.group_size=1", "--dry-run")

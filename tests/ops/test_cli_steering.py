@@ -41,9 +41,9 @@ def test_an_open_alarm_is_a_bad_result_until_it_is_answered(command: Command, tr
     assert shown.status == 1
     assert "Format is down." in shown.out
     assert "Advice:" in shown.out
-    assert "answers: lower_rate (Lower the rate), roll_back (Roll back), pause (Pause)" in shown.out
+    assert "answers: lower_rate (Lower the learning rate), roll_back (Roll back), pause (Pause)" in shown.out
     refused = command("run", "answer", training, "format_fall", "save_memory")
-    assert (refused.status, "does nothing about the alarm" in refused.err) == (2, True)
+    assert (refused.status, "has no effect on the alarm" in refused.err) == (2, True)
     assert command("run", "answer", training, "entropy_collapse", "dismiss").status == 2
     answered = command("run", "answer", training, "format_fall", "lower_rate", "--json")
     assert answered.json["alarm"]["answer"] == "lower_rate"

@@ -230,7 +230,7 @@ def test_where_nobody_says_a_group_that_is_scored_together_fits(session: Session
 
 def test_environment_version_and_policy_can_be_named(session: Session, author: TestClient) -> None:
     first = make_environment_version(session)
-    second = make_environment_version(session, environment=first.environment)
+    second = make_environment_version(session, first.environment, number=2)
     policy = make_policy(session)
     names = {"environment": first.environment.name, "policy": policy.name}
     latest = author.post("/api/v1/evaluations", json=names)

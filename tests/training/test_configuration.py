@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from backend.domain.environments.manifest import read_manifest
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.presets import PRESETS
-from backend.training.choices import block_of, holds_many
+from backend.training.setting_texts import block_of, holds_list
 from tests.training.conftest import built_in
 
 
@@ -31,9 +31,12 @@ def test_every_preset_fits_tic_tac_toe(name: str) -> None:
 @pytest.mark.parametrize(
     ("choices", "message"),
     [
-        ({"grpo": {"tasks_per_step": 5, "group_size": 3, "micro_batches": 2}}, "15 episodes a step do not divide"),
+        (
+            {"grpo": {"tasks_per_step": 5, "group_size": 3, "micro_batches": 2}},
+            "15 episodes per step cannot be",
+        ),
         ({"grpo": {"group_size": 1}}, "greater than or equal to 2"),
-        ({"grpo": {"levels": [0, 0]}}, "at least one level a share above 0"),
+        ({"grpo": {"levels": [0, 0]}}, "at least one level needs a share above 0"),
         ({"model": {"source": "base"}}, "name the base model"),
         ({"model": {"source": "checkpoint"}}, "choose the checkpoint"),
         ({"sft": {"script": "Teacher!"}}, "match pattern"),
@@ -50,9 +53,9 @@ def test_impossible_choices_are_refused(choices: dict[str, Any], message: str) -
 @pytest.mark.parametrize(
     ("choices", "message"),
     [
-        ({"sft": {"script": "wizard"}}, "offers no script `wizard` to imitate; it offers: gold, teacher"),
-        ({"grpo": {"levels": [1, 1, 1, 1]}}, "4 level shares are given; the environment has 3 levels"),
-        ({"recipe": "grpo"}, "An untrained model knows no words"),
+        ({"sft": {"script": "wizard"}}, "has no scripted policy `wizard`; it has: gold, teacher"),
+        ({"grpo": {"levels": [1, 1, 1, 1]}}, "grpo.levels has 4 shares; the environment has 3 levels"),
+        ({"recipe": "grpo"}, "An untrained model cannot write replies"),
     ],
 )
 def test_choices_that_do_not_fit_the_environment_are_named(choices: dict[str, Any], message: str) -> None:
@@ -95,7 +98,7 @@ TELLS_WHEN = re.compile(
 def leaves_of(block: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Every choice by its dotted name, with its help on one line."""
     for name, info in block.model_fields.items():
-        if (inner := block_of(info)) and not holds_many(info.annotation):
+        if (inner := block_of(info)) and not holds_list(info.annotation):
             yield from leaves_of(inner, f"{prefix}{name}.")
         else:
             yield prefix + name, " ".join((info.description or "").split())

@@ -15,7 +15,7 @@ from backend.domain.training.detector_actions import DetectorsChoice
 from backend.domain.training.steering import NotSafe, is_safe, with_setting
 from backend.domain.vocabulary import AlarmAction, PolicyKind, RunKind, RunStatus, Severity
 from backend.runs.tables import Run
-from backend.training.steering import good_checkpoint
+from backend.training.alarms import good_checkpoint
 from backend.training.tables import Alarm
 from tests.factories import make_checkpoint, make_flag, make_policy, make_run
 from workers.storage.interventions import (

@@ -51,9 +51,7 @@ def of(successes: int, attempts: int = 8, level: int = 0) -> TaskSuccess:
 
 def test_the_arithmetic_is_told_in_words():
     told = batch_in_words(configured(recipe="grpo", grpo={"micro_batches": 4}))
-    assert told == (
-        "20 tasks × 8 episodes = 160 rollouts a step; 100 steps = 16,000 rollouts; learned in 4 parts of 40"
-    )
+    assert told == ("20 tasks × 8 episodes = 160 rollouts per step; 100 steps = 16,000 rollouts; 4 micro-batches of 40")
 
 
 def test_the_defaults_have_nothing_against_them():
@@ -80,7 +78,7 @@ def test_of_a_mix_every_environment_is_asked_for_its_share():
     assert found["certificate: game"].status is FindingStatus.OK
     assert found["certificate: ladder"].status is FindingStatus.PROBLEM
     assert found["tasks: game"].evidence["asked"] == 2 * found["tasks: ladder"].evidence["asked"] == 4000
-    assert "100 held-out tasks" in found["heldout: game"].sentence
+    assert "100 tasks" in found["heldout: game"].sentence
     assert found["heldout: ladder"].status is FindingStatus.PROBLEM
     assert "90 or less" in found["heldout: ladder"].advice
 
@@ -160,7 +158,7 @@ def test_only_the_rate_of_a_stage_that_the_run_has_is_looked_at():
     found = {each.name: each.sentence for each in checks_at_once(plan)}
     assert "sft_rate" not in found
     assert found["grpo_rate"] == (
-        "grpo.learning_rate is 5e-4; for all weights of a pretrained model 1e-6 to 1e-5 is usual."
+        "grpo.learning_rate is 5e-4; 1e-6 to 1e-5 is usual for all weights of a pretrained model."
     )
 
 
@@ -205,7 +203,7 @@ def test_memory_beyond_the_workers_is_a_problem_with_advice():
     assert "grpo.micro_batches" in found.advice
     roomy = memory_finding(estimate, 10_000_000, episodes="of 47 tokens")
     assert roomy.status is FindingStatus.OK
-    assert roomy.sentence.startswith("With episodes of 47 tokens it needs about ")
+    assert roomy.sentence.startswith("With episodes of 47 tokens, the run needs about ")
 
 
 def test_a_group_of_four_at_even_odds_gives_no_gradient_once_in_eight():
@@ -256,21 +254,21 @@ def test_time_is_what_was_measured_times_what_will_be_done():
         heldout={"every": 5, "tasks": 10},
     )
     assert stage_seconds(SPEED, choices) == {
-        "lessons": Range(10, 10),
-        "imitation": Range(20, 30),
-        "playing": Range(20, 40),
-        "learning": Range(20, 30),
-        "examinations": Range(30, 30),
+        "scripted episodes": Range(10, 10),
+        "SFT": Range(20, 30),
+        "sampling": Range(20, 40),
+        "GRPO updates": Range(20, 30),
+        "held-out evaluations": Range(30, 30),
     }
     found = time_finding(replace(SPEED, assumed=("all goes well",)), choices)
     assert (found.evidence["seconds"], found.evidence["at_most"]) == (100, 140 * 1.5)
-    assert found.sentence.startswith("Between 2 min and 4 min of work")
+    assert found.sentence.startswith("The run takes 2 min to 4 min")
     assert found.sentence.endswith("Assumed: all goes well.")
 
 
 def test_groups_that_may_be_played_again_make_the_most_longer():
     choices = configured(grpo={"steps": 5, "tasks_per_step": 2, "group_size": 4, "replace_uniform": 2})
-    assert stage_seconds(SPEED, choices)["playing"] == Range(20, 120)
+    assert stage_seconds(SPEED, choices)["sampling"] == Range(20, 120)
 
 
 def test_a_budget_that_ends_before_the_work_is_told():
@@ -278,7 +276,7 @@ def test_a_budget_that_ends_before_the_work_is_told():
     found: PreflightFinding = time_finding(SPEED, choices)
     assert found.status is FindingStatus.WARNING
     assert "1 minutes" in found.advice
-    assert found.sentence.startswith("Between ")
+    assert found.sentence.startswith("The run takes ")
 
 
 def test_workers_that_store_their_checkpoints_elsewhere_do_not_count():
@@ -290,6 +288,6 @@ def test_workers_that_store_their_checkpoints_elsewhere_do_not_count():
         return next(finding for finding in checks_at_once(plan) if finding.name == "worker")
 
     assert worker(far).status is FindingStatus.PROBLEM
-    assert worker(far).sentence.startswith("No worker that can read this installation's artifacts is online: gpu@far")
-    assert worker(far, here).sentence == "1 worker can take it up: gpu@here."
+    assert worker(far).sentence.startswith("No online worker can read the artifacts of this installation: gpu@far")
+    assert worker(far, here).sentence == "1 worker can run it: gpu@here."
     assert worker(LAPTOP).status is FindingStatus.OK  # it has not reported

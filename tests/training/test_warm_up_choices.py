@@ -27,10 +27,10 @@ def test_by_default_the_script_gives_all() -> None:
 @pytest.mark.parametrize(
     ("choices", "told"),
     [
-        ({"source": "rollouts"}, "say which rollouts"),
-        ({"also_rollouts": 0.1}, "say which rollouts"),
-        ({"source": "file"}, "choose the uploaded file"),
-        ({"also_script": 0.5}, "main one already"),
+        ({"source": "rollouts"}, "select rollouts"),
+        ({"also_rollouts": 0.1}, "select rollouts"),
+        ({"source": "file"}, "select the uploaded file"),
+        ({"also_script": 0.5}, "is the main source"),
         ({"also_file": 0.6, "file": FILE, "demonstrations": 0.5}, "more than 1"),
     ],
 )

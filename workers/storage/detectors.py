@@ -32,7 +32,7 @@ from backend.review.queue import place
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.mixes import is_mixed, names_of, versions_of
 from backend.runs.tables import Run
-from backend.training.interventions import thresholds_of_run
+from backend.training.steering import thresholds_of_run
 from workers.detectors.scanner import RunScanner
 
 BATCH = 2000

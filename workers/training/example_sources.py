@@ -20,14 +20,14 @@ from backend.domain.vocabulary import Phase
 from backend.errors import InvalidInput
 from backend.runs.tables import Run
 from backend.training.example_sources import (
-    Asked,
-    Chosen,
-    chosen_rollouts,
+    LearningScope,
+    RolloutSelection,
     conversations_of,
     demonstrated_rollouts,
-    drawn_from,
+    environment_system,
     passing_episodes,
-    system_of,
+    sampled_conversations,
+    selected_rollouts,
 )
 from backend.training.tables import ExampleFile
 from workers.models.chat import ChatTokens
@@ -145,12 +145,12 @@ def _of_rollouts(bench: TrainingContext) -> Iterator[Conversation]:
         yield from conversations_of(session, _chosen(session, bench).ids)
 
 
-def _chosen(session: Session, bench: TrainingContext) -> Chosen:
+def _chosen(session: Session, bench: TrainingContext) -> RolloutSelection:
     configuration, run_id = bench.configuration, bench.assignment.run_id
     versions = tuple(env.version_id for env in bench.assignment.envs)
-    asked = Asked(versions, configuration.seed, run_id, session.get_one(Run, run_id).created_at)
+    asked = LearningScope(versions, configuration.seed, run_id, session.get_one(Run, run_id).created_at)
     try:
-        return chosen_rollouts(session, configuration.sft, asked)
+        return selected_rollouts(session, configuration.sft, asked)
     except InvalidInput as error:
         raise BrokenStep(" ".join(error.fields.values())) from error
 
@@ -175,7 +175,7 @@ def _of_file(bench: TrainingContext) -> Iterator[Conversation]:
         file = session.get(ExampleFile, choice.file)
     if file is None:
         raise BrokenStep("the file of conversations (sft.file) was deleted")
-    yield from drawn_from(file, choice, bench.configuration.seed)
+    yield from sampled_conversations(file, choice, bench.configuration.seed)
 
 
 def _of_demonstrations(bench: TrainingContext) -> Iterator[Conversation]:
@@ -187,7 +187,7 @@ def _of_demonstrations(bench: TrainingContext) -> Iterator[Conversation]:
 def _own_system(bench: TrainingContext) -> str | None:
     """What takes the place of the conversations' own system prompts; None where there is no one prompt: several
     environments are played, or episodes alone list the tools."""
-    return None if bench.assignment.is_mixed else system_of(bench.assignment.manifest)
+    return None if bench.assignment.is_mixed else environment_system(bench.assignment.manifest)
 
 
 def _scripted(bench: TrainingContext, chat: ChatTokens, episodes: int) -> list[TrainingExample]:

@@ -17,7 +17,7 @@ from backend.domain.training.steering import (
     with_settings,
 )
 from backend.domain.vocabulary import AlarmAction, RunStatus
-from backend.training.steering import PREPARED
+from backend.training.alarms import PREPARED
 from backend.training.tables import Alarm
 from workers.storage.interventions import accepted_patterns, close_interventions, open_interventions, prepared_branch
 from workers.storage.steering import (

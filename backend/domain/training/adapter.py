@@ -1,7 +1,7 @@
-"""Small weights that are trained beside a base which stays as it is (LoRA), and what must be remembered with them.
+"""Adapters (LoRA): small trained weights next to a frozen base, and the record that each of their checkpoints needs.
 
-`adapter_config.json` of a LoRA says nothing about the base's precision: an adapter put beside another base than the
-one it was trained beside plays differently, so every checkpoint of one carries an `AdapterRecord`.
+The `adapter_config.json` of a LoRA does not contain the precision of its base. An adapter on another base plays
+differently, so every adapter checkpoint has an `AdapterRecord`.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _OUTPUT_HEADS = {"lm_head", "embed_out", "output"}
 
 
 class AdapterKind(StrEnum):
-    """What of a model is trained."""
+    """Which weights are trained."""
 
     FULL = "full"
     LORA = "lora"
@@ -59,17 +59,17 @@ class AdapterChoice(Block):
         if not names:
             raise ValueError("name at least one layer, or all-linear")
         if heads := _OUTPUT_HEADS.intersection(name.rpartition(".")[2] for name in names):
-            raise ValueError(f"{', '.join(sorted(heads))} is the output; reinforcement cannot train an adapter on it")
+            raise ValueError(f"{', '.join(sorted(heads))} is the output layer; GRPO cannot train an adapter on it")
         return ",".join(names)
 
     @property
     def layers(self) -> str | list[str]:
-        """As peft takes them."""
+        """The layers, as peft takes them."""
         return ALL_LAYERS if self.targets == ALL_LAYERS else self.targets.split(",")
 
 
 class Quantisation(BaseModel):
-    """How a base was rounded to 4 bits when it was loaded."""
+    """How a base was quantized to 4 bits when it was loaded."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -79,23 +79,23 @@ class Quantisation(BaseModel):
 
 
 class AdapterRecord(BaseModel):
-    """Beside which base an adapter was trained, and in which precision."""
+    """The base that an adapter was trained on, and its precision."""
 
     model_config = ConfigDict(frozen=True)
 
     base: str
     """A Hugging Face name, a folder of the worker, or `checkpoint:<id>`."""
     artifact: str | None = None
-    """Where the base's weights lie when they are a checkpoint of ours."""
+    """Artifact of the weights of the base, if it is a checkpoint."""
     revision: str | None = None
-    """The Hub's commit, or `sha256:…` of a folder's weights."""
+    """Commit on the Hub, or `sha256:…` of the weights in a folder."""
     dtype: str
-    """Of the base: `bfloat16`."""
+    """Precision of the base: `bfloat16`."""
     quantisation: Quantisation | None = None
     rank: int
     alpha: float
     targets: list[str] = []
-    """Names of the layers that have an adapter."""
+    """Names of the layers with an adapter."""
 
     @property
     def kind(self) -> AdapterKind:
@@ -107,12 +107,12 @@ class AdapterRecord(BaseModel):
 
 
 def public_name(base: str) -> str:
-    """A base as others may call it: a folder of a worker by its last part."""
+    """The name of a base without the path of a folder on a worker."""
     return base.rstrip("/").rpartition("/")[2] if base.startswith(("/", "~", ".")) else base
 
 
 def refusal_to_continue(record: Mapping[str, Any] | None, choice: AdapterChoice) -> str | None:
-    """Why a checkpoint with this record (None: it has all weights) cannot be trained on by this choice, or None."""
+    """Why training cannot continue from a checkpoint with this record, or None. A record of None: full weights."""
     if record is None:
         return None
     known = AdapterRecord.model_validate(record)
@@ -120,8 +120,8 @@ def refusal_to_continue(record: Mapping[str, Any] | None, choice: AdapterChoice)
         return None
     if choice.kind is AdapterKind.FULL:
         return (
-            f"this checkpoint is an adapter ({known.kind}): train it on with adapter.kind={known.kind}, "
-            "or export it merged and start from that folder"
+            f"this checkpoint is an adapter ({known.kind}): continue with adapter.kind={known.kind}, or start from a "
+            "merged export"
         )
-    trained = "a base rounded to 4 bits" if known.quantisation else f"a base in {known.dtype}"
-    return f"this adapter was trained beside {trained}: train it on with adapter.kind={known.kind}"
+    trained = "a base quantized to 4 bits" if known.quantisation else f"a base in {known.dtype}"
+    return f"this adapter was trained on {trained}: continue with adapter.kind={known.kind}"

@@ -40,7 +40,7 @@ class Setting:
     """The list that its value is chosen from: `checkpoints` or `example_files`."""
     cards: tuple[Card, ...] = ()
     section: str = ""
-    """Of a setting outside of the blocks: its section."""
+    """The section of a setting outside a block."""
 
 
 def setting_of(field: FieldInfo) -> Setting:

@@ -1,4 +1,4 @@
-"""What a training run may use up, and what it has used."""
+"""The budget of a training run, and its usage."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,21 +28,21 @@ class BudgetChoice(Block):
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What a run has used so far."""
+    """Usage of a run so far."""
 
     minutes: float = 0.0
     tokens: int = 0
     rollouts: int = 0
 
     def used_up(self, choice: BudgetChoice) -> str | None:
-        """Which limit is reached, in words; None while there is something left of each."""
+        """A message about the limit that is reached, or None."""
         for name, used, limit in self._limits(choice):
             if used >= limit:
                 return f"The budget of {limit:,.10g} {name} is used up."
         return None
 
     def told(self, choice: BudgetChoice) -> str:
-        """Of each limit what is used, for a line of progress; empty where there is no limit."""
+        """Usage by limit, for a progress line; empty without limits."""
         return ", ".join(
             f"{round(used, 1):,.10g} of {limit:,.10g} {name}" for name, used, limit in self._limits(choice)
         )

@@ -1,7 +1,6 @@
-"""What a training run is told: every choice with a default that works.
+"""The configuration of a training run: every setting, with a default that works.
 
-The launch form, the JSON API and the command line all read this; `resolved` writes every default out.
-Presets that were tried are in `training_presets`.
+The launch form, the JSON API and the command line derive from it. Tested configurations are in `presets`.
 """
 
 import math
@@ -128,8 +127,8 @@ class HeldoutChoice(Block):
     time."""
     tasks: Annotated[int, Setting(label="Held-out tasks", is_basic=True)] = Field(default=100, ge=1, le=100_000)
     """Number of held-out tasks, one episode each, the same every time. 100 tasks distinguish success rates that differ
-    by 10 points; 1,000 by 3. Raise it to tell the best checkpoint from a lucky one; lower it if evaluations take most
-    of the time."""
+    by 10 points; 1,000 by 3. Raise it to distinguish the best checkpoint from a lucky one; lower it if evaluations
+    take most of the time."""
     temperature: float = Field(default=1.0, ge=0, le=5)
     """Sampling temperature. Use 1 to evaluate the policy that is trained; 0 (greedy) if it will be used greedily."""
 
@@ -145,8 +144,8 @@ class CheckpointChoice(Block):
     raise it for large models."""
     keep_last: Annotated[int, Setting(label="Latest checkpoints to keep")] = Field(default=5, ge=1, le=1_000_000)
     """Number of latest GRPO checkpoints that keep their weights. The run deletes the weights of older ones after each
-    held-out evaluation and keeps their results. The untrained, warm-up and best checkpoints, and those that are marked
-    or in use, are always kept."""
+    held-out evaluation and keeps their results. The untrained, warm-up and best checkpoints, and marked ones and ones
+    in use, are always kept."""
     keep_every: Annotated[int, Setting(label="Keep every Nth step")] = Field(default=0, ge=0, le=1_000_000)
     """Also keep the weights of the GRPO checkpoint of every Nth step. 0: none; 1: all. Use it to study a long run or to
     branch from far back."""
@@ -180,17 +179,17 @@ class TrainingConfiguration(Block):
     """Stages of the run. Start with SFT if the model knows nothing of the task, use GRPO alone if it sometimes
     succeeds, and SFT alone to copy good play."""
     model: ModelChoice = ModelChoice()
-    """Which weights it starts from."""
+    """Weights to start from."""
     adapter: AdapterChoice = AdapterChoice()
-    """Which weights are trained."""
+    """Weights that are trained."""
     sft: SftChoice = SftChoice()
     """The warm-up."""
     gate: GateChoice = GateChoice()
-    """What the warm-up must reach."""
+    """Minimum results of the warm-up."""
     grpo: GrpoChoice = GrpoChoice()
-    """The reinforcement."""
+    """GRPO."""
     curriculum: CurriculumChoice = CurriculumChoice()
-    """Which levels are played when."""
+    """Levels of the tasks."""
     mix: Annotated[Mix, Setting(label="Environments and weights", is_wide=True, section="mix")] = Field(
         default_factory=list
     )
@@ -198,19 +197,19 @@ class TrainingConfiguration(Block):
     run's own environment has weight 1. Every step and every held-out evaluation has tasks of all environments. Use it
     if one policy should play them all, or if it forgets one while it learns another."""
     heldout: HeldoutChoice = HeldoutChoice()
-    """The examination."""
+    """Held-out evaluation."""
     checkpoints: CheckpointChoice = CheckpointChoice()
-    """What is saved when."""
+    """Saved weights and states."""
     budget: BudgetChoice = BudgetChoice()
-    """What it may use up."""
+    """Limits."""
     alarms: AlarmsChoice = AlarmsChoice()
-    """What looks unhealthy, and what the run does about it."""
+    """Problems to watch for."""
     detectors: DetectorsChoice = DetectorsChoice()
-    """What happens when a detector of reward hacking flags something."""
+    """Actions of detectors."""
     hardware: HardwareChoice = HardwareChoice()
-    """Where the model computes, and how exactly."""
+    """Device and precision."""
     vllm: VllmChoice = VllmChoice()
-    """How vLLM samples, where it is the engine."""
+    """Sampling with vLLM."""
     seed: Annotated[int, Setting(label="Seed", is_basic=True)] = Field(default=0, ge=0, lt=2**31)
     """The same seed on the same machine gives the same run. Repeat a run with another seed to see how much of its
     result is chance."""
@@ -230,28 +229,28 @@ class TrainingConfiguration(Block):
 
     @classmethod
     def of_run(cls, configuration: Mapping[str, Any]) -> "TrainingConfiguration":
-        """The choices of a run's stored configuration, which holds other things beside them."""
+        """Read the settings from the stored configuration of a run, which also has other keys."""
         return cls.model_validate({name: configuration[name] for name in cls.model_fields if name in configuration})
 
     def resolved(self) -> dict[str, Any]:
-        """Every default written out, as JSON for the run's row."""
+        """All settings with their defaults, as JSON."""
         return self.model_dump(mode="json")
 
     def problems(self, *, scripts: list[str], levels: int) -> list[str]:
-        """What cannot work with this environment, in words for a person."""
+        """Messages about settings that cannot work with this environment."""
         found = []
         if self.recipe.has_sft and self.sft.uses("script") and self.sft.script not in scripts:
             offered = ", ".join(scripts) or "none"
-            found.append(f"The environment offers no script `{self.sft.script}` to imitate; it offers: {offered}.")
+            found.append(f"The environment has no scripted policy `{self.sft.script}`; it has: {offered}.")
         found.extend(self._problems_of_levels(levels))
         if not self.recipe.has_sft and self.model.source == "scratch":
-            found.append("An untrained model knows no words: warm it up by SFT, or start GRPO from a checkpoint.")
+            found.append("An untrained model cannot write replies. Start with SFT, or start GRPO from a checkpoint.")
         if self.adapter.kind is not AdapterKind.FULL and self.model.source == "scratch":
-            found.append("A model made here has no pretrained weights to adapt: train it whole (adapter.kind=full).")
+            found.append("A model from scratch has no pretrained weights to adapt. Set adapter.kind=full.")
         if self.engine == "vllm" and self.vllm.mode == "server" and not self.vllm.server:
-            found.append("vLLM is to sample on a server: say where it is (vllm.server).")
+            found.append("Set vllm.server to the URL of the vLLM server.")
         if self.engine == "vllm" and self.hardware.device == "cpu":
-            found.append("vLLM samples on a GPU: leave hardware.device at auto, or choose another engine.")
+            found.append("vLLM needs a GPU. Set hardware.device=auto, or use another engine.")
         found.extend(self._problems_of_processes())
         return found
 
@@ -260,45 +259,45 @@ class TrainingConfiguration(Block):
         if count == 1:
             return
         if self.engine != "transformers":
-            yield f"Several processes train with the engine transformers, not with {self.engine}: set one of the two."
+            yield f"Several processes need the engine transformers, not {self.engine}. Change one of the two."
         grpo, parts = self.grpo, self.grpo.micro_batches
         if self.recipe.has_sft and self.sft.batch % count:
-            yield f"A warm-up's batch of {self.sft.batch} does not divide among {count} processes (sft.batch)."
+            yield f"The SFT batch of {self.sft.batch} cannot be divided among {count} processes (sft.batch)."
         if self.recipe.has_grpo and grpo.tasks_per_step % count:
             yield (
-                f"{grpo.tasks_per_step} groups a step do not divide among {count} processes: choose a multiple of "
-                f"{count} (grpo.tasks_per_step)."
+                f"{grpo.tasks_per_step} groups per step cannot be divided among {count} processes. Set "
+                f"grpo.tasks_per_step to a multiple of {count}."
             )
         elif self.recipe.has_grpo and grpo.episodes_per_step // count % parts:
             yield (
-                f"Each of {count} processes learns from {grpo.episodes_per_step // count} episodes a step, which do "
-                f"not divide into {parts} parts (grpo.micro_batches)."
+                f"Each of {count} processes learns from {grpo.episodes_per_step // count} episodes per step, which "
+                f"cannot be divided into {parts} micro-batches (grpo.micro_batches)."
             )
 
     def _problems_of_levels(self, levels: int) -> Iterator[str]:
         given = self.grpo.levels
         if given is not None and self.curriculum.is_adaptive:
-            yield "The adaptive curriculum chooses the levels by itself: leave grpo.levels empty, or choose fixed."
+            yield "The adaptive curriculum selects the levels. Leave grpo.levels empty, or set curriculum.kind=fixed."
         elif given is not None and len(given) > levels and not self.mix:
-            yield f"{len(given)} level shares are given; the environment has {levels} levels."
+            yield f"grpo.levels has {len(given)} shares; the environment has {levels} levels."
         elif given is not None and sum(given[:levels]) <= 0:
-            yield f"None of the environment's {levels} levels has a share in grpo.levels."
+            yield f"grpo.levels gives no share to any of the environment's {levels} levels."
         if self.grpo.tasks_per_step <= len(self.mix):
-            yield f"{len(self.mix) + 1} environments do not fit into steps of {self.grpo.tasks_per_step} tasks."
+            yield f"A step of {self.grpo.tasks_per_step} tasks is too small for {len(self.mix) + 1} environments."
 
     @property
     def total_steps(self) -> int:
-        """Optimiser steps of all stages."""
+        """Optimizer steps of all stages."""
         sft = self.sft.steps if self.recipe.has_sft else 0
         return sft + (self.grpo.steps if self.recipe.has_grpo else 0)
 
     @property
     def total_rollouts(self) -> int:
-        """About how many episodes it plays."""
+        """Approximate number of episodes."""
         count = self.heldout.tasks
         if self.recipe.has_sft:
             count += self.sft.scripted_episodes + self.heldout.tasks
         if self.recipe.has_grpo:
-            examinations = math.ceil(self.grpo.steps / self.heldout.every)
-            count += self.grpo.steps * self.grpo.episodes_per_step + examinations * self.heldout.tasks
+            evaluations = math.ceil(self.grpo.steps / self.heldout.every)
+            count += self.grpo.steps * self.grpo.episodes_per_step + evaluations * self.heldout.tasks
         return count

@@ -1,4 +1,4 @@
-"""How the levels of an environment are chosen while GRPO trains, after RLVE (Zeng et al. 2025, arXiv:2511.07317)."""
+"""How GRPO selects the levels of an environment, after RLVE (Zeng et al. 2025, arXiv:2511.07317)."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -46,13 +46,13 @@ class CurriculumChoice(Block):
         default=None, allow_inf_nan=False
     )
     """Adaptive only: reward at which an episode counts as a success. Default: the success column (`win`, `correct`, …)
-    at its maximum, else half of the maximum reward. Use it if part of the reward is enough to go on to harder
-    levels."""
+    at its maximum, else half of the maximum reward. Use it if part of the reward is enough to move on to
+    harder levels."""
 
     @property
     def is_adaptive(self) -> bool:
         return self.kind == "adaptive"
 
     def rule(self, manifest: Manifest) -> SuccessRule:
-        """When an episode of this environment succeeds."""
+        """The rule by which an episode of this environment succeeds."""
         return default_rule(manifest) if self.success_at is None else SuccessRule(REWARD, self.success_at)

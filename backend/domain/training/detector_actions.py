@@ -1,4 +1,4 @@
-"""What a training run does when a detector of reward hacking flags something: a choice for each detector there is."""
+"""The action of a training run when a reward-hacking detector flags something, by detector."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -11,7 +11,7 @@ from backend.domain.detectors.spec import Action, DetectorSpec, Subject
 from backend.domain.training.blocks import Block, Setting
 
 AS_SET = "as_set"
-"""As the environment has it, else the detector's default."""
+"""The setting of the environment, else the default of the detector."""
 Wanted = Literal["as_set", "note", "screen", "pause", "stop_and_roll_back"]
 
 
@@ -25,7 +25,7 @@ class _Detecting(Block):
 
     start_branch: Annotated[bool, Setting(label="Start the branch automatically")] = False
     """After stop_and_roll_back, start the prepared branch automatically. Otherwise you start it with one click: without
-    a fixed reward, a branch finds the same hack again. Use it for runs that nobody watches."""
+    a fixed reward, a branch finds the same hack again. Use it for unattended runs."""
     thresholds: Annotated[Thresholds, Setting(label="Detector thresholds", is_wide=True)] = Field(default_factory=list)
     """Detector thresholds of this run, such as `paid_exit.reward=0.6`, separated by commas. They override those of the
     environment. Every detector has `suspicion`, the minimum score of a flag; its page lists the others. Raise a
@@ -45,7 +45,7 @@ def _field_of(spec: DetectorSpec) -> tuple[Any, Any]:
 if TYPE_CHECKING:
 
     class DetectorsChoice(_Detecting):
-        """With a field for each detector of the catalogue, by its id."""
+        """With a field for each detector, by its id."""
 
 else:
     _FIELDS: Mapping[str, Any] = {spec.id: _field_of(spec) for spec in SPECS.values()}

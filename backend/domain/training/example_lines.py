@@ -1,27 +1,23 @@
-"""One line of an uploaded JSONL as a conversation: messages as TRL and OpenAI write them, or a prompt and a completion.
+"""Lines of an uploaded JSONL file: messages as TRL and OpenAI write them, or a prompt and a completion.
 
-Whatever is not known is refused, so that nothing is dropped in silence: a misspelt field would otherwise teach nothing.
+Unknown fields are refused, because a misspelled one would otherwise be ignored silently.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from itertools import groupby
-from typing import Any
 
 import orjson
 
 from backend.domain.environments.tools import ToolsUnusable, read_tools, render_tools
 from backend.domain.rollouts.conversation import NoConversation, read_message
-from backend.domain.training.examples import Conversation, Messages
+from backend.domain.training.examples import Conversation
 
 MAX_LINE_BYTES = 2 * 1024**2
 MAX_MESSAGES = 1000
-"""Of one conversation."""
-
-_ORIGIN = ("environment", "task", "level", "reward", "run", "rollout")
-"""What Proctor's own export writes beside the messages."""
+"""Messages of one conversation."""
+_ORIGIN = ("environment", "task", "level", "reward", "run", "rollout")  # which Proctor's own export adds
 FIELDS = ("messages", "prompt", "completion", "tools", "parallel_tool_calls", *_ORIGIN)
-_MESSAGE_FIELDS = frozenset({"role", "content", "name", "tool_calls", "tool_call_id", "weight"})
-_MESSAGE_FIELDS |= {"reasoning_content", "reasoning"}
+_MESSAGE_FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id", "weight", "reasoning_content", "reasoning")
 _ROLES = {
     "system": "system",
     "developer": "system",
@@ -33,189 +29,147 @@ _ROLES = {
 
 
 class BadLine(ValueError):
-    """What is wrong with a line, in words for whoever wrote the file."""
+    """A line is invalid. The message completes a sentence that starts with the line."""
 
 
 def read_line(line: bytes) -> Conversation:
-    """Raises BadLine."""
+    """Parse and check one line. Raises BadLine."""
     if len(line) > MAX_LINE_BYTES:
         raise BadLine(f"is longer than {MAX_LINE_BYTES // 1024**2} MiB")
-    row = _object(line)
+    try:
+        row = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise BadLine(f"is not JSON: {error.msg} at character {error.pos + 1}") from error
+    if not isinstance(row, dict):
+        raise BadLine("is not a JSON object")
     _refuse_unknown(row, FIELDS, "the line")
-    said = _said(row)
-    if len(said) > MAX_MESSAGES:
-        raise BadLine(f"has {len(said):,} messages; at most {MAX_MESSAGES:,} are read")
-    read = [_message(message, number) for number, message in enumerate(said, 1)]
-    messages = _with_tools(_in_turns(read), row.get("tools"))
+    raw = _raw_messages(row)
+    if len(raw) > MAX_MESSAGES:
+        raise BadLine(f"has {len(raw):,} messages; the maximum is {MAX_MESSAGES:,}")
+    read = [_message(message, f"message {number}") for number, message in enumerate(raw, 1)]
+    messages: list[dict[str, object]] = []
+    for role, group in groupby(read, key=lambda message: message["role"]):
+        together = list(group)
+        messages += [_tool_results(together)] if role == "tool" else together
+    if row.get("tools"):
+        messages = _with_tools(messages, row["tools"])
     _check_order(messages)
+    learned = tuple(bool(message["weight"]) for message in messages if message["role"] == "assistant")
+    if not any(learned):
+        raise BadLine("has no reply to learn from: each has the weight 0")
+    reward, level, task = row.get("reward"), row.get("level"), str(row.get("task") or "")
+    if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float)):
+        raise BadLine("has a reward that is not a number")
+    if level is not None and (isinstance(level, bool) or not isinstance(level, int) or level < 0):
+        raise BadLine("has a level that is not a whole number from 0")
+    if task.startswith("heldout/"):
+        raise BadLine("is from a held-out task, which must not be learned")
     return Conversation(
-        [{"role": each["role"], "content": each["content"]} for each in messages],
-        _learned(messages),
-        reward=_number(row, "reward"),
-        level=_level(row),
-        task=_task(row),
+        [{"role": str(each["role"]), "content": str(each["content"])} for each in messages],
+        learned,
+        reward=None if reward is None else float(reward),
+        level=level,
+        task=task.replace("\x00", "")[:100],
         reasoning=sum("reasoning" in message for message in messages),
     )
 
 
 def write_line(conversation: Conversation) -> bytes:
-    """As `read_line` reads it again."""
+    """Write a conversation as a line that `read_line` reads."""
     replies = iter(conversation.learned)
     messages = [
         {**message, "weight": 0} if message["role"] == "assistant" and not next(replies, True) else message
         for message in conversation.messages
     ]
-    row: dict[str, Any] = {"messages": messages}
+    row: dict[str, object] = {"messages": messages}
     for name in ("reward", "level", "task"):
         if getattr(conversation, name) not in {None, ""}:
             row[name] = getattr(conversation, name)
     return orjson.dumps(row) + b"\n"
 
 
-def _object(line: bytes) -> Mapping[str, Any]:
-    try:
-        row = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise BadLine(f"is no JSON: {error.msg} at character {error.pos + 1}") from error
-    if not isinstance(row, dict):
-        raise BadLine("is no JSON object")
-    return row
-
-
-def _refuse_unknown(row: Mapping[str, Any], known: Sequence[str] | frozenset[str], where: str) -> None:
+def _refuse_unknown(row: Mapping[str, object], known: tuple[str, ...], where: str) -> None:
     if unknown := sorted(row.keys() - set(known)):
         raise BadLine(f"{where} has the unknown field {unknown[0][:60]!r}; known are {', '.join(sorted(known))}")
 
 
-def _said(row: Mapping[str, Any]) -> list[Any]:
-    """The messages, with those of a completion after those of its prompt."""
+def _raw_messages(row: Mapping[str, object]) -> list[object]:
+    """The messages, or those of the prompt followed by those of the completion."""
     if "messages" in row:
         if "prompt" in row or "completion" in row:
-            raise BadLine("has both messages and a prompt with its completion; give one of them")
+            raise BadLine("has both messages and a prompt with its completion; use one of them")
         if not isinstance(row["messages"], list) or not row["messages"]:
-            raise BadLine("its messages are no list, or an empty one")
+            raise BadLine("has messages that are not a list, or an empty one")
         return list(row["messages"])
     if "prompt" not in row or "completion" not in row:
         raise BadLine("has neither messages nor a prompt with its completion")
-    return [*_part(row, "prompt", "user"), *_part(row, "completion", "assistant")]
+    found: list[object] = []
+    for name, role in (("prompt", "user"), ("completion", "assistant")):
+        part = row[name]
+        if isinstance(part, str):
+            part = [{"role": role, "content": part}]
+        if not isinstance(part, list):
+            raise BadLine(f"has a {name} that is neither text nor a list of messages")
+        found += part
+    return found
 
 
-def _part(row: Mapping[str, Any], name: str, role: str) -> list[Any]:
-    """Messages, or a text of this role."""
-    part = row[name]
-    if isinstance(part, str):
-        return [{"role": role, "content": part}]
-    if not isinstance(part, list):
-        raise BadLine(f"its {name} is neither a text nor a list of messages")
-    return part
-
-
-def _message(message: Any, number: int) -> dict[str, Any]:
-    where = f"message {number}"
+def _message(message: object, where: str) -> dict[str, object]:
+    """A checked message with its role, content, weight and name."""
     if not isinstance(message, dict):
-        raise BadLine(f"{where} is no object")
+        raise BadLine(f"{where} is not an object")
     _refuse_unknown(message, _MESSAGE_FIELDS, where)
-    role = _ROLES.get(str(message.get("role")))
+    role, content = _ROLES.get(str(message.get("role"))), message.get("content")
     if role is None:
         raise BadLine(f"{where} has the role {str(message.get('role'))[:40]!r}; known are {', '.join(_ROLES)}")
-    _check_content(message, where)
+    parts = content if isinstance(content, list) else []
+    if any(not isinstance(part, dict) or part.get("type") != "text" for part in parts):
+        raise BadLine(f"{where} has content that is not text")
+    if content is None and not message.get("tool_calls"):
+        raise BadLine(f"{where} has no content")
     weight = message.get("weight", 1)
     if weight not in (0, 1) or (role != "assistant" and "weight" in message):
-        raise BadLine(f"{where}: a weight is 0 or 1, and stands at an assistant's message")
+        raise BadLine(f"{where}: a weight is 0 or 1, and belongs to a message of the assistant")
     try:
         read = read_message(message)
     except NoConversation as error:
         raise BadLine(f"{where}: {error}") from error
     if "\x00" in read["content"]:
-        raise BadLine(f"{where} holds a NUL character")
+        raise BadLine(f"{where} contains a NUL character")
     if role == "assistant" and weight and not read["content"].strip():
         raise BadLine(f"{where} is an empty reply")
     return {**read, "role": role, "weight": weight, "name": str(message.get("name") or "")}
 
 
-def _check_content(message: Mapping[str, Any], where: str) -> None:
-    content = message.get("content")
-    parts = content if isinstance(content, list) else []
-    if any(not isinstance(part, dict) or part.get("type") != "text" for part in parts):
-        raise BadLine(f"{where} holds something else than text")
-    if content is None and not message.get("tool_calls"):
-        raise BadLine(f"{where} has no content")
-
-
-def _in_turns(messages: Messages) -> Messages:
-    """Tool results become what the environment says: one message, as the policy would read them."""
-    turned: Messages = []
-    for is_tool, group in groupby(messages, key=lambda message: message["role"] == "tool"):
-        together = list(group)
-        turned += [_results(together)] if is_tool else together
-    return turned
-
-
-def _results(results: Messages) -> dict[str, Any]:
+def _tool_results(results: list[dict[str, object]]) -> dict[str, object]:
+    """Consecutive tool results as one message of the environment, as the policy would read them."""
     if len(results) == 1:
         return {"role": "user", "content": results[0]["content"]}
-    told = [
+    texts = [
         f"Call {number}{f' (`{name}`)' if (name := result['name']) else ''}: {result['content']}"
         for number, result in enumerate(results, 1)
     ]
-    return {"role": "user", "content": "\n\n".join(told)}
+    return {"role": "user", "content": "\n\n".join(texts)}
 
 
-def _with_tools(messages: Messages, listed: Any) -> Messages:
-    """The tools stand in the system prompt, where a policy that writes plain text reads them."""
-    if not listed:
-        return messages
+def _with_tools(messages: list[dict[str, object]], listed: object) -> list[dict[str, object]]:
+    """Describe the tools in the system prompt, where a policy that writes plain text reads them."""
     try:
-        told = render_tools(read_tools(listed))
+        tools = render_tools(read_tools(listed))
     except ToolsUnusable as error:
-        raise BadLine(f"its tools cannot be used: {error}") from error
+        raise BadLine(f"has tools that cannot be used: {error}") from error
     has_system = bool(messages) and messages[0]["role"] == "system"
     system = messages[0]["content"] if has_system else ""
-    return [{"role": "system", "content": f"{system}\n\n{told}".lstrip()}, *messages[1 if has_system else 0 :]]
+    return [{"role": "system", "content": f"{system}\n\n{tools}".lstrip()}, *messages[1 if has_system else 0 :]]
 
 
-def _check_order(messages: Messages) -> None:
-    spoken = messages[1:] if messages and messages[0]["role"] == "system" else messages
-    wanted = _alternating()
-    for number, message in enumerate(spoken, 1 + len(messages) - len(spoken)):
-        role = next(wanted)
-        if message["role"] != role:
-            raise BadLine(f"message {number} is the {message['role']}'s where the {role} is to speak: they take turns")
-    if not spoken or spoken[-1]["role"] != "assistant":
-        raise BadLine("does not end with the assistant's reply, so that its end would teach nothing")
-
-
-def _alternating() -> Iterator[str]:
-    while True:
-        yield "user"
-        yield "assistant"
-
-
-def _learned(messages: Messages) -> tuple[bool, ...]:
-    learned = tuple(bool(message["weight"]) for message in messages if message["role"] == "assistant")
-    if not any(learned):
-        raise BadLine("has no reply to learn: each has the weight 0")
-    return learned
-
-
-def _number(row: Mapping[str, Any], name: str) -> float | None:
-    value = row.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadLine(f"its {name} is no number")
-    return float(value)
-
-
-def _level(row: Mapping[str, Any]) -> int | None:
-    value = row.get("level")
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-        raise BadLine("its level is no whole number from 0")
-    return value
-
-
-def _task(row: Mapping[str, Any]) -> str:
-    task = str(row.get("task") or "")
-    if task.startswith("heldout/"):
-        raise BadLine("is of a held-out task, of which nothing may be learned")
-    return task.replace("\x00", "")[:100]
+def _check_order(messages: list[dict[str, object]]) -> None:
+    """User and assistant must alternate after the system prompt, and the assistant must have the last word."""
+    first = 1 if messages and messages[0]["role"] == "system" else 0
+    for place, message in enumerate(messages[first:]):
+        expected = "assistant" if place % 2 else "user"
+        if message["role"] != expected:
+            number, role = first + place + 1, message["role"]
+            raise BadLine(f"message {number} has the role {role} instead of {expected}: they must alternate")
+    if len(messages) == first or messages[-1]["role"] != "assistant":
+        raise BadLine("does not end with a reply of the assistant")

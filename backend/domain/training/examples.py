@@ -1,80 +1,115 @@
-"""Conversations that an SFT warm-up imitates, and what there is to say of many of them."""
+"""Conversations as training examples: duplicates, token estimates, and statistics of many conversations."""
 
+import hashlib
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
-from backend.domain.training.sft_data import Seen, about_tokens
-
-Messages = list[dict[str, Any]]
-TokenCount = Callable[[Sequence[Mapping[str, Any]]], int]
-MOST_SYSTEMS = 20
-"""Different system prompts that are told apart."""
-MOST_DRAWN = 400
-"""Values of a distribution that are kept for its drawing."""
-MOST_SHOWN = 2000
-"""Characters of a system prompt that are kept beside the numbers."""
+Messages = Sequence[Mapping[str, object]]
+TokenCount = Callable[[Messages], int]
+CHARACTERS_PER_TOKEN = 4
+"""An estimate for text without a tokenizer."""
+MAX_SYSTEMS = 20
+"""Number of different system prompts that are counted separately."""
+MAX_VALUES = 400
+"""Number of values that are kept of a distribution, to draw it."""
+MAX_SYSTEM_CHARACTERS = 2000
 EXAMPLES = 3
+_SPACE = re.compile(r"\s+")
+_SHAPE = re.compile(r"[\W\d_]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages as a policy sees them: a system prompt or none, then the environment and the policy in turns."""
+    """Messages as a policy sees them: an optional system prompt, then environment and policy in turns."""
 
-    messages: Messages
+    messages: list[dict[str, str]]
     """`{"role": "system" | "user" | "assistant", "content": text}`"""
     learned: tuple[bool, ...]
-    """Of each reply: is it imitated? What was not understood is not."""
+    """Whether each reply carries loss. Replies that were not parsed carry none."""
     reward: float | None = None
     level: int | None = None
     task: str = ""
-    """`train/17`, where it is known."""
+    """`train/17`, if it is known."""
     version: int | None = None
-    """Number of the environment's version that it was played on."""
+    """Number of the environment version that it was played on."""
     source: str = ""
     """Id of the rollout."""
     reasoning: int = 0
-    """Replies whose reasoning is left out: it is no part of what is imitated."""
+    """Number of replies with separate reasoning text, which is not learned."""
 
     @property
     def system(self) -> str:
         first = self.messages[0] if self.messages else {}
-        return str(first["content"]) if first.get("role") == "system" else ""
+        return first["content"] if first.get("role") == "system" else ""
 
     def under(self, system: str) -> "Conversation":
-        """The same beneath another system prompt."""
+        """The same conversation with another system prompt."""
         rest = [message for message in self.messages if message["role"] != "system"]
-        messages = [{"role": "system", "content": system}, *rest] if system else rest
-        names = ("learned", "reward", "level", "task", "version", "source", "reasoning")
-        return Conversation(messages, **{name: getattr(self, name) for name in names})
+        return replace(self, messages=[{"role": "system", "content": system}, *rest] if system else rest)
 
 
-def is_understood(step: Mapping[str, Any]) -> bool:
-    """Was the reply of this stored step taken as it was meant? Of several calls each must have been."""
-    calls = step.get("calls") or ()
-    return step.get("action") is not None and all(call.get("note") is None for call in calls)
+def is_understood(step: Mapping[str, object]) -> bool:
+    """Whether the reply of a stored step was parsed; of several tool calls, all of them."""
+    calls = step.get("calls")
+    notes = [call.get("note") for call in calls] if isinstance(calls, list) else []
+    return step.get("action") is not None and all(note is None for note in notes)
+
+
+def estimate_tokens(messages: Messages) -> int:
+    """Estimate the number of tokens from the number of characters."""
+    return sum(len(str(message.get("content", ""))) for message in messages) // CHARACTERS_PER_TOKEN
+
+
+@dataclass
+class DuplicateIndex:
+    """Recognizes conversations that came before."""
+
+    near: int = 0
+    """Number of conversations that differ from an earlier one only in numbers, case and punctuation."""
+    _exact: set[bytes] = field(default_factory=set)
+    _shapes: set[bytes] = field(default_factory=set)
+
+    def is_new(self, messages: Messages) -> bool:
+        """Whether no earlier conversation has the same roles and texts, apart from white space."""
+        exact = _digest(messages, _SPACE)
+        if exact in self._exact:
+            return False
+        self._exact.add(exact)
+        shape = _digest(messages, _SHAPE)
+        self.near += shape in self._shapes
+        self._shapes.add(shape)
+        return True
+
+
+def _digest(messages: Messages, pattern: re.Pattern[str]) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for message in messages:
+        text = pattern.sub(" ", str(message.get("content", ""))).strip()
+        text = text if pattern is _SPACE else text.casefold()
+        digest.update(f"{message.get('role')}\0{text}\0".encode("utf-8", "replace"))
+    return digest.digest()
 
 
 @dataclass
 class ExampleStatistics:
-    """What conversations are like, gathered one by one."""
+    """Statistics of conversations, added one by one."""
 
     conversations: int = 0
     replies: int = 0
     learned: int = 0
-    """Replies that are imitated; the others were not understood."""
+    """Replies that carry loss."""
     tokens: int = 0
     characters: int = 0
     longest: int = 0
-    """Tokens of the longest one."""
+    """Tokens of the longest conversation."""
     repeats: int = 0
-    """The same as an earlier one."""
     near_repeats: int = 0
-    """Different from an earlier one in numbers, case and punctuation alone."""
+    """Conversations that differ from an earlier one only in numbers, case and punctuation."""
     reasoning: int = 0
     silent: int = 0
-    """Conversations without a reply to learn."""
+    """Conversations without a reply to learn from."""
     rewards: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     """In tokens."""
@@ -83,16 +118,16 @@ class ExampleStatistics:
     versions: Counter[int] = field(default_factory=Counter)
     systems: Counter[str] = field(default_factory=Counter)
     examples: list[Conversation] = field(default_factory=list)
-    _seen: Seen = field(default_factory=Seen)
+    _seen: DuplicateIndex = field(default_factory=DuplicateIndex)
 
     def is_repeated(self, conversation: Conversation) -> bool:
-        """Did it come already? Then it is counted as a repeat; whoever leaves it out does not add it."""
+        """Whether the same conversation came before. It is counted as a repeat; callers that skip it do not add it."""
         is_new = self._seen.is_new(conversation.messages)
         self.repeats += not is_new
         self.near_repeats = self._seen.near
         return not is_new
 
-    def add(self, conversation: Conversation, count: TokenCount = about_tokens) -> None:
+    def add(self, conversation: Conversation, count: TokenCount = estimate_tokens) -> None:
         messages = conversation.messages
         length = count(messages)
         self.conversations += 1
@@ -101,53 +136,49 @@ class ExampleStatistics:
         self.silent += not any(conversation.learned)
         self.tokens += length
         self.longest = max(self.longest, length)
-        self.characters += sum(len(str(message["content"])) for message in messages)
+        self.characters += sum(len(message["content"]) for message in messages)
         self.reasoning += conversation.reasoning
         self.lengths.append(length)
         if len(self.examples) < EXAMPLES:
             self.examples.append(conversation)
-        self._place(conversation)
-
-    def _place(self, conversation: Conversation) -> None:
         if conversation.reward is not None:
             self.rewards.append(conversation.reward)
         if conversation.level is not None:
             self.levels.setdefault(conversation.level, set()).add(conversation.task)
         if conversation.version is not None:
             self.versions[conversation.version] += 1
-        if conversation.system in self.systems or len(self.systems) < MOST_SYSTEMS:
+        if conversation.system in self.systems or len(self.systems) < MAX_SYSTEMS:
             self.systems[conversation.system] += 1
 
     @property
     def understood(self) -> float | None:
-        """Share of the replies that are imitated."""
+        """Share of replies that carry loss."""
         return self.learned / self.replies if self.replies else None
 
-    def as_json(self) -> dict[str, Any]:
-        """Without the examples and with the distributions thinned, to be stored and sent."""
+    def as_json(self) -> dict[str, object]:
+        """The statistics with thinned distributions, without the examples."""
         numbers = ("conversations", "replies", "learned", "tokens", "characters", "longest", "repeats", "near_repeats")
+        rewards, systems = self.rewards, []
+        for text, count in self.systems.most_common():
+            is_long = len(text) > MAX_SYSTEM_CHARACTERS
+            shown = f"{text[:MAX_SYSTEM_CHARACTERS]} …" if is_long else text
+            systems.append({"text": shown, "conversations": count})
         return {
             **{name: getattr(self, name) for name in (*numbers, "reasoning", "silent", "understood")},
-            "reward": _spread(self.rewards),
-            "rewards": thinned(self.rewards),
+            "reward": {"mean": sum(rewards) / len(rewards), "low": min(rewards), "high": max(rewards)}
+            if rewards
+            else None,
+            "rewards": thinned(rewards),
             "lengths": thinned(self.lengths),
             "tasks_by_level": {str(level): len(tasks) for level, tasks in sorted(self.levels.items())},
             "versions": {str(number): count for number, count in sorted(self.versions.items())},
-            "systems": [{"text": cut(text), "conversations": count} for text, count in self.systems.most_common()],
+            "systems": systems,
         }
 
 
-def cut(text: str) -> str:
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]} …"
-
-
 def thinned(values: Sequence[float]) -> list[float]:
-    """The values in order, at most `MOST_DRAWN` of them at even distances: their distribution keeps its form."""
+    """Sorted values, at most `MAX_VALUES` of them at even distances, which keeps the shape of the distribution."""
     ordered = sorted(values)
-    if len(ordered) <= MOST_DRAWN:
+    if len(ordered) <= MAX_VALUES:
         return ordered
-    return [ordered[round(place * (len(ordered) - 1) / (MOST_DRAWN - 1))] for place in range(MOST_DRAWN)]
-
-
-def _spread(values: Sequence[float]) -> dict[str, float] | None:
-    return {"mean": sum(values) / len(values), "low": min(values), "high": max(values)} if values else None
+    return [ordered[round(place * (len(ordered) - 1) / (MAX_VALUES - 1))] for place in range(MAX_VALUES)]

@@ -1,4 +1,4 @@
-"""The choices of reinforcement (GRPO): what is played, how it is sampled, and what the optimiser makes of it."""
+"""The settings of GRPO: tasks, sampling, loss and optimizer."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -8,13 +8,13 @@ from backend.domain.training.blocks import Block, Setting
 
 LossType = Literal["dapo", "grpo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"]
 _OF_SEQUENCES = frozenset({"grpo", "sapo", "luspo"})
-"""Losses that average by episode, as a ratio of whole episodes needs."""
+"""Losses that average by episode, which a sequence-level ratio needs."""
 CISPO_CEILING = 5.0
-"""Of the ratio itself; ScaleRL's value (arXiv 2510.13786)."""
+"""Maximum ratio, from ScaleRL (arXiv 2510.13786)."""
 
 
 class GrpoChoice(Block):
-    """Sample groups of episodes of the same task, and make those that did better than their group more likely."""
+    """Sample groups of episodes of the same task, and make the better ones of each group more likely."""
 
     title: ClassVar[str] = "GRPO"
     only: ClassVar[str] = "recipe=sft_then_grpo|grpo"
@@ -122,7 +122,7 @@ class GrpoChoice(Block):
         return CISPO_CEILING if self.loss_type == "cispo" and self.epsilon_high is None else self.epsilon_high
 
     def temperature_at(self, step: int) -> float:
-        """Of a step, from 1."""
+        """The temperature of a step, from 1."""
         if self.temperature_end is None or self.steps == 1:
             return self.temperature
         share = (step - 1) / (self.steps - 1)
@@ -132,11 +132,12 @@ class GrpoChoice(Block):
     def _divides(self) -> "GrpoChoice":
         per_part, rest = divmod(self.episodes_per_step, self.micro_batches)
         if rest:
-            raise ValueError(f"{self.episodes_per_step} episodes a step do not divide into {self.micro_batches} parts")
+            episodes, parts = self.episodes_per_step, self.micro_batches
+            raise ValueError(f"{episodes} episodes per step cannot be divided into {parts} micro-batches")
         if per_part < 1:
-            raise ValueError("a part needs at least one episode")
+            raise ValueError("a micro-batch needs at least one episode")
         if self.levels is not None and sum(self.levels) <= 0:
-            raise ValueError("give at least one level a share above 0")
+            raise ValueError("at least one level needs a share above 0")
         return self
 
     @model_validator(mode="after")
@@ -147,7 +148,7 @@ class GrpoChoice(Block):
 
     def _contradiction(self) -> str | None:
         if self.loss_type == "luspo" and self.ratio_level == "token":
-            return "luspo is made for the ratio of whole episodes: set importance_level to sequence or auto"
+            return "luspo needs sequence-level ratios: set importance_level to sequence or auto"
         if self.ratio_level == "sequence" and self.loss_type not in _OF_SEQUENCES:
             fitting = ", ".join(sorted(_OF_SEQUENCES))
             return (
@@ -155,9 +156,9 @@ class GrpoChoice(Block):
                 f"{self.loss_type} does not"
             )
         if self.loss_type == "cispo" and self.ratio_ceiling is not None and self.ratio_ceiling <= 1:
-            return "for cispo epsilon_high is the greatest ratio itself: it must be above 1, such as 5, or empty"
+            return "for cispo, epsilon_high is the maximum ratio: it must be above 1, such as 5, or empty"
         if self.credit == "turn" and (self.ratio_level == "sequence" or self.loss_type == "vespo"):
-            return "credit by turn needs ratios of tokens: choose credit episode, or another loss type and level"
+            return "credit by turn needs token-level ratios: use credit episode, or another loss and importance level"
         if self.credit == "turn" and self.aggregation == "normalize_then_sum":
-            return "credit by turn adds the columns up first: set aggregation to sum_then_normalize"
+            return "credit by turn sums the columns first: set aggregation to sum_then_normalize"
         return None

@@ -1,4 +1,4 @@
-"""The choices of a training run about the machine: where the model computes, how exactly, and how vLLM samples."""
+"""The settings of a training run for device, precision and vLLM."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -8,7 +8,7 @@ from backend.domain.training.blocks import Block, Setting
 
 
 class HardwareChoice(Block):
-    """Where the model computes, and with which precision."""
+    """Device and precision of the model."""
 
     title: ClassVar[str] = "Device and precision"
 

@@ -1,56 +1,56 @@
-"""About how much memory a training run needs, in parts that a person can argue with. See docs/training.md."""
+"""An estimate of the memory that a training run needs, by part. See docs/training.md."""
 
 from dataclasses import dataclass
 
 GRADIENT_BYTES = 4
 OPTIMISER_BYTES = 8
-"""AdamW keeps two numbers in fp32 for each weight that is trained."""
+"""AdamW keeps two fp32 numbers for each trained weight."""
 FLOAT_BYTES = 4
 ACTIVATIONS_A_WIDTH = 17
 ACTIVATIONS_A_HEAD = 2.5
-"""Numbers that a layer keeps for the backward pass: 17 for each token and unit of its width, 2.5 for each pair of
-tokens and head. Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", equation 2,
-which counts bytes of numbers that have two."""
+"""Numbers that a layer stores for the backward pass: 17 per token and unit of its width, 2.5 per pair of tokens and
+head. Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", equation 2,
+which counts bytes of 2-byte numbers."""
 LOGITS_KEPT = 3
-"""Of each token: the logits, their logarithms of probabilities, and their gradient."""
+"""Copies per token: the logits, their log probabilities, and their gradient."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelMeasures:
-    """What of a model decides how much memory it takes."""
+    """The measures of a model that determine its memory."""
 
     parameters: int
     layers: int
     width: int
     heads: int
     key_value_width: int
-    """Width of the keys of a layer: less than `width` where heads share them."""
+    """Width of the keys of a layer: less than `width` if heads share them."""
     vocabulary: int
     weight_bytes: float = FLOAT_BYTES
-    """Of one weight as it is kept."""
+    """Bytes of one stored weight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a training run does with the model."""
+    """How a training run uses the model."""
 
     trained: int
-    """Weights that are trained."""
+    """Number of trained weights."""
     has_reference: bool
-    """A second copy measures the divergence."""
+    """A second copy of the weights is the reference of the KL divergence."""
     rows: int
-    """Episodes whose gradient is computed at once."""
+    """Episodes of a micro-batch."""
     tokens: int
-    """Of the longest episode."""
+    """Length of the longest episode."""
     sampled_rows: int
-    """Episodes that are played at once."""
+    """Episodes that are sampled at the same time."""
     is_recomputed: bool = False
-    """Gradient checkpointing: only what goes into each layer is kept, and one layer at a time computed again."""
+    """Gradient checkpointing: only the input of each layer is stored, and one layer at a time is recomputed."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """Bytes by what they are for."""
+    """Bytes by purpose."""
 
     weights: float
     reference: float
@@ -58,7 +58,7 @@ class MemoryEstimate:
     optimiser: float
     activations: float
     cache: float
-    """Keys and values of the episodes that are being played."""
+    """Keys and values of the episodes that are being sampled."""
 
     @property
     def total(self) -> float:
@@ -70,7 +70,7 @@ class MemoryEstimate:
 
 
 def estimate_memory(model: ModelMeasures, load: Load) -> MemoryEstimate:
-    """The formula; what the framework itself takes is not in it."""
+    """Estimate the memory, without that of the framework."""
     weights = model.parameters * model.weight_bytes
     attention = ACTIVATIONS_A_HEAD * model.heads * load.tokens
     a_layer = ACTIVATIONS_A_WIDTH * model.width + attention
@@ -87,6 +87,6 @@ def estimate_memory(model: ModelMeasures, load: Load) -> MemoryEstimate:
 
 
 def least_memory(parameters: int, *, trained: int, has_reference: bool, weight_bytes: float) -> MemoryEstimate:
-    """Where only the number of weights is known: nothing for activations and cache."""
+    """A lower bound if only the number of weights is known: without activations and cache."""
     unknown = ModelMeasures(parameters, 0, 0, 0, 0, 0, weight_bytes)
     return estimate_memory(unknown, Load(trained, has_reference, 0, 0, 0))

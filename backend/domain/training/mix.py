@@ -1,4 +1,4 @@
-"""Training on several environments at once: further versions with weights beside the run's own."""
+"""Training on several environments at once: further environments with weights, in addition to the run's own."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -14,13 +14,13 @@ _PART = re.compile(r"(?P<environment>[a-z][a-z0-9_]{0,39})(@(?P<version>\d{1,9})
 
 
 class MixPart(Block):
-    """One further environment. In JSON, in forms and on the command line it is the text `name@3=0.5`."""
+    """One further environment, written as `name@3=0.5`."""
 
     environment: Name
     version: Annotated[int, Field(ge=1)] | None = None
-    """Left out: the newest one when the run starts; the run then pins its number."""
+    """Default: the latest when the run starts; the run then pins its number."""
     weight: float = Field(default=1.0, gt=0, le=1000, allow_inf_nan=False)
-    """Its tasks in each step for every one of the run's own environment."""
+    """Number of its tasks per task of the run's own environment."""
 
     @classmethod
     def parse(cls, text: str) -> "MixPart":
@@ -46,7 +46,7 @@ class MixPart(Block):
 
 
 def _parts(value: Any) -> Any:
-    """A text, also as a part of a list, holds several parts, set apart by commas or blanks."""
+    """Split text at commas and spaces, also inside a list."""
     if isinstance(value, str):
         return [part for part in re.split(r"[,\s]+", value) if part]
     if isinstance(value, list):
@@ -58,8 +58,10 @@ Mix = Annotated[list[MixPart], BeforeValidator(_parts), Field(max_length=MOST_EN
 
 
 def union_columns(manifests: Iterable[Manifest]) -> list[RewardColumn]:
-    """The columns of all in declared order. One that several have is listed as the first of them declares it: each
-    rollout's reward is the weighted sum of its own environment, whatever is listed."""
+    """The reward columns of all environments, in declared order. The first declaration counts.
+
+    The reward of each rollout is the weighted sum of its own environment, whatever is listed.
+    """
     columns: dict[str, RewardColumn] = {}
     for manifest in manifests:
         for column in manifest.columns:
@@ -74,8 +76,8 @@ def shares(weights: Sequence[float]) -> list[float]:
 
 
 def portions(weights: Sequence[float], count: int) -> list[int]:
-    """So many things divided by weight: whole numbers with that sum, the largest remainders rounded up, and at least
-    one each while there is enough."""
+    """Divide a count by weight into whole numbers: the largest remainders are rounded up, and each gets at least one if
+    possible."""
     exact = [count * share for share in shares(weights)]
     given = [int(each) for each in exact]
     by_remainder = sorted(range(len(exact)), key=lambda place: (given[place] > 0, given[place] - exact[place], place))

@@ -1,4 +1,4 @@
-"""How large models are: the measures of those made here, and what a name or a file's size tells of others."""
+"""Sizes of models: the shapes of those created here, and the number of weights in a name."""
 
 import re
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ BYTES_OF_FLOAT = 4
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The measures of a from-scratch model."""
+    """The shape of a model from scratch."""
 
     width: int
     layers: int
@@ -21,7 +21,7 @@ _BILLIONS = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)\s*([bm])(?![a-z0-9])", re.IGN
 
 
 def parameters_from_scratch(architecture: str, shape: Shape, *, vocabulary: int, context: int) -> int:
-    """Weights of a model that `workers.models.build` makes; embeddings are tied."""
+    """Number of weights of a model that `workers.models.build` creates; embeddings are tied."""
     width = shape.width
     if architecture == "gpt2":  # biases, four times as wide inside, learned positions
         per_layer, ends = 12 * width**2 + 13 * width, context * width + 2 * width
@@ -31,7 +31,7 @@ def parameters_from_scratch(architecture: str, shape: Shape, *, vocabulary: int,
 
 
 def parameters_in_name(name: str) -> int | None:
-    """`Qwen/Qwen2.5-0.5B-Instruct` says half a billion; None where a name says nothing."""
+    """Read the number of weights from a name like `Qwen/Qwen2.5-0.5B-Instruct`; None if it has none."""
     found = _BILLIONS.findall(name.rsplit("/", 1)[-1])
     if not found:
         return None

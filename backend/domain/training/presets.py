@@ -1,4 +1,4 @@
-"""Training configurations to begin with, each with what it is for and what was seen of it."""
+"""Tested training configurations, with their purpose and results."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -19,21 +19,21 @@ from backend.domain.training.warm_up import GateChoice, SftChoice
 
 
 class Preset(BaseModel):
-    """A configuration that explains itself, as a card of the launch form and in the JSON API."""
+    """A tested configuration, shown as a card of the launch form."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     title: str
     about: str
-    """What it does."""
+    """Summary of the stages."""
     suits: str
-    """What it is for, and what it is not for."""
+    """What to use it for, and what not."""
     takes: str
-    """How long, on which machine."""
+    """Duration, and on which machine."""
     seen: str
-    """The result that was seen, with its measure."""
+    """Results so far."""
     environment: str = ""
-    """The environment that it was tried on; empty: any where `suits` holds."""
+    """The environment that it was tested on; empty: any."""
     configuration: TrainingConfiguration
 
 

@@ -1,4 +1,4 @@
-"""What a job asks of the worker that takes it up, where not every worker of its queue has it."""
+"""Requirements of a job that not every worker of its queue meets."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,24 +13,24 @@ from backend.domain.vocabulary import ExportForm
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One thing that a worker must have."""
+    """Something that a worker must have."""
 
     words: str
-    """After "a worker with"."""
+    """Completes the phrase "a worker with"."""
     is_met: Callable[[Offer], bool]
     is_waited_for: bool = False
-    """Without it the job waits, however long: what it has stored lies where such a worker reads."""
+    """The job waits for such a worker without a time limit, because only it can read the job's artifacts."""
 
 
 def of_artifacts(store: str) -> Requirement:
-    """Of whatever reads or stores artifacts, by the id of their store."""
+    """The requirement of jobs that read or write artifacts, by the id of their store."""
     return Requirement(
         "access to this installation's artifacts", lambda offer: offer.can.reads(store), is_waited_for=True
     )
 
 
 def of_training(configuration: TrainingConfiguration) -> list[Requirement]:
-    """Of a run, and of a look at it."""
+    """The requirements of a training run and of its pre-flight."""
     chosen = configuration.resolved()
     found = [Requirement(need.words, need.is_met) for need in NEEDS if _at(chosen, need.field) == need.value]
     count = configuration.hardware.processes
@@ -40,7 +40,7 @@ def of_training(configuration: TrainingConfiguration) -> list[Requirement]:
 
 
 def of_weights(adapter: Mapping[str, Any] | None) -> list[Requirement]:
-    """Of whatever loads a checkpoint. `adapter`: its record, None for whole weights."""
+    """The requirements of jobs that load a checkpoint. `adapter`: its record, or None for full weights."""
     record = AdapterRecord.model_validate(adapter) if adapter is not None else None
     return [_installed(QUANTISER)] if record and record.kind is AdapterKind.QLORA else []
 
@@ -50,12 +50,12 @@ def of_export(form: ExportForm, adapter: Mapping[str, Any] | None) -> list[Requi
 
 
 def lacking(requirements: Iterable[Requirement], offer: Offer) -> list[str]:
-    """What this worker has not, in words."""
+    """The requirements that this worker does not meet, as text."""
     return [each.words for each in requirements if not each.is_met(offer)]
 
 
 def able(requirements: Sequence[Requirement], offers: Iterable[Offer], queue: str) -> list[str]:
-    """Names of the workers of the queue that have everything."""
+    """Names of the workers of the queue that meet all requirements."""
     return [offer.name for offer in offers if queue in offer.queues and not lacking(requirements, offer)]
 
 

@@ -1,4 +1,4 @@
-"""Settings that may be changed while a run trains: taken up between two steps, recorded, and kept by a resume."""
+"""Settings that can be changed during training: applied between two steps, recorded, and kept on resume."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -12,8 +12,8 @@ WARM_UP_RATE = "sft.learning_rate"
 PARTS = "grpo.micro_batches"
 RECOMPUTES = "hardware.gradient_checkpointing"
 MEMORY = frozenset({PARTS, RECOMPUTES})
-"""How much memory a gradient takes. What is learned stays the same but for rounding; only the loss `bnpo`, which
-averages within each part, weighs tokens otherwise. Used from the next start of the training process on."""
+"""Settings that change memory use and, apart from rounding, not the result, except for the loss `bnpo`, which averages
+within each micro-batch. They apply when the training process starts again."""
 SAFE = (
     WARM_UP_RATE,
     LEARNING_RATE,
@@ -23,17 +23,17 @@ SAFE = (
     PARTS,
     RECOMPUTES,
 )
-"""They change neither what was decided already nor what a step plays."""
+"""Settings that do not change which tasks a step plays."""
 SAFE_BLOCKS = ("alarms", "budget", "detectors")
-"""Every choice of these may be changed."""
+"""Blocks whose settings can all be changed."""
 
 
 class NotSafe(ValueError):
-    """This setting cannot be changed while the run trains."""
+    """This setting cannot be changed during training."""
 
 
 class DoesNotFit(ValueError):
-    """This value does not go together with the run's other choices."""
+    """This value does not fit the other settings of the run."""
 
 
 def is_safe(name: str) -> bool:
@@ -42,43 +42,43 @@ def is_safe(name: str) -> bool:
 
 
 def is_of_warm_up(name: str) -> bool:
-    """Does the warm-up alone use it? Its steps are then those of the warm-up."""
+    """Whether only the warm-up uses the setting. Steps of its changes are then steps of the warm-up."""
     return name.startswith("sft.")
 
 
 def is_used_in_warm_up(name: str) -> bool:
-    """Does the warm-up look at it between its steps?"""
+    """Whether the warm-up applies changes of the setting between its steps."""
     return is_of_warm_up(name) or name.startswith(("alarms.", "budget."))
 
 
 def when_used(name: str, *, is_over: bool) -> str:
-    """From when on a run uses a change that is asked for, in words."""
-    return "from its next resume on" if is_over or name in MEMORY else "from the next step on"
+    """When a change takes effect, as text."""
+    return "from the next resume" if is_over or name in MEMORY else "from the next step"
 
 
 def safe_settings(configuration: TrainingConfiguration) -> dict[str, Any]:
-    """What may be changed, with its values, as JSON has them."""
+    """Settings that can be changed, with their JSON values."""
     flat = _flat(configuration.resolved())
     return {name: value for name, value in flat if is_safe(name) and _is_used(configuration, name)}
 
 
 def with_setting(configuration: TrainingConfiguration, name: str, value: Any) -> TrainingConfiguration:
-    """The configuration with another value. Raises NotSafe; ValidationError or DoesNotFit when it is impossible."""
+    """Return the configuration with another value. Raises NotSafe, ValidationError or DoesNotFit."""
     resolved = configuration.resolved()
     block, _, setting = name.partition(".")
     if not is_safe(name) or setting not in resolved.get(block, {}) or not _is_used(configuration, name):
-        raise NotSafe(f"{name} cannot be changed while a run trains")
+        raise NotSafe(f"{name} cannot be changed during training")
     changed = TrainingConfiguration.model_validate({**resolved, block: {**resolved[block], setting: value}})
     if name == PARTS and _episodes_of_process(changed) % changed.grpo.micro_batches:
         raise DoesNotFit(
-            f"Each of {changed.hardware.processes} processes learns from {_episodes_of_process(changed)} episodes a"
-            f" step, which do not divide into {changed.grpo.micro_batches} parts"
+            f"Each of {changed.hardware.processes} processes learns from {_episodes_of_process(changed)} episodes per"
+            f" step, which cannot be divided into {changed.grpo.micro_batches} micro-batches"
         )
     return changed
 
 
 def with_settings(configuration: TrainingConfiguration, changes: Iterable[tuple[str, Any]]) -> TrainingConfiguration:
-    """All changes in their order. One that a newer version of Proctor no longer knows is left out."""
+    """Apply changes in order. Changes of settings that this version of Proctor does not know are skipped."""
     for name, value in changes:
         try:
             configuration = with_setting(configuration, name, value)
@@ -88,13 +88,13 @@ def with_settings(configuration: TrainingConfiguration, changes: Iterable[tuple[
 
 
 def setting_of(configuration: TrainingConfiguration, name: str) -> Any:
-    """The value that a setting has, as JSON has it."""
+    """The JSON value of a setting."""
     return safe_settings(configuration).get(name)
 
 
 def memory_saved(configuration: TrainingConfiguration, *, is_in_warm_up: bool) -> dict[str, Any]:
-    """What one click changes so that a step needs less memory: at least twice as many parts, or, where nothing more
-    divides and in a warm-up, activations that are computed again. Empty where neither is left."""
+    """Changes that reduce the memory of a step: at least twice as many micro-batches, or, in a warm-up or if that is
+    impossible, gradient checkpointing. Empty if neither is possible."""
     if not is_in_warm_up and (parts := _more_parts(configuration)):
         return {PARTS: parts}
     return {} if configuration.hardware.gradient_checkpointing else {RECOMPUTES: True}
@@ -112,7 +112,7 @@ def _episodes_of_process(configuration: TrainingConfiguration) -> int:
 
 
 def _is_used(configuration: TrainingConfiguration, name: str) -> bool:
-    """By one of the run's stages."""
+    """Whether a stage of the run uses the setting."""
     recipe = configuration.recipe
     return recipe.has_sft if is_of_warm_up(name) else recipe.has_grpo or not name.startswith(("grpo.", "heldout."))
 

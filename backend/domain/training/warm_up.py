@@ -1,4 +1,4 @@
-"""The choices of the SFT warm-up: what is imitated, for how long, and what it must reach before GRPO begins."""
+"""The settings of the SFT warm-up: training examples, optimizer, and the gate before GRPO."""
 
 import math
 import uuid
@@ -13,7 +13,7 @@ from backend.domain.training.blocks import Block, Name, Setting, Share
 Source = Literal["script", "rollouts", "file"]
 MAX_RUNS = 50
 HOPELESS = 0.02
-"""Share of successes below which a group hardly ever holds one to make likelier."""
+"""Success rate below which hardly any group has a success to learn from."""
 
 
 class SftChoice(Block):
@@ -30,7 +30,7 @@ class SftChoice(Block):
         Name, Setting(label="Scripted policy", is_basic=True, only="sft.source=script;sft.also_script!=0")
     ] = "teacher"
     """Scripted policy to learn from; the manifest of the environment lists them. A perfect one teaches the most. Use a
-    weak one with `script_where` if the model should find good play by itself."""
+    weak one with `script_where` if the model should find good play on its own."""
     episodes: Annotated[
         int, Setting(label="Scripted episodes", is_basic=True, only="sft.source=script;sft.also_script!=0")
     ] = Field(default=4000, ge=8, le=1_000_000)
@@ -116,12 +116,12 @@ class SftChoice(Block):
 
     @property
     def scripted_episodes(self) -> int:
-        """About how many the script plays; fewer where it is mixed into few lessons of another source."""
+        """Approximate number of scripted episodes; fewer if they are mixed into few examples of another source."""
         return self.episodes if self.source == "script" else math.ceil(self.episodes * self.also_script)
 
     @property
     def shares(self) -> Mapping[str, float]:
-        """How much of the lessons each source gives; the main one gives the rest."""
+        """Share of the training examples by source. The main source has the rest."""
         mixed = {"script": self.also_script, "rollouts": self.also_rollouts, "file": self.also_file}
         mixed["demonstrations"] = self.demonstrations
         return {**mixed, self.source: 1 - sum(mixed.values())}
@@ -133,18 +133,18 @@ class SftChoice(Block):
     def _complete(self) -> "SftChoice":
         mixed = {"script": self.also_script, "rollouts": self.also_rollouts, "file": self.also_file}
         if mixed[self.source]:
-            raise ValueError(f"also_{self.source} mixes another source in; {self.source} is the main one already")
+            raise ValueError(f"also_{self.source} must be 0: {self.source} is the main source")
         if sum(mixed.values()) + self.demonstrations > 1 + 1e-9:
-            raise ValueError("the shares of the lessons add up to more than 1")
+            raise ValueError("the shares of the training examples add up to more than 1")
         if self.uses("rollouts") and not self.runs and not self.where.strip():
-            raise ValueError("say which rollouts: the ids of runs (runs), a filter (where), or both")
+            raise ValueError("select rollouts: ids of runs (runs), a filter (where), or both")
         if self.uses("file") and self.file is None:
-            raise ValueError("choose the uploaded file (file)")
+            raise ValueError("select the uploaded file (file)")
         return self
 
 
 class GateChoice(Block):
-    """What the warm-up must reach before GRPO starts. A policy whose replies cannot be parsed learns nothing from
+    """Minimum results of the warm-up before GRPO starts. A policy whose replies cannot be parsed learns nothing from
     rewards."""
 
     title: ClassVar[str] = "Gate before GRPO"

@@ -81,7 +81,7 @@ def _export_the_best(page: Page, run: str, folder: Path) -> None:
     leaf = of_run.locator(".tree-leaf").filter(has_text="best")
     expect(leaf).to_have_count(1)
     leaf.locator("[data-menu] > summary").click()
-    leaf.get_by_role("link", name="Export …").click()
+    leaf.get_by_role("link", name="Export…").click()
     page.wait_for_url("**/exports/new*")
     page.get_by_role("button", name="Export", exact=True).click()
     expect(page).to_have_url(re.compile("/exports/[0-9a-f-]{36}$"))

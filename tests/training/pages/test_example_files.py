@@ -62,7 +62,7 @@ def test_reading_ends_after_some_wrong_lines(trainer: TestClient) -> None:
 
 
 def test_an_empty_file_is_refused(trainer: TestClient) -> None:
-    assert "holds no conversation" in trainer.post(API, files=sent("")).text
+    assert "contains no conversations" in trainer.post(API, files=sent("")).text
 
 
 def test_too_much_is_refused(trainer: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ def test_the_same_file_is_not_taken_twice(trainer: TestClient) -> None:
     uploaded(trainer, line("a"))
     answer = trainer.post(API, files=sent(line("a")))
     assert answer.status_code == 409
-    assert "is here already" in answer.text
+    assert "was already uploaded" in answer.text
 
 
 def test_a_deleted_file_is_hidden_and_can_be_taken_back(trainer: TestClient) -> None:
@@ -134,7 +134,7 @@ def test_the_pages_show_upload_and_undo(trainer: TestClient) -> None:
 def test_a_refused_upload_says_why_at_the_field(trainer: TestClient) -> None:
     answer = trainer.post("/training/examples", files=sent("{"))
     assert answer.status_code == 422
-    assert "Line 1: is no JSON" in answer.text
+    assert "Line 1: is not JSON" in answer.text
 
 
 def test_uploading_needs_a_trainer(author: TestClient, viewer: TestClient) -> None:

@@ -114,7 +114,7 @@ def test_what_was_judged_a_hack_never_comes_in(
     session.flush()
     found = rollouts(viewer, version, runs=[str(run.id)])
     assert found["available"] == 4
-    assert any("judged" in warning for warning in found["warnings"])
+    assert any("reviewed as a hack" in warning for warning in found["warnings"])
 
 
 def test_replies_that_were_not_understood_are_counted(
@@ -126,7 +126,7 @@ def test_replies_that_were_not_understood_are_counted(
     make_rollout(session, run, group, [0.0, 0.0, 0.0], messages=said("Board?"), steps=steps)
     found = rollouts(viewer, version, runs=[str(run.id)])
     assert found["statistics"]["understood"] == 0.0
-    assert any("no reply that was understood" in warning for warning in found["warnings"])
+    assert any("no parsed reply" in warning for warning in found["warnings"])
 
 
 def test_what_a_tool_answered_reads_as_the_environments_words(
@@ -149,7 +149,7 @@ def test_what_a_tool_answered_reads_as_the_environments_words(
 def test_more_than_are_wanted_are_drawn_by_the_seed(viewer: TestClient, version: EnvironmentVersion, run: Run) -> None:
     found = rollouts(viewer, version, runs=[str(run.id)], most=2)
     assert found["available"] == 2
-    assert any("drawn by the seed" in warning for warning in found["warnings"])
+    assert any("random sample" in warning for warning in found["warnings"])
 
 
 def test_a_run_of_another_environment_is_refused(
@@ -200,7 +200,7 @@ def test_the_page_shows_numbers_and_transcripts_or_what_is_missing(
     assert "Board 0?" in page.text or "Board 1?" in page.text
     assert "Stored rollouts" in trainer.post("/training/examples/preview", data=fields).text
     fields.pop("sft.runs")
-    assert "say which rollouts" in trainer.get("/training/examples/preview", params=fields).text
+    assert "select rollouts" in trainer.get("/training/examples/preview", params=fields).text
 
 
 def test_a_choice_elsewhere_that_is_wrong_does_not_hide_the_lessons(

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from backend.core.artifacts import put_folder
 from backend.domain.training.configuration import ModelChoice, Recipe, TrainingConfiguration
 from backend.domain.training.presets import PRESETS
-from backend.training.preflight import Beginning, beginning_of, findings_at_once
+from backend.training.preflight import StartingModel, findings_at_once, starting_model
 from tests.factories import make_checkpoint, make_environment_version, make_policy
 
 LARGE = 30_000_000
@@ -27,8 +27,8 @@ def base_in(folder: Path, *, size: int = 1000, **configuration: Any) -> Path:
     return folder
 
 
-def of_base(session: Session, base: str | Path) -> Beginning:
-    return beginning_of(session, ModelChoice(source="base", base=str(base)))
+def of_base(session: Session, base: str | Path) -> StartingModel:
+    return starting_model(session, ModelChoice(source="base", base=str(base)))
 
 
 def test_a_real_model_in_a_folder_tells_its_context(session: Session, tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_real_model_in_a_folder_tells_its_context(session: Session, tmp_path: 
 
 
 def test_a_folder_with_large_weights_is_pretrained(session: Session, tmp_path: Path) -> None:
-    assert of_base(session, base_in(tmp_path, size=LARGE)) == Beginning(context=96, is_pretrained=True)
+    assert of_base(session, base_in(tmp_path, size=LARGE)) == StartingModel(context=96, is_pretrained=True)
 
 
 def test_a_model_of_several_senses_says_it_of_its_text(session: Session, tmp_path: Path) -> None:
@@ -52,14 +52,14 @@ def test_a_model_of_several_senses_says_it_of_its_text(session: Session, tmp_pat
     "name", ["Qwen/Qwen2.5-0.5B-Instruct", "/no/such/folder", "~nobody-of-that-name/model", "a\0b"]
 )
 def test_of_a_model_that_is_not_at_hand_nothing_is_known_but_that_it_is_one(session: Session, name: str) -> None:
-    assert of_base(session, name) == Beginning(is_pretrained=True)
+    assert of_base(session, name) == StartingModel(is_pretrained=True)
 
 
 @pytest.mark.parametrize("text", ["no json", "[]", '{"max_position_embeddings": "many"}', '{"n_positions": -1}'])
 def test_a_configuration_that_says_nothing_useful_is_passed_over(session: Session, tmp_path: Path, text: str) -> None:
     folder = base_in(tmp_path, size=LARGE)
     (folder / "config.json").write_text(text)
-    assert of_base(session, folder) == Beginning(is_pretrained=True)
+    assert of_base(session, folder) == StartingModel(is_pretrained=True)
 
 
 def test_a_checkpoint_has_its_own_configuration_and_an_adapter_that_of_its_base(
@@ -75,14 +75,14 @@ def test_a_checkpoint_has_its_own_configuration_and_an_adapter_that_of_its_base(
     of_a_folder = make_checkpoint(session, policy, adapter={**record, "base": str(large)}, size_bytes=100)
     of_the_hub = make_checkpoint(session, policy, adapter={**record, "base": "some/model"}, size_bytes=100)
 
-    def known(checkpoint: uuid.UUID) -> Beginning:
-        return beginning_of(session, ModelChoice(source="checkpoint", checkpoint=checkpoint))
+    def known(checkpoint: uuid.UUID) -> StartingModel:
+        return starting_model(session, ModelChoice(source="checkpoint", checkpoint=checkpoint))
 
-    assert known(whole.id) == Beginning(4000, 96, is_pretrained=False)
-    assert known(of_ours.id) == Beginning(100, 96, is_pretrained=False)
-    assert known(of_a_folder.id) == Beginning(100, 8192, is_pretrained=True)
-    assert known(of_the_hub.id) == Beginning(100, None, is_pretrained=True)
-    assert known(uuid.uuid4()) == Beginning()
+    assert known(whole.id) == StartingModel(4000, 96, is_pretrained=False)
+    assert known(of_ours.id) == StartingModel(100, 96, is_pretrained=False)
+    assert known(of_a_folder.id) == StartingModel(100, 8192, is_pretrained=True)
+    assert known(of_the_hub.id) == StartingModel(100, None, is_pretrained=True)
+    assert known(uuid.uuid4()) == StartingModel()
 
 
 def test_the_form_warns_of_from_scratch_rates_and_of_a_short_context(session: Session, tmp_path: Path) -> None:

@@ -11,12 +11,13 @@ from backend.cli.starting import nested
 from backend.domain.training.blocks import Block
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.presets import PRESETS
-from backend.training.choices import changed_choices, flatten, nest, read
-from backend.training.launch import LaunchField, Surroundings, launch_command, launch_sections
+from backend.training.launch import launch_command
+from backend.training.launch_form import FormContext, LaunchField, launch_sections
 from backend.training.schemas import resolve_configuration
+from backend.training.setting_texts import changed_settings, flatten, nest, read
 
 
-def fields_of(configuration: TrainingConfiguration, around: Surroundings | None = None) -> dict[str, LaunchField]:
+def fields_of(configuration: TrainingConfiguration, around: FormContext | None = None) -> dict[str, LaunchField]:
     return {field.name: field for section in launch_sections(configuration, around) for field in section.fields}
 
 
@@ -40,14 +41,14 @@ def test_the_form_as_shown_resolves_to_the_configuration_shown():
 
 
 def test_a_refused_form_keeps_what_was_typed():
-    around = Surroundings(given={"grpo.steps": "many"})
+    around = FormContext(given={"grpo.steps": "many"})
     assert fields_of(TrainingConfiguration(), around)["grpo.steps"].value == "many"
 
 
 def test_the_command_names_only_what_differs():
     base = TrainingConfiguration()
     changed = resolve_configuration(None, {"grpo": {"steps": 7}})
-    command = launch_command("tictactoe", None, changed_choices(changed, base))
+    command = launch_command("tictactoe", None, changed_settings(changed, base))
     assert command == "proctor train tictactoe --set grpo.steps=7"
 
 
@@ -55,7 +56,7 @@ def test_the_command_gives_the_same_configuration_again():
     wanted = resolve_configuration(
         "quick", {"mix": ["reverse_text@3=0.5"], "grpo": {"levels": [1, 0.5]}, "gate": {"minimum_reward": None}}
     )
-    told = shlex.split(launch_command("tictactoe", None, changed_choices(wanted, TrainingConfiguration())))
+    told = shlex.split(launch_command("tictactoe", None, changed_settings(wanted, TrainingConfiguration())))
     choices = [word for before, word in pairwise(told) if before == "--set"]
     assert resolve_configuration(None, nested(choices)) == wanted
 
@@ -90,7 +91,7 @@ def test_lists_mappings_boxes_and_nested_blocks_are_read():
 
 
 def test_what_no_worker_can_do_is_shown_with_the_reason_and_cannot_be_chosen():
-    around = Surroundings(not_offered={("engine", "vllm"): "needs a worker with vLLM"})
+    around = FormContext(not_offered={("engine", "vllm"): "needs a worker with vLLM"})
     options = {option.value: option for option in fields_of(TrainingConfiguration(), around)["engine"].options}
     assert options["vllm"].refused == "needs a worker with vLLM"
     assert options["transformers"].refused == ""

@@ -41,7 +41,7 @@ def test_what_needs_no_worker_is_in_the_answer_and_a_job_is_queued(
     assert names["certificate"] == "warning"
     assert names["worker"] == "warning"
     assert {"batch", "tasks", "heldout", "memory"} <= names.keys()
-    assert "10 tasks × 4 episodes = 40 rollouts a step" in found["arithmetic"]
+    assert "10 tasks × 4 episodes = 40 rollouts per step" in found["arithmetic"]
     job = session.scalars(select(Job)).one()
     assert (job.name, job.queue, job.run_id) == ("training.preflight", Queue.GPU, None)
     assert session.scalars(select(Run)).all() == []
@@ -77,7 +77,12 @@ def test_the_form_begins_one_and_its_page_shows_findings_and_how_to_start(
     preflight = session.scalars(select(Preflight)).one()
     assert (answer.status_code, answer.headers["location"]) == (303, f"/training/preflights/{preflight.id}")
     page = trainer.get(f"/training/preflights/{preflight.id}").text
-    for shown in ("waiting for a worker", "Nobody ran the environment", "7 steps = 280 rollouts", "Start training"):
+    for shown in (
+        "waiting for a worker",
+        "The checks of the environment were never run",
+        "7 steps = 280 rollouts",
+        "Start training",
+    ):
         assert shown in page
 
 
@@ -137,10 +142,10 @@ def test_figures_are_drawn_while_somebody_types(trainer: TestClient, version: En
     live = {"HX-Request": "true"}
     form = {"version_id": str(version.id), "grpo.tasks_per_step": "5", "grpo.group_size": "6"}
     block = trainer.post("/training/new", data=form, headers=live).text
-    assert "5 tasks × 6 episodes = 30 rollouts a step" in block
+    assert "5 tasks × 6 episodes = 30 rollouts per step" in block
     assert "<html" not in block
     wrong = trainer.post("/training/new", data={**form, "grpo.micro_batches": "7"}, headers=live).text
-    assert "30 episodes a step do not divide into 7 parts" in wrong
+    assert "30 episodes per step cannot be divided into 7 micro-batches" in wrong
     assert "<html" in trainer.post("/training/new", data=form).text
 
 

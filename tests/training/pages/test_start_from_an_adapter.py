@@ -13,9 +13,9 @@ from tests.web_fixtures import ClientFor
 @pytest.mark.parametrize(
     ("adapter", "kind", "told"),
     [
-        (LORA, "full", "train it on with adapter.kind=lora"),
-        (LORA, "qlora", "trained beside a base in bfloat16"),
-        (QLORA, "lora", "trained beside a base rounded to 4 bits"),
+        (LORA, "full", "continue with adapter.kind=lora"),
+        (LORA, "qlora", "trained on a base in bfloat16"),
+        (QLORA, "lora", "trained on a base quantized to 4 bits"),
         (LORA, "lora", ""),
         (None, "lora", ""),
     ],

@@ -11,13 +11,13 @@ from backend.runs.tables import Run
 from backend.studies.effort.queries import base_of
 from backend.studies.onset.queries import last_honest_checkpoint
 from backend.studies.queries import BRANCH, start_of
+from backend.training.alarms import RollbackPoints
 from backend.training.branches import (
     branch_points,
     checkpoint_for,
     newest_before,
     start_branch,
 )
-from backend.training.steering import GoodPoints
 from backend.training.tables import Alarm
 from tests.factories import make_checkpoint, make_flag, make_member, make_policy, make_run
 
@@ -48,7 +48,7 @@ def test_everything_before_grpo_is_the_one_that_was_chosen(session: Session, run
     assert start_of(session, run) == chosen
     assert checkpoint_for(session, run, None, 0) == chosen
     assert branch_points(session, run) == [chosen, after]
-    assert GoodPoints.of(session, run).before(Alarm(step=10, evidence={})) == chosen
+    assert RollbackPoints.of(session, run).before(Alarm(step=10, evidence={})) == chosen
     assert newest_before(session, run, 20) == chosen
     assert last_honest_checkpoint(session, run) == chosen
     assert base_of(session, run, after) == chosen

@@ -103,7 +103,7 @@ def test_every_environment_must_offer_the_script_that_is_imitated(
 ) -> None:
     environment = make_environment(session, "mute")
     certified(session, make_environment_version(session, environment, scripts=["gold"]))
-    assert "mute: The environment offers no script `teacher`" in refusal(session, actor, own, "mute")
+    assert "mute: The environment has no scripted policy `teacher`" in refusal(session, actor, own, "mute")
 
 
 def test_each_environment_has_enough_held_out_tasks_for_its_part(
@@ -119,7 +119,7 @@ def test_a_step_has_room_for_every_environment(
     session: Session, actor: Actor, own: EnvironmentVersion, other: EnvironmentVersion
 ) -> None:
     told = refusal(session, actor, own, "guessing", grpo={"tasks_per_step": 1, "group_size": 4})
-    assert "2 environments do not fit into steps of 1 tasks" in told
+    assert "A step of 1 tasks is too small for 2 environments" in told
 
 
 def test_a_pre_flight_asks_every_environment_and_says_which_is_not_there(

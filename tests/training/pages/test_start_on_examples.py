@@ -32,7 +32,7 @@ def test_stored_rollouts_must_be_there(trainer: TestClient, session: Session, ve
     make_rollouts(session, run, [[1.0, 1.0, 0.0]])  # on a held-out task
     answer = start(trainer, version, source="rollouts", runs=[str(run.id)])
     assert answer.status_code == 422
-    assert "held-out ones never come in" in answer.json()["fields"]["sft.runs"]
+    assert "held-out tasks are never used" in answer.json()["fields"]["sft.runs"]
     make_rollout(session, run, make_group(session, run, phase=Phase.TRAIN, step=0), [1.0, 1.0, 0.0])
     started = start(trainer, version, source="rollouts", runs=[str(run.id)], where="win = 1")
     assert started.status_code == 201, started.text
@@ -68,6 +68,6 @@ def test_marked_episodes_must_be_there(trainer: TestClient, version: Environment
 
 def test_shares_that_do_not_fit_are_refused(trainer: TestClient, version: EnvironmentVersion) -> None:
     assert "more than 1" in start(trainer, version, demonstrations=0.7, also_rollouts=0.5, where="win = 1").text
-    assert "main one already" in start(trainer, version, also_script=0.5).text
-    assert "say which rollouts" in start(trainer, version, source="rollouts").text
-    assert "choose the uploaded file" in start(trainer, version, source="file").text
+    assert "is the main source" in start(trainer, version, also_script=0.5).text
+    assert "select rollouts" in start(trainer, version, source="rollouts").text
+    assert "select the uploaded file" in start(trainer, version, source="file").text

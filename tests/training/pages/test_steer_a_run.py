@@ -82,10 +82,12 @@ def test_the_tab_tells_what_was_seen_what_it_means_and_what_helps(session: Sessi
     for shown in ("Format falls", "Only 80 % of the turns", "The rate is too high", "Roll back to the best checkpoint"):
         assert shown in page
     assert 'name="alarms.format_drop" value="0.05"' in page
-    assert "Lower the rate" in client_for(Role.TRAINER).get(f"/runs/{run.id}").text, "open alarms are on the overview"
+    assert "Lower the learning rate" in client_for(Role.TRAINER).get(f"/runs/{run.id}").text, (
+        "open alarms are on the overview"
+    )
     seen = client_for(Role.VIEWER).get(f"/runs/{run.id}/alarms").text
     assert "Only 80 % of the turns" in seen
-    assert "Lower the rate" not in seen
+    assert "Lower the learning rate" not in seen
 
 
 def test_without_alarms_the_tab_says_what_is_looked_for(session: Session, client_for: ClientFor) -> None:
@@ -151,7 +153,7 @@ def test_what_cannot_be_changed_is_refused_in_words(session: Session, client_for
     answer = ask(client, f"/runs/{run.id}/settings", body)
     assert answer.status_code == 422
     fields = answer.json()["fields"]
-    assert "cannot be changed while a run trains" in fields["grpo.group_size"]
+    assert "cannot be changed during training" in fields["grpo.group_size"]
     assert "greater than 0" in fields["grpo.learning_rate"]
     assert "note" in fields["alarms.format_fall"]
     assert changes_of(session, run) == []
@@ -213,7 +215,7 @@ def test_no_branch_where_nothing_remains(session: Session, client_for: ClientFor
     run = training(session, grpo={"steps": 40})
     answer = ask(client_for(Role.TRAINER), f"/runs/{run.id}/branch", {"step": 40})
     assert answer.status_code == 409
-    assert "nothing remains" in answer.json()["detail"]
+    assert "the last step of the run" in answer.json()["detail"]
 
 
 def test_an_evaluation_has_no_alarms(session: Session, client_for: ClientFor) -> None:
@@ -274,7 +276,7 @@ def test_an_alarm_offers_what_helps_against_it_on_the_page_as_in_json(
     for other in {"lower_rate", "roll_back", "save_memory"} - helping:
         refused = ask(client, f"/runs/{run.id}/alarms/{seen.id}", {"answer": other})
         assert refused.status_code == 409
-        assert f"{other} does nothing about the alarm" in refused.json()["detail"]
+        assert f"{other} has no effect on the alarm" in refused.json()["detail"]
         assert "dismiss" in refused.json()["detail"]
     assert seen.answer is None
     assert changes_of(session, run) == []
@@ -302,7 +304,7 @@ def test_a_roll_back_says_where_to_before_it_is_done(session: Session, client_fo
     run = training(session)
     alarm(session, run, onset=30)
     page = client_for(Role.TRAINER).get(f"/runs/{run.id}").text
-    asked = "Start a branch from the last good checkpoint, grpo step 20, with a lower rate? This run stops."
+    asked = "Branch from the last good checkpoint, grpo step 20, with a lower learning rate? This run stops."
     assert f'hx-confirm="{asked}"' in page
 
 
@@ -314,7 +316,7 @@ def test_an_alarm_of_the_warm_up_lowers_the_warm_ups_rate(
     run = training(session, RunStatus.PAUSED, has_checkpoints=False, recipe=recipe, sft={"learning_rate": 1e-2})
     seen = alarm(session, run, name=name, curve=curve)
     client = client_for(Role.TRAINER)
-    assert offered(client, run) == {"lower_rate": "Lower the warm-up's rate", "dismiss": "It is none"}
+    assert offered(client, run) == {"lower_rate": "Lower the SFT learning rate", "dismiss": "Dismiss"}
     told = post(client, f"/runs/{run.id}/alarms/{seen.id}", answer="lower_rate")
     assert told.status_code == 303
     assert changes_of(session, run) == [("sft.learning_rate", 1e-2, 5e-3)]
@@ -347,23 +349,23 @@ SIXTEEN = {"tasks_per_step": 4, "group_size": 4}
 @pytest.mark.parametrize(
     ("choices", "has_checkpoints", "label", "changed"),
     [
-        ({"grpo": SIXTEEN}, True, "Compute in 2 parts and resume", ("grpo.micro_batches", 1, 2)),
+        ({"grpo": SIXTEEN}, True, "Use 2 micro-batches and resume", ("grpo.micro_batches", 1, 2)),
         (
             {"grpo": {"tasks_per_step": 5, "group_size": 3, "micro_batches": 3}},
             True,
-            "Compute in 15 parts and resume",
+            "Use 15 micro-batches and resume",
             ("grpo.micro_batches", 3, 15),
         ),
         (
             {"grpo": {**SIXTEEN, "micro_batches": 8}, "hardware": {"processes": 2}},
             True,
-            "Compute activations twice and resume",
+            "Use gradient checkpointing and resume",
             ("hardware.gradient_checkpointing", False, True),
         ),
         (
             {"grpo": SIXTEEN},
             False,
-            "Compute activations twice and resume",
+            "Use gradient checkpointing and resume",
             ("hardware.gradient_checkpointing", False, True),
         ),
     ],
@@ -400,7 +402,7 @@ def test_parts_that_do_not_divide_are_refused_in_words(session: Session, client_
     run = training(session, grpo=SIXTEEN, hardware={"processes": 2})
     client = client_for(Role.TRAINER)
     for parts, told in (
-        (3, "16 episodes a step do not divide into 3 parts"),
+        (3, "16 episodes per step cannot be divided into 3 micro-batches"),
         (16, "Each of 2 processes learns from 8"),
     ):
         answer = ask(client, f"/runs/{run.id}/settings", {"changes": {"grpo.micro_batches": parts}})
@@ -410,7 +412,7 @@ def test_parts_that_do_not_divide_are_refused_in_words(session: Session, client_
         client, f"/runs/{run.id}/settings", **{"grpo.micro_batches": "4", "hardware.gradient_checkpointing": "true"}
     )
     assert made.status_code == 303
-    assert "from its next resume on" in client.get(made.headers["location"]).text
+    assert "from the next resume" in client.get(made.headers["location"]).text
 
 
 def test_a_branch_saves_memory_as_its_source_does_by_now(session: Session, client_for: ClientFor) -> None:

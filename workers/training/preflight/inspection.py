@@ -5,7 +5,14 @@ from typing import Any
 
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.memory import estimate_memory
-from backend.domain.training.preflight.findings import FindingStatus, PreflightFinding, ok, problem, told_of, warning
+from backend.domain.training.preflight.findings import (
+    FindingStatus,
+    PreflightFinding,
+    of_environment,
+    ok,
+    problem,
+    warning,
+)
 from backend.domain.training.preflight.measured import (
     SCRIPTED,
     UNTRAINED,
@@ -105,7 +112,7 @@ def _ask_script(bench: TrainingContext, notebook: Notebook, subject: Subject) ->
         tasks = successes(env, bench.configuration.curriculum.rule(env.manifest), played)
         if tasks:
             found = _script(tasks)
-            notebook.find(told_of(found, env.name) if bench.assignment.is_mixed else found)
+            notebook.find(of_environment(found, env.name) if bench.assignment.is_mixed else found)
     return played
 
 
@@ -130,7 +137,7 @@ def _ask_policy(bench: TrainingContext, notebook: Notebook, subject: Subject) ->
         return played
     for env in bench.assignment.envs:
         found = list(_success(bench.configuration, env, played))
-        notebook.find(*(told_of(each, env.name) for each in found) if bench.assignment.is_mixed else found)
+        notebook.find(*(of_environment(each, env.name) for each in found) if bench.assignment.is_mixed else found)
     return played
 
 

@@ -1,1 +1,1 @@
-"""What can be said of a training run before it is queued: at once from its choices, and after a look by a worker."""
+"""Findings about a training run before it is queued: some from its configuration alone, others measured by a worker."""

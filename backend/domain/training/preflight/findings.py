@@ -1,8 +1,7 @@
-"""What a pre-flight found: one sentence each, how bad it is, and what to do about it."""
+"""Findings of a pre-flight: one sentence each, with a status and advice."""
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -10,13 +9,13 @@ from pydantic import BaseModel, ConfigDict, Field
 class FindingStatus(StrEnum):
     OK = "ok"
     WARNING = "warning"
-    """It may go on; think about it."""
+    """The run can start, but consider the advice."""
     PROBLEM = "problem"
     """The run would fail or learn nothing."""
 
 
 class PreflightFinding(BaseModel):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -24,37 +23,34 @@ class PreflightFinding(BaseModel):
     """`batch`, `memory`, `base_success`, …"""
     status: FindingStatus
     sentence: str
-    """What was seen, with its numbers."""
+    """The observation, with its numbers."""
     advice: str = ""
-    """What to do about it."""
-    evidence: dict[str, Any] = Field(default_factory=dict)
-    """Figures behind the sentence."""
+    evidence: dict[str, object] = Field(default_factory=dict)
+    """The numbers behind the sentence."""
 
 
-def ok(name: str, sentence: str, **evidence: Any) -> PreflightFinding:
+def ok(name: str, sentence: str, **evidence: object) -> PreflightFinding:
     return PreflightFinding(name=name, status=FindingStatus.OK, sentence=sentence, evidence=evidence)
 
 
-def warning(name: str, sentence: str, advice: str = "", **evidence: Any) -> PreflightFinding:
-    return PreflightFinding(
-        name=name, status=FindingStatus.WARNING, sentence=sentence, advice=advice, evidence=evidence
-    )
+def warning(name: str, sentence: str, advice: str = "", **evidence: object) -> PreflightFinding:
+    status = FindingStatus.WARNING
+    return PreflightFinding(name=name, status=status, sentence=sentence, advice=advice, evidence=evidence)
 
 
-def problem(name: str, sentence: str, advice: str = "", **evidence: Any) -> PreflightFinding:
-    return PreflightFinding(
-        name=name, status=FindingStatus.PROBLEM, sentence=sentence, advice=advice, evidence=evidence
-    )
+def problem(name: str, sentence: str, advice: str = "", **evidence: object) -> PreflightFinding:
+    status = FindingStatus.PROBLEM
+    return PreflightFinding(name=name, status=status, sentence=sentence, advice=advice, evidence=evidence)
 
 
-def told_of(finding: PreflightFinding, environment: str) -> PreflightFinding:
-    """One of several environments: it is named, so that the finding stays apart from those of the others."""
+def of_environment(finding: PreflightFinding, environment: str) -> PreflightFinding:
+    """The finding with the name of its environment, to keep those of a mix apart."""
     name, sentence = f"{finding.name}: {environment}", f"{environment}: {finding.sentence}"
     return finding.model_copy(update={"name": name, "sentence": sentence})
 
 
 def worst(findings: Iterable[PreflightFinding]) -> FindingStatus:
-    """Of all; ok where there is none."""
+    """The most severe status; ok if there are no findings."""
     found = {finding.status for finding in findings}
     order = (FindingStatus.PROBLEM, FindingStatus.WARNING)
     return next((status for status in order if status in found), FindingStatus.OK)

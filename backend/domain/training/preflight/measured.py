@@ -1,7 +1,8 @@
-"""What the figures that a worker measured mean for a training run."""
+"""Findings from what a worker measured: conversation lengths, success before training, groups, duration."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from backend.domain.training.configuration import TrainingConfiguration
@@ -9,27 +10,29 @@ from backend.domain.training.preflight.findings import PreflightFinding, ok, pro
 from backend.domain.training.warm_up import HOPELESS
 
 SATURATED = 0.95
-"""Success above which a group hardly ever holds a failure."""
+"""Success rate above which hardly any group has a failure."""
 BUSIER = 1.5
-"""So many times the slowest that was measured: storing, detectors and other processes of the machine come beside it."""
+"""Factor on the slowest measurement: storage, detectors and other processes share the machine."""
 WASTED = 0.6
-"""Share of groups without a gradient that is worth a warning."""
+"""Share of groups without a gradient above which there is a warning."""
+SCRIPTED, UNTRAINED = "scripted conversations", "conversations of the policy before training"
+"""Policies whose conversations are measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSuccess:
-    """How often the policy succeeded at one task."""
+    """The results of the policy on one task."""
 
     level: int
     successes: int
     attempts: int
     is_uniform: bool
-    """All of its episodes earned the same reward."""
+    """All episodes earned the same reward."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Seconds, from the fastest to the slowest that was measured."""
+    """Seconds, from the fastest to the slowest measurement."""
 
     low: float
     high: float
@@ -50,171 +53,152 @@ NOTHING = Range(0.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Seconds that were measured."""
+    """Measured seconds."""
 
     rollout: Range
-    """A sampled episode among the others of its step."""
+    """One training episode, sampled in parallel with those of its step."""
     examined: Range
-    """An episode of an examination among the others."""
+    """One held-out episode, sampled in parallel with others."""
     scripted: float
-    """A scripted episode."""
+    """One scripted episode."""
     sft_step: Range
-    """Of the warm-up, with the trainer's work around it."""
+    """One SFT step, with the overhead of the trainer."""
     grpo_step: Range
-    """All that follows the play of a GRPO step."""
+    """One GRPO step after its episodes are sampled."""
     assumed: tuple[str, ...] = ()
-    """What was not measured as it will be, each as a clause."""
-
-
-SCRIPTED, UNTRAINED = "scripted conversations", "conversations of the policy before training"
-"""Whose conversations are measured."""
+    """Values that were not measured under real conditions, each as a clause."""
 
 
 def conversation_finding(lengths: Sequence[int], context: int, *, of: str = SCRIPTED) -> PreflightFinding:
-    """What was played, in tokens, against what the model reads."""
+    """Compare the lengths of conversations, in tokens, with the context length of the model."""
     longest, mean = max(lengths), sum(lengths) / len(lengths)
     sentence = (
-        f"The longest of {len(lengths)} {of} has {longest:,} tokens (mean {mean:,.0f}); the model reads {context:,}."
+        f"The longest of {len(lengths)} {of} has {longest:,} tokens (mean {mean:,.0f}); the context length is"
+        f" {context:,}."
     )
     evidence = {"longest": longest, "mean": mean, "context": context}
     if longest > context:
-        return problem(
-            "conversation", sentence, "Give the model a longer context (model.context) or another base.", **evidence
-        )
+        advice = "Use a longer context (model.context) or another base model."
+        return problem("conversation", sentence, advice, **evidence)
     if longest > 0.8 * context:
-        later = "Episodes of a policy that errs are longer" if of == SCRIPTED else "In training they may become longer"
-        advice = f"{later}: those that do not fit end as cut."
+        later = "Episodes with errors are longer" if of == SCRIPTED else "They may get longer in training"
+        advice = f"{later}. Episodes that do not fit are truncated."
         return warning("conversation", sentence, advice, **evidence)
     return ok("conversation", sentence, **evidence)
 
 
 def success_finding(tasks: Sequence[TaskSuccess], configuration: TrainingConfiguration, rule: str) -> PreflightFinding:
-    """What the policy reaches before training: nothing to be made likelier, or nothing left to learn?"""
+    """Whether the policy already succeeds sometimes, and not always, so that GRPO can learn."""
     attempts = sum(task.attempts for task in tasks)
     if not attempts:
-        return problem("base_success", "No episode of the policy could be played.", "Read the environment's log.")
+        return problem("base_success", "The policy could not play any episode.", "Read the log of the environment.")
     share = sum(task.successes for task in tasks) / attempts
-    by_level = success_by_level(tasks)
+    played: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
+    for task in tasks:
+        played[task.level][0] += task.successes
+        played[task.level][1] += task.attempts
+    by_level = {level: wins / total if total else 0.0 for level, (wins, total) in sorted(played.items())}
     levels = "; " + ", ".join(f"level {level} {each:.0%}" for level, each in by_level.items())
     sentence = (
-        f"Before training {share:.0%} of {attempts:,} episodes on {len(tasks)} tasks succeed ({rule})"
+        f"Before training, {share:.0%} of {attempts:,} episodes on {len(tasks)} tasks succeed ({rule})"
         f"{levels if len(by_level) > 1 else ''}."
     )
     evidence = {"share": share, "attempts": attempts, "levels": {str(level): each for level, each in by_level.items()}}
+    if share < HOPELESS and configuration.recipe.has_sft:
+        advice = "The warm-up must change this. The gate stops the run if it does not (gate.minimum_success)."
+        return ok("base_success", f"{sentence} {advice}", **evidence)
     if share < HOPELESS:
-        return _hopeless(sentence, configuration, evidence)
+        advice = (
+            "GRPO reinforces episodes that sometimes succeed, and none do. Start with SFT (recipe sft_then_grpo), or"
+            " with an easier level (grpo.levels, or an adaptive curriculum)."
+        )
+        return problem("base_success", sentence, advice, **evidence)
     if share > SATURATED:
-        return warning("base_success", sentence, f"There is little left to learn: {_harder(by_level)}.", **evidence)
+        harder = "Choose a harder environment or version."
+        if len(by_level) > 1:
+            hardest = min(by_level, key=lambda level: by_level[level])
+            harder = (
+                f"Give harder levels more weight (grpo.levels; level {hardest} has the lowest success rate), or choose"
+                " a harder environment."
+            )
+        return warning("base_success", sentence, f"There is little left to learn. {harder}", **evidence)
     return ok("base_success", sentence, **evidence)
 
 
-def _hopeless(sentence: str, configuration: TrainingConfiguration, evidence: dict[str, object]) -> PreflightFinding:
-    if configuration.recipe.has_sft:
-        advice = "The warm-up has to change this; the gate holds the run back if it does not (gate.minimum_success)."
-        return ok("base_success", f"{sentence} {advice}", **evidence)
-    advice = (
-        "Reinforcement makes likelier what succeeds sometimes, and nothing does: warm up by SFT (recipe sft_then_grpo),"
-        " or play an easier level (grpo.levels, or an adaptive curriculum)."
-    )
-    return problem("base_success", sentence, advice, **evidence)
-
-
-def _harder(by_level: Mapping[int, float]) -> str:
-    if len(by_level) < 2:
-        return "choose a harder environment or version"
-    hardest = min(by_level, key=lambda level: by_level[level])
-    return (
-        f"give harder levels more weight (grpo.levels; level {hardest} succeeds least), or choose a harder environment"
-    )
-
-
-def success_by_level(tasks: Sequence[TaskSuccess]) -> dict[int, float]:
-    levels = sorted({task.level for task in tasks})
-    return {level: _share([task for task in tasks if task.level == level]) for level in levels}
-
-
-def _share(tasks: Sequence[TaskSuccess]) -> float:
-    attempts = sum(task.attempts for task in tasks)
-    return sum(task.successes for task in tasks) / attempts if attempts else 0.0
-
-
 def no_gradient_share(tasks: Sequence[TaskSuccess], group_size: int) -> float:
-    """Mean over tasks of p^G + (1-p)^G: the chance that a group of G holds only successes or only failures.
+    """Mean over tasks of p^G + (1-p)^G: the probability that a group of G has only successes or only failures.
 
-    p is each task's own share of successes.
+    p is the success rate of each task. NaN without attempts.
     """
-    played = [task for task in tasks if task.attempts]
-    if not played:
+    shares = [task.successes / task.attempts for task in tasks if task.attempts]
+    if not shares:
         return math.nan
-    shares = [task.successes / task.attempts for task in played]
     return math.fsum(p**group_size + (1 - p) ** group_size for p in shares) / len(shares)
 
 
 def gradient_finding(tasks: Sequence[TaskSuccess], configuration: TrainingConfiguration) -> PreflightFinding:
+    """The share of groups whose rewards are all equal, which have no gradient."""
     size = configuration.grpo.group_size
     expected = no_gradient_share(tasks, size)
     uniform = sum(task.is_uniform for task in tasks) / len(tasks) if tasks else math.nan
     sentence = (
-        f"Of groups of {size}, about {expected:.0%} would hold only successes or only failures; in {uniform:.0%} of"
-        " those played all rewards were equal, and such a group gives no gradient."
+        f"About {expected:.0%} of groups of {size} would have only successes or only failures. In {uniform:.0%} of the"
+        " sampled groups all rewards were equal. Such groups have no gradient."
     )
     evidence = {"expected": expected, "uniform": uniform}
     if uniform <= WASTED:
         return ok("gradient", sentence, **evidence)
     if configuration.recipe.has_sft:
         return ok("gradient", f"{sentence} The warm-up changes this.", **evidence)
-    advice = "Play other levels, larger groups, or replace such groups (grpo.replace_uniform)."
+    advice = "Use other levels or larger groups, or replace such groups (grpo.replace_uniform)."
     return warning("gradient", sentence, advice, **evidence)
 
 
 def time_finding(speed: Speed, configuration: TrainingConfiguration) -> PreflightFinding:
-    """Measured seconds times what will be done. Nobody else is at work on the machine in the best case."""
+    """The estimated duration: measured seconds times the planned work."""
     stages = stage_seconds(speed, configuration)
-    total = NOTHING
-    for each in stages.values():
-        total = total.plus(each)
-    high = total.high * BUSIER
-    told = ", ".join(f"{name} {in_time_range(each)}" for name, each in stages.items() if each.high)
+    low, high = sum(each.low for each in stages.values()), BUSIER * sum(each.high for each in stages.values())
+    parts = []
+    for name, each in stages.items():
+        fastest, slowest = in_time(each.low), in_time(each.high)
+        if each.high:
+            parts.append(f"{name} {fastest}" + ("" if fastest == slowest else f" to {slowest}"))
     sentence = (
-        f"Between {in_time(total.low)} and {in_time(high)} of work on this worker: {told}; the most is {BUSIER:g} times"
-        " the slowest that was measured. Starting up comes on top."
+        f"The run takes {in_time(low)} to {in_time(high)} on this worker, plus startup: {', '.join(parts)}. The maximum"
+        f" is {BUSIER:g} times the slowest measurement."
     )
     if speed.assumed:
         sentence += f" Assumed: {'; '.join(speed.assumed)}."
     seconds = {name: (each.low + each.high) / 2 for name, each in stages.items()}
-    evidence = {"seconds": total.low, "at_most": high, **seconds, "assumed": list(speed.assumed)}
+    evidence = {"seconds": low, "at_most": high, **seconds, "assumed": list(speed.assumed)}
     limit = configuration.budget.minutes
-    if limit is not None and limit * 60 < total.low:
-        return warning("time", sentence, f"The budget ends it after {limit:g} minutes.", **evidence)
+    if limit is not None and limit * 60 < low:
+        return warning("time", sentence, f"The budget ends the run after {limit:g} minutes.", **evidence)
     return ok("time", sentence, **evidence)
 
 
 def stage_seconds(speed: Speed, configuration: TrainingConfiguration) -> dict[str, Range]:
+    """Seconds of each part of the run."""
     sft, grpo, recipe = configuration.sft, configuration.grpo, configuration.recipe
-    found: dict[str, Range] = {}
-    examinations = 1
+    seconds: dict[str, Range] = {}
+    evaluations = 1
     if recipe.has_sft:
-        examinations += 1 + (sft.steps // sft.examine_every if sft.examine_every else 0)
-        lessons = sft.scripted_episodes * speed.scripted
-        found |= {"lessons": Range(lessons, lessons), "imitation": speed.sft_step.times(sft.steps)}
+        evaluations += 1 + (sft.steps // sft.examine_every if sft.examine_every else 0)
+        scripted = sft.scripted_episodes * speed.scripted
+        seconds |= {"scripted episodes": Range(scripted, scripted), "SFT": speed.sft_step.times(sft.steps)}
     if recipe.has_grpo:
-        examinations += math.ceil(grpo.steps / configuration.heldout.every)
+        evaluations += math.ceil(grpo.steps / configuration.heldout.every)
         rollouts = grpo.steps * grpo.episodes_per_step
-        most = Range(rollouts, rollouts * (1 + grpo.replace_uniform))
-        found |= {
-            "playing": Range(most.low * speed.rollout.low, most.high * speed.rollout.high),
-            "learning": speed.grpo_step.times(grpo.steps),
+        most = rollouts * (1 + grpo.replace_uniform)
+        seconds |= {
+            "sampling": Range(rollouts * speed.rollout.low, most * speed.rollout.high),
+            "GRPO updates": speed.grpo_step.times(grpo.steps),
         }
-    return found | {"examinations": speed.examined.times(examinations * configuration.heldout.tasks)}
-
-
-def in_time_range(seconds: Range) -> str:
-    low, high = in_time(seconds.low), in_time(seconds.high)
-    return low if low == high else f"{low} to {high}"
+    return seconds | {"held-out evaluations": speed.examined.times(evaluations * configuration.heldout.tasks)}
 
 
 def in_time(seconds: float) -> str:
-    """For a person: `40 s`, `12 min`, `3.5 h`."""
+    """Seconds as text: `40 s`, `12 min`, `3.5 h`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

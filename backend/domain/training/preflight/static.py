@@ -1,4 +1,4 @@
-"""Checks that need no worker: arithmetic, certificate, workers, limits, memory, number of tasks."""
+"""Pre-flight checks that need no worker: certificate, workers, batch, tasks, context, learning rates, memory."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,97 +12,103 @@ from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.memory import Load, MemoryEstimate, ModelMeasures, estimate_memory, least_memory
 from backend.domain.training.mix import portions
 from backend.domain.training.model_shapes import BYTES_OF_FLOAT, SHAPES, parameters_from_scratch, parameters_in_name
-from backend.domain.training.preflight.findings import PreflightFinding, ok, problem, told_of, warning
-from backend.domain.training.preflight.rates import rate_findings
+from backend.domain.training.preflight.findings import PreflightFinding, of_environment, ok, problem, warning
 from backend.domain.vocabulary import CheckStatus
 
 SMALL_GROUP = 4
 FEW_HELDOUT = 50
 BYTES_OF_BASE = {AdapterKind.FULL: 4.0, AdapterKind.LORA: 2.0, AdapterKind.QLORA: 0.55}
-"""Of each weight as it is usually kept: in fp32 where all are trained, else as published or rounded to 4 bits."""
+"""Usual bytes per weight of the base: fp32 if all weights are trained, else as published or quantized to 4 bits."""
 CROWDED = 0.9
-"""Share of a worker's memory that the estimate may take before it is a warning; above all of it, a problem."""
+"""Share of a worker's memory above which the estimate is a warning. Above 1 it is a problem."""
+USUAL_RATES = {
+    ("sft", False): (1e-5, 5e-5),
+    ("sft", True): (1e-4, 5e-4),
+    ("grpo", False): (1e-6, 1e-5),
+    ("grpo", True): (1e-5, 1e-4),
+}
+"""Usual learning rates of pretrained models, lowest and highest, by stage and whether an adapter is trained (10 times
+higher). Around the defaults of TRL and its guide *LoRA Without Regret* (Schulman and Thinking Machines Lab 2025): 2e-5
+and 2e-4 for SFT, 1e-6 and 1e-5 for GRPO."""
+FAR_ABOVE = 3.0
+"""A learning rate above this many times the highest usual one is a warning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One of the environments that are about to be played."""
+    """One environment of the planned run."""
 
     manifest: Manifest
     certificate: CheckStatus | None
-    """None: nobody ran the checks."""
+    """None if its checks were never run."""
     weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is about to be started, and what is known without a worker."""
+    """A planned training run, as far as it is known without a worker."""
 
     configuration: TrainingConfiguration
     sites: Sequence[Site]
     """The run's own environment first, then those of its mix."""
     offers: Sequence[Offer]
-    """Workers that answer."""
+    """Online workers."""
     checkpoint_bytes: int | None = None
-    """Size of the checkpoint's weights, where the run starts from one."""
+    """Size of the weights of the checkpoint that the run starts from."""
     context: int | None = None
-    """What the checkpoint or the base reads, where that is known before it is loaded."""
+    """Context length of the checkpoint or base, if it is known before the model is loaded."""
     is_pretrained: bool = False
-    """It starts from weights that were trained elsewhere on much text."""
+    """The run starts from a model that was pretrained elsewhere."""
     missing: Sequence[str] = ()
-    """What is said of environments of the mix that are not there."""
+    """Messages about environments of the mix that do not exist."""
     store: str | None = None
-    """Id of this installation's artifact store; None where it is not known."""
-
-    @property
-    def reads(self) -> int | None:
-        """The context of the model that it starts from."""
-        model = self.configuration.model
-        return model.context if model.source == "scratch" else self.context
-
-    @property
-    def able(self) -> list[Offer]:
-        """Workers that can take the run up."""
-        return [offer for offer in self.training if offer.can.reads(self.store)]
+    """Id of this installation's artifact store, if it is known."""
 
     @property
     def training(self) -> list[Offer]:
-        """Workers that train with the chosen engine, wherever they store checkpoints."""
+        """Workers that train with the selected engine, whatever artifact store they use."""
         return [offer for offer in self.offers if offer.takes(self.configuration.engine)]
+
+    @property
+    def able(self) -> list[Offer]:
+        """Workers that can run it."""
+        return [offer for offer in self.training if offer.can.reads(self.store)]
+
+
+Portion = Callable[[int], int]
+"""The number of tasks, out of a total, that come from one environment."""
+SiteCheck = Callable[[TrainingConfiguration, Site, Portion], Iterator[PreflightFinding]]
 
 
 def checks_at_once(plan: Plan) -> list[PreflightFinding]:
-    """In the order in which a person would ask. Of a mix each environment is asked."""
-    found = [
+    """All findings that need no worker. In a mix, each environment is checked."""
+    configuration, model = plan.configuration, plan.configuration.model
+    context = model.context if model.source == "scratch" else plan.context
+    memory = memory_at_once(plan)
+    return [
         *(problem(_numbered("mix", number), sentence) for number, sentence in enumerate(plan.missing)),
         *_of_each(plan, _contradictions),
         *_of_each(plan, _certificate),
         *_workers(plan),
-        _batch(plan.configuration),
+        _batch(configuration),
         *_of_each(plan, _tasks),
         *_of_each(plan, _heldout),
-        *_of_each(plan, partial(_context, plan.reads)),
-        *(rate_findings(plan.configuration) if plan.is_pretrained else ()),
+        *_of_each(plan, partial(_context, context)),
+        *(_learning_rates(configuration) if plan.is_pretrained else ()),
+        *([memory] if memory else ()),
     ]
-    memory = memory_at_once(plan)
-    return found + ([memory] if memory else [])
 
 
-Portion = Callable[[int], int]
-"""How many of so many tasks are the environment's own."""
-Question = Callable[[TrainingConfiguration, Site, Portion], Iterator[PreflightFinding]]
-
-
-def _of_each(plan: Plan, ask: Question) -> Iterator[PreflightFinding]:
-    """Of a single environment as it is; in a mix each finding says of which, so that names stay apart."""
+def _of_each(plan: Plan, check: SiteCheck) -> Iterator[PreflightFinding]:
+    """The findings on each environment, with its name if there are several."""
     weights = [site.weight for site in plan.sites]
     for place, site in enumerate(plan.sites):
-        for finding in ask(plan.configuration, site, partial(_portion, weights, place)):
-            yield told_of(finding, site.manifest.name) if len(plan.sites) > 1 else finding
 
+        def portion(count: int, place: int = place) -> int:
+            return portions(weights, count)[place]
 
-def _portion(weights: Sequence[float], place: int, count: int) -> int:
-    return portions(weights, count)[place]
+        for finding in check(plan.configuration, site, portion):
+            yield of_environment(finding, site.manifest.name) if len(plan.sites) > 1 else finding
 
 
 def _numbered(name: str, number: int) -> str:
@@ -110,225 +116,231 @@ def _numbered(name: str, number: int) -> str:
 
 
 def _contradictions(configuration: TrainingConfiguration, site: Site, _: Portion) -> Iterator[PreflightFinding]:
-    """What cannot work with this environment; a run with it is refused."""
+    """Settings that cannot work with this environment. Such a run is refused."""
     offered = site.manifest.proctor
-    found = configuration.problems(scripts=list(offered.scripts), levels=offered.tasks.levels)
-    for number, sentence in enumerate(found):
-        yield problem(_numbered("environment", number), sentence)
+    problems = configuration.problems(scripts=list(offered.scripts), levels=offered.tasks.levels)
+    yield from (problem(_numbered("environment", number), text) for number, text in enumerate(problems))
 
 
 def _certificate(_: TrainingConfiguration, site: Site, __: Portion) -> Iterator[PreflightFinding]:
     match site.certificate:
         case CheckStatus.PASSED:
-            yield ok("certificate", "The environment's checks passed: its reward was shown to be sound.")
+            yield ok("certificate", "The environment passed its checks.")
         case CheckStatus.WARNED:
-            yield warning("certificate", "The environment's checks passed with warnings.", "Read its certificate.")
+            yield warning("certificate", "The environment passed its checks with warnings.", "Read its certificate.")
         case CheckStatus.FAILED:
-            yield problem("certificate", "The environment failed its checks.", "Repair it, or say why to train on it.")
+            advice = "Repair the environment, or give a reason to train on it."
+            yield problem("certificate", "The environment failed its checks.", advice)
         case _:
-            advice = "Run its checks, or say why to train without; they are then run beside the training."
-            yield warning("certificate", "Nobody ran the environment's checks.", advice)
+            advice = "Run its checks, or give a reason to train without them. They then run alongside the training."
+            yield warning("certificate", "The checks of the environment were never run.", advice)
 
 
 def _workers(plan: Plan) -> Iterator[PreflightFinding]:
-    yield from impossible(plan.configuration, plan.offers)
-    yield from _processes(plan.configuration, plan.able)
+    configuration = plan.configuration
+    yield from impossible(configuration, plan.offers)
+    count = configuration.hardware.processes
+    if count > 1 and plan.able and not _most_gpus(configuration, plan.able):
+        advice = "Several processes are for several GPUs. On a CPU they share its cores; use them only for testing."
+        yield warning("processes", f"{count} processes will train on a CPU.", advice)
+    names = ", ".join(offer.name for offer in (plan.able or plan.training)[:3])
     if plan.able:
-        names = ", ".join(offer.name for offer in plan.able[:3])
-        yield ok("worker", f"{len(plan.able)} worker{'' if len(plan.able) == 1 else 's'} can take it up: {names}.")
+        number = "1 worker" if len(plan.able) == 1 else f"{len(plan.able)} workers"
+        yield ok("worker", f"{number} can run it: {names}.")
     elif plan.training:
-        names = ", ".join(offer.name for offer in plan.training[:3])
         yield problem(
             "worker",
-            f"No worker that can read this installation's artifacts is online: {names} store them elsewhere. The run"
-            " waits until one is.",
-            "Give all machines the same PROCTOR_ARTIFACTS_URL, or the same folder, and restart their workers.",
+            f"No online worker can read the artifacts of this installation: {names} store them elsewhere. The run waits"
+            " for one.",
+            "Set the same PROCTOR_ARTIFACTS_URL, or the same folder, on all machines, and restart their workers.",
         )
     else:
         advice = "Start one: `proctor up` starts a worker for the queue gpu; with docker compose it is worker-gpu."
-        yield warning("worker", "No worker that trains answers now: the run waits until one does.", advice)
+        yield warning("worker", "No worker for training is online. The run waits for one.", advice)
 
 
 def impossible(configuration: TrainingConfiguration, offers: Sequence[Offer]) -> list[PreflightFinding]:
-    """Choices that no worker can carry out."""
-    chosen = configuration.resolved()
-    return [*_too_many_processes(configuration, offers)] + [
-        problem("choice", f"{field} {value} {reason}.", "Choose another one, or start such a worker.", field=field)
-        for (field, value), reason in not_offered(offers).items()
-        if _at(chosen, field) == value
-    ]
-
-
-def _too_many_processes(configuration: TrainingConfiguration, offers: Sequence[Offer]) -> Iterator[PreflightFinding]:
-    """Each wants a GPU of its own, where there are GPUs."""
+    """Settings that no worker supports."""
+    resolved, findings = configuration.resolved(), []
     count, most = configuration.hardware.processes, _most_gpus(configuration, offers)
     if most and count > most:
-        has = f"{most} GPU{'' if most == 1 else 's'}"
-        sentence = f"{count} processes want a GPU each; the largest worker has {has}."
-        yield problem("processes", sentence, f"Set hardware.processes to {most} or less.", field="hardware.processes")
-
-
-def _processes(configuration: TrainingConfiguration, offers: Sequence[Offer]) -> Iterator[PreflightFinding]:
-    """Several on a CPU share its cores."""
-    count = configuration.hardware.processes
-    if count > 1 and offers and not _most_gpus(configuration, offers):
-        advice = "Several processes are for several GPUs; on a CPU they share its cores and only serve to try this out."
-        yield warning("processes", f"{count} processes will train on a CPU.", advice)
+        gpus = "1 GPU" if most == 1 else f"{most} GPUs"
+        sentence = f"{count} processes need a GPU each; the largest worker has {gpus}."
+        advice = f"Set hardware.processes to {most} or less."
+        findings.append(problem("processes", sentence, advice, field="hardware.processes"))
+    for (field, value), reason in not_offered(offers).items():
+        block: object = resolved
+        for name in field.split("."):
+            block = block.get(name) if isinstance(block, dict) else None
+        if block == value:
+            advice = "Choose another value, or start such a worker."
+            findings.append(problem("choice", f"{field} {value} {reason}.", advice, field=field))
+    return findings
 
 
 def _most_gpus(configuration: TrainingConfiguration, offers: Sequence[Offer]) -> int:
-    """Of one worker that can take the run up; 0 where the CPU trains."""
+    """The largest number of GPUs of a worker that can train; 0 if the CPU trains."""
     if configuration.hardware.device == "cpu":
         return 0
     return max((offer.can.gpu_count for offer in offers if offer.takes(configuration.engine)), default=0)
-
-
-def _at(chosen: object, field: str) -> object:
-    for name in field.split("."):
-        chosen = chosen.get(name) if isinstance(chosen, dict) else None
-    return chosen
 
 
 def _batch(configuration: TrainingConfiguration) -> PreflightFinding:
     words = batch_in_words(configuration)
     sentence = words[0].upper() + words[1:] + "."
     if configuration.recipe.has_grpo and configuration.grpo.group_size < SMALL_GROUP:
-        advice = f"In groups under {SMALL_GROUP} all episodes often earn the same and teach nothing."
+        advice = f"In groups of fewer than {SMALL_GROUP}, all rewards are often equal, so there is nothing to learn."
         return warning("batch", sentence, advice)
     return ok("batch", sentence)
 
 
-def _tasks(configuration: TrainingConfiguration, site: Site, portion: Portion) -> Iterator[PreflightFinding]:
-    there, asked = site.manifest.proctor.tasks.train, portion(tasks_asked(configuration))
-    if asked > there:
-        advice = "Repeated tasks may be learned by heart: watch the gap between training and held-out reward."
-        sentence = f"{asked:,} training tasks are asked for and the environment has {there:,}: each comes about"
-        yield warning("tasks", f"{sentence} {asked / there:.1f} times.", advice, asked=asked, there=there)
-    else:
-        yield ok("tasks", f"{asked:,} of the environment's {there:,} training tasks.", asked=asked, there=there)
-
-
-def tasks_asked(configuration: TrainingConfiguration) -> int:
-    """Training tasks of all stages, each counted once where there are enough."""
-    asked = configuration.sft.scripted_episodes if configuration.recipe.has_sft else 0
+def tasks_needed(configuration: TrainingConfiguration) -> int:
+    """Number of training tasks over all stages, if none is repeated."""
+    tasks = configuration.sft.scripted_episodes if configuration.recipe.has_sft else 0
     grpo = configuration.grpo
-    return asked + (grpo.steps * grpo.tasks_per_step if configuration.recipe.has_grpo else 0)
+    return tasks + (grpo.steps * grpo.tasks_per_step if configuration.recipe.has_grpo else 0)
+
+
+def _tasks(configuration: TrainingConfiguration, site: Site, portion: Portion) -> Iterator[PreflightFinding]:
+    there, needed = site.manifest.proctor.tasks.train, portion(tasks_needed(configuration))
+    if needed <= there:
+        yield ok("tasks", f"{needed:,} of the environment's {there:,} training tasks.", asked=needed, there=there)
+        return
+    sentence = (
+        f"The run needs {needed:,} training tasks and the environment has {there:,}: each is repeated about"
+        f" {needed / there:.1f} times."
+    )
+    advice = "Repeated tasks may be memorized. Watch the gap between training reward and held-out reward."
+    yield warning("tasks", sentence, advice, asked=needed, there=there)
 
 
 def _heldout(configuration: TrainingConfiguration, site: Site, portion: Portion) -> Iterator[PreflightFinding]:
-    asked, there = portion(configuration.heldout.tasks), site.manifest.proctor.tasks.heldout
-    if asked > there:
-        advice = f"Set heldout.tasks to {configuration.heldout.tasks * there // asked:,} or less."
-        yield problem("heldout", f"{asked:,} held-out tasks are asked for; the environment has {there:,}.", advice)
+    needed, there = portion(configuration.heldout.tasks), site.manifest.proctor.tasks.heldout
+    if needed > there:
+        advice = f"Set heldout.tasks to {configuration.heldout.tasks * there // needed:,} or less."
+        sentence = f"The run needs {needed:,} held-out tasks and the environment has {there:,}."
+        yield problem("heldout", sentence, advice)
         return
-    blur = 1.96 * (0.25 / asked) ** 0.5
-    sentence = (
-        f"Each examination plays {asked:,} held-out tasks: a share of successes is known to ±{blur:.0%} or better."
-    )
-    if asked < FEW_HELDOUT:
-        yield warning("heldout", sentence, "More tasks tell the best checkpoint apart from a lucky one.")
+    error = 1.96 * (0.25 / needed) ** 0.5
+    sentence = f"Held-out evaluations use {needed:,} tasks: the success rate is accurate to ±{error:.0%} or better."
+    if needed < FEW_HELDOUT:
+        yield warning("heldout", sentence, "More tasks distinguish the best checkpoint from a lucky one.")
     else:
         yield ok("heldout", sentence)
 
 
 def _context(context: int | None, _: TrainingConfiguration, site: Site, __: Portion) -> Iterator[PreflightFinding]:
-    """Against the limits that the manifest declares. What episodes really need is measured by a worker."""
+    """The context length against the limits in the manifest. A worker measures the actual lengths."""
     if context is None:
         return
     episode = site.manifest.proctor.episode
     most = episode.max_turns * episode.max_tokens_per_turn
     sentence = (
-        f"The model reads {context:,} tokens; replies alone may have {episode.max_turns} turns ×"
+        f"The context length is {context:,} tokens; replies alone may take {episode.max_turns} turns ×"
         f" {episode.max_tokens_per_turn:,} tokens = {most:,}."
     )
     if episode.max_tokens_per_turn >= context:
-        advice = (
-            "A single reply may fill the context, and the episode then ends. A look by a worker tells what is needed."
-        )
+        advice = "A single reply may fill the context, which ends the episode. A worker measures the actual lengths."
         yield warning("context", sentence, advice, context=context, most=most)
     else:
         yield ok("context", sentence, context=context, most=most)
 
 
+def _learning_rates(configuration: TrainingConfiguration) -> Iterator[PreflightFinding]:
+    """The learning rates of a pretrained model against usual ones. Rates for models from scratch would ruin it."""
+    is_adapter, recipe = configuration.adapter.kind is not AdapterKind.FULL, configuration.recipe
+    what = "an adapter of a pretrained model" if is_adapter else "all weights of a pretrained model"
+    rates = [("sft", configuration.sft.learning_rate)] if recipe.has_sft else []
+    rates += [("grpo", configuration.grpo.learning_rate)] if recipe.has_grpo else []
+    for stage, rate in rates:
+        (low, high), name = USUAL_RATES[stage, is_adapter], f"{stage}.learning_rate"
+        sentence = f"{name} is {_scientific(rate)}; {_scientific(low)} to {_scientific(high)} is usual for {what}."
+        if rate > FAR_ABOVE * high:
+            advice = f"Set {name} to about {_scientific(low)}. A rate this high unlearns what the model knows."
+            yield warning(f"{stage}_rate", sentence, advice, rate=rate, usual=high)
+        else:
+            yield ok(f"{stage}_rate", sentence, rate=rate, usual=high)
+
+
+def _scientific(rate: float) -> str:
+    """Write 0.0005 as `5e-4`."""
+    digits, _, exponent = f"{rate:.2e}".partition("e")
+    return f"{float(digits):g}e{int(exponent)}"
+
+
 def memory_at_once(plan: Plan) -> PreflightFinding | None:
-    """None where the model's size is not known before it is loaded."""
-    estimate = _estimate(plan)
-    if estimate is None:
-        return None
+    """The memory estimate, or None if the size of the model is unknown before it is loaded."""
+    configuration, model = plan.configuration, plan.configuration.model
     memory_mb = max((offer.can.model_memory_mb for offer in plan.able), default=0)
-    if plan.configuration.model.source != "scratch":
-        return memory_finding(estimate, memory_mb, is_least=True)
-    episodes = f"that fill the context of {plan.configuration.model.context:,} tokens"
-    return memory_finding(estimate, memory_mb, episodes=episodes)
-
-
-def _estimate(plan: Plan) -> MemoryEstimate | None:
-    configuration = plan.configuration
-    model = configuration.model
-    match model.source:
-        case "scratch":
-            return estimate_memory(scratch_measures(configuration), load_of(configuration, tokens=model.context))
-        case "checkpoint":
-            count = plan.checkpoint_bytes // BYTES_OF_FLOAT if plan.checkpoint_bytes else None
-        case _:
-            count = parameters_in_name(model.base)
+    if model.source == "scratch":
+        estimate = estimate_memory(scratch_measures(configuration), load_of(configuration, tokens=model.context))
+        episodes = f"that fill the context of {model.context:,} tokens"
+        return memory_finding(estimate, memory_mb, episodes=episodes)
+    if model.source == "checkpoint":
+        count = plan.checkpoint_bytes // BYTES_OF_FLOAT if plan.checkpoint_bytes else None
+    else:
+        count = parameters_in_name(model.base)
     if not count:
         return None
     weight_bytes = BYTES_OF_BASE[configuration.adapter.kind]
     trained = count if configuration.adapter.kind is AdapterKind.FULL else 0
-    return least_memory(count, trained=trained, has_reference=needs_reference(configuration), weight_bytes=weight_bytes)
+    has_reference = needs_reference(configuration)
+    estimate = least_memory(count, trained=trained, has_reference=has_reference, weight_bytes=weight_bytes)
+    return memory_finding(estimate, memory_mb, is_least=True)
 
 
 def scratch_measures(configuration: TrainingConfiguration) -> ModelMeasures:
+    """The measures of the model that this configuration creates."""
     model, shape = configuration.model, SHAPES[configuration.model.size]
     count = parameters_from_scratch(model.architecture, shape, vocabulary=model.vocabulary, context=model.context)
     return ModelMeasures(count, shape.layers, shape.width, shape.heads, shape.width, model.vocabulary)
 
 
 def load_of(configuration: TrainingConfiguration, *, tokens: int, trained: int | None = None) -> Load:
-    """`trained`: weights that are trained, where they are not all of a from-scratch model's."""
+    """The load of this configuration. `trained`: number of trained weights; default: all of a model from scratch."""
     grpo, has_grpo = configuration.grpo, configuration.recipe.has_grpo
-    processes = configuration.hardware.processes
-    rows = grpo.episodes_per_step // (grpo.micro_batches * processes) if has_grpo else configuration.sft.batch
-    sampled = min(configuration.concurrency, grpo.episodes_per_step if has_grpo else configuration.heldout.tasks)
-    if trained is None:
-        trained = scratch_measures(configuration).parameters
-    is_recomputed = configuration.hardware.gradient_checkpointing
-    return Load(trained, needs_reference(configuration), rows, tokens, sampled, is_recomputed)
+    parts = grpo.micro_batches * configuration.hardware.processes
+    return Load(
+        trained=scratch_measures(configuration).parameters if trained is None else trained,
+        has_reference=needs_reference(configuration),
+        rows=grpo.episodes_per_step // parts if has_grpo else configuration.sft.batch,
+        tokens=tokens,
+        sampled_rows=min(
+            configuration.concurrency, grpo.episodes_per_step if has_grpo else configuration.heldout.tasks
+        ),
+        is_recomputed=configuration.hardware.gradient_checkpointing,
+    )
 
 
 def needs_reference(configuration: TrainingConfiguration) -> bool:
-    """A second copy of the weights; an adapter is switched off instead."""
-    is_whole = configuration.adapter.kind is AdapterKind.FULL
-    return configuration.recipe.has_grpo and configuration.grpo.beta > 0 and is_whole
+    """Whether a second copy of the weights is needed. With an adapter, the base is the reference."""
+    is_full = configuration.adapter.kind is AdapterKind.FULL
+    return configuration.recipe.has_grpo and configuration.grpo.beta > 0 and is_full
 
 
 def memory_finding(
     estimate: MemoryEstimate, memory_mb: int, *, episodes: str = "", is_least: bool = False
 ) -> PreflightFinding:
-    """The estimate held against a worker's memory, where one is known. `episodes`: those that it holds for."""
+    """Compare the estimate with the memory of a worker; 0 if it is unknown. `episodes`: those it is valid for."""
     parts = ", ".join(f"{name} {in_mb(size)}" for name, size in estimate.parts().items() if size)
-    about = "at least" if is_least else "about"
-    it = f"With episodes {episodes} it" if episodes else "It"
-    sentence = f"{it} needs {about} {in_mb(estimate.total)}: {parts}."
+    run = f"With episodes {episodes}, the run" if episodes else "The run"
+    sentence = f"{run} needs {'at least' if is_least else 'about'} {in_mb(estimate.total)}: {parts}."
     evidence = {"bytes": estimate.total, **estimate.parts()}
     if not memory_mb:
         return ok("memory", sentence, **evidence)
+    sentence = f"{sentence} The largest worker has {in_mb(memory_mb * 2**20)}."
     share = estimate.total / 2**20 / memory_mb
-    against = f"{sentence} The largest worker has {in_mb(memory_mb * 2**20)}."
+    if share <= CROWDED:
+        return ok("memory", sentence, **evidence)
     advice = (
-        "Compute the gradient in more parts (grpo.micro_batches), keep less (hardware.gradient_checkpointing), play"
-        " fewer at a time (concurrency), or train a smaller model or an adapter."
+        "Use more micro-batches (grpo.micro_batches), gradient checkpointing (hardware.gradient_checkpointing), fewer"
+        " concurrent episodes (concurrency), a smaller model or an adapter."
     )
-    if share > 1:
-        return problem("memory", against, advice, **evidence)
-    if share > CROWDED:
-        return warning("memory", against, advice, **evidence)
-    return ok("memory", against, **evidence)
+    return (problem if share > 1 else warning)("memory", sentence, advice, **evidence)
 
 
 def in_mb(size: float) -> str:
-    """Bytes for a person."""
+    """Bytes as text: `512 MB`, `1.5 GB`."""
     megabytes = size / 2**20
     if megabytes >= 1024:
         return f"{megabytes / 1024:,.1f} GB"
