@@ -23,8 +23,9 @@ from tests.envhost_fixture import HostProcess, package_files
 from tests.factories import make_package_version, make_policy, make_queued_evaluation
 from tests.runs.recording.conftest import make_failed, make_rollout, run_of
 from workers.policies.scripted import ScriptedPolicy
+from workers.storage.policies import PolicyIsGone
 from workers.storage.recorder import RunRecorder
-from workers.tasks.evaluations import PolicyIsGone, evaluate, run
+from workers.tasks.evaluations import evaluate, run
 from workers.tasks.registry import JobContext
 
 GOLD = ScriptedPolicy("constant", "3")

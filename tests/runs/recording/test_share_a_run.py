@@ -154,7 +154,7 @@ def test_a_group_that_is_played_in_part_is_known_with_its_whole_size(plan_shared
     RunRecorder(run_id).store([make_rollout(1, 0)])
     manifest = read_manifest(package_files(**SLOW)["openenv.yaml"])
     share = WorkClaim(run_id, EvaluationPlan(tasks=3, group_size=2), manifest, None)
-    found = [(plan.ordinal, plan.members, plan.size) for plan in share._missing(range(3))]
+    found = [(plan.ordinal, plan.members, plan.size) for plan in share._missing_groups(range(3))]
     assert found == [(0, (0, 1), 2), (1, (1,), 2), (2, (0, 1), 2)]
 
 
