@@ -1,7 +1,8 @@
-"""The web application: plumbing, then every feature's pages and JSON. Refuses to start with an unguarded route."""
+"""The web application: middleware, pages and operations of every slice. Refuses to start with an unguarded route."""
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from sqlalchemy import event, text
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
+from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp
 
 from backend.checkpoints import operations as checkpoints_operations
@@ -40,7 +42,6 @@ from backend.operations.mcp_route import add_mcp
 from backend.operations.routes import form_router, json_router
 from backend.overview import operations as overview_operations
 from backend.overview import pages as overview_pages
-from backend.overview import worker_pages
 from backend.policies import operations as policies_operations
 from backend.policies import pages as policies_pages
 from backend.results import compare_pages, leaderboard_pages
@@ -71,18 +72,16 @@ from backend.training import pages as training_pages
 from backend.web import docs_site, error_pages, routing
 from backend.web.api_description import describe
 from backend.web.dependencies import Viewer
-from backend.web.headers import Guard
-from backend.web.liveness import Liveness
-from backend.web.revocation import Revocation
-from backend.web.static import STATIC_FOLDER, Static
-from backend.web.templating import product_version
+from backend.web.middleware import Guard, Revocation
+from backend.web.templating import STATIC_FOLDER, Static, product_version
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
-"""Routes that take packages or files say their own limit. JSON is parsed before anybody is known to be signed in."""
+"""Routes that accept packages or files declare their own limit. JSON is parsed before the sign-in is checked."""
+THREADS_STUCK_SECONDS = 60.0
+"""Six times the limit of a page's statements: threads that take turns are merely busy."""
 PAGES = (
     exchange_pages,
     overview_pages,
-    worker_pages,
     review_pages,
     graders_pages,
     detectors_pages,
@@ -114,21 +113,21 @@ PAGES = (
     regrading_history_pages,
     docs_site,
 )
-"""Modules with the pages of a feature; those of imports and exports come before `/runs/{run_id}`."""
+"""Modules with pages. Those of imports and exports come before `/runs/{run_id}`."""
 JSON = (
     onset_operations,
     effort_operations,
-    notifications_operations,
     results_operations,
-    overview_operations,
     checkpoints_operations,
     exchange_operations,
     regrading_operations,
     regrading_draft_operations,
     regrading_history_operations,
 )
-"""Modules with its JSON under `/api/v1`."""
+"""Modules with hand-written JSON routes under `/api/v1`."""
 OPERATIONS = (
+    notifications_operations,
+    overview_operations,
     checkpoints_operations,
     detectors_operations,
     review_operations,
@@ -148,14 +147,14 @@ Transaction = Callable[[], AbstractContextManager[Session]]
 
 
 class Application(FastAPI):
-    """FastAPI, whose own refusals have the form of ours."""
+    """FastAPI with our refusal of too large bodies."""
 
     def build_middleware_stack(self) -> ASGIApp:
-        return error_pages.OneForm(super().build_middleware_stack())
+        return error_pages.OwnTooLarge(super().build_middleware_stack())
 
 
 def create_app(transaction: Transaction = transaction) -> FastAPI:
-    """`transaction` opens one request's transaction; tests give their own."""
+    """Build the app. `transaction` opens one request's transaction; tests pass their own."""
     app = Application(
         title="Proctor",
         version=product_version(),
@@ -170,14 +169,7 @@ def create_app(transaction: Transaction = transaction) -> FastAPI:
     error_pages.install(app)
     app.add_middleware(Guard)
     app.add_middleware(Revocation)
-    _mount(app)
-    routing.refuse_unguarded(app)
-    return app
-
-
-def _mount(app: FastAPI) -> None:
     app.mount("/static", Static(directory=STATIC_FOLDER), name="static")
-
     for module in PAGES:
         app.include_router(module.router, include_in_schema=False)
     for module in JSON:
@@ -188,12 +180,12 @@ def _mount(app: FastAPI) -> None:
 
     @app.get("/api/v1/openapi.json", include_in_schema=False)
     def openapi(actor: Viewer) -> dict[str, Any]:
-        """The description of the JSON API."""
+        """Return the description of the JSON API."""
         return describe(app)
 
     @app.get("/healthz", include_in_schema=False)
     def healthz() -> dict[str, str]:
-        """Is the web up and does it reach the database?"""
+        """Check that the web is up and reaches the database."""
         with app.state.transaction() as session:
             session.execute(text("SELECT 1"))
         return {"status": "ok"}
@@ -203,14 +195,35 @@ def _mount(app: FastAPI) -> None:
 
     @app.get("/livez", include_in_schema=False)
     async def livez() -> JSONResponse:
-        """Does the process still work? The supervisor restarts one that does not; 503 when its threads are stuck."""
+        """Check that the process responds. The supervisor restarts one that does not; 503 if its threads are stuck."""
         if await liveness.is_alive():
             return JSONResponse({"status": "ok"})
         return JSONResponse({"status": "stuck"}, status_code=503)
 
+    routing.refuse_unguarded(app)
+    return app
+
+
+class Liveness:
+    """Whether the event loop responds and worker threads are free.
+
+    Needs no database, so that an unreachable database does not look like a web process that hangs.
+    """
+
+    def __init__(self) -> None:
+        self._probe: asyncio.Task[None] | None = None
+        self._waiting_since = 0.0
+
+    async def is_alive(self) -> bool:
+        """Return at once. False if a no-op has waited too long for a thread; no answer at all means a stuck loop."""
+        now = time.monotonic()
+        if self._probe is None or self._probe.done():
+            self._probe, self._waiting_since = asyncio.create_task(run_in_threadpool(lambda: None)), now
+        return now - self._waiting_since < THREADS_STUCK_SECONDS
+
 
 def _limit_statements(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
-    """No page may keep the database busy for long; jobs, which have no such limit, use engines of their own."""
+    """Limit statements of pages. Jobs have no such limit and run in other processes."""
     connection.cursor().execute(f"SET statement_timeout = {WEB_STATEMENT_TIMEOUT_MS}")
     connection.commit()
 

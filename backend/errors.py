@@ -1,4 +1,4 @@
-"""What a person is told. Raised in services, rendered once in `web/error_pages.py` as a page, a block or JSON."""
+"""Errors with a message for people. Raised in services, rendered once in `web/error_pages.py`."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ class AppError(Exception):
 
     status = 500
     keeps_changes = False
-    """Whether the request's transaction is committed although it was refused: a counted attempt, an audit event."""
+    """Whether the refused request's transaction is committed: a counted attempt, an audit event."""
 
     def __init__(self, message: str = "") -> None:
         self.message = message or (self.__doc__ or "").strip()
@@ -34,20 +34,20 @@ class NotAllowed(AppError):
 
 
 class Conflict(AppError):
-    """Somebody changed this in the meantime."""
+    """Someone changed this in the meantime."""
 
     status = 409
 
 
 class InvalidInput(AppError):
-    """Some fields need another look."""
+    """Some fields are invalid."""
 
     status = 422
 
     def __init__(self, message: str = "", fields: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
         self.fields = dict(fields or {})
-        """What is wrong, by field name."""
+        """Error messages by field."""
 
 
 class TooManyRequests(AppError):
@@ -59,4 +59,3 @@ class TooManyRequests(AppError):
     def __init__(self, message: str = "", retry_after_seconds: int = 60) -> None:
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
-        """Sent as `Retry-After`."""

@@ -1,4 +1,4 @@
-"""The settings of one installation, read once from the environment and `.env`. Product limits are not settings."""
+"""Settings of an installation, read once from the environment and `.env`. Product limits are not settings."""
 
 import secrets
 from functools import lru_cache
@@ -19,62 +19,62 @@ LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class Settings(BaseSettings):
-    """Prefix `PROCTOR_`, but for the conventional `DATABASE_URL` and `REDIS_URL`."""
+    """Environment variables with the prefix `PROCTOR_`, and the conventional `DATABASE_URL` and `REDIS_URL`."""
 
     model_config = SettingsConfigDict(
         env_prefix="PROCTOR_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
     )
 
-    # where things are
+    # files
     stage: Literal["development", "test", "production"] = "development"
     data: Path = PROJECT_ROOT / "data"
     artifacts_url: str = ""
-    """An fsspec URL; empty: `artifacts/` in the data folder."""
+    """An fsspec URL. Default: `artifacts/` in the data folder."""
     runtime_python: Path = PROJECT_ROOT / ".runtime" / "bin" / "python"
-    """The interpreter of the shared environment runtime, which has `openenv`."""
+    """Interpreter of the shared environment runtime, which has `openenv`."""
 
     # servers
     database_url: str = Field(default="", validation_alias=AliasChoices("DATABASE_URL", "PROCTOR_DATABASE_URL"))
     redis_url: str = Field(default="", validation_alias=AliasChoices("REDIS_URL", "PROCTOR_REDIS_URL"))
     envhost_url: str = ""
-    """`unix:/path` or `http://host:port`; empty: the socket in the data folder."""
+    """`unix:/path` or `http://host:port`. Default: the socket in the data folder."""
     envhost_token: SecretStr = SecretStr("")
-    """Asked of workers that reach the env host over the network."""
+    """Required from workers that reach the env host over the network."""
 
     # the web
     public_url: str = "http://127.0.0.1:8000"
     secret_key: SecretStr = SecretStr(_DEVELOPMENT_KEY)
-    """Encrypts stored secrets. `proctor up` makes one of its own in the data folder."""
+    """Encrypts stored secrets. `proctor up` creates one in the data folder."""
     secure_cookies: bool | None = None
-    """Send cookies over HTTPS only, and HSTS. Default: if `public_url` is an https address."""
+    """Send cookies only over HTTPS, and HSTS. Default: whether `public_url` is an https address."""
     trusted_proxies: str = "127.0.0.1"
     """Addresses and networks, separated by commas, whose X-Forwarded-For and X-Forwarded-Proto headers count."""
     allow_private_endpoints: bool | None = None
-    """May users' addresses (endpoints, webhooks, mail servers, repositories, remote environments) be on this machine or
-    in private networks? Default: no in production, else yes."""
+    """Whether users' addresses (endpoints, webhooks, mail servers, repositories, remote environments) may be on this
+    machine or in private networks. Default: not in production."""
     allowed_private_hosts: str = ""
-    """Private addresses that are always allowed: hosts, host:port, IP addresses or networks, separated by commas."""
+    """Private addresses that are always allowed: comma-separated hosts, host:port, IP addresses or networks."""
 
     # workers
     allow_unsandboxed: bool = False
     """Run foreign environment code without a sandbox."""
     launcher: Literal["", "jail", "docker", "remote", "process"] = ""
-    """How the env host runs foreign code; empty: the best that this machine offers."""
+    """How the env host runs foreign code. Default: the safest launcher that this machine supports."""
     docker_runtime: str = ""
-    """Of the docker launcher, e.g. `runsc`; empty: the engine's own."""
+    """Runtime of the docker launcher, such as `runsc`. Default: the engine's."""
     allow_network: str = ""
-    """Empty: what administrators grant. `none`: nobody. Content hashes, separated by commas: these need no grant."""
+    """Comma-separated content hashes that need no grant, or `none` to refuse all. Default: administrators' grants."""
     environments_gb: float = Field(default=20.0, gt=0)
-    """What packages' own virtual environments may take of the env host's disk; the least wanted go first."""
+    """Disk limit of packages' virtual environments on the env host. The least used are deleted first."""
     worker_name: str = ""
     gguf_converter: Path | None = None
-    """llama.cpp's `convert_hf_to_gguf.py`; empty: the one beside this interpreter or on the path."""
+    """llama.cpp's `convert_hf_to_gguf.py`. Default: next to this interpreter or on the path."""
 
     # command line
     url: str = ""
-    """The server that `proctor` talks to; empty: `public_url`."""
+    """Server that `proctor` talks to. Default: `public_url`."""
     token: SecretStr = SecretStr("")
-    """The API token of the command line; empty: the one that `proctor up` left in the data folder."""
+    """API token of the command line. Default: the token that `proctor up` left in the data folder."""
 
     @field_validator("allowed_private_hosts")
     @classmethod

@@ -38,8 +38,7 @@ from backend.environments.tables import EnvironmentVersion
 from backend.settings import get_settings
 from benchmarks.harness import Measure, Options, create_run, import_built_in, installation
 from workers.detectors.scanner import RunScanner
-from workers.environments.client import EnvHost
-from workers.environments.sessions import EnvServer
+from workers.environments.client import EnvHost, EnvServer
 from workers.policies.base import EpisodeStart, Player, Policy, Reply, TokenTrace, Turn
 from workers.rollouts.engine import GroupPlan, play_groups
 from workers.storage.recorder import RunRecorder

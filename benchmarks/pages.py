@@ -49,7 +49,7 @@ from backend.rollouts.tables import Task
 from backend.runs import queries
 from backend.runs.schemas import RolloutFilter
 from backend.runs.tables import Run
-from backend.web.cursors import make_cursor
+from backend.web.paging import make_cursor
 from benchmarks.harness import Measure, Options, create_run, installation, percentile, sign_in, tree_cpu_seconds, web
 from workers.storage.text_index import index_texts
 

@@ -8,6 +8,6 @@ run = client.wait(run)
 frame = client.rollouts.table(run.id).to_pandas()
 """
 
-from proctor.client import Client, ProctorError
+from proctor.client import Client, Json, ProctorError
 
-__all__ = ["Client", "ProctorError"]
+__all__ = ["Client", "Json", "ProctorError"]

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
         ClusterReviewed,
         ConfigurationFile,
         ConnectionTestResponse,
+        DeliveryResponse,
         DemonstrationResponse,
+        DestinationResponse,
         DetectorDetail,
         DetectorResponse,
         DetectorScan,
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
         Member,
         NetworkResponse,
         NewToken,
+        NoticeResponse,
         PlayResponse,
         PolicyResponse,
         PreflightResponse,
@@ -84,6 +87,7 @@ if TYPE_CHECKING:
         TrainingSetting,
         TrialResponse,
         TryResponse,
+        UnreadResponse,
         UploadPlan,
         ValidationResponse,
         VerdictResponse,
@@ -91,6 +95,7 @@ if TYPE_CHECKING:
         VersionResponse,
         View,
         WholeRolloutResponse,
+        WorkersResponse,
     )
 
 
@@ -148,7 +153,7 @@ class CheckpointsOperations(Namespace):
     ) -> PruneResult:
         """Delete weights. Rows, results and rollouts stay. Weights that are in use are never deleted.
 
-        - `checkpoint_ids`: Checkpoints to prune, including those that only the rule keeps.
+        - `checkpoint_ids`: Checkpoints to prune, even if the retention rule keeps them.
         - `run_id`: Only checkpoints of this run. Default: of all runs.
         - `keep_last`: Number of latest GRPO checkpoints to keep. Default: the rule of each run.
         - `keep_every`: Also keep the GRPO checkpoint of every Nth step. 0: none.
@@ -1616,7 +1621,7 @@ class MembersOperations(Namespace):
         """Invite a person by email address. The link in the answer works once.
 
         - `name`: Display name. The member can change it.
-        - `role`: What the member may do."""
+        - `role`: Role of the member."""
         return self._call("InvitedMember", "POST", "/members", "body", email=email, name=name, role=role)
 
     def update(
@@ -1642,6 +1647,303 @@ class MembersOperations(Namespace):
             "DELETE",
             f"/members/{segment(member)}/access",
             "query",
+        )
+
+
+class NotificationsOperations(Namespace):
+    def list_notices(self, *, unread: bool | None = None, limit: int | None = None) -> Iterator[NoticeResponse]:
+        """List notices, newest first.
+
+        - `unread`: Only notices that you have not read."""
+        return self._list("NoticeResponse", "/notices", limit, unread=unread)
+
+    def mark_read(self, *, notice: UUID | str | None = None) -> UnreadResponse:
+        """Mark a notice, or all notices, as read by you.
+
+        - `notice`: Id of a notice. Default: all notices."""
+        return self._call("UnreadResponse", "POST", "/notices/read", "body", notice=notice)
+
+    def read_notice(self, notice: str | UUID) -> NoticeResponse:
+        """Mark a notice as read by you and return it.
+
+        - `notice`: Id of a notice."""
+        return self._call(
+            "NoticeResponse",
+            "POST",
+            f"/notices/{segment(notice)}/read",
+            "query",
+        )
+
+    def list_deliveries(
+        self, *, destination: UUID | str | None = None, limit: int | None = None
+    ) -> Iterator[DeliveryResponse]:
+        """List deliveries, newest first.
+
+        - `destination`: Id of a destination. Default: all destinations."""
+        return self._list("DeliveryResponse", "/notifications/deliveries", limit, destination=destination)
+
+    def get_delivery(self, delivery: str | UUID) -> DeliveryResponse:
+        """Show a delivery.
+
+        - `delivery`: Id of a delivery."""
+        return self._call(
+            "DeliveryResponse",
+            "GET",
+            f"/notifications/deliveries/{segment(delivery)}",
+            "query",
+        )
+
+    def resend_delivery(self, delivery: str | UUID) -> DeliveryResponse:
+        """Send a delivery again. The command exits with 1 if the first attempt fails.
+
+        - `delivery`: Id of a delivery."""
+        return self._call(
+            "DeliveryResponse",
+            "POST",
+            f"/notifications/deliveries/{segment(delivery)}/again",
+            "query",
+            "/notifications/deliveries/{id}",
+        )
+
+    def list_destinations(self, *, limit: int | None = None) -> Iterator[DestinationResponse]:
+        """List the destinations of notices by name."""
+        return self._list(
+            "DestinationResponse",
+            "/notifications/destinations",
+            limit,
+        )
+
+    def add_destination(
+        self,
+        *,
+        name: str,
+        kind: Literal["webhook", "email"],
+        kinds: Sequence[
+            Literal[
+                "alarm", "intervention", "run_failed", "certificate_expired", "onset", "judging", "rescoring", "test"
+            ]
+        ]
+        | None = None,
+        is_enabled: bool | None = None,
+        secret: str | None = None,
+        host: str | None = None,
+        sender: str | None = None,
+        recipients: Sequence[str] | None = None,
+        port: int | None = None,
+        security: Literal["starttls", "tls", "none"] | None = None,
+        user: str | None = None,
+        url: str | None = None,
+        forget_secret: bool | None = None,
+    ) -> DestinationResponse:
+        """Add a webhook or a mail server that notices are sent to.
+
+        - `name`: Name of a new destination, or of one to change.
+        - `kinds`: Kinds of notices to send. Repeatable. Default: all.
+        - `is_enabled`: Whether anything is sent.
+        - `secret`: Signing secret of a webhook or password of a mail server. Stored encrypted and never shown.
+          Default when changing a destination: the stored one, unless the address changes.
+        - `host`: SMTP server.
+        - `sender`: Address of the sender.
+        - `recipients`: Address of a recipient. Repeatable, at most 20.
+        - `port`: Port of the server. Default: 587, 465 with tls, 25 with none.
+        - `security`: How the connection is encrypted.
+        - `user`: User name. Default: no authentication.
+        - `url`: Address of a webhook.
+        - `forget_secret`: Delete the stored secret."""
+        return self._call(
+            "DestinationResponse",
+            "POST",
+            "/notifications/destinations",
+            "body",
+            name=name,
+            kinds=kinds,
+            is_enabled=is_enabled,
+            secret=secret,
+            host=host,
+            sender=sender,
+            recipients=recipients,
+            port=port,
+            security=security,
+            user=user,
+            kind=kind,
+            url=url,
+            forget_secret=forget_secret,
+        )
+
+    def get_destination(self, destination: str | UUID) -> DestinationResponse:
+        """Show a destination. Its secret is never shown.
+
+        - `destination`: Name or id of a destination."""
+        return self._call(
+            "DestinationResponse",
+            "GET",
+            f"/notifications/destinations/{segment(destination)}",
+            "query",
+        )
+
+    def change_destination(
+        self,
+        destination: str | UUID,
+        *,
+        name: str,
+        kind: Literal["webhook", "email"],
+        kinds: Sequence[
+            Literal[
+                "alarm", "intervention", "run_failed", "certificate_expired", "onset", "judging", "rescoring", "test"
+            ]
+        ]
+        | None = None,
+        is_enabled: bool | None = None,
+        secret: str | None = None,
+        host: str | None = None,
+        sender: str | None = None,
+        recipients: Sequence[str] | None = None,
+        port: int | None = None,
+        security: Literal["starttls", "tls", "none"] | None = None,
+        user: str | None = None,
+        url: str | None = None,
+        forget_secret: bool | None = None,
+    ) -> DestinationResponse:
+        """Replace the settings of a destination. An empty `secret` keeps the stored one, unless the address changes.
+
+        - `destination`: Name or id of a destination.
+        - `name`: Name of a new destination, or of one to change.
+        - `kinds`: Kinds of notices to send. Repeatable. Default: all.
+        - `is_enabled`: Whether anything is sent.
+        - `secret`: Signing secret of a webhook or password of a mail server. Stored encrypted and never shown.
+          Default when changing a destination: the stored one, unless the address changes.
+        - `host`: SMTP server.
+        - `sender`: Address of the sender.
+        - `recipients`: Address of a recipient. Repeatable, at most 20.
+        - `port`: Port of the server. Default: 587, 465 with tls, 25 with none.
+        - `security`: How the connection is encrypted.
+        - `user`: User name. Default: no authentication.
+        - `url`: Address of a webhook.
+        - `forget_secret`: Delete the stored secret."""
+        return self._call(
+            "DestinationResponse",
+            "PUT",
+            f"/notifications/destinations/{segment(destination)}",
+            "body",
+            name=name,
+            kinds=kinds,
+            is_enabled=is_enabled,
+            secret=secret,
+            host=host,
+            sender=sender,
+            recipients=recipients,
+            port=port,
+            security=security,
+            user=user,
+            kind=kind,
+            url=url,
+            forget_secret=forget_secret,
+        )
+
+    def delete_destination(self, destination: str | UUID) -> None:
+        """Delete a destination with its secret and deliveries.
+
+        - `destination`: Name or id of a destination."""
+        return self._call(
+            "",
+            "DELETE",
+            f"/notifications/destinations/{segment(destination)}",
+            "query",
+        )
+
+    def test_destination(self, destination: str | UUID) -> DeliveryResponse:
+        """Send a test. The command exits with 1 if the first attempt fails.
+
+        - `destination`: Name or id of a destination."""
+        return self._call(
+            "DeliveryResponse",
+            "POST",
+            f"/notifications/destinations/{segment(destination)}/test",
+            "query",
+            "/notifications/deliveries/{id}",
+        )
+
+    def set_email(
+        self,
+        *,
+        name: str,
+        kinds: Sequence[
+            Literal[
+                "alarm", "intervention", "run_failed", "certificate_expired", "onset", "judging", "rescoring", "test"
+            ]
+        ]
+        | None = None,
+        is_enabled: bool | None = None,
+        secret: str | None = None,
+        host: str | None = None,
+        sender: str | None = None,
+        recipients: Sequence[str] | None = None,
+        port: int | None = None,
+        security: Literal["starttls", "tls", "none"] | None = None,
+        user: str | None = None,
+    ) -> DestinationResponse:
+        """Send notices by email.
+
+        - `name`: Name of a new destination, or of one to change.
+        - `kinds`: Kinds of notices to send. Repeatable. Default: all.
+        - `is_enabled`: Whether anything is sent.
+        - `secret`: Signing secret of a webhook or password of a mail server. Stored encrypted and never shown.
+          Default when changing a destination: the stored one, unless the address changes.
+        - `host`: SMTP server.
+        - `sender`: Address of the sender.
+        - `recipients`: Address of a recipient. Repeatable, at most 20.
+        - `port`: Port of the server. Default: 587, 465 with tls, 25 with none.
+        - `security`: How the connection is encrypted.
+        - `user`: User name. Default: no authentication."""
+        return self._call(
+            "DestinationResponse",
+            "PUT",
+            "/notifications/emails",
+            "body",
+            name=name,
+            kinds=kinds,
+            is_enabled=is_enabled,
+            secret=secret,
+            host=host,
+            sender=sender,
+            recipients=recipients,
+            port=port,
+            security=security,
+            user=user,
+        )
+
+    def set_webhook(
+        self,
+        *,
+        name: str,
+        url: str,
+        kinds: Sequence[
+            Literal[
+                "alarm", "intervention", "run_failed", "certificate_expired", "onset", "judging", "rescoring", "test"
+            ]
+        ]
+        | None = None,
+        is_enabled: bool | None = None,
+        secret: str | None = None,
+    ) -> DestinationResponse:
+        """Post notices to an address. With a secret, each request is signed.
+
+        - `name`: Name of a new destination, or of one to change.
+        - `url`: Address to which notices are posted as JSON.
+        - `kinds`: Kinds of notices to send. Repeatable. Default: all.
+        - `is_enabled`: Whether anything is sent.
+        - `secret`: Signing secret of a webhook or password of a mail server. Stored encrypted and never shown.
+          Default when changing a destination: the stored one, unless the address changes."""
+        return self._call(
+            "DestinationResponse",
+            "PUT",
+            "/notifications/webhooks",
+            "body",
+            name=name,
+            kinds=kinds,
+            is_enabled=is_enabled,
+            secret=secret,
+            url=url,
         )
 
 
@@ -2425,7 +2727,7 @@ class SessionsOperations(Namespace):
 
 class TeamOperations(Namespace):
     def whoami(self) -> Me:
-        """Show whose token or session this is."""
+        """Show the member whose token or session you use."""
         return self._call(
             "Me",
             "GET",
@@ -2769,6 +3071,17 @@ class ViewsOperations(Namespace):
         )
 
 
+class WorkersOperations(Namespace):
+    def list(self) -> WorkersResponse:
+        """List workers with their queues, hardware, engines and current jobs, and what this installation can do."""
+        return self._call(
+            "WorkersResponse",
+            "GET",
+            "/workers",
+            "query",
+        )
+
+
 class Operations:
     """All operations by noun."""
 
@@ -2784,6 +3097,7 @@ class Operations:
         self.graders = GradersOperations(client)
         self.imports = ImportsOperations(client)
         self.members = MembersOperations(client)
+        self.notifications = NotificationsOperations(client)
         self.policies = PoliciesOperations(client)
         self.review = ReviewOperations(client)
         self.rollouts = RolloutsOperations(client)
@@ -2793,3 +3107,4 @@ class Operations:
         self.tokens = TokensOperations(client)
         self.training = TrainingOperations(client)
         self.views = ViewsOperations(client)
+        self.workers = WorkersOperations(client)

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 
 class Model(BaseModel):
-    """Something the server returned. Fields that a newer server adds are kept as extra attributes."""
+    """A response of the server. Fields that a newer server adds are kept as extra attributes."""
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
@@ -26,7 +26,7 @@ class Job(Model):
 
     @property
     def poll_path(self) -> str:
-        """The address of its current state, below `/api/v1`."""
+        """Address of its current state, below `/api/v1`."""
         return self._poll_path
 
     def polled_at(self, path: str) -> Self:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from proctor.base import Job
 
 J = TypeVar("J", bound="Job")
+Json = Any
+"""A parsed JSON value."""
 
 TIMEOUT_SECONDS = 60.0
 UPLOAD_SECONDS = 600.0
@@ -28,14 +30,14 @@ POLL_SECONDS = 0.5
 
 
 class ProctorError(RuntimeError):
-    """The server refused a request, or could not be reached. The message says why and what to do."""
+    """The server refused a request, or could not be reached. The message explains why and what to do."""
 
     def __init__(self, message: str, status: int = 0, fields: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
         self.status = status
         """HTTP status; 0 if the server could not be reached."""
         self.fields = dict(fields or {})
-        """Error message of each invalid field."""
+        """Error messages by field."""
 
 
 class Client(Operations):
@@ -48,7 +50,7 @@ class Client(Operations):
     """
 
     def __init__(self, url: str | None = None, token: str | None = None) -> None:
-        import httpx  # where it is used: programs that only offer a client start faster
+        import httpx  # here, so that programs start faster
 
         self.url = (url or os.environ.get("PROCTOR_URL") or "http://127.0.0.1:8000").rstrip("/")  # noqa: TID251
         secret = token or os.environ.get("PROCTOR_TOKEN")  # noqa: TID251
@@ -68,8 +70,10 @@ class Client(Operations):
     def close(self) -> None:
         self._http.close()
 
-    def request(self, method: str, path: str, *, query: Mapping[str, object] | None = None, body: object = None) -> Any:
-        """Send a request to `/api/v1{path}` and return the parsed JSON; None if the answer is empty."""
+    def request(
+        self, method: str, path: str, *, query: Mapping[str, object] | None = None, body: object = None
+    ) -> Json:
+        """Send a request to `/api/v1{path}` and return the parsed JSON; None if the response is empty."""
         import httpx
 
         try:
@@ -78,19 +82,19 @@ class Client(Operations):
             raise ProctorError(f"No Proctor server answers at {self.url} ({error}).") from error
         return self._read(response)
 
-    def get(self, path: str, /, **query: object) -> Any:
+    def get(self, path: str, /, **query: object) -> Json:
         return self.request("GET", path, query=query)
 
-    def post(self, path: str, body: object = None) -> Any:
+    def post(self, path: str, body: object = None) -> Json:
         return self.request("POST", path, body={} if body is None else body)
 
-    def put(self, path: str, body: object) -> Any:
+    def put(self, path: str, body: object) -> Json:
         return self.request("PUT", path, body=body)
 
     def delete(self, path: str) -> None:
         self.request("DELETE", path)
 
-    def find(self, path: str) -> Any | None:
+    def find(self, path: str) -> Json | None:
         """Like `get`, but None if there is nothing at the address."""
         try:
             return self.request("GET", path)
@@ -99,8 +103,8 @@ class Client(Operations):
                 return None
             raise
 
-    def pages(self, path: str, /, *, limit: int | None = None, **query: object) -> Iterator[dict[str, Any]]:
-        """Yield the items of a list, requesting further pages as they are needed; at most `limit` items."""
+    def pages(self, path: str, /, *, limit: int | None = None, **query: object) -> Iterator[dict[str, Json]]:
+        """Yield the items of a list, at most `limit`, and request further pages when they are needed."""
         after, remaining = None, limit
         while remaining is None or remaining > 0:
             page = self.request("GET", path, query={**query, "after": after})
@@ -112,7 +116,7 @@ class Client(Operations):
                 remaining -= len(page["items"])
 
     def wait(self, job: J, *, timeout: float | None = None, progress: bool = True) -> J:
-        """Return the state of a job once it has finished, with a progress bar meanwhile (also in notebooks).
+        """Wait for a job with a progress bar (also in notebooks) and return its final state.
 
         Raises TimeoutError after `timeout` seconds; the job continues on the server.
         """
@@ -128,7 +132,7 @@ class Client(Operations):
         return job
 
     def download(self, path: str, target: Path | str | None = None, /, **query: object) -> Path:
-        """Store a file that the server sends and return its path. A broken download leaves no file.
+        """Download a file and return its path. An interrupted download leaves no file.
 
         `target` is a file or a folder. Default: the server's name for the file, in the current folder.
         """
@@ -153,7 +157,7 @@ class Client(Operations):
         except httpx.TransportError as error:
             raise ProctorError(f"The connection to {self.url} broke during the download: {error}") from error
 
-    def upload(self, path: str, files: Mapping[str, Path | str], fields: Mapping[str, object]) -> Any:
+    def upload(self, path: str, files: Mapping[str, Path | str], fields: Mapping[str, object]) -> Json:
         """Send files by field name together with other form fields; return the parsed JSON."""
         import httpx
 
@@ -183,8 +187,8 @@ class Client(Operations):
         """Return a run's rollouts as a pandas DataFrame; needs `pandas` and `pyarrow`. See `table`."""
         return self.table(run, where=where).to_pandas()
 
-    def _read(self, response: httpx.Response) -> Any:
-        if response.is_redirect:  # never followed: the token belongs to this address
+    def _read(self, response: httpx.Response) -> Json:
+        if response.is_redirect:  # never followed: the token is only for this address
             location = response.headers.get("location", "")
             raise ProctorError(
                 f"{self.url} redirects to {location}. Set PROCTOR_URL to that address.", response.status_code
@@ -210,13 +214,13 @@ def _progress_bar(is_shown: bool) -> Iterator[Callable[[int, int | None, str], N
 
 
 def _file_name(disposition: str) -> str:
-    """The name that the server gives a file, without any folder."""
+    """Return the server's name for a file, without any folder."""
     _, _, name = disposition.partition('filename="')
     return Path(name.partition('"')[0]).name or "download"
 
 
 def _parameters(values: Mapping[str, object]) -> dict[str, str | list[str]]:
-    """Query parameters without those that are None; a list is repeated."""
+    """Return query parameters without None. Lists are repeated."""
     return {
         name: [str(each) for each in value] if isinstance(value, list) else str(value)
         for name, value in values.items()

@@ -162,6 +162,11 @@ class RevokedAccess(Model):
     """Number of API tokens that were revoked."""
 
 
+class UnreadResponse(Model):
+    unread: int
+    """Number of notices that you have not read."""
+
+
 class EndpointPreset(Model):
     """A known kind of endpoint."""
 
@@ -274,6 +279,32 @@ class View(Model):
     owner: str
     """Name of the member who saved it."""
     created_at: AwareDatetime
+
+
+class AbilityResponse(Model):
+    """Something that not every installation can do."""
+
+    name: str
+    by: list[str]
+    """Names of the workers that can."""
+    refusal: str
+    """Missing requirement. Empty: none."""
+
+
+class CurrentWorkResponse(Model):
+    """A job that a worker is running."""
+
+    job: str
+    run_id: UUID | None
+    run: str | None
+    """Name of the run."""
+
+
+class Gpu(Model):
+    """One accelerator."""
+
+    name: str = "?"
+    memory_mb: int = 0
 
 
 class PreflightStatus(StrEnum):
@@ -689,6 +720,32 @@ class PolicyKind(StrEnum):
     external = "external"
 
 
+class DestinationKind(StrEnum):
+    webhook = "webhook"
+    email = "email"
+
+
+class NoticeKind(StrEnum):
+    """
+    The subject of a notice. A destination selects some kinds or all.
+    """
+
+    alarm = "alarm"
+    intervention = "intervention"
+    run_failed = "run_failed"
+    certificate_expired = "certificate_expired"
+    onset = "onset"
+    judging = "judging"
+    rescoring = "rescoring"
+    test = "test"
+
+
+class DeliveryStatus(StrEnum):
+    waiting = "waiting"
+    delivered = "delivered"
+    failed = "failed"
+
+
 class Quote(Model):
     """A stored quote."""
 
@@ -988,7 +1045,7 @@ class ExportFormResponse(Model):
 
 class KeepReason(StrEnum):
     """
-    Why the weights of a checkpoint are kept.
+    Why the weights of a checkpoint are kept. Binding reasons prevent pruning by id; reasons of a rule do not.
     """
 
     untrained = "untrained"
@@ -1177,7 +1234,7 @@ class RunDetailAnswer(Job):
 
     is_finished: bool
     is_successful: bool
-    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
     done: int = 0
     total: int | None = None
     """Null until it is known."""
@@ -1220,7 +1277,7 @@ class ExportResponse(Job):
 
     is_finished: bool
     is_successful: bool
-    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
     done: int = 0
     total: int | None = None
     """Null until it is known."""
@@ -1248,7 +1305,7 @@ class ExportResponse(Job):
 
 
 class UploadPlan(Model):
-    """What an upload sends."""
+    """Contents of an upload."""
 
     repository: str
     is_private: bool
@@ -1296,6 +1353,59 @@ class Member(Model):
     disabled_at: AwareDatetime | None
 
 
+class NoticeResponse(Model):
+    id: UUID
+    kind: NoticeKind
+    title: str
+    text: str
+    url: str
+    run_id: UUID | None
+    evidence: dict[str, Any]
+    created_at: AwareDatetime
+    is_read: bool
+    """Whether you have read it."""
+
+
+class DeliveryResponse(Job):
+    """A notice on its way to a destination. It is finished after the first attempt."""
+
+    is_finished: bool
+    is_successful: bool
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
+    done: int = 0
+    total: int | None = None
+    """Null until it is known."""
+    message: str = ""
+    """The current state in a few words, or what went wrong."""
+    id: UUID
+    notice_id: UUID
+    kind: NoticeKind
+    title: str
+    destination_id: UUID
+    destination: str
+    status: DeliveryStatus
+    attempts: int
+    next_at: AwareDatetime | None
+    """Latest time of the next attempt. Null: there will be none."""
+    error: str | None
+    created_at: AwareDatetime
+    delivered_at: AwareDatetime | None
+
+
+class DestinationResponse(Model):
+    id: UUID
+    name: str
+    kind: DestinationKind
+    kinds: list[str]
+    """Kinds of notices sent there. Empty: all."""
+    is_enabled: bool
+    configuration: dict[str, Any]
+    has_secret: bool
+    address: str
+    """The webhook's URL, or recipients and mail server."""
+    created_at: AwareDatetime
+
+
 class PolicyResponse(Model):
     """A policy. Its key is never shown."""
 
@@ -1313,7 +1423,7 @@ class ConnectionTestResponse(Job):
 
     is_finished: bool
     is_successful: bool
-    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
     done: int = 0
     total: int | None = None
     """Null until it is known."""
@@ -1422,7 +1532,7 @@ class DetectorScan(Job):
 
     is_finished: bool
     is_successful: bool
-    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
     done: int = 0
     total: int | None = None
     """Null until it is known."""
@@ -1463,7 +1573,7 @@ class RunAnswer(Job):
 
     is_finished: bool
     is_successful: bool
-    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
     done: int = 0
     total: int | None = None
     """Null until it is known."""
@@ -1541,7 +1651,7 @@ class PreflightResponse(Job):
 
     is_finished: bool
     is_successful: bool
-    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
     done: int = 0
     total: int | None = None
     """Null until it is known."""
@@ -1561,6 +1671,30 @@ class PreflightResponse(Job):
     configuration: dict[str, Any]
     created_at: AwareDatetime
     ended_at: AwareDatetime | None
+
+
+class Capabilities(Model):
+    """What a worker's machine offers."""
+
+    flavour: str = "core"
+    """`transformers`, `vllm` or `unsloth`; `core` without any engine."""
+    cpus: int = 0
+    memory_mb: int = 0
+    gpus: list[Gpu] | None = None
+    engines: dict[str, str] | None = None
+    """What is installed there, with its version: torch, trl, peft, bitsandbytes, vllm, unsloth, llama.cpp, …"""
+    cuda: bool | None = None
+    """Does torch reach a GPU? Null: it was not asked, or has not answered yet."""
+    cuda_devices: int | None = None
+    """How many GPUs torch reaches; null as above."""
+    bf16: bool | None = None
+    """Does the GPU compute in bfloat16?"""
+    artifacts: str | None = None
+    """Id of the artifact store that it reads; empty: it reads none. Null: it has not reported."""
+    launcher: str | None = None
+    """How foreign code is isolated."""
+    launcher_warning: str | None = None
+    """What an administrator should change about that."""
 
 
 class SettingChangeResponse(Model):
@@ -1949,7 +2083,7 @@ class TryResponse(Job):
 
     is_finished: bool
     is_successful: bool
-    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
     done: int = 0
     total: int | None = None
     """Null until it is known."""
@@ -2016,6 +2150,17 @@ class RunSettings(Model):
     changes: list[SettingChangeResponse]
 
 
+class WorkerResponse(Model):
+    """A worker as it last reported."""
+
+    name: str
+    queues: list[str]
+    capabilities: Capabilities
+    is_silent: bool
+    seen_at: AwareDatetime
+    work: list[CurrentWorkResponse]
+
+
 class BackendDomainGradersEvidenceFinding(Model):
     """The result of comparing one group of rollouts, as `GraderRun.findings` stores it."""
 
@@ -2032,7 +2177,7 @@ class GradedRunResponse(Job):
 
     is_finished: bool
     is_successful: bool
-    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
     done: int = 0
     total: int | None = None
     """Null until it is known."""
@@ -2071,6 +2216,11 @@ class GradedRunResponse(Job):
     tokens_out: int
     cost: float | None
     canaries: CanaryReport | None
+
+
+class WorkersResponse(Model):
+    workers: list[WorkerResponse]
+    abilities: list[AbilityResponse]
 
 
 class CheckpointTree(Model):

@@ -1,4 +1,4 @@
-"""What the generated methods have in common: requests become models of `proctor.models`, which load when needed."""
+"""The base of the generated methods. Responses become models of `proctor.models`, which are imported when needed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Namespace:
         return (kind.model_validate(item) for item in self._client.pages(path, limit=limit, **query))
 
     def _call(self, model: str, method: str, path: str, how: str, poll: str = "", /, **values: object) -> Any:
-        """`how`: whether the values are sent as the `query` or the `body`; those that are None are left out."""
+        """Send a request. `how`: send the values as the `query` or the `body`. Values of None are omitted."""
         sent = {name: value for name, value in values.items() if value is not None}
         answer = self._client.request(method, path, **{how: sent} if how == "query" or sent else {"body": {}})
         if not model:
@@ -41,5 +41,5 @@ class Namespace:
 
 
 def segment(value: object) -> str:
-    """A part of an address."""
+    """Quote a segment of an address."""
     return quote(str(value), safe="")

@@ -50,21 +50,22 @@ def weights_zip(session: Session, checkpoint_id: uuid.UUID) -> StreamingResponse
     artifact = checkpoint.artifact
 
     def content() -> Iterator[bytes]:
-        with tempfile.TemporaryDirectory(prefix="proctor-weights-") as folder:
-            files = artifacts.get_folder(artifact, Path(folder) / "weights")
-            yield from outgoing(lambda out: _write(out, files))
+        with tempfile.TemporaryDirectory(prefix="proctor-weights-") as temporary:
+            folder = artifacts.get_folder(artifact, Path(temporary) / "weights")
+
+            def write(out: IO[bytes]) -> Iterator[None]:
+                with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
+                    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+                        name = str(path.relative_to(folder))
+                        with path.open("rb") as file, archive.open(name, "w", force_zip64=True) as entry:
+                            while part := file.read(_CHUNK):
+                                entry.write(part)
+                                yield
+                yield
+
+            yield from outgoing(write)
 
     return _zip_response(f"checkpoint-{checkpoint_id.hex[-8:]}.zip", content())
-
-
-def _write(out: IO[bytes], folder: Path) -> Iterator[None]:
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
-        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-            with path.open("rb") as file, archive.open(str(path.relative_to(folder)), "w", force_zip64=True) as entry:
-                while part := file.read(_CHUNK):
-                    entry.write(part)
-                    yield
-    yield
 
 
 def _zip_response(name: str, content: Iterator[bytes]) -> StreamingResponse:

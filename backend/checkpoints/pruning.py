@@ -5,13 +5,14 @@ Free of the web, because a training run prunes its own checkpoints.
 
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from pydantic import ValidationError
-from sqlalchemy import ColumnElement, Select, String, cast, select
-from sqlalchemy.orm import Session, aliased, joinedload
+from sqlalchemy import ColumnElement, Select, String, cast, literal, select, union
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased, joinedload
 
 from backend.checkpoints.tables import Checkpoint, Export
 from backend.core import artifacts
@@ -25,12 +26,8 @@ from backend.runs.notes import Asker, note
 from backend.runs.tables import Run
 from backend.studies.tables import EffortSide, OnsetSample, OnsetSearch
 
-LATELY = timedelta(hours=1)
-_NOT_EXPORTED = (ExportStatus.REFUSED, ExportStatus.FAILED)
-_GOES_ON = (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.STOPPED, RunStatus.PAUSED, RunStatus.FAILED)
-_PLAYING = Run.kind.in_((RunKind.PLAY, RunKind.CHECK)) & Run.status.in_(UNDER_WAY)
-_BRANCHES = (Run.kind == RunKind.TRAINING) & Run.branch_step.is_not(None) & Run.status.in_(_GOES_ON)
-"""Runs that name checkpoints only in their configuration; a branch also names the start of its source's GRPO."""
+RECENT = timedelta(hours=1)
+_RESUMABLE = (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.STOPPED, RunStatus.PAUSED, RunStatus.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +51,7 @@ class PrunePlan:
     """Checkpoints to prune."""
 
     to_delete: Sequence[CheckpointRetention]
-    refused: Sequence[CheckpointRetention]
+    refused: Sequence[CheckpointRetention] = ()
     """Selected by id, but in use."""
 
     @property
@@ -88,78 +85,77 @@ def retention_of(
         run = runs.get(run_id)
         for member, reasons in zip(members, keep_reasons(members, rule or rule_of(run)), strict=True):
             # a stage starts from the checkpoint of the stage before; GRPO resumes from trainer states
-            is_resumed_from = run is not None and run.status in _GOES_ON and member.stage != Stage.GRPO
+            is_resumed_from = run is not None and run.status in _RESUMABLE and member.stage != Stage.GRPO
             resume = [KeepReason.RESUME] if is_resumed_from else []
             retention[member.id] = CheckpointRetention(member, [*reasons, *resume, *sorted(uses[member.id])])
     return retention
 
 
+def retention_with_siblings(session: Session, selected: Sequence[Checkpoint]) -> dict[uuid.UUID, CheckpointRetention]:
+    """`retention_of` these checkpoints and of all others of their runs."""
+    of_runs = Checkpoint.run_id.in_({each.run_id for each in selected if each.run_id})
+    statement = select(Checkpoint).options(joinedload(Checkpoint.policy)).order_by(Checkpoint.id)
+    ids = [each.id for each in selected]
+    return retention_of(session, session.scalars(statement.where(of_runs | Checkpoint.id.in_(ids))).all())
+
+
 def uses_of(session: Session, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, set[KeepReason]]:
-    """How each checkpoint is used: exports, evaluations, studies, branches and running episodes."""
+    """How each checkpoint is used: exports, evaluations, studies, branches, adapters and running episodes."""
     uses: dict[uuid.UUID, set[KeepReason]] = defaultdict(set)
     if not ids:
         return uses
-    exported = select(Export.checkpoint_id).where(Export.checkpoint_id.in_(ids), Export.status.not_in(_NOT_EXPORTED))
-    for identifier in session.scalars(exported):
-        uses[identifier].add(KeepReason.EXPORTED)
-    started = select(Run.checkpoint_id, Run.kind).where(Run.checkpoint_id.in_(ids)).distinct()
-    for used, kind in session.execute(started):
-        if used is not None:
-            uses[used].add(KeepReason.BRANCHED if kind is RunKind.TRAINING else KeepReason.EVALUATED)
-    for studied in (*_studied(ids), _searched(ids)):
-        for identifier in session.scalars(studied):
-            uses[identifier].add(KeepReason.STUDIED)
-    for identifier in session.scalars(_branched(ids)):
-        uses[identifier].add(KeepReason.BRANCHED)
-    for identifier in session.scalars(_bases(ids)):
-        uses[identifier].add(KeepReason.BRANCHED)
-    for condition, reason in ((_PLAYING, KeepReason.PLAYING), (_BRANCHES, KeepReason.BRANCHED)):
-        for identifier in _named(session, condition, ids):
-            uses[identifier].add(reason)
+
+    def used(
+        reason: KeepReason,
+        column: InstrumentedAttribute[uuid.UUID] | InstrumentedAttribute[uuid.UUID | None],
+        *conditions: ColumnElement[bool],
+    ) -> Select[uuid.UUID | None, str]:
+        return select(column, literal(reason.name)).where(column.in_(ids), *conditions)
+
+    is_training = Run.kind == RunKind.TRAINING
+    branch, adapter = aliased(Run), aliased(Checkpoint)
+    statement = union(
+        used(
+            KeepReason.EXPORTED, Export.checkpoint_id, Export.status.not_in((ExportStatus.REFUSED, ExportStatus.FAILED))
+        ),
+        used(KeepReason.BRANCHED, Run.checkpoint_id, is_training),
+        used(KeepReason.EVALUATED, Run.checkpoint_id, ~is_training),
+        used(KeepReason.STUDIED, OnsetSample.checkpoint_id),
+        used(KeepReason.STUDIED, EffortSide.checkpoint_id),
+        used(  # any checkpoint in the range of a running onset search may be sampled
+            KeepReason.STUDIED,
+            Checkpoint.id,
+            OnsetSearch.run_id == Checkpoint.run_id,
+            OnsetSearch.status.in_(UNDER_WAY),
+            (Checkpoint.stage != Stage.GRPO) | (Checkpoint.step <= OnsetSearch.last_step),
+        ),
+        used(  # another run branches at this step
+            KeepReason.BRANCHED,
+            Checkpoint.id,
+            branch.source_run_id == Checkpoint.run_id,
+            branch.branch_step == Checkpoint.step,
+            branch.kind == RunKind.TRAINING,
+            Checkpoint.stage == Stage.GRPO,
+        ),
+        used(  # the base of an adapter that has weights
+            KeepReason.BRANCHED,
+            Checkpoint.id,
+            adapter.adapter["artifact"].astext == Checkpoint.artifact,
+            adapter.pruned_at.is_(None),
+        ),
+    )
+    for identifier, reason in session.execute(statement):
+        if identifier is not None:
+            uses[identifier].add(KeepReason[reason])
+    # some runs name checkpoints only in their configuration; a branch also names the start of its source's GRPO
+    is_playing = Run.kind.in_((RunKind.PLAY, RunKind.CHECK)) & Run.status.in_(UNDER_WAY)
+    is_branch = is_training & Run.branch_step.is_not(None) & Run.status.in_(_RESUMABLE)
+    configurations = select(Run.kind, cast(Run.configuration, String)).where(is_playing | is_branch)
+    for kind, text in session.execute(configurations):
+        for identifier in ids:
+            if str(identifier) in text:
+                uses[identifier].add(KeepReason.BRANCHED if kind is RunKind.TRAINING else KeepReason.PLAYING)
     return uses
-
-
-def _studied(ids: Sequence[uuid.UUID]) -> Iterable[Select[uuid.UUID]]:
-    """Checkpoints that a study sampled or scored, or will."""
-    for rows in (OnsetSample, EffortSide):
-        yield select(Checkpoint.id).join(rows, rows.checkpoint_id == Checkpoint.id).where(Checkpoint.id.in_(ids))
-
-
-def _searched(ids: Sequence[uuid.UUID]) -> Select[uuid.UUID]:
-    """Checkpoints in the range of a running onset search, any of which may be sampled."""
-    is_offered = (Checkpoint.stage != Stage.GRPO) | (Checkpoint.step <= OnsetSearch.last_step)
-    return (
-        select(Checkpoint.id)
-        .join(OnsetSearch, OnsetSearch.run_id == Checkpoint.run_id)
-        .where(Checkpoint.id.in_(ids), OnsetSearch.status.in_(UNDER_WAY), is_offered)
-    )
-
-
-def _branched(ids: Sequence[uuid.UUID]) -> Select[uuid.UUID]:
-    """Checkpoints from whose step another training run branches."""
-    branch = aliased(Run)
-    return (
-        select(Checkpoint.id)
-        .join(branch, (branch.source_run_id == Checkpoint.run_id) & (branch.branch_step == Checkpoint.step))
-        .where(Checkpoint.id.in_(ids), Checkpoint.stage == Stage.GRPO, branch.kind == RunKind.TRAINING)
-    )
-
-
-def _bases(ids: Sequence[uuid.UUID]) -> Select[uuid.UUID]:
-    """Base checkpoints of adapters that have weights."""
-    other = aliased(Checkpoint)
-    return (
-        select(Checkpoint.id)
-        .join(other, other.adapter["artifact"].astext == Checkpoint.artifact)
-        .where(Checkpoint.id.in_(ids), other.pruned_at.is_(None))
-        .distinct()
-    )
-
-
-def _named(session: Session, condition: ColumnElement[bool], ids: Iterable[uuid.UUID]) -> Iterable[uuid.UUID]:
-    """Checkpoints that the configuration of such runs names."""
-    texts = session.scalars(select(cast(Run.configuration, String)).where(condition)).all()
-    return [identifier for identifier in ids if any(str(identifier) in text for text in texts)]
 
 
 def plan_by_rule(session: Session, *, run_id: uuid.UUID | None, rule: KeepRule | None) -> PrunePlan:
@@ -167,18 +163,14 @@ def plan_by_rule(session: Session, *, run_id: uuid.UUID | None, rule: KeepRule |
     statement = select(Checkpoint).join(Checkpoint.policy).options(joinedload(Checkpoint.policy))
     of_runs = Checkpoint.run_id.is_not(None) if run_id is None else Checkpoint.run_id == run_id
     saved = session.scalars(statement.where(Policy.deleted_at.is_(None), of_runs).order_by(Checkpoint.id)).all()
-    retention = retention_of(session, saved, rule)
-    return PrunePlan(
-        [each for each in retention.values() if each.checkpoint.pruned_at is None and not each.reasons], []
-    )
+    retention = retention_of(session, saved, rule).values()
+    return PrunePlan([each for each in retention if each.checkpoint.pruned_at is None and not each.reasons])
 
 
 def plan_by_id(session: Session, ids: Sequence[uuid.UUID]) -> PrunePlan:
     """Plan to prune these checkpoints, even if the rule keeps them, except those in use."""
-    with_policy = select(Checkpoint).options(joinedload(Checkpoint.policy)).order_by(Checkpoint.id)
-    selected = session.scalars(with_policy.where(Checkpoint.id.in_(ids))).all()
-    of_runs = Checkpoint.run_id.in_({each.run_id for each in selected if each.run_id})
-    retention = retention_of(session, session.scalars(with_policy.where(of_runs | Checkpoint.id.in_(ids))).all())
+    selected = session.scalars(select(Checkpoint).where(Checkpoint.id.in_(ids)).order_by(Checkpoint.id)).all()
+    retention = retention_with_siblings(session, selected)
     stored = [retention[each.id] for each in selected if each.pruned_at is None]
     return PrunePlan([each for each in stored if not each.binding], [each for each in stored if each.binding])
 
@@ -198,32 +190,27 @@ def prune(session: Session, actor: Asker | None, plan: PrunePlan) -> PrunePlan:
     known = {each.checkpoint.id: set(each.reasons) for each in plan.to_delete}
     deleted, refused = [], list(plan.refused)
     for row in rows:
-        of_row = {KeepReason.MARKED: row.is_kept, KeepReason.BEST: row.is_best}
-        since = {reason for reason, holds in of_row.items() if holds} - known[row.id]
+        own = {KeepReason.MARKED: row.is_kept, KeepReason.BEST: row.is_best}
+        since = {reason for reason, holds in own.items() if holds} - known[row.id]
         if holding := sorted(uses[row.id] | since):
             refused.append(CheckpointRetention(row, holding))
-        else:
-            _delete_weights(session, actor, row)
-            deleted.append(CheckpointRetention(row, []))
+            continue
+        # the row first: leftover weights only take disk space, but a row must not claim weights that are gone
+        row.pruned_at = datetime.now(UTC)
+        after_commit(session, partial(artifacts.delete, row.artifact))
+        if actor is not None:
+            note(session, actor, "checkpoint.prune", "checkpoint", row.id, bytes=row.size_bytes)
+        deleted.append(CheckpointRetention(row, []))
     for run_id in {each.checkpoint.run_id for each in deleted if each.checkpoint.run_id}:
         announce(session, run_topic(run_id))
     session.flush()
     return PrunePlan(deleted, refused)
 
 
-def _delete_weights(session: Session, actor: Asker | None, row: Checkpoint) -> None:
-    """Update the row first: leftover weights only take disk space, but a row must not claim weights that are gone."""
-    row.pruned_at = datetime.now(UTC)
-    key = row.artifact
-    after_commit(session, lambda: artifacts.delete(key))
-    if actor is not None:
-        note(session, actor, "checkpoint.prune", "checkpoint", row.id, bytes=row.size_bytes)
-
-
 def delete_leftovers(session: Session) -> None:
     """Delete the weights of recently pruned checkpoints that the store did not delete at once."""
-    lately = Checkpoint.pruned_at > datetime.now(UTC) - LATELY
-    for key in session.scalars(select(Checkpoint.artifact).where(lately)):
+    is_recent = Checkpoint.pruned_at > datetime.now(UTC) - RECENT
+    for key in session.scalars(select(Checkpoint.artifact).where(is_recent)):
         artifacts.delete(key)
 
 

@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Sequence
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session, joinedload
 
 from backend.checkpoints.schemas import DiskUsage
@@ -38,37 +38,27 @@ def checkpoints(
 ) -> Slice[Checkpoint]:
     """One page of checkpoints, newest first. `environment`: name of the environment that the run trained on."""
     statement = select(Checkpoint).join(Checkpoint.policy).options(joinedload(Checkpoint.policy))
-    statement = statement.where(Policy.deleted_at.is_(None))
+    conditions: list[ColumnElement[bool]] = [Policy.deleted_at.is_(None)]
     if run_id is not None:
-        statement = statement.where(Checkpoint.run_id == run_id)
+        conditions.append(Checkpoint.run_id == run_id)
     if policy_id is not None:
-        statement = statement.where(Checkpoint.policy_id == policy_id)
+        conditions.append(Checkpoint.policy_id == policy_id)
     if environment is not None:
-        of_environment = (select(Run.id).join(Run.version).join(EnvironmentVersion.environment)).where(
-            Environment.name == environment
-        )
-        statement = statement.where(Checkpoint.run_id.in_(of_environment))
+        runs = select(Run.id).join(Run.version).join(EnvironmentVersion.environment)
+        conditions.append(Checkpoint.run_id.in_(runs.where(Environment.name == environment)))
     if is_best is not None:
-        statement = statement.where(Checkpoint.is_best.is_(is_best))
+        conditions.append(Checkpoint.is_best.is_(is_best))
     if has_weights is not None:
-        statement = statement.where(Checkpoint.pruned_at.is_(None).is_(has_weights))
-    return slice_of(session, statement, NEWEST_CHECKPOINTS, after=after, limit=limit)
-
-
-def with_siblings(session: Session, found: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
-    """These checkpoints and all others of their runs, which decide which one is the last or the best."""
-    runs = {each.run_id for each in found if each.run_id}
-    statement = select(Checkpoint).options(joinedload(Checkpoint.policy)).where(Checkpoint.run_id.in_(runs))
-    alone = [each for each in found if each.run_id is None]
-    return [*session.scalars(statement.order_by(Checkpoint.id)), *alone] if runs else alone
+        conditions.append(Checkpoint.pruned_at.is_(None).is_(has_weights))
+    return slice_of(session, statement.where(*conditions), NEWEST_CHECKPOINTS, after=after, limit=limit)
 
 
 def get_checkpoint(session: Session, checkpoint_id: uuid.UUID) -> Checkpoint:
     statement = select(Checkpoint).options(joinedload(Checkpoint.policy)).where(Checkpoint.id == checkpoint_id)
-    found = session.scalars(statement).one_or_none()
-    if found is None:
+    checkpoint = session.scalar(statement)
+    if checkpoint is None:
         raise NotFound("There is no such checkpoint.")
-    return found
+    return checkpoint
 
 
 def find_checkpoint(session: Session, text: str) -> Checkpoint:
@@ -91,12 +81,12 @@ def find_checkpoint(session: Session, text: str) -> Checkpoint:
 
 def find_policy_id(session: Session, text: str | None) -> uuid.UUID | None:
     """The id of a policy by its id or name; None without a text."""
-    if not text or (policy_id := parse_id(text)):
-        return policy_id if text else None
-    policy_id = session.scalar(select(Policy.id).where(Policy.name == text, Policy.deleted_at.is_(None)))
-    if policy_id is None:
-        raise NotFound(f"There is no policy {text}.")
-    return policy_id
+    if not text:
+        return None
+    of_name = select(Policy.id).where(Policy.name == text, Policy.deleted_at.is_(None))
+    if policy_id := parse_id(text) or session.scalar(of_name):
+        return policy_id
+    raise NotFound(f"There is no policy {text}.")
 
 
 def disk_usage(session: Session, run_id: uuid.UUID | None = None) -> DiskUsage:
@@ -113,13 +103,13 @@ def disk_usage(session: Session, run_id: uuid.UUID | None = None) -> DiskUsage:
         statement = statement.where(Checkpoint.run_id == run_id)
     stored, stored_bytes, pruned, freed_bytes, largest_bytes = session.execute(statement).one()
     free_bytes, total_bytes = artifacts.free_space() or (None, None)
-    warning = ""
-    wanted_bytes = max(LOW_SHARE * (total_bytes or 0), LOW_CHECKPOINTS * largest_bytes)
-    if free_bytes is not None and free_bytes < wanted_bytes:
-        warning = (
-            f"Only {size(free_bytes)} of disk space is left for weights. A training run fails if it cannot save a"
-            " checkpoint. Prune checkpoints or free disk space."
-        )
+    is_low = free_bytes is not None and free_bytes < max(
+        LOW_SHARE * (total_bytes or 0), LOW_CHECKPOINTS * largest_bytes
+    )
+    warning = (
+        f"Only {size(free_bytes or 0)} of disk space is left for weights. A training run fails if it cannot save a"
+        " checkpoint. Prune checkpoints or free disk space."
+    )
     return DiskUsage(
         checkpoints=stored,
         stored_bytes=int(stored_bytes),
@@ -127,7 +117,7 @@ def disk_usage(session: Session, run_id: uuid.UUID | None = None) -> DiskUsage:
         freed_bytes=int(freed_bytes),
         free_bytes=free_bytes,
         total_bytes=total_bytes,
-        warning=warning,
+        warning=warning if is_low else "",
     )
 
 
@@ -166,16 +156,12 @@ def exports(
     return slice_of(session, statement, NEWEST_EXPORTS, after=after, limit=limit)
 
 
-def get_export(session: Session, export_id: uuid.UUID) -> Export:
-    statement = (
-        select(Export)
-        .options(
-            joinedload(Export.checkpoint).joinedload(Checkpoint.policy),
-            joinedload(Export.run).joinedload(Run.version).joinedload(EnvironmentVersion.environment),
-        )
-        .where(Export.id == export_id)
+def get_export(session: Session, export_id: uuid.UUID | None) -> Export:
+    options = (
+        joinedload(Export.checkpoint).joinedload(Checkpoint.policy),
+        joinedload(Export.run).joinedload(Run.version).joinedload(EnvironmentVersion.environment),
     )
-    found = session.scalars(statement).one_or_none()
-    if found is None:
+    export = session.scalar(select(Export).options(*options).where(Export.id == export_id))
+    if export is None:
         raise NotFound("There is no such export.")
-    return found
+    return export

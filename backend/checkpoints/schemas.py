@@ -1,6 +1,7 @@
-"""What operations on checkpoints and exports take and return."""
+"""Requests and responses of operations on checkpoints and exports."""
 
 import uuid
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated
 
@@ -55,7 +56,7 @@ class PruneRequest(Request):
     """Checkpoints by id, or everything that a retention rule does not keep, in one run or in all of them."""
 
     checkpoint_ids: list[uuid.UUID] = Field(
-        default=[], max_length=10_000, description="Checkpoints to prune, including those that only the rule keeps."
+        default=[], max_length=10_000, description="Checkpoints to prune, even if the retention rule keeps them."
     )
     run_id: uuid.UUID | None = Field(None, description="Only checkpoints of this run. Default: of all runs.")
     keep_last: int | None = Field(
@@ -147,6 +148,13 @@ class TreeRun(Response):
     """Size of the weights that its retention rule does not keep."""
     rule: str
     checkpoints: list[TreeCheckpoint]
+
+    def family(self) -> Iterator["TreeRun"]:
+        """This run and all runs below it."""
+        yield self
+        for checkpoint in self.checkpoints:
+            for branch in checkpoint.branches:
+                yield from branch.family()
 
 
 class DiskUsage(Response):
@@ -264,7 +272,7 @@ class UploadExport(UploadTarget):
 
 
 class UploadPlan(Response):
-    """What an upload sends."""
+    """Contents of an upload."""
 
     repository: str
     is_private: bool

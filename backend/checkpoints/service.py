@@ -42,9 +42,9 @@ def start_export(session: Session, actor: Actor, checkpoint: Checkpoint, choice:
         raise Conflict(checkpoint.unusable)
     if refusal := next(each.refusal for each in export_forms(session, checkpoint) if each.form is form):
         raise InvalidInput(refusal, {"form": refusal})
-    unfinished = {ExportStatus.QUEUED, ExportStatus.RUNNING}
-    of_form = Export.checkpoint_id == checkpoint.id, Export.form == form
-    if known := session.scalars(select(Export).where(*of_form, Export.status.in_(unfinished)).limit(1)).first():
+    is_unfinished = Export.status.in_((ExportStatus.QUEUED, ExportStatus.RUNNING))
+    of_form = select(Export).where(Export.checkpoint_id == checkpoint.id, Export.form == form, is_unfinished)
+    if known := session.scalar(of_form.limit(1)):
         return known
     export = Export(
         checkpoint_id=checkpoint.id,
@@ -67,7 +67,7 @@ def export_forms(session: Session, checkpoint: Checkpoint) -> list[OfferedForm]:
 
 
 def plan_upload(export: Export, target: UploadTarget) -> UploadPlan:
-    """What an upload would send. It does not contact the Hub. Raises NotExported until the export is verified."""
+    """Preview an upload without contacting the Hub. Raises NotExported until the export is verified."""
     if export.status is not ExportStatus.COMPLETED:
         raise NotExported
     files = dict(export.passport.get("sizes", {}))

@@ -37,7 +37,7 @@ class Checkpoint(Base):
     """Highest held-out reward of its run."""
     size_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
     adapter: Mapped[dict[str, Any] | None] = mapped_column(JSONB)
-    """Of a LoRA adapter: {base, revision, dtype, quantisation, rank}. Null: all weights are stored."""
+    """LoRA adapters only: {base, revision, dtype, quantisation, rank}. Null: all weights are stored."""
     is_kept: Mapped[bool] = mapped_column(default=False, server_default=false())
     """Whether a team member marked it to be kept."""
     pruned_at: Mapped[datetime | None]

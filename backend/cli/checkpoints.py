@@ -1,4 +1,4 @@
-"""`proctor checkpoints …`: how the tree and a checkpoint are shown, and pruning, which asks first."""
+"""`proctor checkpoints …`: how the tree and a checkpoint are shown, and `prune`, which asks for confirmation."""
 
 from typing import Annotated
 
@@ -22,7 +22,7 @@ def prune(
     checkpoints: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[CHECKPOINT]…", help="Checkpoints to prune. Default: those that the retention rules do not keep."
+            metavar="[CHECKPOINT]…", help="Checkpoints to prune. Default: all that no retention rule keeps."
         ),
     ] = None,
     run: Annotated[str | None, typer.Option(help="Only checkpoints of this run.")] = None,
@@ -67,13 +67,10 @@ def prune(
 
 
 def _write_plan(plan: Json) -> None:
-    rows = [
-        (f"{each['policy']} {each['stage']} {each['step']}", short(each["id"]), _size(each["size_bytes"]))
-        for each in plan["pruned"]
-    ]
+    rows = [(_name(each), short(each["id"]), _size(each["size_bytes"])) for each in plan["pruned"]]
     write_table(("checkpoint", "id", "size"), rows, empty="Nothing to prune: every checkpoint is in use or kept.")
     for each in plan["refused"]:
-        write_error(f"{each['policy']} {each['stage']} {each['step']} is kept: {', '.join(each['kept_by'])}")
+        write_error(f"{_name(each)} is kept: {', '.join(each['kept_by'])}")
     if rows:
         say(f"{_size(plan['freed_bytes'])} {'would be freed' if plan['dry_run'] else 'freed'}")
 
@@ -109,7 +106,7 @@ def _write_checkpoint(found: Json) -> None:
     best = " (best)" if found["is_best"] else ""
     write_fields(
         {
-            "checkpoint": f"{found['policy']} {found['stage']} {found['step']}{best}",
+            "checkpoint": f"{_name(found)}{best}",
             "id": found["id"],
             "run": found["run_id"],
             "held-out reward": _reward(found),
@@ -117,6 +114,10 @@ def _write_checkpoint(found: Json) -> None:
             "kept by": ", ".join(found["kept_by"]) or "nothing: the retention rule of its run may delete it",
         }
     )
+
+
+def _name(found: Json) -> str:
+    return f"{found['policy']} {found['stage']} {found['step']}"
 
 
 def _reward(found: Json) -> str:

@@ -1,7 +1,7 @@
-"""Commands that come from the API's description: every operation that names a command gets one.
+"""Commands derived from the API's description: every operation that declares a command gets one.
 
-A field of the request is an option with its default, limits and help; a row of the address is an argument. The result
-is a table, fields or a notice; with `--json` it is the answer itself.
+Fields of the request become options with their defaults, limits and help; rows of the address become arguments. The
+result is shown as a table, as fields or as a notice; with `--json` it is the response itself.
 """
 
 import inspect
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, TypeVar
 from urllib.parse import quote
 
 import typer
@@ -21,20 +21,19 @@ from backend.cli.connection import connect
 from backend.cli.output import BAD_RESULT, fail, plain, say, write_fields, write_json, write_table
 from backend.cli.watching import wait_for
 from proctor import Client
+from proctor import Json as Json
 
-Json = Any
-"""A parsed JSON value: the one place where the command line handles answers without their types."""
-Renderer = Callable[[Json], None]
+Renderer = TypeVar("Renderer", bound=Callable[..., None])
 
 _TYPES: dict[str, type] = {"integer": int, "number": float, "boolean": bool}
 _FIELD = re.compile(r"{(\w+)}")
 _PAGING = {"after", "before", "limit"}
-"""Of lists. A result that has its own form may take a `limit` as an ordinary option."""
-_RENDERERS: dict[str, Renderer] = {}
+"""Parameters of lists. Other operations may have a `limit` as an ordinary option."""
+_RENDERERS: dict[str, Callable[..., None]] = {}
 
 
 def renders(operation: str) -> Callable[[Renderer], Renderer]:
-    """Show the result of `graders.results` by this function instead of as a table or fields."""
+    """Show the result of an operation, such as `graders.results`, with this function."""
 
     def declare(render: Renderer) -> Renderer:
         _RENDERERS[operation] = render
@@ -55,23 +54,26 @@ class Input:
 
     @property
     def cli(self) -> Mapping[str, Json]:
-        """What the declaration says about the command line: `argument`, `option`, `aliases`, `reads_file`."""
-        said: Mapping[str, Json] = self.schema.get("x-cli", {})
-        return said
-
-    @property
-    def is_argument(self) -> bool:
-        return self.is_segment or bool(self.cli.get("argument")) or self.schema.get("format") == "binary"
+        """The declaration's hints for the command line: `argument`, `option`, `aliases`, `envvar`, `reads_file`."""
+        hints: Mapping[str, Json] = self.schema.get("x-cli", {})
+        return hints
 
     def parameter(self) -> Parameter:
-        kind, is_list = _type_of(self.schema)
+        is_list = self.schema.get("type") == "array"
+        item = self.schema["items"] if is_list else self.schema
+        kind = _TYPES.get(item.get("type", "string"), str)
         default = [] if is_list else self.schema.get("default")
         optional = kind if self.is_required and not is_list else (list[kind] if is_list else kind | None)  # type: ignore[valid-type]
-        info = (
-            typer.Argument(metavar=self.name.upper(), help=self._help())
-            if self.is_argument
-            else typer.Option(*self._flags(kind), help=self._help(), show_default=default not in (None, "", [], False))
-        )
+        choices = [str(each) for each in item.get("enum", ())]
+        help = " ".join(filter(None, (self.description, f"One of: {', '.join(choices)}." if choices else "")))
+        if self.is_segment or self.cli.get("argument") or self.schema.get("format") == "binary":
+            info = typer.Argument(metavar=self.name.upper(), help=help)
+        else:
+            flag: str = self.cli.get("option", f"--{self.name.replace('_', '-')}")
+            if kind is bool and self.schema.get("default") is not False and "/" not in flag:
+                flag = f"{flag}/--no-{flag.removeprefix('--')}"
+            flags = (flag, *self.cli.get("aliases", ()))
+            info = typer.Option(*flags, help=help, show_default=default not in (None, "", [], False))
         info.envvar = self.cli.get("envvar")
         if kind in (int, float):
             info.min, info.max = self.schema.get("minimum"), self.schema.get("maximum")
@@ -82,31 +84,14 @@ class Input:
             default=Parameter.empty if self.is_required and not is_list else default,
         )
 
-    def _flags(self, kind: type) -> list[str]:
-        named: str = self.cli.get("option", f"--{self.name.replace('_', '-')}")
-        if kind is bool and self.schema.get("default") is not False and "/" not in named:
-            named = f"{named}/--no-{named.removeprefix('--')}"
-        return [named, *self.cli.get("aliases", ())]
-
-    def _help(self) -> str:
-        choices = _choices(self.schema)
-        return " ".join(
-            part for part in (self.description, f"One of: {', '.join(choices)}." if choices else "") if part
-        )
-
     def value(self, given: Json) -> Json:
-        """As the request has it: `@FILE` is read where the declaration says so."""
-        if isinstance(given, str) and given.startswith("@") and self.cli.get("reads_file"):
-            try:
-                return Path(given[1:]).read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                fail(f"{given[1:]} cannot be read: {error}")
-        return given
+        """Return the value for the request. `@FILE` is read if the declaration allows it."""
+        return read_text(given) if self.cli.get("reads_file") else given
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """An operation as the API's description has it."""
+    """An operation in the API's description."""
 
     id: str
     method: str
@@ -134,7 +119,7 @@ class Described:
         return client.request(self.method, path, **{"body" if self.sends_body else "query": sent})
 
     def command(self) -> Callable[..., None]:
-        """A function that Typer reads like a written one."""
+        """Return a function with the signature that Typer expects."""
 
         def run(**given: Json) -> None:
             client = connect()
@@ -150,7 +135,7 @@ class Described:
 
         parameters = [each.parameter() for each in self.inputs]
         if self.is_list:
-            parameters.append(_LIMIT)
+            parameters.append(_LIMIT.replace(default=self.extension.get("limit")))
         if self.extension.get("waits"):
             parameters.append(_NO_WAIT)
         if self.extension.get("downloads"):
@@ -170,14 +155,15 @@ class Described:
         elif self.is_list:
             columns = self.extension.get("columns") or list(result[0] if result else ())
             rows = [[row.get(column) for column in columns] for row in result]
-            write_table([_words(column) for column in columns], rows, empty=self.extension.get("empty", "Nothing yet."))
+            names = [column.replace("_", " ") for column in columns]
+            write_table(names, rows, empty=self.extension.get("empty", "Nothing yet."))
         elif self.extension.get("downloads"):
             say(f"{result['file']}: {result['bytes']:,} bytes")
         elif notice := self.extension.get("notice"):
             say(self._fill(notice, result, given))
         elif result is not None:
             columns = self.extension.get("columns") or list(result)
-            write_fields({_words(column): plain(result.get(column)) for column in columns})
+            write_fields({column.replace("_", " "): plain(result.get(column)) for column in columns})
 
     def _fill(self, text: str, result: Json, given: Mapping[str, Json]) -> str:
         known = {**given, **(result or {})}
@@ -185,24 +171,38 @@ class Described:
 
 
 def add_commands(app: typer.Typer, groups: Mapping[str, typer.Typer], document: Json) -> None:
-    """Add each described command to the group that its first word names, or to the program itself."""
+    """Add each described command to the group of its first words, or to the program itself."""
+    groups = dict(groups)
     for operation in described(document):
-        *group, name = operation.extension["command"].split()
-        parent = groups[" ".join(group)] if group else app
-        parent.command(name)(operation.command())
+        *words, name = operation.extension["command"].split()
+        group = " ".join(words)
+        if group and group not in groups:
+            groups[group] = typer.Typer(help=f"Commands for {group}.", no_args_is_help=True, rich_markup_mode=None)
+            app.add_typer(groups[group], name=group)
+        (groups[group] if group else app).command(name)(operation.command())
 
 
 def shipped_document() -> Json:
-    """The API's description as it came with this program."""
+    """Return the API's description that comes with this program."""
     return json.loads(files("proctor").joinpath("openapi.json").read_bytes())
 
 
+def read_text(given: Json) -> Json:
+    """Return the value, or for `@FILE` the content of the file."""
+    if not isinstance(given, str) or not given.startswith("@"):
+        return given
+    try:
+        return Path(given[1:]).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        fail(f"{given[1:]} cannot be read: {error}")
+
+
 def described(document: Json) -> Iterator[Described]:
-    """The operations that have a command."""
+    """Yield the operations that have a command."""
     schemas = document["components"]["schemas"]
 
     def resolve(schema: Json) -> Json:
-        """With references followed and `T | null` read as T."""
+        """Follow references, and read `T | null` as T."""
         if "$ref" in schema:
             return resolve(
                 schemas[schema["$ref"].rsplit("/", 1)[-1]] | {k: v for k, v in schema.items() if k != "$ref"}
@@ -254,21 +254,6 @@ def described(document: Json) -> Iterator[Described]:
             )
 
 
-def _type_of(schema: Mapping[str, Json]) -> tuple[type, bool]:
-    """Its Python type, and whether it is a list of it."""
-    if schema.get("type") == "array":
-        return _type_of(schema["items"])[0], True
-    return _TYPES.get(schema.get("type", "string"), str), False
-
-
-def _choices(schema: Mapping[str, Json]) -> list[str]:
-    return [str(each) for each in schema.get("enum", ()) or schema.get("items", {}).get("enum", ())]
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
-
-
 _AS_JSON = Parameter(
     "as_json",
     Parameter.KEYWORD_ONLY,
@@ -278,7 +263,7 @@ _AS_JSON = Parameter(
 _NO_WAIT = Parameter(
     "no_wait",
     Parameter.KEYWORD_ONLY,
-    annotation=Annotated[bool, typer.Option("--no-wait", help="Start it and return at once.")],
+    annotation=Annotated[bool, typer.Option("--no-wait", help="Return at once instead of waiting.")],
     default=False,
 )
 _OUT = Parameter(

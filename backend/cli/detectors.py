@@ -1,6 +1,6 @@
 """`proctor detectors …` and the scan of a run: precision, settings for an environment, new flags."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -10,6 +10,7 @@ from backend.cli.names import short
 from backend.cli.options import AsJson
 from backend.cli.output import BAD_RESULT, fail, say, write_error, write_fields, write_json, write_table
 from backend.domain.detectors.spec import SUSPICION, Action
+from proctor import Json
 
 app = typer.Typer(help="Detectors of reward hacking. Without a command: list them.", rich_markup_mode=None)
 
@@ -61,9 +62,12 @@ def set_(
     else:
         thresholds = _read(pairs or [])
         if suggested:
-            thresholds[SUSPICION] = _suggested(client.get(f"/detectors/{detector}", environment=environment))
+            cut_off = client.get(f"/detectors/{detector}", environment=environment)["suggested"]
+            if cut_off is None:
+                fail("no cut-off is suggested: more flags must be reviewed, or none is precise enough", BAD_RESULT)
+            thresholds[SUSPICION] = float(cut_off["score"])
         given = {"enabled": is_on, "action": action}
-        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        changes = {name: value for name, value in given.items() if value is not None}
         if not changes and not thresholds:
             fail("nothing to set: pass thresholds as name=number, --on, --off, --action, --suggested or --default")
         settings = client.request("PATCH", path, body={**changes, "thresholds": thresholds})
@@ -74,7 +78,7 @@ def set_(
 
 
 @renders("detectors.get")
-def _show_detector(found: dict[str, Any]) -> None:
+def _show_detector(found: Json) -> None:
     suggested = found["suggested"]
     write_fields(
         {
@@ -100,7 +104,7 @@ def _show_detector(found: dict[str, Any]) -> None:
 
 
 @renders("detectors.start_scan")
-def _show_scan(scan: dict[str, Any]) -> None:
+def _show_scan(scan: Json) -> None:
     if not scan["is_finished"]:
         say(f"scanning run {short(scan['run_id'])}: {connect().url}/runs/{scan['run_id']}/flags")
     elif scan["is_successful"]:
@@ -112,7 +116,7 @@ def _show_scan(scan: dict[str, Any]) -> None:
         write_error(f"the scan failed: {scan['error']}")
 
 
-def _settings(settings: dict[str, Any]) -> str:
+def _settings(settings: Json) -> str:
     state = "on" if settings["enabled"] else "off"
     return f"{state}, {settings['action'].replace('_', ' ')}, {_thresholds(settings['thresholds'])}"
 
@@ -130,13 +134,7 @@ def _read(pairs: list[str]) -> dict[str, float | None]:
     return found
 
 
-def _suggested(found: dict[str, Any]) -> float:
-    if found["suggested"] is None:
-        fail("no cut-off is suggested: more flags must be reviewed, or none is precise enough", BAD_RESULT)
-    return float(found["suggested"]["score"])
-
-
-def _figures(record: dict[str, Any], recall: float | None) -> tuple[object, ...]:
+def _figures(record: Json, recall: float | None) -> tuple[object, ...]:
     share = record["precision"]
     precision = f"{share['value']:.0%} ({share['low']:.0%} to {share['high']:.0%})" if share["looked_at"] else "–"
     return record["flags"], record["open"], record["reviewed"], precision, "–" if recall is None else f"{recall:.0%}"

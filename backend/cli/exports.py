@@ -1,22 +1,21 @@
 """`proctor export`: export a checkpoint, verify it and download it."""
 
 import contextlib
-import time
 import zipfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from backend.cli.connection import connect
+from backend.cli.derived import Json
 from backend.cli.names import find_checkpoint, find_run, short
 from backend.cli.options import AsJson
 from backend.cli.output import BAD_RESULT, fail, say, write_json, write_table
-from backend.cli.watching import POLL_SECONDS, look_while, work_bar
+from backend.cli.watching import look_while, wait_for
 from backend.domain.vocabulary import ExportForm
 from proctor import Client
 
-_OVER = {"completed", "refused", "failed"}
 Form = Annotated[
     ExportForm | None, typer.Option(help="Default: all weights, or the adapter merged into its base model.")
 ]
@@ -50,106 +49,75 @@ def export(
     if is_dry_run and not hub:
         fail("--dry-run needs --hub OWNER/NAME")
     client = connect()
-    found = checkpoint_of(client, checkpoint)
+    checkpoint_id = _checkpoint_id(client, checkpoint)
     if forms:
-        _show_forms(client, found, as_json=as_json)
-        return
-    request = {"checkpoint_id": found["id"], "form": form, "licence": licence, "gguf_type": gguf_type}
-    done = wait_for_export(client, client.post("/exports", {**request, "is_stored": store}), quiet=as_json)
+        offered = client.get(f"/checkpoints/{checkpoint_id}/exports/forms")["items"]
+        rows = [(each["form"], "no" if each["refusal"] else "yes", each["refusal"] or each["help"]) for each in offered]
+        if as_json:
+            return write_json(offered)
+        return write_table(("form", "available", "why"), rows, empty="There are no forms.")
+    request = {"form": form, "licence": licence, "gguf_type": gguf_type, "is_stored": store}
+    started = client.post("/exports", {"checkpoint_id": checkpoint_id, **request})
+    done = wait_for(client, f"/exports/{started['id']}", started, quiet=as_json)
     if done["status"] != "completed":
         if as_json:
             write_json(done)
         fail(done["reason"] or f"the export ended as {done['status']}", BAD_RESULT)
-    done |= _fetch(client, done, to, unpack=unpack)
+    to.mkdir(parents=True, exist_ok=True)
+    target = to / f"proctor-export-{short(done['id'])}.zip"
+    done["bytes"] = client.download(f"/exports/{done['id']}/download", target).stat().st_size
+    if unpack:
+        with contextlib.closing(zipfile.ZipFile(target)) as archive:
+            archive.extractall(target.with_suffix(""))
+        target.unlink()
+        target = target.with_suffix("")
+        done["bytes"] = sum(path.stat().st_size for path in target.iterdir())
+    done["file"] = str(target)
     if hub:
-        target = {"repository": hub, "is_private": private}
-        send = preview_upload if is_dry_run else upload
-        done["hub"] = send(client, done["id"], target, quiet=as_json)
+        done["hub"] = _upload(client, done["id"], hub, private, is_dry_run=is_dry_run, quiet=as_json)
     if as_json:
         write_json(done)
     else:
         say(f"{done['file']} ({done['bytes'] / 1e6:.1f} MB, {done['form']}), {client.url}/exports/{done['id']}")
 
 
-def checkpoint_of(client: Client, name: str) -> dict[str, Any]:
+def _checkpoint_id(client: Client, name: str) -> str:
     """A checkpoint by id or the end of it, the best one of a policy, or the best one of a run."""
-    if name != "last" and (found := find_checkpoint(client, name)):
-        return found
-    if run := find_run(client, name):
-        return best_checkpoint(client, run)
-    fail(f"there is no checkpoint, trained policy or run {name!r}; `proctor checkpoints list` shows them")
+    found = find_checkpoint(client, name) if name != "last" else None
+    if found is None:
+        run = find_run(client, name)
+        if run is None:
+            fail(f"there is no checkpoint, trained policy or run {name!r}; `proctor checkpoints list` shows them")
+        found = next(iter(client.pages("/checkpoints", run_id=run["id"], is_best=True)), None)
+        if found is None:
+            fail(f"{run['name']} has no checkpoint with a held-out reward yet")
+    return str(found["id"])
 
 
-def best_checkpoint(client: Client, run: dict[str, Any]) -> dict[str, Any]:
-    found = list(client.pages("/checkpoints", run_id=run["id"], is_best=True))
-    if not found:
-        fail(f"{run['name']} has no checkpoint with a held-out reward yet")
-    return found[0]
-
-
-def wait_for_export(client: Client, export: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
-    """Wait until an export has finished. Ctrl-C leaves it running."""
-    with work_bar("export", f"The export continues: {client.url}/exports/{export['id']}", quiet=quiet) as move:
-        while export["status"] not in _OVER:
-            move(description=f"export: {export['message']}", completed=export["done"], total=export["total"])
-            time.sleep(POLL_SECONDS)
-            export = client.get(f"/exports/{export['id']}")
-    return export
-
-
-def _fetch(client: Client, done: dict[str, Any], to: Path, *, unpack: bool) -> dict[str, Any]:
-    """Download the zip, or its files into a folder of the same name."""
-    to.mkdir(parents=True, exist_ok=True)
-    target = to / f"proctor-export-{short(done['id'])}.zip"
-    size = client.download(f"/exports/{done['id']}/download", target).stat().st_size
-    if not unpack:
-        return {"file": str(target), "bytes": size}
-    folder = target.with_suffix("")
-    with contextlib.closing(zipfile.ZipFile(target)) as archive:
-        archive.extractall(folder)
-    target.unlink()
-    return {"file": str(folder), "bytes": sum(path.stat().st_size for path in folder.iterdir())}
-
-
-def _show_forms(client: Client, checkpoint: dict[str, Any], *, as_json: bool) -> None:
-    offered = client.get(f"/checkpoints/{checkpoint['id']}/exports/forms")["items"]
-    if as_json:
-        write_json(offered)
-        return
-    rows = [(each["form"], "no" if each["refusal"] else "yes", each["refusal"] or each["help"]) for each in offered]
-    write_table(("form", "available", "why"), rows, empty="There are no forms.")
-
-
-def preview_upload(client: Client, export_id: str, target: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
-    """Show what an upload would send."""
-    plan: dict[str, Any] = client.post(f"/exports/{export_id}/hub", target | {"dry_run": True})
-    if not quiet:
-        write_table(("file", "bytes"), [(name, f"{size:,}") for name, size in plan["files"].items()], empty="no files")
-        count, size = len(plan["files"]), plan["bytes"] / 1e6
-        say(f"Nothing was uploaded. To {target['repository']}: {count} files, {size:.1f} MB, one commit.")
-    return plan
-
-
-def upload(client: Client, export_id: str, target: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
+def _upload(client: Client, export_id: str, repository: str, private: bool, *, is_dry_run: bool, quiet: bool) -> Json:
     """Upload with the Hub token of this machine and wait. Exits with 1 if the upload fails."""
-    plan: dict[str, Any] = client.post(f"/exports/{export_id}/hub", target | {"token": own_token()})
-    state = look_while(
-        lambda upload: upload["status"] not in {"completed", "failed"},
-        plan["upload"],
-        lambda: client.get(f"/exports/{export_id}")["upload"],
-    )
-    if state["status"] == "failed":
-        fail(state["reason"] or "the upload failed", BAD_RESULT)
-    if not quiet:
-        say(str(state["url"]))
-    return state
-
-
-def own_token() -> str | None:
-    """HF_TOKEN, or the token that `hf auth login` stored here. None: the worker uses its own."""
+    request: dict[str, object] = {"repository": repository, "is_private": private}
+    if is_dry_run:
+        plan = client.post(f"/exports/{export_id}/hub", request | {"dry_run": True})
+        if not quiet:
+            rows = [(name, f"{size:,}") for name, size in plan["files"].items()]
+            write_table(("file", "bytes"), rows, empty="no files")
+            size = plan["bytes"] / 1e6
+            say(f"Nothing was uploaded. To {repository}: {len(rows)} files, {size:.1f} MB, one commit.")
+        return plan
     try:
         from huggingface_hub import get_token
+
+        request["token"] = get_token()  # HF_TOKEN, or the token of `hf auth login`
     except ImportError:
-        return None
-    token: str | None = get_token()
-    return token
+        pass  # the worker uses its own token
+    upload = look_while(
+        lambda upload: upload["status"] not in {"completed", "failed"},
+        client.post(f"/exports/{export_id}/hub", request)["upload"],
+        lambda: client.get(f"/exports/{export_id}")["upload"],
+    )
+    if upload["status"] == "failed":
+        fail(upload["reason"] or "the upload failed", BAD_RESULT)
+    if not quiet:
+        say(str(upload["url"]))
+    return upload

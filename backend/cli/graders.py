@@ -1,44 +1,30 @@
-"""How the command line shows graders, and the old groups `judge` and `question`, which work for one release."""
+"""How the command line shows graders; the old groups `judge` and `question`, which work for one release."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from backend.cli.connection import connect
-from backend.cli.derived import Json, described, renders
+from backend.cli.derived import described, read_text, renders
 from backend.cli.figures import estimate
 from backend.cli.names import short
 from backend.cli.options import AsJson
 from backend.cli.output import BAD_RESULT, fail, say, write_fields, write_json, write_table
 from backend.cli.watching import wait_for
+from proctor import Json
 
+_COMMON = {"show": "show", "delete": "delete", "stop": "stop", "results": "results"}
 _RENAMED = {
-    "judge": {
-        "show": "show",
-        "delete": "delete",
-        "run": "run",
-        "stop": "stop",
-        "results": "results",
-    },
-    "question": {
-        "show": "show",
-        "delete": "delete",
-        "look": "estimate",
-        "ask": "run",
-        "stop": "stop",
-        "flag": "flag",
-        "results": "results",
-    },
+    "judge": _COMMON | {"run": "run"},
+    "question": _COMMON | {"look": "estimate", "ask": "run", "flag": "flag"},
 }
-"""Old commands and the command of `proctor grader` that has the same arguments and options."""
+"""Old commands and the commands of `proctor grader` with the same arguments and options."""
 _KINDS = ("question", "monitor", "contrast")
 
-judge_app = typer.Typer(help="Renamed to `grader`. Works for one release.", no_args_is_help=True, rich_markup_mode=None)
-question_app = typer.Typer(
-    help="Renamed to `grader`. Works for one release.", no_args_is_help=True, rich_markup_mode=None
-)
+_RENAMED_HELP = "Renamed to `grader`. Works for one release."
+judge_app = typer.Typer(help=_RENAMED_HELP, no_args_is_help=True, rich_markup_mode=None)
+question_app = typer.Typer(help=_RENAMED_HELP, no_args_is_help=True, rich_markup_mode=None)
 
 OldText = Annotated[str, typer.Option(help="`@FILE` reads a file.")]
 Name = Annotated[str, typer.Argument(help="Name of the grader.")]
@@ -88,11 +74,7 @@ def show_results(results: Json) -> None:
 
 
 @renders("graders.try_out")
-def show_try(result: Json) -> None:
-    _write_try(result)
-
-
-def _write_try(result: Json, *, with_request: bool = False) -> None:
+def show_try(result: Json, *, with_request: bool = False) -> None:
     if result["error"]:
         say(result["error"], "red")
     for each in result["rollouts"]:
@@ -277,16 +259,6 @@ def _create(body: Mapping[str, object], as_json: bool) -> None:
         say(f"{grader['name']} created. Next: proctor grader estimate {grader['name']} RUN")
 
 
-def read_text(given: object) -> object:
-    """The value, or the content of the file behind an `@`."""
-    if not isinstance(given, str) or not given.startswith("@"):
-        return given
-    try:
-        return Path(given[1:]).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        fail(f"{given[1:]} cannot be read: {error}")
-
-
 def _try(grader: str, body: dict[str, str], as_json: bool, *, with_request: bool = False) -> None:
     client = connect()
     result = client.post(f"/graders/{grader}/tries", body)
@@ -294,7 +266,7 @@ def _try(grader: str, body: dict[str, str], as_json: bool, *, with_request: bool
     if as_json:
         write_json(result)
     else:
-        _write_try(result, with_request=with_request)
+        show_try(result, with_request=with_request)
     raise typer.Exit(0 if result["is_successful"] else BAD_RESULT)
 
 

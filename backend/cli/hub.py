@@ -1,4 +1,4 @@
-"""Send a package to the Hugging Face Hub as a Space. A dry run lists everything that would be sent."""
+"""Upload a package to the Hugging Face Hub as a Space. A dry run lists all files that would be uploaded."""
 
 import re
 import tempfile
@@ -7,21 +7,20 @@ from pathlib import Path
 
 from backend.cli import packages
 from backend.cli.output import BAD_RESULT, fail
+from backend.domain.checkpoints.exports import REPOSITORY
 from backend.domain.environments.manifest import ManifestInvalid, read_manifest
 from backend.domain.environments.packages import MANIFEST_PATH
 from backend.environments.export import for_space
 
-_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
-
 
 @dataclass(frozen=True, slots=True)
-class Shipment:
-    """The files of a Space and its address."""
+class SpaceUpload:
+    """The files of a Space."""
 
     repository: str
     files: dict[str, str]
     added: list[str]
-    """Not in the folder, or not in this form."""
+    """Files that are new, or differ from those in the folder."""
     is_private: bool
 
     @property
@@ -29,40 +28,39 @@ class Shipment:
         return sum(len(text.encode()) for text in self.files.values())
 
 
-def prepare(folder: Path, repository: str, *, is_private: bool) -> Shipment:
-    """Nothing is sent yet. Ends the command when the package or the name cannot be used."""
-    if not _REPOSITORY.fullmatch(repository):
-        fail(f"{repository!r} is no Space: write owner/name")
+def prepare(folder: Path, repository: str, *, is_private: bool) -> SpaceUpload:
+    """Read the package without uploading it. Ends the command if the package or the name cannot be used."""
+    if not re.fullmatch(REPOSITORY, repository):
+        fail(f"{repository!r} is not the name of a Space: write owner/name")
     files = packages.read_folder(folder)
     try:
         manifest = read_manifest(files[MANIFEST_PATH])
     except ManifestInvalid as error:
         fail(f"{MANIFEST_PATH}: {error}")
-    whole = for_space(files, manifest)
-    return Shipment(repository, whole, sorted(path for path in whole if whole[path] != files.get(path)), is_private)
+    complete = for_space(files, manifest)
+    added = sorted(path for path in complete if complete[path] != files.get(path))
+    return SpaceUpload(repository, complete, added, is_private)
 
 
-def send(shipment: Shipment, message: str) -> str:
-    """Create the Space where it is not there yet and upload one commit; its address."""
+def send(upload: SpaceUpload, message: str) -> str:
+    """Create the Space if it does not exist, upload the files in one commit, and return the Space's URL."""
     try:
         from huggingface_hub import HfApi
         from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
     except ImportError:
         fail("this needs huggingface_hub: pip install huggingface_hub")
-    from httpx2 import HTTPError  # what huggingface_hub speaks through
+    from httpx2 import HTTPError  # raised by huggingface_hub
 
-    api = HfApi()
+    api, repository = HfApi(), upload.repository
     try:
         with tempfile.TemporaryDirectory(prefix="proctor-space-") as staged:
-            packages.write_folder(Path(staged), shipment.files)
+            packages.write_folder(Path(staged), upload.files)
             space = api.create_repo(
-                shipment.repository, repo_type="space", space_sdk="docker", private=shipment.is_private, exist_ok=True
+                repository, repo_type="space", space_sdk="docker", private=upload.is_private, exist_ok=True
             )
-            api.upload_folder(
-                folder_path=staged, repo_id=shipment.repository, repo_type="space", commit_message=message
-            )
+            api.upload_folder(folder_path=staged, repo_id=repository, repo_type="space", commit_message=message)
     except LocalTokenNotFoundError:
-        fail("the Hub wants a token: set HF_TOKEN or run `hf auth login`")
+        fail("the Hub requires a token: set HF_TOKEN or run `hf auth login`")
     except (HfHubHTTPError, HTTPError, OSError) as error:
         fail(f"the Hub refused or cannot be reached: {error}", BAD_RESULT)
     return str(space)

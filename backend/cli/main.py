@@ -13,34 +13,25 @@ from backend.cli import (
     draft_score,
     effort,
     environments,
-    examples,
     exchange,
     exports,
     graders,
     importing,
-    interventions,
+    local,
     network,
-    notifications,
     onset,
-    policies,
+    renderers,
     rescoring,
     results,
     review,
     rollouts,
     runs,
     starting,
-    steering,
     training,
-    workers,
-)
-from backend.cli import (
-    team as _team,  # noqa: F401  how results of operations are shown
 )
 from backend.cli.mcp import mcp
-from backend.cli.migrating import migrate_data_command
 from backend.cli.output import BAD_RESULT, WRONG_USAGE, write_error
 from backend.cli.serve import serve
-from backend.cli.serving import demo_command, up_command
 from proctor import ProctorError
 
 app = typer.Typer(
@@ -50,9 +41,9 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
-app.command("up")(up_command)
-app.command("demo")(demo_command)
-app.command("migrate-data")(migrate_data_command)
+app.command("up")(local.up_command)
+app.command("demo")(local.demo_command)
+app.command("migrate-data")(local.migrate_data_command)
 environments.app.command("import")(importing.import_package)
 environments.app.command("grant")(network.grant)
 app.command("eval")(starting.evaluate)
@@ -61,15 +52,12 @@ app.command("runs")(runs.runs)
 app.add_typer(exchange.rollouts_app, name="rollouts")
 exchange.rollouts_app.command("list")(rollouts.rollouts)
 runs.app.command("delete")(exchange.delete_run)
-steering.register(runs.app)
+training.register(runs.app)
 onset.register(runs.app)
 effort.register(runs.app)
-runs.app.command("interventions")(interventions.interventions)
-runs.app.command("config")(training.configuration)
 app.add_typer(exchange.data_app, name="data")
-exchange.data_app.add_typer(examples.app, name="examples")
-exchange.data_app.add_typer(examples.app, name="lessons", hidden=True)  # the old spelling
-app.command("workers")(workers.workers)
+exchange.data_app.add_typer(training.examples_app, name="examples")
+exchange.data_app.add_typer(training.examples_app, name="lessons", hidden=True)  # the old spelling
 app.command("serve")(serve)
 app.command("mcp")(mcp)
 app.command("compare")(results.compare)
@@ -78,17 +66,16 @@ app.command("rescore")(rescoring.rescore)
 app.command("replay")(rescoring.replay)
 environments.app.command("history")(rescoring.history)
 environments.app.command("score-draft")(draft_score.score_draft)
-app.add_typer(notifications.app, name="notifications")
 app.command("export")(exports.export)
 
 
 def group(help: str) -> typer.Typer:
-    """A group whose commands come from operations."""
+    """Return a group whose commands are derived from operations."""
     return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode=None)
 
 
-def _tell_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(is_requested: bool) -> None:
+    if is_requested:
         typer.echo(f"proctor {package_version('proctor')}")
         raise typer.Exit
 
@@ -103,32 +90,31 @@ GROUPS = {
     "policy": group("Model endpoints, scripted policies and trained models: add, change, test, list."),
     "token": group("Create, list and revoke API tokens."),
     "member": group("Members of the team: invite, change, sign out."),
+    "notifications": group("Notices: read them, choose where they are sent, check deliveries."),
 }
 for name, typer_group in GROUPS.items():
     app.add_typer(typer_group, name=name)
-GROUPS["policy"].command("models")(policies.list_models)
-EXISTING = {"env": environments.app, "run": runs.app, "data examples": examples.app}
-"""Groups that also have commands of their own."""
-derived.add_commands(app, GROUPS | EXISTING, derived.shipped_document())
+GROUPS["policy"].command("models")(renderers.list_models)
+derived.add_commands(app, GROUPS | {"data examples": training.examples_app}, derived.shipped_document())
 graders.add_old_groups(app, derived.shipped_document())
 
 
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the version and exit.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Author, run and judge reinforcement-learning environments for language models.
 
     `proctor up` serves. The other commands talk to a running Proctor: the one on this machine's data folder, or
-    PROCTOR_URL with PROCTOR_TOKEN. They end with 0 when done, 1 when the result is bad, 2 when used wrongly.
+    PROCTOR_URL with PROCTOR_TOKEN. They exit with 0 on success, 1 if the result is bad, and 2 if used wrongly.
     """
 
 
 def main() -> None:
     try:
         app()
-    except ProctorError as refused:
-        write_error(str(refused))
-        sys.exit(BAD_RESULT if refused.status >= 500 else WRONG_USAGE)
+    except ProctorError as error:
+        write_error(str(error))
+        sys.exit(BAD_RESULT if error.status >= 500 else WRONG_USAGE)

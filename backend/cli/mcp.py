@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,17 +11,17 @@ from backend.operations.skill import read_skill
 from proctor import Client, ProctorError
 
 if TYPE_CHECKING:
-    from backend.operations.tools import Context
+    from backend.operations.tools import Context, Query
 
 
 def mcp(
     skill: Annotated[
-        bool, typer.Option("--skill", help="Print the guide for agents and exit: save it as a skill of your agent.")
+        bool, typer.Option("--skill", help="Print the guide for agents and exit. Save it as a skill of your agent.")
     ] = False,
 ) -> None:
-    """Serve Proctor's operations as MCP tools over standard input and output, for an agent on this machine.
+    """Serve operations as MCP tools over standard input and output, for an agent on this machine.
 
-    The tools are those that the role of your token includes. Agents elsewhere connect to /mcp of the server instead.
+    Your token's role decides which tools there are. Agents elsewhere connect to /mcp of the server.
     """
     if skill:
         sys.stdout.write(read_skill())
@@ -38,8 +38,8 @@ async def _serve(client: Client) -> None:
     role = Role(client.get("/me")["role"])
 
     async def send(
-        _: "Context", method: str, path: str, query: dict[str, Any], body: dict[str, Any] | None
-    ) -> tuple[int, Any]:
+        _: "Context", method: str, path: str, query: "Query", body: dict[str, object] | None
+    ) -> tuple[int, object]:
         address = path.removeprefix("/api/v1")
         try:
             return 200, await asyncio.to_thread(client.request, method, address, query=query, body=body)

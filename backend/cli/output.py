@@ -1,9 +1,9 @@
-"""What the command line says: tables for people, JSON for programs, and how it ends."""
+"""Output of commands: tables for people, JSON for programs, and exit codes."""
 
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import typer
 from rich.console import Console
@@ -14,7 +14,7 @@ OK, BAD_RESULT, WRONG_USAGE = 0, 1, 2
 
 
 def fail(message: str, status: int = WRONG_USAGE) -> NoReturn:
-    """End with a message on standard error."""
+    """Print a message on standard error and exit."""
     write_error(message)
     raise typer.Exit(status)
 
@@ -24,12 +24,12 @@ def write_error(message: str) -> None:
 
 
 def say(text: str, style: str | None = None, *, is_error: bool = False) -> None:
-    """A line for a person, as it is; `is_error`: on standard error, so that standard output stays for programs."""
+    """Print a line without markup. `is_error`: on standard error, which keeps standard output for programs."""
     console(is_error=is_error).print(text, style=style, markup=False)
 
 
 def console(*, is_error: bool = False) -> Console:
-    """As wide as the terminal; wide enough for any table where there is none."""
+    """Return a console as wide as the terminal, or wide enough for any table if there is none."""
     stream = sys.stderr if is_error else sys.stdout
     width = None if stream.isatty() else WIDTH_WITHOUT_TERMINAL
     return Console(file=stream, width=width, soft_wrap=True, highlight=False)
@@ -57,8 +57,8 @@ def write_fields(fields: Mapping[str, object]) -> None:
         say(f"{name:<{width}}  {plain(value)}")
 
 
-def plain(value: Any) -> str:
-    """A value as one line of text."""
+def plain(value: object) -> str:
+    """Format a value as one line of text."""
     match value:
         case None:
             return "–"

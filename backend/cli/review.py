@@ -1,6 +1,6 @@
 """`proctor review …`: the queue and the next item; how results of review operations are shown."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -9,6 +9,7 @@ from backend.cli.derived import renders
 from backend.cli.names import short
 from backend.cli.options import AsJson, Limit
 from backend.cli.output import fail, say, write_fields, write_json, write_table
+from proctor import Json
 
 app = typer.Typer(help="Review flagged rollouts. Without a command: list the queue.", rich_markup_mode=None)
 
@@ -16,7 +17,6 @@ Run = Annotated[str | None, typer.Option(help="Items of this run only.")]
 Detector = Annotated[str | None, typer.Option(help="Items flagged by this detector only. The review is not blind.")]
 Environment = Annotated[str | None, typer.Option(help="Items of this environment only.")]
 Mine = Annotated[bool, typer.Option("--mine", help="Items assigned to you only.")]
-Json = dict[str, Any]
 
 
 @app.callback(invoke_without_command=True)
@@ -43,7 +43,7 @@ def review(
         for item in found
     ]
     head = ("item", "environment", "run", "reward", "verdict", "evidence")
-    write_table(head, rows, empty="Nothing waits for review.")
+    write_table(head, rows, empty="Nothing to review.")
 
 
 @app.command("next")
@@ -60,7 +60,7 @@ def show_next(
     chosen = {"run": run, "detector": detector, "environment": environment, "mine": mine or None}
     waiting = client.get("/review/items", limit=1, **chosen)["items"]
     if not waiting:
-        fail("nothing waits for review", status=1)
+        fail("nothing to review", status=1)
     item = client.get(f"/review/items/{waiting[0]['id']}", evidence=evidence or None, **chosen)
     if as_json:
         write_json(item)
@@ -85,7 +85,7 @@ def show_stats(
     target: Annotated[int | None, typer.Option(min=1, help="Set how many items you intend to review per day.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what waits, what is assigned to you, today's count and your target, and how far reviewers agree."""
+    """Show waiting and assigned items, today's count and your target, and the agreement of reviewers."""
     client = connect()
     found = client.put("/review/target", {"per_day": target}) if target else client.get("/review/stats")
     if as_json:

@@ -1,4 +1,4 @@
-"""`proctor runs`, `run …`, `rollouts`: what was played and how it went."""
+"""`proctor runs` and `proctor run …`: list, show, watch, stop and resume runs."""
 
 from typing import Annotated
 
@@ -7,7 +7,7 @@ import typer
 from backend.cli.connection import connect
 from backend.cli.names import policy_of, run_of, short
 from backend.cli.options import AsJson, Limit, NoWait, RunName
-from backend.cli.output import say, write_json
+from backend.cli.output import say, write_json, write_table
 from backend.cli.starting import finish
 from backend.cli.views import write_run, write_runs
 
@@ -25,8 +25,8 @@ def runs(
     as_json: AsJson = False,
 ) -> None:
     """List runs, newest first."""
-    wanted = {"kind": kind, "status": status, "environment": environment, "text": text}
-    found = list(connect().pages("/runs", limit=limit, **wanted))
+    filters = {"kind": kind, "status": status, "environment": environment, "text": text}
+    found = list(connect().pages("/runs", limit=limit, **filters))
     if as_json:
         write_json(found)
     else:
@@ -36,13 +36,13 @@ def runs(
 @app.command("show")
 def show(
     run: RunName,
-    success: Annotated[str | None, typer.Option(help="The column (or `reward`) that decides about success.")] = None,
-    at_least: Annotated[float | None, typer.Option(help="Success begins at this value.")] = None,
-    phase: Annotated[str | None, typer.Option(help="Of a training run: heldout, train or warm_up.")] = None,
-    step: Annotated[int | None, typer.Option(help="Of a training run: the training step.")] = None,
+    success: Annotated[str | None, typer.Option(help="Column that decides about success, or `reward`.")] = None,
+    at_least: Annotated[float | None, typer.Option(help="Lowest value that counts as a success.")] = None,
+    phase: Annotated[str | None, typer.Option(help="Training runs only: heldout, train or warm_up.")] = None,
+    step: Annotated[int | None, typer.Option(help="Training runs only: the training step.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """One run with its figures: coverage, means with 95 % intervals, pass@k and pass^k, failures, tokens and cost."""
+    """Show a run: coverage, means with 95% intervals, pass@k and pass^k, failures, tokens and cost."""
     client = connect()
     found = run_of(client, run)
     figures = client.get(f"/runs/{found['id']}/figures", phase=phase, step=step, success=success, at_least=at_least)
@@ -54,39 +54,49 @@ def show(
 
 @app.command("watch")
 def watch_run(run: RunName, as_json: AsJson = False) -> None:
-    """Watch a run until it is over; Ctrl-C leaves it running."""
+    """Watch a run until it ends. Ctrl-C leaves it running."""
     client = connect()
     finish(client, run_of(client, run), no_wait=False, as_json=as_json)
 
 
 @app.command("stop")
 def stop(run: RunName, as_json: AsJson = False) -> None:
-    """Ask a run to stop. An evaluation cancels its rollouts under way; finished ones stay, and it can be resumed."""
-    _ask(run, "stop", as_json)
+    """Stop a run. An evaluation cancels its unfinished rollouts and keeps the others. The run can be resumed."""
+    _change_state(run, "stop", as_json)
 
 
 @app.command("resume")
 def resume(run: RunName, as_json: AsJson = False) -> None:
-    """Go on with a stopped, paused or failed run."""
-    _ask(run, "resume", as_json)
+    """Resume a stopped, paused or failed run."""
+    _change_state(run, "resume", as_json)
+
+
+def _change_state(name: str, action: str, as_json: bool) -> None:
+    client = connect()
+    run = client.post(f"/runs/{run_of(client, name)['id']}/{action}")
+    if as_json:
+        write_json(run)
+    else:
+        state = "is stopping" if action == "stop" and run["status"] == "running" else f"is {run['status']}"
+        say(f"run {short(run['id'])} {state}")
 
 
 @app.command("again")
 def again(
     run: RunName,
-    policy: Annotated[str | None, typer.Option(help="Another policy, by name or id.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Name or id of another policy.")] = None,
     temperature: Annotated[float | None, typer.Option(min=0, help="Another sampling temperature.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Another nucleus sampling.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Other tokens a turn.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Another value for nucleus sampling.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Another maximum of tokens per turn.")] = None,
     tasks: Annotated[int | None, typer.Option(min=1, help="Another number of tasks.")] = None,
     first_task: Annotated[int | None, typer.Option(min=0, help="Another first task.")] = None,
-    group_size: Annotated[int | None, typer.Option(min=1, help="Other episodes of each task.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Another seed of the sampling.")] = None,
-    concurrency: Annotated[int | None, typer.Option(min=1, help="Other episodes in flight.")] = None,
+    group_size: Annotated[int | None, typer.Option(min=1, help="Another number of rollouts per task.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Another sampling seed.")] = None,
+    concurrency: Annotated[int | None, typer.Option(min=1, help="Another maximum of concurrent rollouts.")] = None,
     no_wait: NoWait = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run an evaluation again: exactly as it was, or with what is named changed. Ends with 1 when a rollout failed."""
+    """Repeat an evaluation, unchanged or with the given changes. Exits with 1 if a rollout failed."""
     client = connect()
     changes = {
         "policy_id": policy_of(client, policy)["id"] if policy else None,
@@ -99,16 +109,21 @@ def again(
         "seed": seed,
         "concurrency": concurrency,
     }
-    named = {name: value for name, value in changes.items() if value is not None}
-    started = client.post(f"/runs/{run_of(client, run)['id']}/again", {"changes": named})
+    given = {name: value for name, value in changes.items() if value is not None}
+    started = client.post(f"/runs/{run_of(client, run)['id']}/again", {"changes": given})
     finish(client, started, no_wait=no_wait, as_json=as_json)
 
 
-def _ask(name: str, what: str, as_json: bool) -> None:
+@app.command("interventions")
+def interventions(run: RunName, as_json: AsJson = False) -> None:
+    """List what detectors did to a training run: rollouts kept out of the gradient, pauses, stops."""
     client = connect()
-    found = client.post(f"/runs/{run_of(client, name)['id']}/{what}")
+    found = client.get(f"/runs/{run_of(client, run)['id']}/interventions")
     if as_json:
         write_json(found)
-    else:
-        word = "is asked to stop" if what == "stop" and found["status"] == "running" else f"is {found['status']}"
-        say(f"run {short(found['id'])} {word}")
+        return
+    rows = [
+        (each["step"], each["detector"], each["action"].replace("_", " "), each["rollouts"], each["sentence"])
+        for each in found["items"]
+    ]
+    write_table(("step", "detector", "action", "rollouts", "reason"), rows, empty="No detector has intervened.")

@@ -1,4 +1,4 @@
-"""`proctor serve`: a checkpoint as an OpenAI-compatible endpoint, in a process of its own that has torch."""
+"""`proctor serve`: a checkpoint as an OpenAI-compatible endpoint, in a separate process that has torch."""
 
 import difflib
 import json
@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -20,12 +20,12 @@ from backend.cli.names import find_checkpoint, is_id, names_of_trained_policies
 from backend.cli.output import BAD_RESULT, console, fail, say
 from backend.core.embedded import die_with_parent
 from backend.settings import PROJECT_ROOT
-from proctor import Client
+from proctor import Client, Json
 
 MODULE = ("workers.begin", "workers.models.serve")
 END_SECONDS = 10.0
 _CONFIGURATION = "config.json"
-"""What every folder of weights has."""
+"""A file that every folder of weights has."""
 _SUGGESTIONS = 3
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
@@ -35,32 +35,32 @@ def serve(
         str,
         typer.Argument(metavar="CHECKPOINT", help="A folder of safetensors, a checkpoint's id, or a policy's name."),
     ],
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8001,
-    host: Annotated[str, typer.Option(help="Address to listen on; others than this machine's need a token.")] = (
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 selects a free one.", min=0, max=65535)] = 8001,
+    host: Annotated[str, typer.Option(help="Address to listen on. Addresses of networks need a token.")] = (
         "127.0.0.1"
     ),
-    token: Annotated[str, typer.Option(help="What clients must send as their API key.")] = "",
+    token: Annotated[str, typer.Option(help="API key that clients must send.")] = "",
     name: Annotated[
         str,
         typer.Option(help="Name of the model for clients. Default: the policy's name, or POLICY@STAGE-STEP for an id."),
     ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Say where it listens as a line of JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the address as a line of JSON.")] = False,
 ) -> None:
     """Serve a checkpoint to any OpenAI client until Ctrl-C: /v1/models and /v1/chat/completions.
 
-    A policy's name means its best checkpoint, else its newest one, and is the model's name for clients.
-    Requests that come together are answered together.
+    A policy's name selects its best checkpoint, else its newest one, and is the model's name for clients.
+    Concurrent requests are answered in one batch.
     """
     if host not in LOOPBACK and not token:
-        fail(f"{host} can be reached by others: give a --token that clients must send")
-    with _ended_by_signals(), _weights(checkpoint) as (folder, known_as):
-        asked = {"folder": str(folder), "name": name or known_as, "host": host, "port": port, "token": token}
-        raise typer.Exit(_run(asked, as_json=as_json))
+        fail(f"{host} can be reached from other machines: set a --token that clients must send")
+    with _ended_by_signals(), _weights(checkpoint) as (folder, model):
+        options = {"folder": str(folder), "name": name or model, "host": host, "port": port, "token": token}
+        raise typer.Exit(_run(options, as_json=as_json))
 
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Also `kill` ends it in order, and Ctrl-C where a shell that started it in the background ignores that."""
+    """End in order on `kill`, and on Ctrl-C even if a shell that started this in the background ignores it."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -75,7 +75,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 @contextmanager
 def _weights(checkpoint: str) -> Iterator[tuple[Path, str]]:
-    """The folder to serve and its name. What the running Proctor stores is fetched first."""
+    """Yield the folder to serve and its name. A stored checkpoint is downloaded first."""
     local = Path(checkpoint).expanduser()
     if (local / _CONFIGURATION).is_file() or (os.sep in checkpoint and local.is_dir()):
         yield local.resolve(), local.resolve().name
@@ -96,23 +96,23 @@ def _weights(checkpoint: str) -> Iterator[tuple[Path, str]]:
 
 
 def _nothing_to_serve(client: Client, name: str) -> str:
-    """Why, and which names are meant instead."""
+    """Explain why there are no weights, and suggest similar names."""
     if is_id(name):
-        return f"there is no checkpoint {name}; `proctor checkpoints list` shows those that are stored"
+        return f"there is no checkpoint {name}; `proctor checkpoints list` shows stored checkpoints"
     for policy in client.pages("/policies"):
         if policy["name"] == name and policy["kind"] != "local":
             return f"the policy {name} is of kind {policy['kind']} and has no weights; only trained policies are served"
         if policy["name"] == name:
-            return f"the policy {name} has no stored weights; `proctor checkpoints list` shows those that are stored"
+            return f"the policy {name} has no stored weights; `proctor checkpoints list` shows stored checkpoints"
     known = names_of_trained_policies(client)
     near = difflib.get_close_matches(name, known, n=_SUGGESTIONS, cutoff=0.5) or known[:_SUGGESTIONS]
-    offer = f"did you mean {', '.join(near)}?" if near else "nothing has been trained yet"
-    return f"{name} is no folder of weights, and no checkpoint or trained policy has this name: {offer}"
+    hint = f"did you mean {', '.join(near)}?" if near else "nothing has been trained yet"
+    return f"{name} is not a folder of weights, and no checkpoint or trained policy has this name: {hint}"
 
 
-def _run(asked: dict[str, Any], *, as_json: bool) -> int:
-    """Until it ends. Ctrl-C reaches the child by itself: both belong to the terminal's foreground."""
-    try:  # also while the child is being started: it then dies with this process
+def _run(options: dict[str, Json], *, as_json: bool) -> int:
+    """Serve until the child ends. Ctrl-C also reaches the child, which shares the terminal."""
+    try:  # also while the child starts: it then dies with this process
         child = subprocess.Popen(
             [sys.executable, "-m", *MODULE],
             cwd=PROJECT_ROOT,
@@ -122,40 +122,36 @@ def _run(asked: dict[str, Any], *, as_json: bool) -> int:
             preexec_fn=lambda: die_with_parent(signal.SIGTERM),
         )
         try:
-            _begin(child, asked, as_json=as_json)
+            _begin(child, options, as_json=as_json)
             return child.wait()
         finally:
-            _end(child)
+            if child.poll() is None:
+                child.terminate()
+            try:
+                child.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
     except KeyboardInterrupt:
-        say("ended")
+        say("stopped")
         return 0
 
 
-def _begin(child: subprocess.Popen[str], asked: dict[str, Any], *, as_json: bool) -> None:
-    """Tell the child what to serve, and a person where."""
+def _begin(child: subprocess.Popen[str], options: dict[str, Json], *, as_json: bool) -> None:
+    """Send the child its options, and print the address."""
     assert child.stdin is not None
     assert child.stdout is not None
-    child.stdin.write(json.dumps(asked))
+    child.stdin.write(json.dumps(options))
     child.stdin.close()
     line = child.stdout.readline()
-    news: dict[str, Any] = json.loads(line) if line.strip() else {"error": "the server ended before it began"}
-    if "error" in news:
-        fail(str(news["error"]), BAD_RESULT)
-    shown = f"[{asked['host']}]" if ":" in asked["host"] else asked["host"]
-    url = f"http://{shown}:{news['port']}/v1"
+    started: dict[str, Json] = json.loads(line) if line.strip() else {"error": "the server ended before it started"}
+    if "error" in started:
+        fail(str(started["error"]), BAD_RESULT)
+    host = f"[{options['host']}]" if ":" in options["host"] else options["host"]
+    url = f"http://{host}:{started['port']}/v1"
     if as_json:
-        sys.stdout.write(json.dumps({"url": url, "model": news["model"], "context": news["context"]}) + "\n")
+        sys.stdout.write(json.dumps({"url": url, "model": started["model"], "context": started["context"]}) + "\n")
         sys.stdout.flush()
         return
-    console().print(f"{news['model']} is at [bold]{url}[/]  (Ctrl-C ends it)")
-    say(f"It reads at most {news['context']:,} tokens.", "dim")
-
-
-def _end(child: subprocess.Popen[str]) -> None:
-    if child.poll() is None:
-        child.terminate()
-    try:
-        child.wait(END_SECONDS)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
+    console().print(f"{started['model']} is served at [bold]{url}[/]. Press Ctrl-C to stop it.")
+    say(f"Context length: {started['context']:,} tokens.", "dim")

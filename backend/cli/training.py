@@ -1,25 +1,44 @@
-"""`proctor train` and `proctor run config`: check and start a training run, and write its configuration file."""
+"""`proctor train`, `run config|alarms|answer|set|branch` and `data examples`: start and steer training runs."""
 
 import time
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 import yaml
 
 from backend.cli.connection import connect
-from backend.cli.names import run_of, version_of
-from backend.cli.options import AsJson, RunName
-from backend.cli.output import BAD_RESULT, OK, console, fail, say, write_json
+from backend.cli.derived import renders
+from backend.cli.names import run_of, short, version_of
+from backend.cli.options import AsJson, EnvironmentName, NoWait, RunName
+from backend.cli.output import BAD_RESULT, OK, fail, say, write_fields, write_json, write_table
+from backend.cli.renderers import write_finding
 from backend.cli.starting import finish, nested
 from backend.cli.watching import POLL_SECONDS
-from proctor import Client
+from backend.domain.training.steering import when_used
+from proctor import Client, Json
 
 OVER = {"completed", "failed"}
 FILE_FIELDS = {"environment", "content_hash", "name", "without_certificate", "preset", "configuration"}
-_MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "problem": ("✗", "red")}
+EXAMPLES_PATH = "/training/examples"
+
+Version = Annotated[
+    int | None,
+    typer.Option(
+        "--version", min=1, help="Continue on another version of the environment, such as one with a fixed reward."
+    ),
+]
+Reason = Annotated[
+    str | None, typer.Option("--without-certificate", help="Why to train on a version that has not passed its checks.")
+]
+
+examples_app = typer.Typer(
+    help="Upload conversations for an SFT warm-up, and preview what a run would learn from.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 
 def train(
@@ -52,9 +71,7 @@ def train(
         ),
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the run and its policy.")] = None,
-    without_certificate: Annotated[
-        str | None, typer.Option(help="Why to train on a version that has not passed its checks.")
-    ] = None,
+    without_certificate: Reason = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only run the pre-flight checks. Exits with 1 if they find a problem.")
     ] = False,
@@ -73,50 +90,41 @@ def train(
     """
     client = connect()
     if preset == "list":
-        _tell_presets(client.get("/training/presets"), as_json)
+        _write_presets(client.get("/training/presets"), as_json)
         return
     if choices == ["list"]:
-        _tell_choices(client.get("/training/choices", preset=preset)["items"], as_json)
+        _write_choices(client.get("/training/choices", preset=preset)["items"], as_json)
         return
-    told = _read_file(config) if config else {}
-    asked = {"preset": preset, "name": name, "without_certificate": without_certificate}
-    body = told | {field: value for field, value in asked.items() if value is not None}
-    body["configuration"] = nested([*(choices or []), *_mixed(mix)], told.get("configuration"))
-    body["version_id"] = _version(client, environment, body)
+    file = _read_file(config) if config else {}
+    options = {"preset": preset, "name": name, "without_certificate": without_certificate}
+    body = file | {field: value for field, value in options.items() if value is not None}
+    mixed = [f"mix={','.join(mix)}"] if mix else []
+    body["configuration"] = nested([*(choices or []), *mixed], file.get("configuration"))
+    named = body.pop("environment", None)
+    if environment and environment != named:  # then the content hash of the file does not apply
+        body.pop("content_hash", None)
+    if not (environment or named):
+        fail("name the environment, or a --config file that names it")
+    body["version_id"] = str(version_of(client, str(environment or named))["id"])
     if dry_run:
-        raise typer.Exit(_look(client, body, as_json=as_json))
+        raise typer.Exit(_preflight(client, body, as_json=as_json))
     started = client.post("/training", body)
     finish(client, client.get(f"/runs/{started['id']}"), no_wait=not watch, as_json=as_json)
 
 
-def _mixed(environments: list[str] | None) -> list[str]:
-    return [f"mix={','.join(environments)}"] if environments else []
-
-
-def _read_file(path: Path) -> dict[str, Any]:
+def _read_file(path: Path) -> dict[str, Json]:
     try:
-        told = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         fail(f"{path} is neither YAML nor JSON: {error}")
-    if not isinstance(told, dict) or not isinstance(told.get("configuration", {}), dict):
+    if not isinstance(content, dict) or not isinstance(content.get("configuration", {}), dict):
         fail(f"{path}: a configuration file is a mapping with `environment:` and `configuration:`")
-    if unknown := sorted(map(str, told.keys() - FILE_FIELDS)):
+    if unknown := sorted(map(str, content.keys() - FILE_FIELDS)):
         fail(f"{path}: unknown {', '.join(unknown)}; known: {', '.join(sorted(FILE_FIELDS))}")
-    return told
+    return content
 
 
-def _version(client: Client, environment: str | None, body: dict[str, Any]) -> str:
-    """The argument overrides the environment of the file, and then the content hash of the file does not apply."""
-    written = body.pop("environment", None)
-    if environment and environment != written:
-        body.pop("content_hash", None)
-    wanted = environment or written
-    if not wanted:
-        fail("name the environment, or a --config file that names it")
-    return str(version_of(client, str(wanted))["id"])
-
-
-def _tell_presets(presets: dict[str, Any], as_json: bool) -> None:
+def _write_presets(presets: Json, as_json: bool) -> None:
     if as_json:
         write_json(presets)
         return
@@ -126,63 +134,285 @@ def _tell_presets(presets: dict[str, Any], as_json: bool) -> None:
             say(f"  {label}{preset[field]}")
 
 
-def _tell_choices(found: list[dict[str, Any]], as_json: bool) -> None:
+def _write_choices(choices: Json, as_json: bool) -> None:
     if as_json:
-        write_json(found)
+        write_json(choices)
         return
-    for section, choices in groupby(found, key=itemgetter("section")):
+    for section, group in groupby(choices, key=itemgetter("section")):
         say(section, "bold")
-        for choice in choices:
+        for choice in group:
             values = f"  ({', '.join(choice['one_of'])})" if choice["one_of"] else ""
             say(f"  {choice['name']}={choice['default']}{values}", "cyan")
             say(f"      {choice['help']}")
 
 
-def _look(client: Client, body: dict[str, Any], *, as_json: bool) -> int:
-    """Show each finding as it arrives. Without a worker, the checks that need one are skipped."""
-    found = client.post("/training/preflight", body)
+def _preflight(client: Client, body: Json, *, as_json: bool) -> int:
+    """Print each finding when it arrives or changes. Without a worker, checks that need one are skipped."""
+    result = client.post("/training/preflight", body)
     if not as_json:
-        say(found["arithmetic"], "bold")
-    told: dict[str, Any] = {}
+        say(result["arithmetic"], "bold")
+    shown: dict[str, str] = {}
     while True:
-        if not as_json:
-            _tell_findings(found["findings"], told)
-        if found["status"] in OVER or not _has_worker(found):
+        for finding in () if as_json else result["findings"]:
+            if shown.get(finding["name"]) != finding["sentence"]:
+                shown[finding["name"]] = finding["sentence"]
+                write_finding(finding, finding["name"].replace("_", " "))
+        statuses = {finding["name"]: finding["status"] for finding in result["findings"]}
+        has_worker = statuses.get("worker") == "ok" and statuses.get("choice") is None
+        if result["status"] in OVER or not has_worker:
             break
         time.sleep(POLL_SECONDS)
-        found = client.get(f"/training/preflight/{found['id']}")
+        result = client.get(f"/training/preflight/{result['id']}")
     if as_json:
-        write_json(found)
-    elif found["status"] == "failed":
-        say(f"✗ The checks on a worker failed: {found['reason']}", "red")
-    elif found["status"] not in OVER:
+        write_json(result)
+    elif result["status"] == "failed":
+        say(f"✗ The checks on a worker failed: {result['reason']}", "red")
+    elif result["status"] not in OVER:
         say("No worker is online. Checks that need one were skipped.", "yellow")
-    return BAD_RESULT if found["verdict"] == "problem" or found["status"] == "failed" else OK
-
-
-def _has_worker(found: dict[str, Any]) -> bool:
-    statuses = {finding["name"]: finding["status"] for finding in found["findings"]}
-    return statuses.get("worker") == "ok" and statuses.get("choice") is None
-
-
-def _tell_findings(findings: list[dict[str, Any]], told: dict[str, Any]) -> None:
-    """Print the findings that are new or changed."""
-    for finding in findings:
-        if told.get(finding["name"]) == finding["sentence"]:
-            continue
-        told[finding["name"]] = finding["sentence"]
-        mark, style = _MARKS[finding["status"]]
-        advice = f" {finding['advice']}" if finding["advice"] else ""
-        line = f"{mark} {finding['name'].replace('_', ' ')}: {finding['sentence']}{advice}"
-        console().print(line, style=style, markup=False)
+    return BAD_RESULT if result["verdict"] == "problem" or result["status"] == "failed" else OK
 
 
 def configuration(run: RunName, as_json: AsJson = False) -> None:
     """Print the configuration of a training run: `proctor run config last > run.yaml`."""
     client = connect()
-    written = client.get(f"/training/{run_of(client, run)['id']}/configuration")
-    written = {name: value for name, value in written.items() if value is not None}
+    stored = client.get(f"/training/{run_of(client, run)['id']}/configuration")
+    stored = {name: value for name, value in stored.items() if value is not None}
     if as_json:
-        write_json(written)
+        write_json(stored)
     else:
-        say(yaml.safe_dump(written, sort_keys=False, allow_unicode=True, width=100).rstrip())
+        say(yaml.safe_dump(stored, sort_keys=False, allow_unicode=True, width=100).rstrip())
+
+
+def alarms(run: RunName, as_json: AsJson = False) -> None:
+    """List the alarms of a training run, newest first. Exits with 1 while an alarm is open."""
+    client = connect()
+    found = client.get(f"/runs/{run_of(client, run)['id']}/alarms")
+    items = found["items"]
+    if as_json:
+        write_json(found)
+    else:
+        rows = []
+        for item in items:
+            state = "open" if item["is_open"] else item["answer"] or "over"
+            rows.append((short(item["id"]), item["title"], item["step"], item["sentence"], item["action"], state))
+        write_table(("alarm", "", "step", "observation", "action", "state"), rows, empty="No alarms.")
+    for item in items:
+        if item["is_open"] and not as_json:
+            say(f"\n{item['title']}. Likely cause: {item['cause']} Advice: {item['advice']}")
+            say("answers: " + ", ".join(f"{each['answer']} ({each['label']})" for each in item["answers"]))
+    if any(item["is_open"] for item in items):
+        raise typer.Exit(BAD_RESULT)
+
+
+def answer(
+    run: RunName,
+    alarm: Annotated[
+        str, typer.Argument(metavar="ALARM", help="Id of the alarm, or its name for the newest unanswered one.")
+    ],
+    reply: Annotated[
+        str,
+        typer.Argument(metavar="ANSWER", help="An answer listed by `run alarms`, such as lower_rate, pause or stop."),
+    ],
+    version: Version = None,
+    without_certificate: Reason = None,
+    as_json: AsJson = False,
+) -> None:
+    """Answer an alarm of a training run."""
+    client = connect()
+    path = f"/runs/{run_of(client, run)['id']}/alarms"
+    for item in client.get(path)["items"]:
+        if item["id"].endswith(alarm) or (item["name"] == alarm and item["answer"] is None):
+            break
+    else:
+        fail(f"there is no unanswered alarm {alarm!r} of this run; `proctor run alarms` shows them")
+    body = {"answer": reply, "version": version, "without_certificate": without_certificate}
+    answered = client.post(f"{path}/{item['id']}", body)
+    if as_json:
+        write_json(answered)
+        return
+    say(f"{answered['alarm']['title']}: {reply.replace('_', ' ')}")
+    if answered["branch_run_id"]:
+        say(f"run {short(answered['branch_run_id'])} continues: {client.url}/runs/{answered['branch_run_id']}")
+
+
+def set_(
+    run: RunName,
+    pairs: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME=VALUE", help="Such as grpo.learning_rate=2e-4. Repeatable.")
+    ] = None,
+    undo: Annotated[str | None, typer.Option(help="Undo a change, by its id or the end of it.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change settings of a training run from its next step on. Without settings, list the current ones.
+
+    Memory settings (grpo.micro_batches, hardware.gradient_checkpointing) change when the run is resumed. An empty value
+    removes a limit: `budget.minutes=`.
+    """
+    client = connect()
+    found = run_of(client, run)
+    path = f"/runs/{found['id']}/settings"
+    if pairs:
+        changes = client.post(path, {"changes": _changes(pairs)})["items"]
+    elif undo:
+        ids = [change["id"] for change in client.get(path)["changes"] if change["id"].endswith(undo)]
+        if not ids:
+            fail(f"there is no change {undo!r} of this run; `proctor run set RUN` shows them")
+        changes = client.post(f"{path}/{ids[0]}/undo")["items"]
+    else:
+        _write_settings(client.get(path), as_json)
+        return
+    if as_json:
+        write_json(changes)
+        return
+    if not changes:
+        say("No change: the run already has these values.")
+    is_over = found["status"] not in ("queued", "running")
+    for change in changes:
+        say(f"{change['name']}: {change['before']} → {change['after']} {when_used(change['name'], is_over=is_over)}")
+
+
+def _changes(pairs: list[str]) -> dict[str, str | None]:
+    changes: dict[str, str | None] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            fail(f"{pair}: write name=value, such as grpo.learning_rate=2e-4")
+        changes[name] = value or None
+    return changes
+
+
+def _write_settings(settings: Json, as_json: bool) -> None:
+    if as_json:
+        write_json(settings)
+        return
+    write_fields(settings["settings"])
+    say("")
+    rows = []
+    for change in settings["changes"]:
+        step = "pending" if change["step"] is None else change["step"]
+        rows.append((short(change["id"]), change["name"], change["before"], change["after"], step))
+    write_table(("change", "setting", "before", "after", "from step"), rows, empty="No changes yet.")
+
+
+def branch(
+    run: RunName,
+    step: Annotated[
+        int | None, typer.Option(min=0, help="GRPO step of the checkpoint. 0: the weights before GRPO.")
+    ] = None,
+    checkpoint: Annotated[str | None, typer.Option(help="Instead of the step: the id of the checkpoint.")] = None,
+    choices: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Change a setting. Repeatable.")
+    ] = None,
+    version: Version = None,
+    without_certificate: Reason = None,
+    no_wait: NoWait = False,
+    as_json: AsJson = False,
+) -> None:
+    """Start a run that continues from a checkpoint of a training run with the remaining steps."""
+    client = connect()
+    body = {
+        "step": step,
+        "checkpoint_id": checkpoint,
+        "changes": _changes(choices or []),
+        "version": version,
+        "without_certificate": without_certificate,
+    }
+    started = client.post(f"/runs/{run_of(client, run)['id']}/branch", body)
+    finish(client, client.get(f"/runs/{started['id']}"), no_wait=no_wait, as_json=as_json)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to `proctor run`."""
+    app.command("config")(configuration)
+    app.command("alarms")(alarms)
+    app.command("answer")(answer)
+    app.command("set")(set_)
+    app.command("branch")(branch)
+
+
+@examples_app.command("add")
+def add_examples(
+    file: Annotated[
+        Path, typer.Argument(exists=True, dir_okay=False, help="JSONL file with one conversation per line.")
+    ],
+    name: Annotated[str | None, typer.Option(help="Default: the name of the file.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Upload conversations: {"messages": […]} or {"prompt": …, "completion": …}, as TRL and OpenAI write them.
+
+    If a line is invalid, the error names it, nothing is stored, and the command exits with 2.
+    """
+    client = connect()
+    row = client.upload(EXAMPLES_PATH, {"file": file}, {"name": name})
+    if as_json:
+        write_json(row)
+        return
+    _write_examples(row)
+    say(f"{client.url}{EXAMPLES_PATH}/{row['id']}")
+    say(f"To train on it: proctor train ENVIRONMENT --set sft.source=file --set sft.file={row['id']}")
+
+
+@examples_app.command("preview")
+def preview_examples(
+    environment: EnvironmentName,
+    preset: Annotated[str | None, typer.Option(help="Start from this preset.")] = None,
+    choices: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="A setting of the run, such as sft.source=rollouts. Repeatable."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Preview what a training run would learn from. Exits with 1 if a source has no examples."""
+    client = connect()
+    body = {"version_id": version_of(client, environment)["id"], "configuration": nested(choices or [])}
+    found = client.post(f"{EXAMPLES_PATH}/preview", body | ({"preset": preset} if preset is not None else {}))
+    if as_json:
+        write_json(found)
+    for source in () if as_json else found["sources"]:
+        kind = "episodes to play" if source["source"] == "script" else "conversations"
+        say(f"{source['source']}: {source['share']:.0%} of the examples, {source['available']:,} {kind}", "bold")
+        if source["looked_at"]:
+            write_fields({**_statistics(source["statistics"]), "token count": found["tokens_are"]})
+        for warning in source["warnings"]:
+            say(f"! {warning}", "yellow")
+        _write_conversations(source["examples"][:1])
+    raise typer.Exit(OK if all(source["available"] for source in found["sources"]) else BAD_RESULT)
+
+
+def _write_examples(row: Json) -> None:
+    write_fields({"name": row["name"], "id": row["id"], **_statistics(row["statistics"])})
+
+
+def _statistics(statistics: Json) -> dict[str, object]:
+    reward = statistics["reward"]
+    return {
+        "conversations": f"{statistics['conversations']:,}",
+        "replies": f"{statistics['replies']:,}",
+        "learned": f"{statistics['understood']:.1%}" if statistics["understood"] is not None else None,
+        "tokens": f"{statistics['tokens']:,}",
+        "longest": f"{statistics['longest']:,}",
+        "reward": f"{reward['mean']:.3f} ({reward['low']:.3f} to {reward['high']:.3f})" if reward else None,
+        "tasks by level": statistics["tasks_by_level"] or None,
+        "duplicates": f"{statistics['repeats']:,}, {statistics['near_repeats']:,} near duplicates",
+        "system prompts": len(statistics["systems"]),
+    }
+
+
+def _write_conversations(examples: Json) -> None:
+    for example in examples:
+        for message in example["messages"]:
+            say(f"[{message['role']}]", "dim")
+            say(str(message["content"])[:2000])
+
+
+@renders("examples.get")
+def show_examples(row: Json) -> None:
+    _write_examples(row)
+    _write_conversations(row["examples"])
+
+
+@renders("examples.restore")
+def show_restored_examples(row: Json) -> None:
+    say(f"{row['name']} is restored")

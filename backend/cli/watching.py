@@ -1,10 +1,9 @@
-"""Waiting for what others do, with a progress bar: what is being done, the rate, the time left."""
+"""Wait for runs and jobs with a progress bar: current state, rate and remaining time."""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 from rich.progress import (
     BarColumn,
@@ -18,18 +17,17 @@ from rich.progress import (
 
 from backend.cli.names import short
 from backend.cli.output import BAD_RESULT, OK, console
-from proctor import Client
+from proctor import Client, Json
 
 POLL_SECONDS = 0.5
-"""Between looks at what is waited for."""
 FIGURES_SECONDS = 2.0
-"""Between looks at the mean reward, which the server has to fold."""
+"""Pause between requests of the mean reward, which the server has to compute."""
 OVER = {"completed", "failed", "stopped", "paused"}
 
 
 @contextmanager
 def progress_bars(*, quiet: bool = False) -> Iterator[Progress]:
-    """On standard error, so that standard output stays for results."""
+    """Show bars on standard error, which keeps standard output for results."""
     columns = (
         SpinnerColumn(finished_text="[green]✓"),
         TextColumn("{task.description}"),
@@ -45,31 +43,30 @@ def progress_bars(*, quiet: bool = False) -> Iterator[Progress]:
 
 
 @contextmanager
-def work_bar(name: str, told: str, *, quiet: bool = False) -> Iterator[Callable[..., None]]:
-    """What moves a bar of this name, as `Progress.update`. Ctrl-C leaves the work going on; `told` says how to come
-    back to it."""
+def work_bar(name: str, advice: str, *, quiet: bool = False) -> Iterator[Callable[..., None]]:
+    """Show a bar and yield what updates it. Ctrl-C prints `advice` and exits; the work continues on the server."""
     with progress_bars(quiet=quiet) as progress:
         bar = progress.add_task(name, total=None, rate="")
         try:
             yield partial(progress.update, bar)
         except KeyboardInterrupt:
             progress.stop()
-            console(is_error=True).print(told, markup=False)
+            console(is_error=True).print(advice, markup=False)
             raise SystemExit(OK) from None
 
 
 def look_while(
-    is_waiting: Callable[[dict[str, Any]], bool], found: dict[str, Any], look: Callable[[], dict[str, Any]]
-) -> dict[str, Any]:
-    """What is found once it waits no more."""
+    is_waiting: Callable[[dict[str, Json]], bool], found: dict[str, Json], look: Callable[[], dict[str, Json]]
+) -> dict[str, Json]:
+    """Poll until the result is no longer waiting."""
     while is_waiting(found):
         time.sleep(POLL_SECONDS)
         found = look()
     return found
 
 
-def wait_for(client: Client, path: str, job: dict[str, Any], *, quiet: bool = False) -> dict[str, Any]:
-    """The state of a job once it has finished. Ctrl-C leaves it running."""
+def wait_for(client: Client, path: str, job: dict[str, Json], *, quiet: bool = False) -> dict[str, Json]:
+    """Return the state of a job once it has finished. Ctrl-C leaves it running."""
     with work_bar(job["message"], "It continues on the server.", quiet=quiet) as update:
         while not job["is_finished"]:
             time.sleep(POLL_SECONDS)
@@ -78,38 +75,32 @@ def wait_for(client: Client, path: str, job: dict[str, Any], *, quiet: bool = Fa
     return job
 
 
-def watch(client: Client, run: dict[str, Any], *, quiet: bool = False) -> dict[str, Any]:
-    """The run once it is over. Ctrl-C leaves it running and says how to come back."""
+def watch(client: Client, run: dict[str, Json], *, quiet: bool = False) -> dict[str, Json]:
+    """Return a run once it has ended. Ctrl-C leaves it running."""
     name = short(run["id"])
-    told = f"The run goes on. `proctor run watch {name}` shows it again, `proctor run stop {name}` stops it."
-    reward, looked_at = "", float("-inf")
-    with work_bar(str(run["name"]), told, quiet=quiet) as move:
+    advice = f"The run continues. `proctor run watch {name}` shows it again, `proctor run stop {name}` stops it."
+    reward, read_at = "", float("-inf")
+    with work_bar(str(run["name"]), advice, quiet=quiet) as update:
         while True:
             run = client.get(f"/runs/{run['id']}")
-            if run["progress"].get("done") and time.monotonic() - looked_at > FIGURES_SECONDS:
-                reward, looked_at = _mean_reward(client, run["id"]), time.monotonic()
-            move(**_shown(run, reward))
+            progress = run["progress"]
+            if progress.get("done") and time.monotonic() - read_at > FIGURES_SECONDS:
+                mean, read_at = client.get(f"/runs/{run['id']}/figures")["columns"][0]["mean"], time.monotonic()
+                reward = "" if mean is None else f"reward {mean:.3f}"
+            rate = f"{progress['rate']:.3g}/s" if progress.get("rate") else ""
+            state = progress.get("message") or progress.get("phase") or run["status"]
+            update(
+                description=f"{run['name']}: {state}",
+                total=progress.get("total") or None,
+                completed=progress.get("done", 0),
+                rate=" ".join(filter(None, (rate, reward))),
+            )
             if run["status"] in OVER:
                 return run
             time.sleep(POLL_SECONDS)
 
 
-def _mean_reward(client: Client, run_id: str) -> str:
-    """As of now, for the progress bar."""
-    mean = client.get(f"/runs/{run_id}/figures")["columns"][0]["mean"]
-    return "" if mean is None else f"reward {mean:.3f}"
-
-
-def _shown(run: dict[str, Any], reward: str) -> dict[str, Any]:
-    state = run["progress"]
-    what = state.get("message") or state.get("phase") or run["status"]
-    rate = f"{state['rate']:.3g}/s" if state.get("rate") else ""
-    told = " ".join(part for part in (rate, reward) if part)
-    total = state.get("total") or None
-    return {"description": f"{run['name']}: {what}", "total": total, "completed": state.get("done", 0), "rate": told}
-
-
-def status_of(run: dict[str, Any]) -> int:
-    """How a command that waited for the run ends."""
+def status_of(run: dict[str, Json]) -> int:
+    """Return the exit code of a command that waited for the run."""
     failed = run["summary"].get("failed") or 0
     return OK if run["status"] == "completed" and not failed else BAD_RESULT

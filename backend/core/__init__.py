@@ -1,1 +1,1 @@
-"""Storage on Postgres: the session and one model file an aggregate."""
+"""Infrastructure: database sessions, the job queue, events, artifacts, secrets, logs, embedded servers."""

@@ -1,4 +1,4 @@
-"""Weights, exports and other big files: a local folder by default, S3-compatible in production (fsspec)."""
+"""Weights, exports and other large files: in a local folder by default, S3-compatible in production (fsspec)."""
 
 import logging
 import os
@@ -15,46 +15,34 @@ if TYPE_CHECKING:
     import fsspec
 
 logger = logging.getLogger(__name__)
-
-
 _MARKER = "store-id"
-"""Key of a small object that every process which shares the store reads alike."""
+"""Key of a small object that identifies the store for all processes that share it."""
 
 
 def read_store_id() -> str:
-    """Which store this process reads: an id that is written once, by whoever comes first. Raises OSError, or what the
-    store's driver raises, where it cannot be read."""
+    """Return the id of the store, which the first process writes. Raises OSError or an error of the store's driver."""
     filesystem, path = _filesystem(_MARKER)
     try:
-        return _as_id(filesystem.cat_file(path))
+        content = filesystem.cat_file(path)
     except FileNotFoundError:
-        pass
-    new = uuid.uuid4().hex.encode()
-    if _is_local(filesystem):
-        _write_once(Path(path), new)
-    else:
-        filesystem.pipe_file(path, new)
-    return _as_id(filesystem.cat_file(path))
-
-
-def _as_id(content: bytes) -> str:
-    text = content.decode("ascii", "replace").strip()
+        new = uuid.uuid4().hex.encode()
+        if not _is_local(filesystem):
+            filesystem.pipe_file(path, new)
+        else:  # a link to a complete file fails if another process was first
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            complete = Path(f"{path}.{uuid.uuid4().hex}")
+            complete.write_bytes(new)
+            try:
+                os.link(complete, path)
+            except FileExistsError:
+                pass
+            finally:
+                complete.unlink()
+        content = filesystem.cat_file(path)
+    text: str = content.decode("ascii", "replace").strip()
     if not re.fullmatch(r"[0-9a-f]{32}", text):
         raise OSError(f"the artifact store's {_MARKER} is damaged")
     return text
-
-
-def _write_once(path: Path, content: bytes) -> None:
-    """Whole, and only where nothing is: a link to a complete file fails when another process was first."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    whole = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
-    whole.write_bytes(content)
-    try:
-        os.link(whole, path)
-    except FileExistsError:
-        pass
-    finally:
-        whole.unlink()
 
 
 @lru_cache(maxsize=4)
@@ -63,17 +51,17 @@ def _known_id(address: str) -> str:
 
 
 def store_id() -> str | None:
-    """The id, looked up once in a process; None while the store cannot be read."""
+    """Return the store's id, read once per process; None while the store cannot be read."""
     try:
         return _known_id(get_settings().artifacts_address)
-    except Exception as error:  # each driver has errors of its own
+    except Exception as error:  # each driver has its own errors
         logger.warning("the artifact store cannot be read: %s: %s", type(error).__name__, error)
         return None
 
 
 def _store() -> "tuple[fsspec.AbstractFileSystem, str]":
-    """The file system of the settings and the store's root in it."""
-    import fsspec  # queues import this module, and most processes that use a queue touch no artifact
+    """Return the file system of the settings and the store's root in it."""
+    import fsspec  # here: most processes that import this module use no artifact
 
     filesystem, root = fsspec.core.url_to_fs(get_settings().artifacts_address)
     return filesystem, root
@@ -96,27 +84,23 @@ def _filesystem(key: str) -> "tuple[fsspec.AbstractFileSystem, str]":
 def put_folder(folder: Path, key: str) -> int:
     """Store a folder's files under the key and return the number of bytes. A reader sees all of it or none.
 
-    On a local disk, what was stored under the key before stays until the new files are complete.
+    On a local disk, earlier files under the key stay until the new ones are complete.
     """
     filesystem, target = _filesystem(key)
     if _is_local(filesystem):
-        _replace_folder(folder, Path(target))
+        path, staging, former = Path(target), Path(f"{target}.partial"), Path(f"{target}.former")
+        shutil.rmtree(staging, ignore_errors=True)
+        shutil.copytree(folder, staging)
+        if path.exists():
+            shutil.rmtree(former, ignore_errors=True)
+            path.rename(former)
+        staging.rename(path)
+        shutil.rmtree(former, ignore_errors=True)
     else:
         if filesystem.exists(target):
             filesystem.rm(target, recursive=True)
         filesystem.put(str(folder).rstrip("/") + "/", target.rstrip("/") + "/", recursive=True)
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def _replace_folder(folder: Path, target: Path) -> None:
-    staging, former = Path(f"{target}.partial"), Path(f"{target}.former")
-    shutil.rmtree(staging, ignore_errors=True)
-    shutil.copytree(folder, staging)
-    if target.exists():
-        shutil.rmtree(former, ignore_errors=True)
-        target.rename(former)
-    staging.rename(target)
-    shutil.rmtree(former, ignore_errors=True)
 
 
 def get_folder(key: str, target: Path) -> Path:
@@ -137,13 +121,13 @@ def put_file(path: Path, key: str) -> int:
 
 
 def open_file(key: str) -> BinaryIO:
-    """A readable stream. Raises FileNotFoundError."""
+    """Open an artifact for reading. Raises FileNotFoundError."""
     filesystem, source = _filesystem(key)
     return cast(BinaryIO, filesystem.open(source, "rb"))
 
 
 def free_space() -> tuple[int, int] | None:
-    """Bytes that are left and bytes in all where artifacts are kept; None of a store that has no such bounds."""
+    """Return free and total bytes of the artifacts' disk; None for a store without such limits."""
     filesystem, root = _store()
     if not _is_local(filesystem):
         return None

@@ -1,4 +1,4 @@
-"""Live news: NOTIFY wakes the readers, who then read the rows. A lost wake-up costs time, never data."""
+"""Events: NOTIFY wakes readers, who then read the rows. A lost wake-up costs time, never data."""
 
 import asyncio
 import contextlib
@@ -17,11 +17,11 @@ logger = logging.getLogger(__name__)
 
 _CHANNEL = "proctor"
 RUNS = "runs"
-"""Topic of anything that changes a list of runs."""
+"""Topic of all changes to lists of runs."""
 REVIEW = "review"
 """Topic of new flags and verdicts."""
 NOTICES = "notices"
-"""Topic of new notices and of how their deliveries stand."""
+"""Topic of new notices and the status of deliveries."""
 
 
 def run_topic(run_id: uuid.UUID) -> str:
@@ -29,48 +29,48 @@ def run_topic(run_id: uuid.UUID) -> str:
 
 
 def trial_topic(environment_id: uuid.UUID, person_id: uuid.UUID) -> str:
-    """What this person tries out on the environment's draft."""
+    """Topic of this person's trials of the environment's draft."""
     return f"trial:{environment_id}:{person_id}"
 
 
 def draft_topic(environment_id: uuid.UUID) -> str:
-    """Somebody saved the environment's draft."""
+    """Topic of changes to the environment's draft."""
     return f"draft:{environment_id}"
 
 
 def import_topic(import_id: uuid.UUID) -> str:
-    """How the look at a foreign package is coming along."""
+    """Topic of the progress of importing a package."""
     return f"import:{import_id}"
 
 
 def job_topic(job_id: uuid.UUID) -> str:
-    """A job that is a question was answered."""
+    """Topic of the answer of a job."""
     return f"job:{job_id}"
 
 
 def graders_topic(run_id: uuid.UUID) -> str:
-    """Progress of the graders of a run."""
+    """Topic of the progress of a run's graders."""
     return f"graders:{run_id}"
 
 
 def preflight_topic(preflight_id: uuid.UUID) -> str:
-    """What is found out about a training run before it is queued."""
+    """Topic of the findings of pre-flight checks."""
     return f"preflight:{preflight_id}"
 
 
 def access_topic(person_id: uuid.UUID) -> str:
-    """A session, a token or the role of this person ended or changed."""
+    """Topic of changes to this person's sessions, tokens or role."""
     return f"access:{person_id}"
 
 
 def announce(session: Session, *topics: str) -> None:
-    """Wake the readers of these topics when the transaction commits. Call once a batch, not once a row."""
+    """Wake the readers of these topics when the transaction commits. Call it once per batch, not per row."""
     for topic in topics:
         session.execute(text("SELECT pg_notify(:channel, :topic)"), {"channel": _CHANNEL, "topic": topic})
 
 
 class Hub:
-    """One LISTEN connection a process that wakes every stream waiting on a topic."""
+    """One LISTEN connection per process that wakes every stream waiting for a topic."""
 
     def __init__(self) -> None:
         self._changed = asyncio.Condition()
@@ -79,7 +79,7 @@ class Hub:
         self._subscribers: defaultdict[str, set[Callable[[], None]]] = defaultdict(set)
 
     def subscribe(self, topic: str, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` in the event loop at each news of the topic. Returns what ends the subscription."""
+        """Call `callback` in the event loop at each event of the topic. Returns a function that unsubscribes."""
         self._subscribers[topic].add(callback)
 
         def unsubscribe() -> None:
@@ -91,7 +91,7 @@ class Hub:
         return unsubscribe
 
     async def listen(self) -> None:
-        """Run for the life of the process; each reconnection wakes everybody, so nothing is missed."""
+        """Run for the life of the process. Each reconnection wakes all readers, so that nothing is missed."""
         dsn = get_settings().database_url.replace("postgresql+psycopg://", "postgresql://", 1)
         while True:
             try:
@@ -116,11 +116,11 @@ class Hub:
             callback()
 
     def mark(self, *topics: str) -> tuple[int, ...]:
-        """What has been heard so far. Take it before reading the rows."""
+        """Return the events heard so far. Call it before reading the rows."""
         return (self._epoch, *(self._counts[topic] for topic in topics))
 
     async def wait(self, mark: tuple[int, ...], *topics: str, timeout: float) -> bool:
-        """Until something is heard on a topic after `mark`, or the timeout in seconds. True when heard."""
+        """Wait for an event of a topic after `mark`, at most `timeout` seconds. Returns whether there was one."""
         async with self._changed:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait_for(lambda: self.mark(*topics) != mark), timeout)

@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line on standard error, with what is bound to the context (run, job, process)."""
+"""Structured logs: one JSON object per line on standard error, with the bound context (run, job, process)."""
 
 import logging
 import sys
@@ -14,7 +14,7 @@ _SHARED: list[structlog.typing.Processor] = [
 
 
 def configure_logging(process: str, level: int = logging.INFO) -> None:
-    """Send everything that this process logs, through `structlog` or `logging`, to standard error as JSON lines."""
+    """Send all logs of this process, from `structlog` and `logging`, to standard error as JSON lines."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(json_formatter(process))
     root = logging.getLogger()
@@ -23,7 +23,7 @@ def configure_logging(process: str, level: int = logging.INFO) -> None:
 
 
 def json_formatter(process: str) -> logging.Formatter:
-    """Also what `backend/logging.json` names, uvicorn's logging configuration."""
+    """Return the formatter, which uvicorn's configuration `backend/logging.json` also uses."""
     structlog.configure(
         processors=[*_SHARED, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),

@@ -1,6 +1,7 @@
-"""Asking for work: a job is a row first, its Celery message (JSON, one id) is only a wake-up after the commit."""
+"""The job queue: a job is a row; its Celery message (JSON, one id) is only a wake-up after the commit."""
 
 import uuid
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -15,17 +16,17 @@ from backend.domain.vocabulary import JobStatus, Queue
 from backend.settings import get_settings
 
 EXECUTE = "proctor.execute"
-"""The one Celery task: it takes a job's id and carries the job out."""
+"""The only Celery task: it runs the job with a given id."""
 ARTIFACT_STORE = "artifact_store"
-"""Argument of a job: id of the artifact store that its worker must read."""
+"""Argument of a job: id of the artifact store that its worker must have."""
 JUDGING_JOB = "judging.detect"
-"""Lets the detectors look at what a run stored. It is about a run and never the run's own work."""
+"""Scans the stored rollouts of a run with detectors. It is never part of the run's own work."""
 FOLLOW_JOB = "judging.follow"
-"""Lets a run's best checkpoint follow the verdicts on its rollouts."""
+"""Selects a run's best checkpoint again after verdicts on its rollouts."""
 ONSET_JOB = "judging.onset"
-"""Takes a search for the onset of a pattern one checkpoint further."""
+"""Advances a search for the onset of a pattern by one checkpoint."""
 EFFORT_JOB = "judging.effort"
-"""Takes an effort score further: what is to be played, then a side whose replies are cut short."""
+"""Advances an effort score: first its rollouts, then those whose replies are cut short."""
 GRADER_JOB = "graders.run"
 """Grades the rollouts of a run."""
 TRY_GRADER_JOB = "graders.try"
@@ -67,10 +68,10 @@ def enqueue(
     arguments: dict[str, Any] | None = None,
     reads_artifacts: bool = False,
 ) -> Job:
-    """Write the job's row now; its wake-up leaves after the commit.
+    """Write the job's row now and send its wake-up after the commit.
 
-    Jobs of the queues for models load or store weights, others say so with `reads_artifacts`: only a worker that
-    reads the same artifact store as the process that asks takes them up.
+    Jobs of the model queues, and others with `reads_artifacts`, are claimed only by workers that have the same artifact
+    store as this process.
     """
     given = dict(arguments or {})
     if (reads_artifacts or queue is not Queue.CPU) and (store := store_id()):
@@ -82,16 +83,16 @@ def enqueue(
     return job
 
 
-def keep_answer(session: Session, job_id: uuid.UUID, answer: dict[str, Any]) -> None:
-    """Keep what a job that was a question found, in its row, for the page that asked."""
+def keep_answer(session: Session, job_id: uuid.UUID, answer: Mapping[str, object]) -> None:
+    """Store the answer of a job in its row, for the page that requested it."""
     job = session.get(Job, job_id, with_for_update=True)
     if job is not None:
-        job.arguments = {**job.arguments, "answer": answer}
+        job.arguments = {**job.arguments, "answer": dict(answer)}
         announce(session, job_topic(job_id))
 
 
 def answer_of(job: Job) -> dict[str, Any] | None:
-    """What such a job found; None while it looks."""
+    """Return the answer of such a job; None while it is running."""
     answer: dict[str, Any] | None = job.arguments.get("answer")
     if answer is None and job.status is JobStatus.FAILED:
         return {"error": job.error or "The worker gave up."}
@@ -103,6 +104,6 @@ def send_wake_up(job_id: uuid.UUID, queue: Queue) -> None:
 
 
 def count_waiting(queue: Queue) -> int:
-    """Wake-ups of this queue that no worker has fetched yet. Raises kombu's OperationalError when Redis is away."""
+    """Count wake-ups that no worker has fetched yet. Raises kombu's OperationalError if Redis is unreachable."""
     with get_celery().connection_for_read() as connection:
         return int(connection.default_channel.queue_declare(str(queue), passive=False).message_count)

@@ -1,4 +1,4 @@
-"""Secrets at rest: encrypted by the installation's key and bound to what they were entered for."""
+"""Secrets at rest: encrypted with the installation's key and bound to their purpose."""
 
 import base64
 
@@ -10,7 +10,7 @@ from backend.settings import get_settings
 
 
 class SecretUnreadable(ValueError):
-    """The stored secret cannot be decrypted: the installation's secret key or what it is bound to changed."""
+    """The stored secret cannot be decrypted: the installation's secret key or the secret's purpose changed."""
 
 
 def seal(secret: str, bound_to: str) -> bytes:
@@ -26,6 +26,6 @@ def unseal(sealed: bytes, bound_to: str) -> str:
 
 
 def _cipher(bound_to: str) -> Fernet:
-    """What it is bound to goes into the key: a secret copied elsewhere cannot be opened there."""
+    """Derive the key from the purpose too: a secret copied elsewhere cannot be decrypted there."""
     derived = HKDF(SHA256(), 32, salt=None, info=bound_to.encode())
     return Fernet(base64.urlsafe_b64encode(derived.derive(get_settings().secret_key.get_secret_value().encode())))

@@ -15,13 +15,13 @@ logger = logging.getLogger(__name__)
 
 WEB_STATEMENT_TIMEOUT_MS = 10_000
 THREADPOOL_SIZE = 40
-"""Starlette's worker threads; each may hold one connection."""
+"""Starlette's worker threads. Each may hold one connection."""
 
 _AFTER_COMMIT = "after_commit"
 
 
 def sqlalchemy_url(url: str) -> str:
-    """A plain `postgresql://` URL made to use psycopg 3."""
+    """Make a plain `postgresql://` URL use psycopg 3."""
     return url.replace("postgresql://", "postgresql+psycopg://", 1)
 
 
@@ -32,7 +32,7 @@ def make_engine(url: str, *, statement_timeout_ms: int = 0) -> Engine:
         max_overflow=THREADPOOL_SIZE - 10 + 5,
         pool_pre_ping=True,
         json_serializer=json_text,
-        # Compiling a statement takes longer than any of ours should.
+        # compiling a statement would take longer than ours should run
         connect_args={"options": f"-c statement_timeout={statement_timeout_ms} -c timezone=UTC -c jit=off"},
     )
 
@@ -48,7 +48,7 @@ def _session_factory() -> sessionmaker[Session]:
 
 
 def forget_engine(*, is_forked: bool = False) -> None:
-    """The next use reads the settings again. After a fork the parent's connections stay open: they are the parent's."""
+    """Read the settings again at the next use. After a fork, the parent's connections stay open."""
     if get_engine.cache_info().currsize:
         get_engine().dispose(close=not is_forked)
     get_engine.cache_clear()
@@ -56,13 +56,13 @@ def forget_engine(*, is_forked: bool = False) -> None:
 
 
 def after_commit(session: Session, send: Callable[[], None]) -> None:
-    """Do this once the transaction is committed; never when it is rolled back."""
+    """Call `send` once the transaction is committed, never when it is rolled back."""
     session.info.setdefault(_AFTER_COMMIT, []).append(send)
 
 
 @contextmanager
 def transaction() -> Iterator[Session]:
-    """One request or one job step. Queued jobs leave only after the commit."""
+    """One request or one job step. Queued jobs are sent only after the commit."""
     with _session_factory()() as session:
         with session.begin():
             yield session
@@ -70,10 +70,10 @@ def transaction() -> Iterator[Session]:
 
 
 def run_after_commit(session: Session) -> None:
-    """Send what waited for the commit. A failure is logged: the row is the truth and the sweeper sends again."""
+    """Send everything that waited for the commit. A failure is logged: housekeeping sends it again from the row."""
     for send in session.info.pop(_AFTER_COMMIT, ()):
         try:
             send()
         except Exception as error:
-            logger.warning("could not send a wake-up; the sweeper will: %s: %s", type(error).__name__, error)
+            logger.warning("could not send a wake-up; housekeeping will: %s: %s", type(error).__name__, error)
             logger.debug("where the wake-up failed", exc_info=True)

@@ -1,7 +1,7 @@
-"""What all tables share: naming of constraints, column types and the text enum; and the tables of jobs and workers.
+"""The base of all tables: names of constraints, column types and the text enum; the tables of jobs and workers.
 
-Each slice of the backend keeps its tables in `tables.py` and names classes of other slices as strings only. Mappers are
-configured once the tables of all slices are imported, whoever asks first.
+Each slice keeps its tables in `tables.py` and names classes of other slices as strings only. Mappers are configured
+after the tables of all slices are imported.
 """
 
 import uuid
@@ -92,7 +92,7 @@ class Job(Base):
 
 
 class Worker(Base):
-    """What a worker process said of itself last."""
+    """The last heartbeat of a worker process."""
 
     __tablename__ = "workers"
 

@@ -2,8 +2,8 @@
 
 RolloutError
 ├── PolicyError      the policy did not answer
-├── EnvError         the environment raised, hung up or answered nonsense
-│   └── ActionRefused    the action's form was refused: the policy is told, the rollout goes on
+├── EnvError         the environment raised, disconnected or returned garbage
+│   └── ActionRefused    the action's form was refused: the policy is notified, the rollout continues
 ├── SandboxError     the env host or its sandbox failed
 ├── JudgeError       a model judge failed
 └── LimitExceeded    a deadline or a size limit was crossed

@@ -1,4 +1,4 @@
-"""Row ids: UUIDv7 for new things, UUIDv5 for things that a retry must find again."""
+"""Row ids: UUIDv7 for new rows, UUIDv5 for rows that a retry must find again."""
 
 import uuid
 
@@ -9,10 +9,10 @@ _NAMESPACE = uuid.UUID("8f1f0f2e-5d0c-5f5e-9b0a-6f6c70726f63")
 
 
 def new_id() -> uuid.UUID:
-    """A time-ordered id (UUIDv7, RFC 9562 §5.7)."""
+    """Return a time-ordered id (UUIDv7, RFC 9562 §5.7)."""
     return uuid.UUID(int=uuid_utils.uuid7().int)
 
 
 def stable_id(*parts: object) -> uuid.UUID:
-    """The same id for the same parts, so that a repeated write meets its first."""
+    """Return the same id for the same parts, so that a repeated write finds the first one."""
     return uuid5(_NAMESPACE, "/".join(map(str, parts)))

@@ -1,4 +1,4 @@
-"""Who may have a network: what administrators granted to a content, within what the machine's operator allows."""
+"""Network access: granted by administrators to a package's content, within the operator's setting."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,12 @@ NOBODY = "none"
 
 @dataclass(frozen=True, slots=True)
 class NetworkRule:
-    """The operator's word, `PROCTOR_ALLOW_NETWORK`."""
+    """The operator's setting `PROCTOR_ALLOW_NETWORK`."""
 
     is_closed: bool = False
-    """No server gets a network here, whatever administrators grant."""
+    """No environment gets network access here, whatever administrators grant."""
     hashes: frozenset[str] = frozenset()
-    """Contents that need no grant."""
+    """Content hashes that need no grant."""
 
     @staticmethod
     def read(setting: str) -> "NetworkRule":

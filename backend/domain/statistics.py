@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 0.95
 MAX_BOOTSTRAP = 1000
-"""Pairs beyond which the mean is normal enough and the bootstrap's memory (pairs squared) is not worth it."""
+"""Pairs above which the mean is normal enough and the bootstrap's memory (pairs squared) is too large."""
 MAX_PERMUTED = 500
-"""Pairs beyond which the mean difference is tested as a normal one; the permutations would take seconds."""
+"""Pairs above which the mean difference is tested as normal, because permutations would take seconds."""
 PERMUTATIONS = 1999
 TIE = 1e-6
-"""Values that differ by less are the same: they are stored in single precision."""
+"""Smaller differences are ties: values are stored in single precision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean with its 95 % interval."""
+    """A mean with its 95% interval."""
 
     mean: float
     low: float
@@ -40,7 +40,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How many of the rollouts that were to be played have a reward: part of every average."""
+    """Number of planned rollouts that have a reward: part of every average."""
 
     completed: int
     total: int
@@ -59,19 +59,19 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class PairedTest:
-    """How often the second of a pair is the higher one, and how likely chance alone would be as uneven."""
+    """How often the second of a pair is higher, and the probability of a result at least as uneven by chance."""
 
     wins: int
     losses: int
     ties: int
     sign: float | None
-    """Two-sided p of the exact sign test; None where all are ties."""
+    """Two-sided p of the exact sign test; None if all are ties."""
     permutation: float | None
     """Two-sided p of the mean difference when the signs of the differences are drawn at random."""
 
 
 def estimate_mean(values: Sequence[float] | NDArray[np.float64]) -> Estimate | None:
-    """Mean with Student's t interval (95 %); None for no values."""
+    """Return the mean with Student's t interval (95%); None for no values."""
     if not len(values):
         return None
     import numpy as np
@@ -82,7 +82,7 @@ def estimate_mean(values: Sequence[float] | NDArray[np.float64]) -> Estimate | N
 
 
 def estimate_of(mean: float, deviation: float, count: int) -> Estimate:
-    """The same from figures that the database already folded: mean, sample standard deviation, count."""
+    """Return the same from mean, sample standard deviation and count, which the database computed."""
     if count < 2 or deviation == 0.0:
         return Estimate(mean, mean, mean, count)
     from scipy.special import stdtrit
@@ -92,7 +92,7 @@ def estimate_of(mean: float, deviation: float, count: int) -> Estimate:
 
 
 def weighted_mean(strata: Sequence[tuple[float, Sequence[float]]]) -> Estimate | None:
-    """Mean over strata, each `(weight, values)`, with Welch and Satterthwaite's t interval; None where one is empty."""
+    """Return the mean over strata `(weight, values)` with Welch-Satterthwaite's t interval; None if one is empty."""
     if not strata or not all(len(values) for _, values in strata):
         return None
     if len(strata) == 1:
@@ -117,7 +117,7 @@ def weighted_mean(strata: Sequence[tuple[float, Sequence[float]]]) -> Estimate |
 def paired_difference(
     before: Sequence[float] | NDArray[np.float64], after: Sequence[float] | NDArray[np.float64]
 ) -> Estimate | None:
-    """Mean of after - before over pairs, with the BCa bootstrap interval (Efron 1987); fixed resampling seed."""
+    """Return the mean of after - before with the BCa bootstrap interval (Efron 1987), with a fixed seed."""
     import numpy as np
 
     differences = np.asarray(after, dtype=float) - np.asarray(before, dtype=float)
@@ -145,7 +145,7 @@ def paired_difference(
 def paired_test(
     before: Sequence[float] | NDArray[np.float64], after: Sequence[float] | NDArray[np.float64]
 ) -> PairedTest:
-    """Exact sign test on the pairs that differ, and a sign-flip permutation test of the mean; fixed seed."""
+    """Run the exact sign test on pairs that differ and a sign-flip permutation test of the mean, with a fixed seed."""
     import numpy as np
     from scipy import stats
 
@@ -161,7 +161,7 @@ def _permuted(differences: NDArray[np.float64]) -> float | None:
 
     if len(differences) < 2 or not np.abs(differences).max() > TIE:
         return None
-    if len(differences) > MAX_PERMUTED:  # there it is the test of a normal mean
+    if len(differences) > MAX_PERMUTED:
         return float(stats.ttest_1samp(differences, 0.0).pvalue) if np.ptp(differences) > TIE else 0.0
     result = stats.permutation_test(
         (differences,),

@@ -1,9 +1,8 @@
-"""The filters, tests and methods that a template may use, each with Jinja's meaning and a bounded cost."""
+"""Filters, tests and methods for templates, each with Jinja's meaning and a bounded cost."""
 
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from jinja2 import StrictUndefined, Undefined, filters, tests
 from markupsafe import escape
@@ -13,6 +12,7 @@ from backend.domain.template_values import (
     BudgetExceeded,
     Group,
     NotAvailable,
+    Value,
     compare,
     contains,
     item_of,
@@ -20,47 +20,47 @@ from backend.domain.template_values import (
 )
 
 MAX_WIDTH = 1000
-"""Of a text that is padded, indented or wrapped, and of a number that is formatted."""
+"""Maximum width of a padded, indented or wrapped text, and of a formatted number."""
 MAX_PRECISION = 20
 _SLOW = 8
-"""How much longer some filters take for a character than copying it."""
+"""Cost of some filters per character, relative to copying it."""
 _REFUSED = frozenset({"attr", "random", "pprint", "urlize", "xmlattr", "forceescape", "striptags", "urlencode"})
 
-Filter = Callable[..., Any]
+Filter = Callable[..., Value]
 
 
 class _Lookup:
-    """Stands in for Jinja's environment in filters that follow an attribute."""
+    """Replaces Jinja's environment in filters that look up an attribute."""
 
     undefined = StrictUndefined
     getitem = staticmethod(item_of)
 
 
-_LOOKUP: Any = _Lookup()
+_LOOKUP: Value = _Lookup()
 
 
-def _bounded(value: Any, limit: int, name: str) -> int:
+def _bounded(value: Value, limit: int, name: str) -> int:
     number = int(value)
     if abs(number) > limit:
         raise BudgetExceeded(f"{name} is at most {limit:,} here, not {str(number)[:20]}")
     return number
 
 
-def _path(attribute: Any) -> Any:
+def _path(attribute: Value) -> Value:
     if len(str(attribute)) > 200:
         raise BudgetExceeded("the name of an attribute has at most 200 characters")
     return attribute
 
 
-def _getter(attribute: Any, default: Any = None) -> Callable[[Any], Any]:
+def _getter(attribute: Value, default: Value = None) -> Callable[[Value], Value]:
     return filters.make_attrgetter(_LOOKUP, _path(attribute), default=default)
 
 
 # filters on text
 
 
-def _on_text(change: Callable[[str], Any], weight: int = 1) -> Filter:
-    def filter_(budget: Budget, value: Any) -> Any:
+def _on_text(change: Callable[[str], Value], weight: int = 1) -> Filter:
+    def filter_(budget: Budget, value: Value) -> Value:
         text = budget.text(value)
         budget.charge(weight * len(text))
         return change(text)
@@ -68,18 +68,18 @@ def _on_text(change: Callable[[str], Any], weight: int = 1) -> Filter:
     return filter_
 
 
-def _replace(budget: Budget, value: Any, old: Any, new: Any, count: int | None = None) -> str:
+def _replace(budget: Budget, value: Value, old: Value, new: Value, count: int | None = None) -> str:
     text, old, new = budget.text(value), budget.text(old), budget.text(new)
     found = text.count(old)
     budget.charge(2 * len(text) + (found if count is None or count < 0 else min(found, count)) * len(new))
     return text.replace(old, new, -1 if count is None else count)
 
 
-def _center(budget: Budget, value: Any, width: int = 80) -> str:
+def _center(budget: Budget, value: Value, width: int = 80) -> str:
     return budget.text(value).center(_bounded(width, MAX_WIDTH, "a width"))
 
 
-def _indent(budget: Budget, value: Any, width: Any = 4, first: bool = False, blank: bool = False) -> str:
+def _indent(budget: Budget, value: Value, width: Value = 4, first: bool = False, blank: bool = False) -> str:
     text = budget.text(value)
     if not isinstance(width, str):
         width = _bounded(width, 100, "an indentation")
@@ -88,26 +88,31 @@ def _indent(budget: Budget, value: Any, width: Any = 4, first: bool = False, bla
     return str(filters.do_indent(text, width, first, blank))
 
 
-def _trim(budget: Budget, value: Any, chars: str | None = None) -> str:
+def _trim(budget: Budget, value: Value, chars: str | None = None) -> str:
     text = budget.text(value)
     budget.charge(len(text) * (1 + len(chars or "")))
     return text.strip(chars)
 
 
 def _truncate(
-    budget: Budget, value: Any, length: int = 255, killwords: bool = False, end: str = "...", leeway: int | None = None
+    budget: Budget,
+    value: Value,
+    length: int = 255,
+    killwords: bool = False,
+    end: str = "...",
+    leeway: int | None = None,
 ) -> str:
     text = budget.text(value)
     budget.charge(2 * len(text))
     return filters.do_truncate(_TRUNCATE, text, length, killwords, end, 5 if leeway is None else leeway)
 
 
-_TRUNCATE: Any = None  # the environment is only asked for the default of `leeway`
+_TRUNCATE: Value = None  # the environment is only asked for the default of `leeway`
 
 
 def _wordwrap(
     budget: Budget,
-    value: Any,
+    value: Value,
     width: int = 79,
     break_long_words: bool = True,
     wrapstring: str | None = None,
@@ -126,7 +131,7 @@ _CONVERSION = re.compile(
 )
 
 
-def _format(budget: Budget, value: Any, *args: Any, **kwargs: Any) -> str:
+def _format(budget: Budget, value: Value, *args: Value, **kwargs: Value) -> str:
     text = budget.text(value)
     for found in _CONVERSION.finditer(text):
         _bounded(found["width"] or 0, MAX_WIDTH, "a width")
@@ -142,7 +147,7 @@ def _format(budget: Budget, value: Any, *args: Any, **kwargs: Any) -> str:
     return text % (kwargs or args)
 
 
-def _tojson(budget: Budget, value: Any, indent: int | None = None) -> str:
+def _tojson(budget: Budget, value: Value, indent: int | None = None) -> str:
     budget.charge_value(value)
     if indent is not None:
         indent = _bounded(indent, 16, "an indentation")
@@ -157,53 +162,53 @@ def _tojson(budget: Budget, value: Any, indent: int | None = None) -> str:
 # filters on numbers
 
 
-def _int(budget: Budget, value: Any, default: Any = 0, base: int = 10) -> Any:
+def _int(budget: Budget, value: Value, default: Value = 0, base: int = 10) -> Value:
     if isinstance(value, str) and len(value) > MAX_WIDTH:
         return default
     return filters.do_int(value, default, base)
 
 
-def _float(budget: Budget, value: Any, default: Any = 0.0) -> Any:
+def _float(budget: Budget, value: Value, default: Value = 0.0) -> Value:
     if isinstance(value, str) and len(value) > MAX_WIDTH:
         return default
     return filters.do_float(value, default)
 
 
-def _round(budget: Budget, value: Any, precision: int = 0, method: Any = "common") -> float:
+def _round(budget: Budget, value: Value, precision: int = 0, method: Value = "common") -> float:
     return filters.do_round(value, _bounded(precision, MAX_PRECISION, "a precision"), method)
 
 
 # filters on collections
 
 
-def _list(budget: Budget, value: Any) -> list[Any]:
+def _list(budget: Budget, value: Value) -> list[Value]:
     return items_of(budget, value)
 
 
-def _length(budget: Budget, value: Any) -> int:
+def _length(budget: Budget, value: Value) -> int:
     if isinstance(value, Undefined):
         budget.text(value)
     return len(value)
 
 
-def _first(budget: Budget, value: Any) -> Any:
+def _first(budget: Budget, value: Value) -> Value:
     found = items_of(budget, value)
     return found[0] if found else StrictUndefined("No first item, sequence was empty.")
 
 
-def _last(budget: Budget, value: Any) -> Any:
+def _last(budget: Budget, value: Value) -> Value:
     found = items_of(budget, value)
     return found[-1] if found else StrictUndefined("No last item, sequence was empty.")
 
 
-def _reverse(budget: Budget, value: Any) -> Any:
+def _reverse(budget: Budget, value: Value) -> Value:
     if isinstance(value, str):
         budget.charge(len(value))
         return value[::-1]
     return items_of(budget, value)[::-1]
 
 
-def _join(budget: Budget, value: Any, d: Any = "", attribute: Any = None) -> str:
+def _join(budget: Budget, value: Value, d: Value = "", attribute: Value = None) -> str:
     found = items_of(budget, value)
     if attribute is not None:
         found = list(map(_getter(attribute), found))
@@ -214,7 +219,7 @@ def _join(budget: Budget, value: Any, d: Any = "", attribute: Any = None) -> str
     return separator.join(words)
 
 
-def _sum(budget: Budget, value: Any, attribute: Any = None, start: Any = 0) -> Any:
+def _sum(budget: Budget, value: Value, attribute: Value = None, start: Value = 0) -> Value:
     found = items_of(budget, value)
     if attribute is not None:
         found = list(map(_getter(attribute), found))
@@ -225,45 +230,45 @@ def _sum(budget: Budget, value: Any, attribute: Any = None, start: Any = 0) -> A
 
 
 def _sort(
-    budget: Budget, value: Any, reverse: bool = False, case_sensitive: bool = False, attribute: Any = None
-) -> list[Any]:
+    budget: Budget, value: Value, reverse: bool = False, case_sensitive: bool = False, attribute: Value = None
+) -> list[Value]:
     budget.charge_value(value)
     found = items_of(budget, value)
     budget.charge(len(found) * 100)
-    result: list[Any] = filters.do_sort(_LOOKUP, found, reverse, case_sensitive, _path(attribute))
+    result: list[Value] = filters.do_sort(_LOOKUP, found, reverse, case_sensitive, _path(attribute))
     return result
 
 
-def _unique(budget: Budget, value: Any, case_sensitive: bool = False, attribute: Any = None) -> list[Any]:
+def _unique(budget: Budget, value: Value, case_sensitive: bool = False, attribute: Value = None) -> list[Value]:
     budget.charge_value(value)
     return list(filters.sync_do_unique(_LOOKUP, items_of(budget, value), case_sensitive, _path(attribute)))
 
 
-def _min(budget: Budget, value: Any, case_sensitive: bool = False, attribute: Any = None) -> Any:
+def _min(budget: Budget, value: Value, case_sensitive: bool = False, attribute: Value = None) -> Value:
     budget.charge_value(value)
     return filters.do_min(_LOOKUP, items_of(budget, value), case_sensitive, _path(attribute))
 
 
-def _max(budget: Budget, value: Any, case_sensitive: bool = False, attribute: Any = None) -> Any:
+def _max(budget: Budget, value: Value, case_sensitive: bool = False, attribute: Value = None) -> Value:
     budget.charge_value(value)
     return filters.do_max(_LOOKUP, items_of(budget, value), case_sensitive, _path(attribute))
 
 
 def _dictsort(
-    budget: Budget, value: Any, case_sensitive: bool = False, by: Any = "key", reverse: bool = False
-) -> list[tuple[Any, Any]]:
+    budget: Budget, value: Value, case_sensitive: bool = False, by: Value = "key", reverse: bool = False
+) -> list[tuple[Value, Value]]:
     _mapping(budget, value)
     budget.charge(len(value) * 100)
     return filters.do_dictsort(value, case_sensitive, by, reverse)
 
 
-def _items(budget: Budget, value: Any) -> list[tuple[Any, Any]]:
+def _items(budget: Budget, value: Value) -> list[tuple[Value, Value]]:
     if isinstance(value, Undefined):
         return []
     return list(_mapping(budget, value).items())
 
 
-def _mapping(budget: Budget, value: Any) -> dict[Any, Any]:
+def _mapping(budget: Budget, value: Value) -> dict[Value, Value]:
     if isinstance(value, Undefined):
         budget.text(value)
     if not isinstance(value, dict):
@@ -273,7 +278,7 @@ def _mapping(budget: Budget, value: Any) -> dict[Any, Any]:
 
 
 def _groupby(
-    budget: Budget, value: Any, attribute: Any, default: Any = None, case_sensitive: bool = False
+    budget: Budget, value: Value, attribute: Value, default: Value = None, case_sensitive: bool = False
 ) -> list[Group]:
     budget.charge_value(value)
     found = items_of(budget, value)
@@ -282,17 +287,17 @@ def _groupby(
     return [Group(*group) for group in groups]
 
 
-def _batch(budget: Budget, value: Any, linecount: int, fill_with: Any = None) -> list[Any]:
+def _batch(budget: Budget, value: Value, linecount: int, fill_with: Value = None) -> list[Value]:
     budget.charge(_bounded(linecount, 10_000, "a line"))
     return list(filters.do_batch(items_of(budget, value), linecount, fill_with))
 
 
-def _slice(budget: Budget, value: Any, slices: int, fill_with: Any = None) -> list[Any]:
+def _slice(budget: Budget, value: Value, slices: int, fill_with: Value = None) -> list[Value]:
     budget.charge(20 * _bounded(slices, 10_000, "a number of slices"))
     return list(filters.sync_do_slice(items_of(budget, value), slices, fill_with))
 
 
-def _map(budget: Budget, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
+def _map(budget: Budget, value: Value, *args: Value, **kwargs: Value) -> list[Value]:
     found = items_of(budget, value)
     if not args and "attribute" in kwargs:
         return list(map(_getter(kwargs["attribute"], kwargs.get("default")), found))
@@ -304,7 +309,7 @@ def _map(budget: Budget, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
 
 
 def _choose(*, by_attribute: bool, wanted: bool) -> Filter:
-    def choose(budget: Budget, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
+    def choose(budget: Budget, value: Value, *args: Value, **kwargs: Value) -> list[Value]:
         found, getter = items_of(budget, value), _getter(None)
         if by_attribute:
             if not args:
@@ -317,13 +322,13 @@ def _choose(*, by_attribute: bool, wanted: bool) -> Filter:
     return choose
 
 
-def _named(known: dict[str, Filter], name: Any, kind: str) -> Filter:
+def _named(known: dict[str, Filter], name: Value, kind: str) -> Filter:
     if not isinstance(name, str) or name not in known:
         raise NotAvailable(f"there is no {kind} {str(name)[:40]!r} here")
     return known[name]
 
 
-def _default(budget: Budget, value: Any, default_value: Any = "", boolean: bool = False) -> Any:
+def _default(budget: Budget, value: Value, default_value: Value = "", boolean: bool = False) -> Value:
     return default_value if isinstance(value, Undefined) or (boolean and not value) else value
 
 
@@ -380,7 +385,7 @@ FILTERS: dict[str, Filter] = {
 # tests
 
 
-def _plain_test(test: Callable[[Any], Any]) -> Filter:
+def _plain_test(test: Callable[[Value], Value]) -> Filter:
     return lambda budget, value: test(value)
 
 
@@ -388,7 +393,7 @@ def _comparison(operator: str) -> Filter:
     return lambda budget, value, other: compare(budget, operator, value, other)
 
 
-_JINJA_TESTS: dict[str, Any] = dict(tests.TESTS)
+_JINJA_TESTS: dict[str, Value] = dict(tests.TESTS)
 TESTS: dict[str, Filter] = {
     **{
         name: _plain_test(_JINJA_TESTS[name])
@@ -412,7 +417,7 @@ TESTS: dict[str, Filter] = {
 
 
 def problem_of_name(known: Mapping[str, Filter], name: str, kind: str) -> str | None:
-    """Why a filter or test cannot be used, or None."""
+    """Return why a filter or test cannot be used, or None."""
     if name in known:
         return None
     if name in _REFUSED:
@@ -423,8 +428,8 @@ def problem_of_name(known: Mapping[str, Filter], name: str, kind: str) -> str | 
 # methods
 
 
-def _method(function: Callable[..., Any], weight: int = 1) -> Filter:
-    def call(budget: Budget, value: Any, *args: Any, **kwargs: Any) -> Any:
+def _method(function: Callable[..., Value], weight: int = 1) -> Filter:
+    def call(budget: Budget, value: Value, *args: Value, **kwargs: Value) -> Value:
         for each in (value, *args, *kwargs.values()):
             if isinstance(each, Undefined):
                 budget.text(each)
@@ -436,10 +441,10 @@ def _method(function: Callable[..., Any], weight: int = 1) -> Filter:
     return call
 
 
-def _searched(function: Callable[..., Any]) -> Filter:
+def _searched(function: Callable[..., Value]) -> Filter:
     """A method whose time grows with the product of both texts."""
 
-    def call(budget: Budget, value: str, *args: Any) -> Any:
+    def call(budget: Budget, value: str, *args: Value) -> Value:
         budget.charge(
             _SLOW * len(value) + sum(len(value) * len(each) // _SLOW for each in args if isinstance(each, str))
         )
@@ -452,7 +457,7 @@ def _padded(function: Callable[..., str]) -> Filter:
     return lambda budget, value, width, *fill: function(value, _bounded(width, MAX_WIDTH, "a width"), *fill)
 
 
-def _joined(budget: Budget, value: str, words: Any) -> str:
+def _joined(budget: Budget, value: str, words: Value) -> str:
     found = items_of(budget, words)
     budget.charge_value(found)
     budget.charge(len(value) * len(found))
@@ -465,11 +470,11 @@ def _with_replacements(budget: Budget, value: str, old: str, new: str, count: in
     return _replace(budget, value, old, new, int(count))
 
 
-def _view(function: Callable[..., Any]) -> Filter:
+def _view(function: Callable[..., Value]) -> Filter:
     return lambda budget, value: function(value)
 
 
-def _get(budget: Budget, value: dict[Any, Any], key: Any, default: Any = None) -> Any:
+def _get(budget: Budget, value: dict[Value, Value], key: Value, default: Value = None) -> Value:
     return value.get(key, default)
 
 

@@ -1,7 +1,7 @@
-"""The values that a template works on: plain data, and a budget for what a template does with it.
+"""Values of templates: plain data, and a budget for operations on it.
 
-Every operation that touches text or a collection is charged for its size before it runs, so that the time and the
-memory of a rendering have a bound that does not depend on the template or on the data.
+Every operation on text or a collection is charged for its size before it runs, so that time and memory of a rendering
+have a bound that does not depend on the template or on the data.
 """
 
 from collections.abc import Callable, ItemsView, KeysView, ValuesView
@@ -10,13 +10,15 @@ from typing import Any, NamedTuple, NoReturn
 from jinja2 import StrictUndefined, Undefined
 
 MAX_STEPS = 100_000
-"""Expressions that one rendering may evaluate."""
+"""Maximum number of expressions that one rendering evaluates."""
 MAX_WORK = 8_000_000
-"""Characters that one rendering may read or write; a value in a collection counts as `_VALUE` characters."""
+"""Maximum number of characters that one rendering reads or writes. A value in a collection counts as `_VALUE`."""
 MAX_BITS = 4096
-"""Of an integer that a template computes."""
+"""Maximum size of a computed integer."""
 _VALUE = 20
 
+Value = Any
+"""Plain data of a template, or one of the classes below."""
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 _View = ItemsView | KeysView | ValuesView  # type: ignore[type-arg]  # for isinstance
 _ATTRIBUTES = {kind: frozenset(dir(kind)) for kind in (dict, list, tuple, str, int, float, bool, type(None), range)}
@@ -27,11 +29,11 @@ class BudgetExceeded(ValueError):
 
 
 class NotAvailable(ValueError):
-    """A template asks for something that templates do not offer."""
+    """A template uses something that is not available in templates."""
 
 
 class Budget:
-    """What one rendering may still do."""
+    """Remaining steps and characters of one rendering."""
 
     __slots__ = ("steps", "work")
 
@@ -48,8 +50,8 @@ class Budget:
         if self.work < 0:
             raise BudgetExceeded(f"the template handles more than {MAX_WORK:,} characters")
 
-    def charge_value(self, value: Any) -> None:
-        """Charge for all that a value holds, however often it holds it."""
+    def charge_value(self, value: Value) -> None:
+        """Charge for the whole content of a value, including repetitions."""
         kind = type(value)
         if kind is str:
             self.charge(len(value))
@@ -75,8 +77,8 @@ class Budget:
             elif isinstance(value, Namespace):
                 raise NotAvailable("a namespace cannot be used as a value")
 
-    def text(self, value: Any) -> str:
-        """The value as Python's `str` writes it."""
+    def text(self, value: Value) -> str:
+        """Return the value as Python's `str` writes it."""
         kind = type(value)
         if kind is str:
             return str(value)
@@ -88,21 +90,21 @@ class Budget:
 
 
 class DeferredText:
-    """A text that is made when a template prints it. Subclasses define `__str__` and `__bool__`."""
+    """A text that is computed when a template prints it. Subclasses define `__str__` and `__bool__`."""
 
 
 class Namespace:
-    """Variables that a loop may set for what follows it: `{% set found = namespace(any=false) %}`."""
+    """Variables that stay set after a loop: `{% set found = namespace(any=false) %}`."""
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, **values: Value) -> None:
         self.values = values
 
 
 class Group(NamedTuple):
     """One group of the filter `groupby`."""
 
-    grouper: Any
-    list: Any
+    grouper: Value
+    list: Value
 
     def __repr__(self) -> str:
         return tuple.__repr__(self)
@@ -111,14 +113,14 @@ class Group(NamedTuple):
 class Loop:
     """The variable `loop` in the body of a `for`."""
 
-    def __init__(self, items: list[Any]) -> None:
+    def __init__(self, items: list[Value]) -> None:
         self._items, self.index0 = items, -1
-        self._last: Any = None
+        self._last: Value = None
 
     def __len__(self) -> int:
         return len(self._items)
 
-    def get(self, name: str) -> Any:
+    def get(self, name: str) -> Value:
         index, length = self.index0, len(self._items)
         match name:
             case "index":
@@ -143,17 +145,17 @@ class Loop:
                 return self._items[index + 1] if index + 1 < length else StrictUndefined("there is no next item")
         raise NotAvailable(f"`loop` has no `{name}` here")
 
-    def cycle(self, *values: Any) -> Any:
+    def cycle(self, *values: Value) -> Value:
         if not values:
             raise TypeError("no items for cycling given")
         return values[self.index0 % len(values)]
 
-    def changed(self, *values: Any) -> bool:
+    def changed(self, *values: Value) -> bool:
         is_changed, self._last = bool(self._last != values), values
         return is_changed
 
 
-def attribute_of(value: Any, name: str) -> Any:
+def attribute_of(value: Value, name: str) -> Value:
     """`value.name`: a field of a mapping, never an attribute of a Python object."""
     kind = type(value)
     if kind is dict:
@@ -171,7 +173,7 @@ def attribute_of(value: Any, name: str) -> Any:
     return _absent(value, name)
 
 
-def item_of(value: Any, key: Any) -> Any:
+def item_of(value: Value, key: Value) -> Value:
     """`value[key]`: a field of a mapping, or an item of a list or of a text."""
     if isinstance(value, Undefined):
         _fail(value)
@@ -187,15 +189,15 @@ def item_of(value: Any, key: Any) -> Any:
     return _absent(value, key)
 
 
-def _absent(value: Any, name: Any) -> Any:
+def _absent(value: Value, name: Value) -> Value:
     known = _ATTRIBUTES.get(type(value), frozenset())
     if isinstance(name, str) and (name in known or name.startswith("__")):
         raise NotAvailable(f"`{name[:40]}` of {_kind(value)} is not available in a template")
     return StrictUndefined(obj=value, name=name)
 
 
-def items_of(budget: Budget, value: Any) -> list[Any]:
-    """What a loop or a filter goes through."""
+def items_of(budget: Budget, value: Value) -> list[Value]:
+    """Return the items of a value for a loop or a filter."""
     if isinstance(value, Undefined):
         return list(value)
     if not isinstance(value, list | tuple | dict | str | range | _View):
@@ -209,43 +211,43 @@ def _fail(value: Undefined) -> NoReturn:
     raise NotAvailable("an undefined value cannot be used")
 
 
-def _kind(value: Any) -> str:
+def _kind(value: Value) -> str:
     return "none" if value is None else f"a value of type {type(value).__name__}"
 
 
 # operators
 
 
-def add(budget: Budget, left: Any, right: Any) -> Any:
+def add(budget: Budget, left: Value, right: Value) -> Value:
     if isinstance(left, str | list | tuple) and type(left) is type(right):
         budget.charge_value(left)
         budget.charge_value(right)
-        joined: Any = left
+        joined: Value = left
         return joined + right
     return _number("+", left, right, lambda: left + right)
 
 
-def subtract(budget: Budget, left: Any, right: Any) -> Any:
+def subtract(budget: Budget, left: Value, right: Value) -> Value:
     return _number("-", left, right, lambda: left - right)
 
 
-def multiply(budget: Budget, left: Any, right: Any) -> Any:
+def multiply(budget: Budget, left: Value, right: Value) -> Value:
     return _number("*", left, right, lambda: left * right)
 
 
-def divide(budget: Budget, left: Any, right: Any) -> Any:
+def divide(budget: Budget, left: Value, right: Value) -> Value:
     return _number("/", left, right, lambda: left / right)
 
 
-def floor_divide(budget: Budget, left: Any, right: Any) -> Any:
+def floor_divide(budget: Budget, left: Value, right: Value) -> Value:
     return _number("//", left, right, lambda: left // right)
 
 
-def remainder(budget: Budget, left: Any, right: Any) -> Any:
+def remainder(budget: Budget, left: Value, right: Value) -> Value:
     return _number("%", left, right, lambda: left % right)
 
 
-def _number(operator: str, left: Any, right: Any, compute: Callable[[], Any]) -> Any:
+def _number(operator: str, left: Value, right: Value, compute: Callable[[], Value]) -> Value:
     for side in (left, right):
         if isinstance(side, Undefined):
             _fail(side)
@@ -256,15 +258,15 @@ def _number(operator: str, left: Any, right: Any, compute: Callable[[], Any]) ->
     return compute()
 
 
-def negative(budget: Budget, value: Any) -> Any:
+def negative(budget: Budget, value: Value) -> Value:
     return _number("-", 0, value, lambda: -value)
 
 
-def positive(budget: Budget, value: Any) -> Any:
+def positive(budget: Budget, value: Value) -> Value:
     return _number("+", 0, value, lambda: +value)
 
 
-def compare(budget: Budget, operator: str, left: Any, right: Any) -> bool:
+def compare(budget: Budget, operator: str, left: Value, right: Value) -> bool:
     if operator in {"in", "notin"}:
         found = contains(budget, right, left)
         return found if operator == "in" else not found
@@ -277,7 +279,7 @@ def compare(budget: Budget, operator: str, left: Any, right: Any) -> bool:
     return result
 
 
-def contains(budget: Budget, container: Any, value: Any) -> bool:
+def contains(budget: Budget, container: Value, value: Value) -> bool:
     if isinstance(container, Undefined):
         return value in list(container)
     if not isinstance(container, list | tuple | dict | str | range | _View):
@@ -288,7 +290,7 @@ def contains(budget: Budget, container: Any, value: Any) -> bool:
     return value in container
 
 
-_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+_COMPARE: dict[str, Callable[[Value, Value], Value]] = {
     "eq": lambda left, right: left == right,
     "ne": lambda left, right: left != right,
     "lt": lambda left, right: left < right,

@@ -1,31 +1,30 @@
-"""The templates that users write: a subset of Jinja with its own evaluator, over plain data and with bounded work.
+"""Templates that users write: a subset of Jinja with a separate evaluator, for plain data and with bounded work.
 
-Jinja's lexer and parser make the tree. Jinja's optimizer and compiler never see it, because both evaluate expressions:
-here the tree becomes closures over a `Budget`, and each expression means what it means in Jinja or is refused.
+Jinja's lexer and parser build the tree. Jinja's optimizer and compiler never see it, because both evaluate expressions:
+here the tree becomes closures over a `Budget`, and each expression has the same meaning as in Jinja or is refused.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
 
 from jinja2 import Environment, StrictUndefined, TemplateError, Undefined, nodes
 from jinja2.parser import Parser
 
 from backend.domain import template_values as values
 from backend.domain.template_filters import FILTERS, METHOD_NAMES, METHODS, TESTS, problem_of_name
-from backend.domain.template_values import Budget, Loop, Namespace, NotAvailable, attribute_of, item_of, items_of
+from backend.domain.template_values import Budget, Loop, Namespace, NotAvailable, Value, attribute_of, item_of, items_of
 
 MAX_LENGTH = 20_000
-"""Characters of a template."""
+"""Maximum number of characters in a template."""
 MAX_OUTPUT = 1_000_000
-"""Characters that a template writes."""
+"""Maximum number of characters that a template writes."""
 _MAX_TOKENS = 4000
 _MAX_NESTING = 20
-"""Parentheses, brackets, signs and conditions inside of each other; likewise blocks."""
+"""Maximum depth of parentheses, brackets, signs and conditions, and of blocks."""
 _MAX_DEPTH = 120
-"""Of the tree: a sum of so many terms is as deep."""
+"""Maximum depth of the tree. A sum of n terms has depth n."""
 _MAX_NUMBER = 40
-"""Characters of a number."""
+"""Maximum number of characters in a number."""
 _MAX_RANGE = 100_000
 _FAILURES = (
     *(TemplateError, TypeError, ValueError, ArithmeticError, LookupError),
@@ -33,11 +32,11 @@ _FAILURES = (
 )
 
 _grammar = Environment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=False)
-"""For its lexer and its parser only."""
+"""Used only for its lexer and parser."""
 
 
 class TemplateInvalid(ValueError):
-    """A template cannot be used, or not on these values."""
+    """A template cannot be used, or not with these values."""
 
     def __init__(self, reason: str, line: int) -> None:
         super().__init__(f"line {line}: {reason}")
@@ -45,7 +44,7 @@ class TemplateInvalid(ValueError):
 
 
 class _Full(Exception):
-    """Enough was written."""
+    """The output limit was reached."""
 
 
 class _Scope:
@@ -53,10 +52,10 @@ class _Scope:
 
     __slots__ = ("names", "parent")
 
-    def __init__(self, names: dict[str, Any], parent: "_Scope | None" = None) -> None:
+    def __init__(self, names: dict[str, Value], parent: "_Scope | None" = None) -> None:
         self.names, self.parent = names, parent
 
-    def find(self, name: str) -> Any:
+    def find(self, name: str) -> Value:
         scope: _Scope | None = self
         while scope is not None:
             if name in scope.names:
@@ -70,7 +69,7 @@ class _Rendering:
 
     __slots__ = ("budget", "limit", "line", "pieces", "scope", "written")
 
-    def __init__(self, given: Mapping[str, Any], limit: int) -> None:
+    def __init__(self, given: Mapping[str, Value], limit: int) -> None:
         self.budget, self.scope, self.line = Budget(), _Scope(dict(given)), 1
         self.pieces: list[str] = []
         self.written, self.limit = 0, limit
@@ -82,7 +81,7 @@ class _Rendering:
             raise _Full
 
 
-_Expression = Callable[[_Rendering], Any]
+_Expression = Callable[[_Rendering], Value]
 _Statement = Callable[[_Rendering], None]
 
 
@@ -94,11 +93,8 @@ class Template:
         self.names = names
         """The variables that it reads and does not set."""
 
-    def render(self, given: Mapping[str, Any], *, cut: int | None = None) -> str:
-        """The text. With `cut`, a text that is longer ends after its first `cut` characters or a little later.
-
-        Raises TemplateInvalid.
-        """
+    def render(self, given: Mapping[str, Value], *, cut: int | None = None) -> str:
+        """Return the text. With `cut`, a longer text ends after about `cut` characters. Raises TemplateInvalid."""
         rendering = _Rendering(given, MAX_OUTPUT if cut is None else cut)
         try:
             self._body(rendering)
@@ -126,7 +122,7 @@ def parse_template(text: str) -> Template:
 
 
 def template_problem(text: str) -> TemplateInvalid | None:
-    """Why a template cannot be used, or None."""
+    """Return why a template cannot be used, or None."""
     try:
         parse_template(text)
     except TemplateInvalid as problem:
@@ -140,11 +136,11 @@ def _words_of(error: BaseException) -> str:
     return str(error)[:500] or type(error).__name__
 
 
-# before the parser, which recurses
+# limits before parsing, because the parser recurses
 
 
 def _check_tokens(text: str) -> None:
-    """Bound what the parser is given: its time and its recursion follow from this."""
+    """Bound the parser's input, which bounds its time and recursion."""
     if len(text) > MAX_LENGTH:
         raise TemplateInvalid(f"has {len(text):,} characters; a template has at most {MAX_LENGTH:,}", 1)
     count = blocks = brackets = prefixes = 0
@@ -197,7 +193,7 @@ def _check_depth(tree: nodes.Template) -> None:
 # from the tree to closures
 
 
-_BINARY: dict[type[nodes.Node], Callable[[Budget, Any, Any], Any]] = {
+_BINARY: dict[type[nodes.Node], Callable[[Budget, Value, Value], Value]] = {
     nodes.Add: values.add,
     nodes.Sub: values.subtract,
     nodes.Mul: values.multiply,
@@ -229,7 +225,7 @@ class _Compiler:
     # statements
 
     def block(self, body: Sequence[nodes.Node]) -> _Statement:
-        """The statements in order. Each run of a block is paid for, without the blocks inside of it."""
+        """Compile statements in order. Each run of a block is charged, without its inner blocks."""
         outer, self._cost = self._cost, 1
         statements = [self._statement(node) for node in body]
         cost, self._cost = self._cost, outer
@@ -353,13 +349,13 @@ class _Compiler:
         return lambda rendering: rendering.write(rendering.budget.text(captured(rendering)))
 
     def _captured(self, body: Sequence[nodes.Node], filter_: nodes.Filter | None) -> _Expression:
-        """What the body writes, as a value."""
+        """Compile a body whose output becomes a value."""
         self._known.append(set())
         run = self._scoped(self.block(body))
         self._known.pop()
         line = body[0].lineno if body else 1
 
-        def captured(rendering: _Rendering) -> Any:
+        def captured(rendering: _Rendering) -> Value:
             pieces, written, limit = rendering.pieces, rendering.written, rendering.limit
             rendering.pieces, rendering.written, rendering.limit = [], 0, MAX_OUTPUT
             try:
@@ -402,14 +398,14 @@ class _Compiler:
 
         return run
 
-    def _target(self, node: nodes.Node) -> Callable[[_Rendering, Any], None]:
-        """How a value is put into what stands left of `=` or before `in`."""
+    def _target(self, node: nodes.Node) -> Callable[[_Rendering, Value], None]:
+        """Compile an assignment to the target left of `=` or before `in`."""
         self._cost += 1
         if isinstance(node, nodes.Name):
             name = node.name
             self._known[-1].add(name)
 
-            def put(rendering: _Rendering, value: Any) -> None:
+            def put(rendering: _Rendering, value: Value) -> None:
                 rendering.scope.names[name] = value
 
             return put
@@ -417,7 +413,7 @@ class _Compiler:
             holder, attribute = node.name, node.attr
             self._read(holder)
 
-            def put_into(rendering: _Rendering, value: Any) -> None:
+            def put_into(rendering: _Rendering, value: Value) -> None:
                 space = rendering.scope.find(holder)
                 if not isinstance(space, Namespace):
                     raise NotAvailable("cannot assign attribute on non-namespace object")
@@ -428,7 +424,7 @@ class _Compiler:
         if isinstance(node, nodes.Tuple):
             targets = [self._target(each) for each in node.items]
 
-            def unpack(rendering: _Rendering, value: Any) -> None:
+            def unpack(rendering: _Rendering, value: Value) -> None:
                 found = items_of(rendering.budget, value)
                 if len(found) != len(targets):
                     raise ValueError(f"{len(targets)} names, but {len(found)} values")
@@ -503,7 +499,7 @@ class _Compiler:
             return lambda rendering: item_of(holder(rendering), key(rendering))
         ends = [self.expression(end) if end else None for end in (node.arg.start, node.arg.stop, node.arg.step)]
 
-        def part(rendering: _Rendering) -> Any:
+        def part(rendering: _Rendering) -> Value:
             value = holder(rendering)
             if isinstance(value, str | list | tuple):
                 rendering.budget.charge(len(value))
@@ -512,19 +508,23 @@ class _Compiler:
         return part
 
     def _filter(self, node: nodes.Filter, operand: _Expression) -> _Expression:
-        """A chain of filters, applied to `operand`; of a chain the last filter is the outer node."""
+        """Compile a chain of filters on `operand`. The last filter is the outer node."""
         if isinstance(node.node, nodes.Filter):
             operand = self._filter(node.node, operand)
         return self._applied(node, FILTERS, "filter", operand)
 
     def _applied(
-        self, node: nodes.Filter | nodes.Test, known: Mapping[str, Callable[..., Any]], kind: str, operand: _Expression
+        self,
+        node: nodes.Filter | nodes.Test,
+        known: Mapping[str, Callable[..., Value]],
+        kind: str,
+        operand: _Expression,
     ) -> _Expression:
         if problem := problem_of_name(known, node.name, kind):
             raise TemplateInvalid(problem, node.lineno)
         function, arguments = known[node.name], self._arguments(node)
 
-        def apply(rendering: _Rendering) -> Any:
+        def apply(rendering: _Rendering) -> Value:
             value = operand(rendering)
             args, kwargs = arguments(rendering)
             return function(rendering.budget, value, *args, **kwargs)
@@ -533,13 +533,13 @@ class _Compiler:
 
     def _arguments(
         self, node: nodes.Filter | nodes.Test | nodes.Call
-    ) -> Callable[[_Rendering], tuple[list[Any], dict[str, Any]]]:
+    ) -> Callable[[_Rendering], tuple[list[Value], dict[str, Value]]]:
         if node.dyn_args is not None or node.dyn_kwargs is not None:
             raise TemplateInvalid("`*` and `**` in arguments are not available", node.lineno)
         args = [self.expression(each) for each in node.args]
         kwargs = {each.key: self.expression(each.value) for each in node.kwargs if isinstance(each, nodes.Keyword)}
         if not args and not kwargs:
-            nothing: tuple[list[Any], dict[str, Any]] = ([], {})
+            nothing: tuple[list[Value], dict[str, Value]] = ([], {})
             return lambda rendering: nothing
         return lambda rendering: (
             [each(rendering) for each in args],
@@ -551,7 +551,7 @@ class _Compiler:
         if isinstance(callee, nodes.Name) and callee.name in _GLOBALS:
             name, function = callee.name, _GLOBALS[callee.name]
 
-            def call(rendering: _Rendering) -> Any:
+            def call(rendering: _Rendering) -> Value:
                 if not isinstance(rendering.scope.find(name), StrictUndefined):
                     raise NotAvailable(f"`{name}` is a value here and cannot be called")
                 args, kwargs = arguments(rendering)
@@ -561,7 +561,7 @@ class _Compiler:
         if isinstance(callee, nodes.Getattr) and callee.attr in METHOD_NAMES | {"cycle", "changed"}:
             holder, method = self.expression(callee.node), callee.attr
 
-            def call_method(rendering: _Rendering) -> Any:
+            def call_method(rendering: _Rendering) -> Value:
                 value = holder(rendering)
                 args, kwargs = arguments(rendering)
                 if isinstance(value, Loop) and method in {"cycle", "changed"}:
@@ -597,7 +597,7 @@ class _Compiler:
         no = self.expression(node.expr2) if node.expr2 else None
         hint = f"the inline if-expression on line {node.lineno} evaluated to false and no else section was defined."
 
-        def choose(rendering: _Rendering) -> Any:
+        def choose(rendering: _Rendering) -> Value:
             if test(rendering):
                 return yes(rendering)
             return no(rendering) if no else Undefined(hint)  # like Jinja, which is lenient here
@@ -615,11 +615,11 @@ class _Compiler:
         return join
 
     def _collection(self, node: nodes.List | nodes.Tuple | nodes.Dict) -> _Expression:
-        """Charged with all that it holds, so that nothing doubles often."""
+        """Compile a collection, charged for all of its content, so that nothing can grow by repeated doubling."""
         if isinstance(node, nodes.Dict):
             pairs = [(self.expression(each.key), self.expression(each.value)) for each in node.items]
 
-            def mapping(rendering: _Rendering) -> Any:
+            def mapping(rendering: _Rendering) -> Value:
                 made = {key(rendering): value(rendering) for key, value in pairs}
                 rendering.budget.charge_value(made)
                 return made
@@ -627,7 +627,7 @@ class _Compiler:
             return mapping
         items, kind = [self.expression(each) for each in node.items], list if isinstance(node, nodes.List) else tuple
 
-        def sequence(rendering: _Rendering) -> Any:
+        def sequence(rendering: _Rendering) -> Value:
             made = kind(item(rendering) for item in items)
             rendering.budget.charge_value(made)
             return made
@@ -646,7 +646,7 @@ def _constant(node: nodes.Const) -> _Expression:
 
 
 def _at(line: int, expression: _Expression) -> _Expression:
-    def run(rendering: _Rendering) -> Any:
+    def run(rendering: _Rendering) -> Value:
         rendering.line = line
         return expression(rendering)
 
@@ -656,8 +656,8 @@ def _at(line: int, expression: _Expression) -> _Expression:
 def _chosen(
     rendering: _Rendering,
     outer: _Scope,
-    target: Callable[[_Rendering, Any], None],
-    item: Any,
+    target: Callable[[_Rendering, Value], None],
+    item: Value,
     test: _Expression,
 ) -> bool:
     rendering.scope = _Scope({}, outer)
@@ -672,23 +672,23 @@ def _refused(node: nodes.Node) -> TemplateInvalid:
 # functions
 
 
-def _range(budget: Budget, *ends: Any) -> range:
+def _range(budget: Budget, *ends: Value) -> range:
     found = range(*ends)
     if len(found) > _MAX_RANGE:
         raise values.BudgetExceeded(f"range() has at most {_MAX_RANGE:,} numbers")
     return found
 
 
-def _namespace(budget: Budget, *given: Any, **more: Any) -> Namespace:
-    made: dict[str, Any] = dict(*given, **more)
+def _namespace(budget: Budget, *given: Value, **more: Value) -> Namespace:
+    made: dict[str, Value] = dict(*given, **more)
     budget.charge_value(made)
     return Namespace(**made)
 
 
-def _dict(budget: Budget, *given: Any, **more: Any) -> dict[Any, Any]:
-    made: dict[Any, Any] = dict(*given, **more)
+def _dict(budget: Budget, *given: Value, **more: Value) -> dict[Value, Value]:
+    made: dict[Value, Value] = dict(*given, **more)
     budget.charge_value(made)
     return made
 
 
-_GLOBALS: dict[str, Callable[..., Any]] = {"range": _range, "namespace": _namespace, "dict": _dict}
+_GLOBALS: dict[str, Callable[..., Value]] = {"range": _range, "namespace": _namespace, "dict": _dict}

@@ -1,19 +1,18 @@
-"""Text and JSON that others wrote, made storable and sendable."""
+"""Make foreign text and JSON storable and sendable."""
 
 import dataclasses
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import orjson
 
 MAX_DEPTH = 100
-"""Of nested values; orjson and Postgres both refuse what is much deeper."""
+"""Maximum depth of nested values. orjson and Postgres refuse much deeper ones."""
 
 
 def plain_text(text: str) -> str:
-    """Without NUL, which Postgres cannot store, and without halves of surrogate pairs, which UTF-8 cannot say."""
+    """Replace NUL, which Postgres cannot store, and lone surrogates, which UTF-8 cannot encode."""
     text = text.replace("\x00", "\N{SYMBOL FOR NULL}")
     try:
         text.encode()
@@ -22,8 +21,8 @@ def plain_text(text: str) -> str:
     return text
 
 
-def json_text(value: Any) -> str:
-    """JSON that Postgres takes as jsonb, whatever the value holds."""
+def json_text(value: object) -> str:
+    """Return JSON that Postgres accepts as jsonb, for any value."""
     try:
         text = orjson.dumps(value).decode()
     except TypeError:  # lone surrogates, integers above 64 bits, nested too deep
@@ -31,11 +30,11 @@ def json_text(value: Any) -> str:
     return _careful_json(value) if "\\u0000" in text else text
 
 
-def _careful_json(value: Any) -> str:
+def _careful_json(value: object) -> str:
     return json.dumps(_plain(value, MAX_DEPTH), ensure_ascii=False, allow_nan=False)
 
 
-def _plain(value: Any, depth: int) -> Any:
+def _plain(value: object, depth: int) -> object:
     if isinstance(value, str):
         return plain_text(value)
     if isinstance(value, float):
@@ -48,7 +47,7 @@ def _plain(value: Any, depth: int) -> Any:
         return "[nested too deep]"
     if isinstance(value, Mapping):
         return {plain_text(str(key)): _plain(item, depth - 1) for key, item in value.items()}
-    if dataclasses.is_dataclass(value):
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.fields(value)
         return {field.name: _plain(getattr(value, field.name), depth - 1) for field in fields}
     if isinstance(value, list | tuple | set | frozenset):

@@ -1,6 +1,6 @@
-"""YAML that users write: read as plain JSON values, with bounds on its size, its depth and its aliases.
+"""Read YAML that users write as plain JSON values, with limits on size, depth and aliases.
 
-A text is scanned event by event before a tree is built, so that nothing hostile grows before it is measured.
+A text is scanned event by event before a tree is built, so that hostile input is measured before it can grow.
 """
 
 import math
@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 import yaml
 
 MAX_CHARACTERS = 262_144
-"""Of one text."""
+"""Maximum number of characters in a text."""
 MAX_EVENTS = 20_000
-"""Values, and beginnings and ends of collections."""
+"""Maximum number of values and of starts and ends of collections."""
 MAX_DEPTH = 64
 MAX_NODES = 50_000
-"""Values, aliases written out."""
+"""Maximum number of values with aliases expanded."""
 MAX_INTEGER = 2**63 - 1
 _MAX_NUMBER = 40
 """Characters of a number."""
@@ -35,16 +35,16 @@ class YamlInvalid(ValueError):
 
 
 class _Loader(_Fast):  # type: ignore[misc]  # libyaml's loader, where PyYAML has it
-    """Without timestamps, sets and bytes: what JSON has no value for is a text, or refused."""
+    """Without timestamps, sets and bytes: types that JSON does not have become text or are refused."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
+    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {
         first: [(tag, pattern) for tag, pattern in resolvers if tag != f"{_CORE}timestamp"]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
 
 def compose_yaml(text: str) -> yaml.Node | None:
-    """The tree of a text with its lines; None for an empty one. Raises YamlInvalid."""
+    """Return the tree of a text with its lines; None for an empty text. Raises YamlInvalid."""
     if len(text) > MAX_CHARACTERS:
         raise YamlInvalid(f"has {len(text):,} characters; at most {MAX_CHARACTERS:,} are read")
     try:
@@ -64,12 +64,12 @@ def compose_yaml(text: str) -> yaml.Node | None:
 
 
 def read_yaml(text: str) -> Any:
-    """The value of a text: None, a bool, an int, a float, a str, a list or a dict. Raises YamlInvalid."""
+    """Return the value of a text: None, bool, int, float, str, list or dict. Raises YamlInvalid."""
     return construct(compose_yaml(text))
 
 
 def construct(node: yaml.Node | None) -> Any:
-    """The value of a tree that `compose_yaml` made. Merge keys are written out in the tree. Raises YamlInvalid."""
+    """Return the value of a tree of `compose_yaml`. Merge keys are expanded in the tree. Raises YamlInvalid."""
     if node is None:
         return None
     loader = _Loader("")
@@ -97,7 +97,7 @@ def _scan(text: str) -> None:
 
 
 def _unfolded(node: yaml.Node, sizes: dict[int, float]) -> float:
-    """How many nodes there are once aliases are written out; infinite when one holds itself."""
+    """Count the nodes with aliases expanded; infinite if one contains itself."""
     if id(node) not in sizes:
         sizes[id(node)] = math.inf
         children = node.value if isinstance(node, yaml.CollectionNode) else []
@@ -123,10 +123,10 @@ def _line_at(mark: Any) -> int:
 # values
 
 
-def _scalar(read: Callable[[Any, yaml.ScalarNode], Any]) -> Callable[[Any, Any], Any]:
-    """A constructor whose failures have a line."""
+def _scalar(read: Callable[[Any, yaml.ScalarNode], object]) -> Callable[[Any, Any], object]:
+    """Wrap a constructor so that its errors have a line."""
 
-    def construct_scalar(loader: Any, node: yaml.ScalarNode) -> Any:
+    def construct_scalar(loader: Any, node: yaml.ScalarNode) -> object:
         try:
             return read(loader, node)
         except (ValueError, LookupError, OverflowError) as error:
@@ -161,7 +161,7 @@ def _text(loader: Any, node: yaml.ScalarNode) -> str:
     return value
 
 
-def _refused(loader: Any, node: yaml.Node) -> Any:
+def _refused(loader: Any, node: yaml.Node) -> object:
     kind = str(node.tag).removeprefix(_CORE)[:60]
     raise yaml.constructor.ConstructorError(None, None, f"values of type `{kind}` are not available", node.start_mark)
 

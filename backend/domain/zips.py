@@ -1,4 +1,4 @@
-"""Zips that others made, read within bounds: what they say about their sizes is not believed."""
+"""Read foreign zips within limits: the sizes that they declare are not trusted."""
 
 import io
 import struct
@@ -7,7 +7,7 @@ import zlib
 from typing import IO
 
 _DIRECTORY_BYTES, _LEAST_DIRECTORY_BYTES = 256, 1 << 16
-"""Of the list of files, for each one that is allowed: `zipfile` makes objects of it before anyone can check it."""
+"""Limit of the central directory per allowed file: `zipfile` parses it before it can be checked."""
 _CHUNK = 1 << 20
 _END, _END_LENGTH = b"PK\x05\x06", 22
 _END64, _LOCATOR64 = b"PK\x06\x06", b"PK\x06\x07"
@@ -27,7 +27,7 @@ _BROKEN = (
 
 
 class BadZip(ValueError):
-    """The zip is broken, or larger than it may be."""
+    """The zip is broken or too large."""
 
 
 def open_zip(file: IO[bytes], *, max_files: int, max_bytes: int) -> zipfile.ZipFile:
@@ -73,7 +73,7 @@ def read_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, limit: int) ->
 
 
 def _directory_size(file: IO[bytes]) -> int:
-    """The bytes of the central directory, as `zipfile` is going to read them."""
+    """Return the size of the central directory as `zipfile` will read it."""
     length = file.seek(0, io.SEEK_END)
     start = max(0, length - _END_LENGTH - 0xFFFF)
     file.seek(start)

@@ -1,1 +1,1 @@
-"""Notices: written beside what they tell of, shown to everybody signed in, sent to webhooks and by e-mail."""
+"""Notices: stored with the change they report, shown to every member, sent to webhooks and by email."""

@@ -1,180 +1,176 @@
-"""JSON of notices, of where they go, and of how each delivery went."""
+"""Read notices, choose where they are sent, and see how each delivery went."""
 
-import uuid
-from datetime import datetime
-from typing import Annotated, Any
+from sqlalchemy.orm import Session
 
-from fastapi import APIRouter, Query
-from pydantic import BaseModel
-
-from backend.domain.notifications.notices import DeliveryStatus, DestinationKind, NoticeKind
+from backend.domain.notifications.notices import DestinationKind
+from backend.domain.vocabulary import Role
 from backend.notifications import queries, service
-from backend.notifications.messages import absolute
-from backend.notifications.queries import Told
-from backend.notifications.schemas import DestinationRequest
-from backend.notifications.tables import NoticeDelivery, NoticeDestination
-from backend.web.dependencies import Admin, SessionDep, Viewer
-from backend.web.paging import LIMIT, After, Limit, Page
+from backend.notifications.schemas import (
+    DeliveryResponse,
+    DestinationRequest,
+    DestinationResponse,
+    EmailRequest,
+    ListDeliveries,
+    ListNotices,
+    MarkRead,
+    NoticeResponse,
+    UnreadResponse,
+    WebhookRequest,
+)
+from backend.notifications.tables import Notice, NoticeDelivery, NoticeDestination
+from backend.operations.declaration import operation, reference
+from backend.operations.ids import parse_id
+from backend.web.identity import Actor
+from backend.web.paging import Page
 
-router = APIRouter(prefix="/api/v1", tags=["notifications"])
-
-
-class NoticeOut(BaseModel):
-    id: uuid.UUID
-    kind: NoticeKind
-    title: str
-    text: str
-    url: str
-    run_id: uuid.UUID | None
-    evidence: dict[str, Any]
-    created_at: datetime
-    is_read: bool
-    """By whoever asks."""
-
-    @classmethod
-    def of(cls, told: Told) -> "NoticeOut":
-        notice = told.notice
-        return cls(
-            **{name: getattr(notice, name) for name in ("id", "kind", "title", "text", "run_id", "evidence")},
-            created_at=notice.created_at,
-            url=absolute(notice.path),
-            is_read=told.is_read,
-        )
+_POLL = "/notifications/deliveries/{id}"
+_SET = "The destination {name} is set. Test it: proctor notifications test {name}"
 
 
-class DestinationOut(BaseModel):
-    id: uuid.UUID
-    name: str
-    kind: DestinationKind
-    kinds: list[str]
-    """Empty: all."""
-    is_enabled: bool
-    configuration: dict[str, Any]
-    has_secret: bool
-    created_at: datetime
-
-    @classmethod
-    def of(cls, destination: NoticeDestination) -> "DestinationOut":
-        names = ("id", "name", "kind", "kinds", "is_enabled", "configuration", "created_at")
-        return cls(**{name: getattr(destination, name) for name in names}, has_secret=destination.secret is not None)
+@reference(Notice, "Id of a notice.")
+def find_notice(session: Session, text: str) -> Notice:
+    return queries.get_notice(session, parse_id(text))
 
 
-class DeliveryOut(BaseModel):
-    id: uuid.UUID
-    notice_id: uuid.UUID
-    kind: NoticeKind
-    title: str
-    destination_id: uuid.UUID
-    destination: str
-    status: DeliveryStatus
-    attempts: int
-    next_at: datetime | None
-    """When it is tried again at the latest; null: not any more."""
-    error: str | None
-    created_at: datetime
-    delivered_at: datetime | None
-
-    @classmethod
-    def of(cls, delivery: NoticeDelivery) -> "DeliveryOut":
-        names = ("id", "notice_id", "destination_id", "status", "attempts", "error", "created_at", "delivered_at")
-        return cls(
-            **{name: getattr(delivery, name) for name in names},
-            kind=delivery.notice.kind,
-            title=delivery.notice.title,
-            destination=delivery.destination.name,
-            next_at=delivery.next_at if delivery.status is DeliveryStatus.WAITING else None,
-        )
+@reference(NoticeDestination, "Name or id of a destination.")
+def find_destination(session: Session, text: str) -> NoticeDestination:
+    return queries.get_destination(session, text)
 
 
-class UnreadOut(BaseModel):
-    unread: int
+@reference(NoticeDelivery, "Id of a delivery.")
+def find_delivery(session: Session, text: str) -> NoticeDelivery:
+    return queries.get_delivery(session, parse_id(text))
 
 
-@router.get("/notices")
-def notices(
-    session: SessionDep, actor: Viewer, unread: bool = False, after: After = None, limit: Limit = LIMIT
-) -> Page[NoticeOut]:
-    """Newest first. `unread`: only what whoever asks has not read."""
-    found = queries.notices(session, actor.person_id, unread=unread, after=after, limit=limit)
-    return Page(items=[NoticeOut.of(told) for told in found.items], next=found.next)
+@operation("GET /notices", role=Role.VIEWER, command="notifications list")
+def list_notices(session: Session, actor: Actor, request: ListNotices) -> Page[NoticeResponse]:
+    """List notices, newest first."""
+    page = queries.list_notices(
+        session, actor.person_id, unread=request.unread, after=request.after, limit=request.limit
+    )
+    return Page(items=[NoticeResponse.of_view(view) for view in page.items], next=page.next)
 
 
-@router.post("/notices/read")
-def read_all(session: SessionDep, actor: Viewer) -> UnreadOut:
-    """All of them, for whoever asks."""
-    queries.mark_all_read(session, actor.person_id)
-    return UnreadOut(unread=0)
+@operation(
+    "POST /notices/read",
+    role=Role.VIEWER,
+    command="notifications read",
+    notice="Marked as read. Unread: {unread}.",
+    audited=False,
+)
+def mark_read(session: Session, actor: Actor, request: MarkRead) -> UnreadResponse:
+    """Mark a notice, or all notices, as read by you."""
+    if request.notice:
+        queries.mark_read(session, actor.person_id, queries.get_notice(session, request.notice))
+    else:
+        queries.mark_all_read(session, actor.person_id)
+    return UnreadResponse(unread=queries.count_unread(session, actor.person_id))
 
 
-@router.post("/notices/{notice_id}/read")
-def read_notice(session: SessionDep, actor: Viewer, notice_id: uuid.UUID) -> NoticeOut:
-    notice = queries.get_notice(session, notice_id)
+@operation("POST /notices/{notice}/read", role=Role.VIEWER, audited=False)
+def read_notice(session: Session, actor: Actor, notice: Notice) -> NoticeResponse:
+    """Mark a notice as read by you and return it."""
     queries.mark_read(session, actor.person_id, notice)
-    return NoticeOut.of(Told(notice, is_read=True))
+    return NoticeResponse.of_view(queries.NoticeView(notice, is_read=True))
 
 
-@router.get("/notifications/destinations")
-def destinations(session: SessionDep, _: Admin) -> Page[DestinationOut]:
-    return Page(items=[DestinationOut.of(each) for each in queries.destinations(session)])
+@operation("GET /notifications/destinations", role=Role.ADMIN, command="notifications destinations")
+def list_destinations(session: Session, actor: Actor) -> Page[DestinationResponse]:
+    """List the destinations of notices by name."""
+    return Page(items=[DestinationResponse.of(each) for each in queries.list_destinations(session)])
 
 
-@router.post("/notifications/destinations", status_code=201)
-def add_destination(session: SessionDep, actor: Admin, form: DestinationRequest) -> DestinationOut:
-    destination = service.add_destination(session, actor, form)
+@operation("POST /notifications/destinations", role=Role.ADMIN, status=201, audited=False)
+def add_destination(session: Session, actor: Actor, request: DestinationRequest) -> DestinationResponse:
+    """Add a webhook or a mail server that notices are sent to."""
+    destination = service.add_destination(session, actor, request)
     session.refresh(destination)
-    return DestinationOut.of(destination)
+    return DestinationResponse.of(destination)
 
 
-@router.get("/notifications/destinations/{destination_id}")
-def destination(session: SessionDep, _: Admin, destination_id: uuid.UUID) -> DestinationOut:
-    return DestinationOut.of(queries.get_destination(session, destination_id))
+@operation("PUT /notifications/webhooks", role=Role.ADMIN, command="notifications webhook", notice=_SET, audited=False)
+def set_webhook(session: Session, actor: Actor, request: WebhookRequest) -> DestinationResponse:
+    """Post notices to an address. With a secret, each request is signed."""
+    return _set(session, actor, DestinationRequest(kind=DestinationKind.WEBHOOK, **dict(request)))
 
 
-@router.put("/notifications/destinations/{destination_id}")
+@operation("PUT /notifications/emails", role=Role.ADMIN, command="notifications email", notice=_SET, audited=False)
+def set_email(session: Session, actor: Actor, request: EmailRequest) -> DestinationResponse:
+    """Send notices by email."""
+    return _set(session, actor, DestinationRequest(kind=DestinationKind.EMAIL, **dict(request)))
+
+
+def _set(session: Session, actor: Actor, request: DestinationRequest) -> DestinationResponse:
+    destination = service.set_destination(session, actor, request)
+    session.refresh(destination)
+    return DestinationResponse.of(destination)
+
+
+@operation("GET /notifications/destinations/{destination}", role=Role.ADMIN)
+def get_destination(session: Session, actor: Actor, destination: NoticeDestination) -> DestinationResponse:
+    """Show a destination. Its secret is never shown."""
+    return DestinationResponse.of(destination)
+
+
+@operation("PUT /notifications/destinations/{destination}", role=Role.ADMIN, audited=False)
 def change_destination(
-    session: SessionDep, actor: Admin, destination_id: uuid.UUID, form: DestinationRequest
-) -> DestinationOut:
-    """All of what it shall be. An empty `secret` keeps the stored one, unless the address changes."""
-    found = queries.get_destination(session, destination_id, lock=True)
-    return DestinationOut.of(service.change_destination(session, actor, found, form))
+    session: Session, actor: Actor, destination: NoticeDestination, request: DestinationRequest
+) -> DestinationResponse:
+    """Replace the settings of a destination. An empty `secret` keeps the stored one, unless the address changes."""
+    return DestinationResponse.of(service.change_destination(session, actor, destination, request))
 
 
-@router.delete("/notifications/destinations/{destination_id}", status_code=204)
-def delete_destination(session: SessionDep, actor: Admin, destination_id: uuid.UUID) -> None:
-    service.delete_destination(session, actor, queries.get_destination(session, destination_id, lock=True))
+@operation(
+    "DELETE /notifications/destinations/{destination}",
+    role=Role.ADMIN,
+    command="notifications delete",
+    notice="The destination {destination} was deleted.",
+    audited=False,
+)
+def delete_destination(session: Session, actor: Actor, destination: NoticeDestination) -> None:
+    """Delete a destination with its secret and deliveries."""
+    service.delete_destination(session, actor, destination)
 
 
-@router.post("/notifications/destinations/{destination_id}/test", status_code=202)
-def try_destination(session: SessionDep, actor: Admin, destination_id: uuid.UUID) -> DeliveryOut:
-    """Sends a test; ask for the delivery to see how it went."""
-    delivery = service.try_destination(session, actor, queries.get_destination(session, destination_id))
-    return _fresh(session, delivery.id)
+@operation(
+    "POST /notifications/destinations/{destination}/test",
+    role=Role.ADMIN,
+    command="notifications test",
+    status=202,
+    poll=_POLL,
+    audited=False,
+)
+def test_destination(session: Session, actor: Actor, destination: NoticeDestination) -> DeliveryResponse:
+    """Send a test. The command exits with 1 if the first attempt fails."""
+    return _queued(session, service.test_destination(session, actor, destination))
 
 
-@router.get("/notifications/deliveries")
-def deliveries(
-    session: SessionDep,
-    _: Admin,
-    destination: Annotated[uuid.UUID | None, Query()] = None,
-    after: After = None,
-    limit: Limit = LIMIT,
-) -> Page[DeliveryOut]:
-    """Newest first."""
-    found = queries.deliveries(session, destination, after=after, limit=limit)
-    return Page(items=[DeliveryOut.of(each) for each in found.items], next=found.next)
+@operation("GET /notifications/deliveries", role=Role.ADMIN, command="notifications deliveries")
+def list_deliveries(session: Session, actor: Actor, request: ListDeliveries) -> Page[DeliveryResponse]:
+    """List deliveries, newest first."""
+    page = queries.list_deliveries(session, request.destination, after=request.after, limit=request.limit)
+    return Page(items=[DeliveryResponse.of_delivery(each) for each in page.items], next=page.next)
 
 
-@router.get("/notifications/deliveries/{delivery_id}")
-def delivery(session: SessionDep, _: Admin, delivery_id: uuid.UUID) -> DeliveryOut:
-    return DeliveryOut.of(queries.get_delivery(session, delivery_id))
+@operation("GET /notifications/deliveries/{delivery}", role=Role.ADMIN)
+def get_delivery(session: Session, actor: Actor, delivery: NoticeDelivery) -> DeliveryResponse:
+    """Show a delivery."""
+    return DeliveryResponse.of_delivery(delivery)
 
 
-@router.post("/notifications/deliveries/{delivery_id}/again", status_code=202)
-def send_again(session: SessionDep, actor: Admin, delivery_id: uuid.UUID) -> DeliveryOut:
-    return _fresh(session, service.send_again(session, actor, delivery_id).id)
+@operation(
+    "POST /notifications/deliveries/{delivery}/again",
+    role=Role.ADMIN,
+    command="notifications resend",
+    status=202,
+    poll=_POLL,
+    audited=False,
+)
+def resend_delivery(session: Session, actor: Actor, delivery: NoticeDelivery) -> DeliveryResponse:
+    """Send a delivery again. The command exits with 1 if the first attempt fails."""
+    return _queued(session, service.resend(session, actor, delivery.id))
 
 
-def _fresh(session: SessionDep, delivery_id: uuid.UUID) -> DeliveryOut:
-    """With what the database filled in."""
+def _queued(session: Session, delivery: NoticeDelivery) -> DeliveryResponse:
     session.flush()
-    return DeliveryOut.of(queries.get_delivery(session, delivery_id))
+    return DeliveryResponse.of_delivery(queries.get_delivery(session, delivery.id))

@@ -1,22 +1,24 @@
-"""The outbox: a notice is a row of the caller's transaction; jobs send it to the destinations after the commit."""
+"""Write notices and queue their deliveries in the transaction of the event; seal the secrets of destinations."""
 
 import math
 import uuid
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import any_, func, literal, or_, select
 from sqlalchemy.orm import Session
 
-from backend.core import events
+from backend.core import events, sealing
 from backend.core.queue import NOTICE_JOB, enqueue
-from backend.domain.notifications.notices import NoticeKind
+from backend.domain.notifications.notices import DestinationKind, NoticeKind
 from backend.domain.text import plain_text
 from backend.domain.vocabulary import Queue
 from backend.notifications.tables import Notice, NoticeDelivery, NoticeDestination
+from backend.settings import get_settings
 
 JOB_PATIENCE = timedelta(minutes=5)
-"""A delivery whose job led to nothing for so long gets another."""
+"""A delivery gets another job if the last one had no effect for this long."""
 _MAX_TITLE = 200
 _MAX_TEXT = 10_000
 
@@ -29,11 +31,11 @@ def announce(
     text: str,
     path: str,
     run_id: uuid.UUID | None = None,
-    evidence: dict[str, Any] | None = None,
+    evidence: Mapping[str, object] | None = None,
 ) -> None:
-    """Tell people: `title` is one line, `text` a few sentences, `path` the page to open (`/runs/…`).
+    """Write a notice and queue its deliveries, in the transaction of the event that it reports.
 
-    Call it in the transaction of what happened: rolled back, nothing was told.
+    `title` is one line, `text` a few sentences, `path` the page to open (`/runs/…`).
     """
     if not path.startswith("/"):
         raise ValueError(f"the path of a notice begins with /: {path!r}")
@@ -43,48 +45,73 @@ def announce(
         text=plain_text(text)[:_MAX_TEXT],
         path=path,
         run_id=run_id,
-        evidence=storable(evidence or {}),
+        evidence=_storable(evidence or {}),
     )
     session.add(notice)
     session.flush()
-    for destination_id in _destinations(session, kind):
-        ask_for_delivery(session, notice.id, destination_id)
+    takes_kind = or_(
+        func.cardinality(NoticeDestination.kinds) == 0, literal(str(kind)) == any_(NoticeDestination.kinds)
+    )
+    destinations = select(NoticeDestination.id).where(NoticeDestination.is_enabled, takes_kind)
+    for destination_id in session.scalars(destinations.order_by(NoticeDestination.id)).all():
+        create_delivery(session, notice.id, destination_id)
     events.announce(session, events.NOTICES)
 
 
-def ask_for_delivery(session: Session, notice_id: uuid.UUID, destination_id: uuid.UUID) -> NoticeDelivery:
-    """A delivery and its job."""
+def create_delivery(session: Session, notice_id: uuid.UUID, destination_id: uuid.UUID) -> NoticeDelivery:
+    """Add a delivery and queue its job."""
     delivery = NoticeDelivery(notice_id=notice_id, destination_id=destination_id)
     session.add(delivery)
     session.flush()
-    ask_for_job(session, delivery)
+    enqueue_delivery(session, delivery)
     return delivery
 
 
-def ask_for_job(session: Session, delivery: NoticeDelivery) -> None:
-    """A job that sends it now. Until the patience is over nobody asks for another."""
+def enqueue_delivery(session: Session, delivery: NoticeDelivery) -> None:
+    """Queue a job that sends it now. Housekeeping queues no other one for JOB_PATIENCE."""
     delivery.next_at = func.now() + JOB_PATIENCE
     enqueue(session, NOTICE_JOB, queue=Queue.CPU, arguments={"delivery_id": str(delivery.id)})
 
 
-def storable(value: Any) -> Any:
-    """As JSON that Postgres takes, whatever the value holds."""
+def absolute_url(path: str) -> str:
+    """Return the address of a page at this installation's public address."""
+    return get_settings().public_url.rstrip("/") + path
+
+
+def seal_secret(secret: str, kind: DestinationKind, configuration: Mapping[str, object]) -> bytes:
+    return sealing.seal(secret, address_of(kind, configuration))
+
+
+def secret_of(destination: NoticeDestination) -> str | None:
+    """Decrypt a destination's secret for the job that sends. Raises SecretUnreadable."""
+    if destination.secret is None:
+        return None
+    try:
+        return sealing.unseal(destination.secret, address_of(destination.kind, destination.configuration))
+    except sealing.SecretUnreadable as error:
+        advice = f"Enter the secret of {destination.name} again."
+        raise sealing.SecretUnreadable(f"{sealing.SecretUnreadable.__doc__} {advice}") from error
+
+
+def address_of(kind: DestinationKind, configuration: Mapping[str, object]) -> str:
+    """Return what a secret is bound to. It is kept only while this stays the same."""
+    if kind is DestinationKind.WEBHOOK:
+        return f"webhook:{configuration['url']}"
+    return "smtp:{security}:{user}@{host}:{port}".format_map(configuration)
+
+
+def _storable(value: object) -> Any:
+    """Convert any value to JSON that Postgres can store."""
     match value:
         case str():
             return plain_text(value)
-        case dict():
-            return {plain_text(str(key)): storable(inner) for key, inner in value.items()}
+        case Mapping():
+            return {plain_text(str(key)): _storable(inner) for key, inner in value.items()}
         case list() | tuple() | set():
-            return [storable(inner) for inner in value]
+            return [_storable(inner) for inner in value]
         case float():
             return value if math.isfinite(value) else None
         case None | bool() | int():
             return value
         case _:
             return plain_text(str(value))
-
-
-def _destinations(session: Session, kind: NoticeKind) -> list[uuid.UUID]:
-    wants_it = or_(func.cardinality(NoticeDestination.kinds) == 0, literal(str(kind)) == any_(NoticeDestination.kinds))
-    statement = select(NoticeDestination.id).where(NoticeDestination.is_enabled, wants_it)
-    return list(session.scalars(statement.order_by(NoticeDestination.id)))

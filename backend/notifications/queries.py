@@ -1,4 +1,4 @@
-"""What is asked of notices, destinations and deliveries."""
+"""Read notices, destinations and deliveries; mark notices as read."""
 
 import uuid
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session, joinedload
 from backend.domain.notifications.notices import NoticeKind, examples_of
 from backend.errors import NotFound
 from backend.notifications.tables import Notice, NoticeDelivery, NoticeDestination, NoticeRead
+from backend.operations.ids import parse_id
 from backend.web.paging import LIMIT, Key, Slice, slice_of
 
 NEWEST_NOTICES = (Key(Notice.created_at), Key(Notice.id))
@@ -18,8 +19,8 @@ NEWEST_DELIVERIES = (Key(NoticeDelivery.created_at), Key(NoticeDelivery.id))
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A notice as somebody sees it."""
+class NoticeView:
+    """A notice as one member sees it."""
 
     notice: Notice
     is_read: bool
@@ -29,24 +30,27 @@ class Told:
         return examples_of(self.notice.evidence)
 
 
-def notices(
+def list_notices(
     session: Session, person_id: uuid.UUID, *, unread: bool = False, after: str | None = None, limit: int = LIMIT
-) -> Slice[Told]:
+) -> Slice[NoticeView]:
+    """List notices, newest first."""
     statement = select(Notice).options(joinedload(Notice.run)).where(Notice.kind != NoticeKind.TEST)
     if unread:
-        statement = statement.where(~_read_by(person_id).exists())
-    found = slice_of(session, statement, NEWEST_NOTICES, after=after, limit=limit)
-    ids = [notice.id for notice in found.items]
-    seen = set(
-        session.scalars(
-            select(NoticeRead.notice_id).where(NoticeRead.person_id == person_id, NoticeRead.notice_id.in_(ids))
-        )
-    )
-    return Slice([Told(notice, notice.id in seen) for notice in found.items], found.next)
+        statement = statement.where(~_reads_of(person_id).exists())
+    page = slice_of(session, statement, NEWEST_NOTICES, after=after, limit=limit)
+    ids = [notice.id for notice in page.items]
+    reads = select(NoticeRead.notice_id).where(NoticeRead.person_id == person_id, NoticeRead.notice_id.in_(ids))
+    read_ids = set(session.scalars(reads))
+    return Slice([NoticeView(notice, notice.id in read_ids) for notice in page.items], page.next)
 
 
-def get_notice(session: Session, notice_id: uuid.UUID) -> Notice:
-    notice = session.get(Notice, notice_id)
+def count_unread(session: Session, person_id: uuid.UUID) -> int:
+    unread = select(func.count(Notice.id)).where(Notice.kind != NoticeKind.TEST, ~_reads_of(person_id).exists())
+    return session.scalar(unread) or 0
+
+
+def get_notice(session: Session, notice_id: uuid.UUID | None) -> Notice:
+    notice = session.get(Notice, notice_id) if notice_id else None
     if notice is None or notice.kind is NoticeKind.TEST:
         raise NotFound("There is no such notice.")
     return notice
@@ -58,23 +62,30 @@ def mark_read(session: Session, person_id: uuid.UUID, notice: Notice) -> None:
 
 
 def mark_all_read(session: Session, person_id: uuid.UUID) -> None:
-    everything = select(literal(person_id), Notice.id).where(~_read_by(person_id).exists())
-    session.execute(insert(NoticeRead).from_select(["person_id", "notice_id"], everything).on_conflict_do_nothing())
+    unread = select(literal(person_id), Notice.id).where(~_reads_of(person_id).exists())
+    session.execute(insert(NoticeRead).from_select(["person_id", "notice_id"], unread).on_conflict_do_nothing())
 
 
-def destinations(session: Session) -> Sequence[NoticeDestination]:
+def list_destinations(session: Session) -> Sequence[NoticeDestination]:
     return session.scalars(select(NoticeDestination).order_by(NoticeDestination.name)).all()
 
 
-def get_destination(session: Session, destination_id: uuid.UUID, *, lock: bool = False) -> NoticeDestination:
-    destination = session.get(NoticeDestination, destination_id, with_for_update=lock)
-    if destination is None:
-        raise NotFound("There is no such destination.")
-    return destination
+def find_destination(session: Session, text: str) -> NoticeDestination | None:
+    """Find a destination by name or id."""
+    named = NoticeDestination.name == text
+    if id := parse_id(text):
+        named |= NoticeDestination.id == id
+    return session.scalar(select(NoticeDestination).where(named).order_by(NoticeDestination.name != text).limit(1))
+
+
+def get_destination(session: Session, text: str) -> NoticeDestination:
+    if destination := find_destination(session, text):
+        return destination
+    raise NotFound("There is no such destination.")
 
 
 def last_deliveries(session: Session) -> dict[uuid.UUID, NoticeDelivery]:
-    """The newest of each destination."""
+    """Return the newest delivery of each destination."""
     newest = (
         select(NoticeDelivery.destination_id, func.max(NoticeDelivery.created_at).label("at"))
         .group_by(NoticeDelivery.destination_id)
@@ -89,31 +100,28 @@ def last_deliveries(session: Session) -> dict[uuid.UUID, NoticeDelivery]:
     return {delivery.destination_id: delivery for delivery in session.scalars(statement)}
 
 
-def deliveries(
+def _deliveries() -> Select[NoticeDelivery]:
+    return select(NoticeDelivery).options(joinedload(NoticeDelivery.notice), joinedload(NoticeDelivery.destination))
+
+
+def list_deliveries(
     session: Session, destination_id: uuid.UUID | None = None, *, after: str | None = None, limit: int = LIMIT
 ) -> Slice[NoticeDelivery]:
-    """Newest first, with what was sent where."""
-    statement = select(NoticeDelivery).options(
-        joinedload(NoticeDelivery.notice), joinedload(NoticeDelivery.destination)
-    )
+    """List deliveries with their notices and destinations, newest first."""
+    statement = _deliveries()
     if destination_id is not None:
         statement = statement.where(NoticeDelivery.destination_id == destination_id)
     return slice_of(session, statement, NEWEST_DELIVERIES, after=after, limit=limit)
 
 
-def get_delivery(session: Session, delivery_id: uuid.UUID, *, lock: bool = False) -> NoticeDelivery:
-    """With what was sent where, as the database has it."""
-    statement = (
-        select(NoticeDelivery)
-        .options(joinedload(NoticeDelivery.notice), joinedload(NoticeDelivery.destination))
-        .where(NoticeDelivery.id == delivery_id)
-        .execution_options(populate_existing=True)
-    )
+def get_delivery(session: Session, delivery_id: uuid.UUID | None, *, lock: bool = False) -> NoticeDelivery:
+    """Return a delivery with its notice and destination, freshly read."""
+    statement = _deliveries().where(NoticeDelivery.id == delivery_id).execution_options(populate_existing=True)
     delivery = session.scalar(statement.with_for_update(of=NoticeDelivery) if lock else statement)
     if delivery is None:
         raise NotFound("There is no such delivery.")
     return delivery
 
 
-def _read_by(person_id: uuid.UUID) -> Select[uuid.UUID]:
+def _reads_of(person_id: uuid.UUID) -> Select[uuid.UUID]:
     return select(NoticeRead.notice_id).where(NoticeRead.person_id == person_id, NoticeRead.notice_id == Notice.id)

@@ -1,4 +1,4 @@
-"""Changes of where notices go, trying a destination, and sending again. Each is audited."""
+"""Add, change, delete and test destinations; resend deliveries. Each change is audited."""
 
 import uuid
 
@@ -9,9 +9,8 @@ from backend.core.events import NOTICES, announce
 from backend.domain.notifications.notices import DeliveryStatus, NoticeKind
 from backend.errors import Conflict, InvalidInput
 from backend.notifications import queries
-from backend.notifications.outbox import ask_for_delivery, ask_for_job
+from backend.notifications.outbox import address_of, create_delivery, enqueue_delivery, seal_secret
 from backend.notifications.schemas import DestinationRequest
-from backend.notifications.secrets import is_same_place, seal
 from backend.notifications.tables import Notice, NoticeDelivery, NoticeDestination
 from backend.web.audit import audit
 from backend.web.identity import Actor
@@ -19,8 +18,8 @@ from backend.web.identity import Actor
 SETTINGS_PATH = "/settings/notifications"
 
 
-class NothingToSendAgain(Conflict):
-    """This notice is on its way already."""
+class DeliveryIsQueued(Conflict):
+    """This notice is already queued for delivery."""
 
 
 def add_destination(session: Session, actor: Actor, request: DestinationRequest) -> NoticeDestination:
@@ -35,45 +34,54 @@ def add_destination(session: Session, actor: Actor, request: DestinationRequest)
 def change_destination(
     session: Session, actor: Actor, destination: NoticeDestination, request: DestinationRequest
 ) -> NoticeDestination:
+    session.refresh(destination, with_for_update=True)
     if request.kind is not destination.kind:
-        raise InvalidInput(fields={"kind": f"This destination is of the kind {destination.kind}; add another one."})
+        raise InvalidInput(fields={"kind": f"The kind of this destination is {destination.kind}. Add another one."})
     _apply(session, destination, request)
     session.flush()
     _audit(session, actor, "notifications.change_destination", destination)
     return destination
 
 
+def set_destination(session: Session, actor: Actor, request: DestinationRequest) -> NoticeDestination:
+    """Change the destination of this name or id, or add one."""
+    if known := queries.find_destination(session, request.name):
+        return change_destination(session, actor, known, request.model_copy(update={"name": known.name}))
+    return add_destination(session, actor, request)
+
+
 def delete_destination(session: Session, actor: Actor, destination: NoticeDestination) -> None:
-    """With its secret and its deliveries; notices stay."""
+    """Delete a destination with its secret and deliveries. Notices stay."""
+    session.refresh(destination, with_for_update=True)
     _audit(session, actor, "notifications.delete_destination", destination)
     session.execute(delete(NoticeDestination).where(NoticeDestination.id == destination.id))
     announce(session, NOTICES)
 
 
-def try_destination(session: Session, actor: Actor, destination: NoticeDestination) -> NoticeDelivery:
-    """A notice that only this destination gets, whatever it chose."""
+def test_destination(session: Session, actor: Actor, destination: NoticeDestination) -> NoticeDelivery:
+    """Send a notice to this destination only, whatever kinds it selects."""
     notice = Notice(
         kind=NoticeKind.TEST,
         title="A test from Proctor",
-        text=f"{actor.name} asked for this. If you can read it, the destination “{destination.name}” works.",
+        text=f"{actor.name} sent this test. If you can read it, the destination “{destination.name}” works.",
         path=SETTINGS_PATH,
         evidence={},
     )
     session.add(notice)
     session.flush()
-    delivery = ask_for_delivery(session, notice.id, destination.id)
+    delivery = create_delivery(session, notice.id, destination.id)
     announce(session, NOTICES)
     _audit(session, actor, "notifications.test", destination)
     return delivery
 
 
-def send_again(session: Session, actor: Actor, delivery_id: uuid.UUID) -> NoticeDelivery:
-    """One that was given up or delivered, once more from the beginning."""
+def resend(session: Session, actor: Actor, delivery_id: uuid.UUID) -> NoticeDelivery:
+    """Send a delivery again that was delivered or given up."""
     delivery = queries.get_delivery(session, delivery_id, lock=True)
     if delivery.status is DeliveryStatus.WAITING and delivery.attempts == 0:
-        raise NothingToSendAgain
+        raise DeliveryIsQueued
     delivery.status, delivery.attempts, delivery.delivered_at = DeliveryStatus.WAITING, 0, None
-    ask_for_job(session, delivery)
+    enqueue_delivery(session, delivery)
     announce(session, NOTICES)
     _audit(session, actor, "notifications.send_again", delivery.destination)
     return delivery
@@ -84,20 +92,19 @@ def _apply(session: Session, destination: NoticeDestination, request: Destinatio
     if destination.id:
         same_name = same_name.where(NoticeDestination.id != destination.id)
     if session.scalar(same_name):
-        raise InvalidInput(fields={"name": "There is a destination of this name already."})
-    configuration = request.configuration()
-    before = destination.configuration or None
-    if request.forget_secret or (before and not is_same_place(request.kind, before, configuration)):
+        raise InvalidInput(fields={"name": "Another destination has this name."})
+    configuration, before = request.configuration(), destination.configuration
+    is_moved = before and address_of(request.kind, before) != address_of(request.kind, configuration)
+    if request.forget_secret or is_moved:
         destination.secret = None
     if secret := request.secret.get_secret_value().strip():
-        destination.secret = seal(secret, request.kind, configuration)
+        destination.secret = seal_secret(secret, request.kind, configuration)
     destination.name, destination.configuration = request.name, configuration
     destination.kinds = list(dict.fromkeys(str(kind) for kind in request.kinds))
     destination.is_enabled = request.is_enabled
 
 
 def _audit(session: Session, actor: Actor, action: str, destination: NoticeDestination) -> None:
-    """Without the address, which often is a secret of its own."""
-    audit(
-        session, actor, action, "destination", destination.id, name=destination.name, destination=str(destination.kind)
-    )
+    """Record a change without the address, which is often a secret itself."""
+    kind = str(destination.kind)
+    audit(session, actor, action, "destination", destination.id, name=destination.name, destination=kind)

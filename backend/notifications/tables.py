@@ -1,4 +1,4 @@
-"""What people are told: notices, where they are sent, each sending, and who has read what."""
+"""Notices, who has read them, where they are sent, and each delivery."""
 
 import uuid
 from datetime import datetime
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Notice(Base):
-    """One piece of news. Its row is written in the transaction of what it tells of."""
+    """News about one event, written in the transaction of that event."""
 
     __tablename__ = "notices"
     __table_args__ = (Index("ix_notices_created_at_id", "created_at", "id"),)
@@ -26,7 +26,7 @@ class Notice(Base):
     title: Mapped[str] = mapped_column(String(200))
     text: Mapped[str] = mapped_column(Text)
     path: Mapped[str] = mapped_column(String(500))
-    """The page about it, on this installation: `/runs/…`."""
+    """Path of the page about it, such as `/runs/…`."""
     run_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("runs.id", ondelete="SET NULL"), index=True)
     evidence: Mapped[dict[str, Any]] = mapped_column(default=dict)
     created_at: Mapped[CreatedAt]
@@ -35,8 +35,6 @@ class Notice(Base):
 
 
 class NoticeRead(Base):
-    """Somebody has read a notice."""
-
     __tablename__ = "notice_reads"
 
     person_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("people.id", ondelete="CASCADE"), primary_key=True)
@@ -47,7 +45,7 @@ class NoticeRead(Base):
 
 
 class NoticeDestination(Base):
-    """Where an administrator has notices sent."""
+    """A webhook or an email server that notices are sent to."""
 
     __tablename__ = "notice_destinations"
 
@@ -55,14 +53,25 @@ class NoticeDestination(Base):
     name: Mapped[str] = mapped_column(String(100), unique=True)
     kind: Mapped[DestinationKind] = mapped_column(text_enum(DestinationKind))
     kinds: Mapped[list[str]] = mapped_column(ARRAY(Text), default=list)
-    """Which kinds of notices go there; empty: all."""
+    """Kinds of notices sent there. Empty: all."""
     configuration: Mapped[dict[str, Any]] = mapped_column(default=dict)
     """webhook: {url}. email: {host, port, security, user, sender, recipients}."""
     secret: Mapped[bytes | None] = mapped_column(LargeBinary)
-    """The signing secret or the password, encrypted and bound to the address. Write-only."""
+    """Signing secret or password, encrypted and bound to the address. Write-only."""
     is_enabled: Mapped[bool] = mapped_column(default=True, server_default=true())
     created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
     created_at: Mapped[CreatedAt]
+
+    @property
+    def has_secret(self) -> bool:
+        return self.secret is not None
+
+    @property
+    def address(self) -> str:
+        """The webhook's URL, or recipients and mail server."""
+        if self.kind is DestinationKind.WEBHOOK:
+            return str(self.configuration["url"])
+        return f"{', '.join(self.configuration['recipients'])} via {self.configuration['host']}"
 
 
 class NoticeDelivery(Base):
@@ -83,9 +92,9 @@ class NoticeDelivery(Base):
     status: Mapped[DeliveryStatus] = mapped_column(text_enum(DeliveryStatus), default=DeliveryStatus.WAITING)
     attempts: Mapped[int] = mapped_column(default=0)
     next_at: Mapped[datetime] = mapped_column(server_default=func.now())
-    """When a job for it is asked for again, if it still waits."""
+    """When another job is queued for it if it is still waiting."""
     error: Mapped[str | None] = mapped_column(Text)
-    """Why the last attempt failed, in words for a person."""
+    """Why the last attempt failed."""
     created_at: Mapped[CreatedAt]
     delivered_at: Mapped[datetime | None]
 

@@ -1,4 +1,4 @@
-"""The decorator that declares an operation, and how a part of an address names a row."""
+"""Declare operations, and how a segment of an address identifies a row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, TypeVar, get_type_hints
 
 from fastapi import UploadFile
 from pydantic import BaseModel
@@ -29,7 +29,7 @@ _SEGMENT = re.compile(r"{(\w+)}")
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """How a text names a row: in an address, a command's argument, a call of the client."""
+    """How a text identifies a row: in an address, a command's argument, a call of the client."""
 
     find: Callable[[Session, str], object]
     description: str
@@ -43,7 +43,7 @@ def reference(
 ) -> Callable[[Callable[[Session, str], Row]], Callable[[Session, str], Row]]:
     """Declare the function that finds a row by a text, such as an id or a name. It raises NotFound.
 
-    Operations with a parameter of that row's type then take that text in their address.
+    Operations with a parameter of that row's type take that text in their address.
     """
 
     def declare(find: Callable[[Session, str], Row]) -> Callable[[Session, str], Row]:
@@ -55,41 +55,44 @@ def reference(
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A declared operation. `function` stays an ordinary function that pages and tests call as well."""
+    """A declared operation. `function` remains an ordinary function that pages and tests may call."""
 
     method: str
     path: str
     role: Role
     function: Callable[..., object]
     rows: Mapping[str, Reference]
-    """How each row in the address is found, by parameter."""
+    """How to find each row of the address, by parameter."""
     request: type[BaseModel] | None
-    """The type of the parameter `request`; None: it takes no input besides its address."""
+    """Type of the parameter `request`. None: no input except for the address."""
     result: object
     command: str | None
     status: int
     noun: str
-    """The slice that it belongs to: the client's namespace and the tag in the API's description."""
+    """Its slice: the client's namespace and the tag in the API's description."""
     is_tool: bool
     poll: str | None
     page: str | None
     notice: str
     audited: bool
     max_body_size: int | None
-    """In bytes; None: the limit of the web."""
+    """In bytes. None: the app's limit."""
     plain: Sequence[str]
-    """Parameters in the address that are no rows."""
+    """Parameters in the address that are not rows."""
 
     @property
     def name(self) -> str:
-        """Its name in the client's namespace: `create_grader` of `graders` is `create`."""
-        singular = self.noun.removesuffix("s")
-        words = [word for word in self.function.__name__.split("_") if word not in {self.noun, singular}]
+        """Name in the client's namespace: `create_grader` of `graders` is `create`."""
+        words = [word for word in self.function.__name__.split("_") if word not in {self.noun, self.singular}]
         return "_".join(words) or self.function.__name__
 
     @property
+    def singular(self) -> str:
+        return self.noun.removesuffix("s")
+
+    @property
     def uploads(self) -> list[str]:
-        """The fields of its request that are files."""
+        """Fields of the request that are files."""
         fields = self.request.model_fields if self.request else {}
         return [name for name, field in fields.items() if field.annotation is UploadFile]
 
@@ -98,34 +101,27 @@ class Operation:
         return inspect.getdoc(self.function) or ""
 
     def run(self, session: Session, actor: Actor, arguments: Mapping[str, object]) -> object:
-        """Find the rows that the address names, call the function and record the change in the audit log."""
+        """Find the rows of the address, call the function and record the change in the audit log."""
         found = {name: rows.find(session, str(arguments[name])) for name, rows in self.rows.items()}
         given = {name: value for name, value in arguments.items() if name not in self.rows}
         result = self.function(session, actor, **found, **given)
-        if self.audited:
-            self._audit(session, actor, found, given.get("request"), result)
+        if self.audited:  # the subject is the first row of the address, else the new row
+            subject, request = next(iter(found.values()), result), given.get("request")
+            detail: dict[str, object] = {}
+            if isinstance(request, BaseModel):
+                sent = request.model_dump(mode="json", exclude_unset=True, exclude=set(self.uploads))
+                detail = {key: value for key, value in sent.items() if _is_short(value)}
+            if name := getattr(subject, "name", None):
+                detail["name"] = name
+            audit(session, actor, f"{self.singular}.{self.name}", self.singular, getattr(subject, "id", ""), **detail)
         return result
-
-    def _audit(
-        self, session: Session, actor: Actor, found: Mapping[str, object], request: object, result: object
-    ) -> None:
-        """The row that the address names first, else the one that was made, with the request's short values."""
-        subject = next(iter(found.values()), result)
-        detail: dict[str, Any] = {}
-        if isinstance(request, BaseModel):
-            sent = request.model_dump(mode="json", exclude_unset=True, exclude=set(self.uploads))
-            detail = {key: value for key, value in sent.items() if _is_short(value)}
-        if name := getattr(subject, "name", None):
-            detail["name"] = name
-        singular = self.noun.removesuffix("s")
-        audit(session, actor, f"{singular}.{self.name}", singular, getattr(subject, "id", ""), **detail)
 
 
 _DECLARED: dict[Callable[..., object], Operation] = {}
 
 
 def operations_of(module: ModuleType) -> list[Operation]:
-    """The operations that a module declares, in its order."""
+    """List the operations that a module declares, in their order."""
     return [_DECLARED[each] for each in vars(module).values() if inspect.isfunction(each) and each in _DECLARED]
 
 
@@ -148,14 +144,14 @@ def operation(
     The function takes a session, the actor, a row or value for each `{name}` in the route, and at most one `request`.
     A request with a field of type `fastapi.UploadFile` is a multipart form. A result of type `Download` is a file.
 
-    - `command`: the words of its command; the rows of its address are the command's arguments.
+    - `command`: words of the command. The rows of the address are its arguments.
     - `noun`: default: the package of the function.
-    - `status`: of a successful answer. Default: 200, or 204 if the function returns None.
-    - `tool`: offered to agents.
-    - `poll`: of a result that is a `Progress`: the address that shows it again, filled from the result's fields.
-    - `page`: the same address without `/api/v1` takes the request as an HTML form, and then shows this page with
-      `notice`; both are filled from the result's fields.
-    - `audited`: whether a call is recorded in the audit log. Default: unless it is a GET.
+    - `status`: status of a successful response. Default: 200, or 204 if the function returns None.
+    - `tool`: whether agents may call it.
+    - `poll`: address that returns the current state of a `Progress`, filled from the result's fields.
+    - `page`: the address without `/api/v1` accepts the request as an HTML form, then shows this page with `notice`.
+      Both are filled from the result's fields.
+    - `audited`: whether calls are recorded in the audit log. Default: all but GET.
     """
     if not (parts := _ROUTE.fullmatch(route)):
         raise ValueError(f"{route!r} is not a method and an address")

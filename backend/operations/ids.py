@@ -1,4 +1,4 @@
-"""Naming a row by its id or by the last characters of it."""
+"""Find rows by their id or its last characters."""
 
 import re
 import uuid
@@ -10,7 +10,7 @@ _END = re.compile(r"[0-9a-f]{4,32}")
 
 
 def parse_id(text: str) -> uuid.UUID | None:
-    """A whole id, or None."""
+    """Return a complete id, or None."""
     try:
         return uuid.UUID(text)
     except ValueError:
@@ -20,8 +20,10 @@ def parse_id(text: str) -> uuid.UUID | None:
 def find_by_end(
     session: Session, statement: Select[uuid.UUID], column: InstrumentedAttribute[uuid.UUID], text: str
 ) -> uuid.UUID | None:
-    """The first id of an ordered `statement` that ends with `text`, at least 4 characters. Its start is the time, which
-    neighbors share."""
+    """Return the first id of an ordered `statement` that ends with `text`, at least 4 characters.
+
+    Ids start with the time, so that neighbors share their start.
+    """
     end = text.replace("-", "").lower()
     if not _END.fullmatch(end):
         return None

@@ -1,7 +1,7 @@
 """`/mcp`: tools for agents over streamable HTTP, with an API token and the role of that token."""
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import httpx
 from fastapi import Depends, FastAPI, Request
@@ -19,14 +19,14 @@ from backend.web.identity import Actor
 if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
-    from backend.operations.tools import Context
+    from backend.operations.tools import Context, Query
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 _CALL_SECONDS = 60.0
 
 
 class RequireToken(RequireRole):
-    """An API token of any role, also a read-only one: each call of a tool is checked again as an ordinary request."""
+    """Requires an API token of any role. Each tool call is checked again as an ordinary request."""
 
     async def __call__(self, request: Request, actor: Annotated[Actor, Depends(get_actor)]) -> Actor:
         if not actor.is_token:
@@ -35,14 +35,14 @@ class RequireToken(RequireRole):
 
 
 class ToolServer:
-    """The MCP server of an app. It starts with the first request: its library is slow to import, and few need it."""
+    """The MCP server of an app. It starts with the first request, because its library is slow to import."""
 
     def __init__(self, app: FastAPI) -> None:
         self._app = app
         self._reset()
 
     def _reset(self) -> None:
-        """As before the first request."""
+        """Restore the state before the first request."""
         self._starting, self._stopping = asyncio.Lock(), asyncio.Event()
         self._manager: StreamableHTTPSessionManager | None = None
         self._running: asyncio.Task[None] | None = None
@@ -65,7 +65,7 @@ class ToolServer:
             return self._manager
 
     async def _run(self, manager: "StreamableHTTPSessionManager", started: asyncio.Event) -> None:
-        """In one task from start to stop, as its task group needs."""
+        """Run in one task from start to stop, as its task group requires."""
         async with manager.run():
             started.set()
             await self._stopping.wait()
@@ -77,9 +77,9 @@ class ToolServer:
         self._reset()
 
     async def _send(
-        self, context: "Context", method: str, path: str, query: dict[str, Any], body: dict[str, Any] | None
-    ) -> tuple[int, Any]:
-        """The operation's own request inside this process, with the caller's token."""
+        self, context: "Context", method: str, path: str, query: "Query", body: dict[str, object] | None
+    ) -> tuple[int, object]:
+        """Send the operation's request inside this process, with the caller's token."""
         assert context.request is not None
         headers = {"Authorization": context.request.headers["authorization"]}
         transport = httpx.ASGITransport(self._app, raise_app_exceptions=False, client=context.request.client or ("", 0))
@@ -96,7 +96,7 @@ def _role_of(context: "Context") -> Role:
 
 
 class _Delegated(Response):
-    """Hands the connection to the MCP server."""
+    """Passes the connection to the MCP server."""
 
     def __init__(self, server: ToolServer) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class _Delegated(Response):
 
 
 def add_mcp(app: FastAPI) -> ToolServer:
-    """Add the route; stop the returned server when the app stops."""
+    """Add the route. Stop the returned server when the app stops."""
     server = ToolServer(app)
     guard = RequireToken(Role.VIEWER)
 

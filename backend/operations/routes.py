@@ -1,11 +1,11 @@
-"""The web's doors to the operations: JSON under `/api/v1`, and the forms of pages."""
+"""Routes of operations: JSON under `/api/v1`, and the forms of pages."""
 
 import functools
 import inspect
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from inspect import Parameter
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Body, Depends, Path, Query
 from fastapi import Request as HttpRequest
@@ -25,9 +25,13 @@ _FIELD = re.compile(r"{(\w+)}")
 
 
 def json_router(operations: Iterable[Operation]) -> APIRouter:
-    """A route for each operation; longer literal addresses come before those with names in the same place."""
+    """Add a route for each operation. Literal segments come before parameters in the same place."""
+
+    def specific_first(operation: Operation) -> list[tuple[bool, str]]:
+        return [(segment.startswith("{"), segment) for segment in operation.path.split("/")]
+
     router = APIRouter(prefix=PREFIX)
-    for operation in sorted(operations, key=_specific_first):
+    for operation in sorted(operations, key=specific_first):
         router.add_api_route(
             operation.path,
             _endpoint(operation, _json_request(operation), _answer_json),
@@ -46,7 +50,7 @@ def json_router(operations: Iterable[Operation]) -> APIRouter:
 
 
 def form_router(operations: Iterable[Operation]) -> APIRouter:
-    """For operations that name a page: a POST of the page's form calls them and shows that page."""
+    """Add a route for each operation with a page: a POST of the page's form calls it and shows the page."""
     router = APIRouter(include_in_schema=False)
     for operation in operations:
         if operation.page is None:
@@ -64,15 +68,15 @@ def form_router(operations: Iterable[Operation]) -> APIRouter:
 
 
 _VERBS = {"PUT": "edit", "PATCH": "edit", "DELETE": "delete"}
-"""HTML forms know only POST, so that a change or deletion gets an address of its own."""
+"""HTML forms can only POST, so changes and deletions have separate addresses."""
+
+Answer = Callable[[HttpRequest, object, dict[str, object]], object]
 
 
-def _endpoint(
-    operation: Operation, request: list[Parameter], answer: Callable[[HttpRequest, object, dict[str, Any]], object]
-) -> Callable[..., object]:
-    """A function whose signature shows FastAPI what to read from the request and which role to check."""
+def _endpoint(operation: Operation, request: list[Parameter], answer: Answer) -> Callable[..., object]:
+    """Return a function whose signature declares for FastAPI what to read and which role to check."""
 
-    def endpoint(http: HttpRequest, session: SessionDep, actor: Actor, **arguments: Any) -> object:
+    def endpoint(http: HttpRequest, session: SessionDep, actor: Actor, **arguments: object) -> object:
         return answer(http, operation.run(session, actor, arguments), arguments)
 
     hints = inspect.signature(operation.function, eval_str=True).parameters
@@ -110,64 +114,55 @@ def _form_request(operation: Operation) -> list[Parameter]:
     return [_keyword("request", Annotated[model, Depends(read)])]
 
 
-def _answer_json(http: HttpRequest, result: object, arguments: dict[str, Any]) -> object:
-    return _stream(http, result) if isinstance(result, Download) else result
+def _answer_json(http: HttpRequest, result: object, arguments: dict[str, object]) -> object:
+    if not isinstance(result, Download):
+        return result
 
-
-def _stream(http: HttpRequest, download: Download) -> StreamingResponse:
     def content() -> Iterator[bytes]:
         with http.app.state.transaction() as session:
-            yield from download.content(session)
+            yield from result.content(session)
 
-    headers = {"Content-Disposition": f'attachment; filename="{download.name}"', "Cache-Control": "no-store"}
-    return StreamingResponse(content(), media_type=download.media_type, headers=headers)
+    headers = {"Content-Disposition": f'attachment; filename="{result.name}"', "Cache-Control": "no-store"}
+    return StreamingResponse(content(), media_type=result.media_type, headers=headers)
 
 
-def _answer_form(operation: Operation, http: HttpRequest, result: object, arguments: dict[str, Any]) -> HttpResponse:
+def _answer_form(operation: Operation, http: HttpRequest, result: object, arguments: dict[str, object]) -> HttpResponse:
     def fill(text: str) -> str:
         return _FIELD.sub(lambda name: str(getattr(result, name[1], arguments.get(name[1], ""))), text)
 
     return see_other(fill(operation.page or "/"), fill(operation.notice))
 
 
-def _extension(operation: Operation) -> dict[str, Any]:
-    """What the command line, the client and agents need beyond OpenAPI."""
+def _extension(operation: Operation) -> dict[str, object]:
+    """Return what the command line, the client and agents need beyond OpenAPI."""
+    result = operation.result
+    generic = getattr(result, "__pydantic_generic_metadata__", None)
+    item = generic["args"][0] if generic and generic["args"] else result  # of a page of items
+    is_progress = isinstance(result, type) and issubclass(result, Progress)
     known = {
         "role": operation.role.value,
         "command": operation.command,
         "tool": operation.is_tool or None,
         "poll": operation.poll,
         "notice": operation.notice or None,
-        "columns": getattr(_item_of(operation.result), "table_columns", None) or None,
-        "waits": (operation.poll is not None and _is_progress(operation.result)) or None,
-        "downloads": operation.result is Download or None,
+        "columns": getattr(item, "table_columns", None) or None,
+        "empty": getattr(item, "table_empty", None) or None,
+        "limit": getattr(operation.request, "command_limit", None),
+        "waits": (operation.poll is not None and is_progress) or None,
+        "downloads": result is Download or None,
         "uploads": operation.uploads or None,
     }
     return {name: value for name, value in known.items() if value is not None}
 
 
-def _multipart(operation: Operation) -> dict[str, Any]:
-    """The body of an operation that takes files, which its form hides from FastAPI."""
+def _multipart(operation: Operation) -> dict[str, object]:
+    """Describe the body of an operation that takes files, which FastAPI does not see."""
     if not operation.uploads or operation.request is None:
         return {}
     schema = operation.request.model_json_schema(ref_template="#/components/schemas/{model}")
     for name in operation.uploads:
         schema["properties"][name] |= {"format": "binary"}
     return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}}
-
-
-def _item_of(result: object) -> object:
-    """Of a page of things, the thing."""
-    metadata = getattr(result, "__pydantic_generic_metadata__", None)
-    return metadata["args"][0] if metadata and metadata["args"] else result
-
-
-def _is_progress(result: object) -> bool:
-    return isinstance(result, type) and issubclass(result, Progress)
-
-
-def _specific_first(operation: Operation) -> list[tuple[bool, str]]:
-    return [(part.startswith("{"), part) for part in operation.path.split("/")]
 
 
 def _keyword(name: str, annotation: object) -> Parameter:

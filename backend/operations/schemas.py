@@ -1,31 +1,32 @@
-"""The bases of what operations take and return. Free of the web, because workers use some of these models too."""
+"""Base classes of requests and responses. Free of the web, because workers use some of these models too."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 from sqlalchemy.orm import Session
 
-R = TypeVar("R", bound="Response")
-
 
 class Request(BaseModel):
     """The input of an operation: the body of a POST or PUT, the query of a GET, the options of its command.
 
-    A field's description is its help everywhere; its title is the label of its form field.
+    A field's description is its help everywhere. Its title is the label of its form field.
     """
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
 class ListRequest(Request):
-    """A request for one page of a list. The client and the command line page through the whole list."""
+    """A request for one page of a list. The client and the command line read the whole list."""
 
     after: str | None = Field(None, max_length=500, description="The `next` of the page before.")
     limit: int = Field(100, ge=1, le=500, description="Maximum number of items in this page.")
+
+    command_limit: ClassVar[int | None] = None
+    """Default of `--limit` on the command line. None: all items."""
 
 
 class Response(BaseModel):
@@ -34,20 +35,22 @@ class Response(BaseModel):
     model_config = ConfigDict(from_attributes=True, use_attribute_docstrings=True)
 
     table_columns: ClassVar[tuple[str, ...]] = ()
-    """Fields that the command line shows in a table; empty: all of them."""
+    """Fields that the command line shows in a table. Empty: all."""
+    table_empty: ClassVar[str] = ""
+    """Text that the command line shows instead of an empty table."""
 
     @classmethod
-    def of(cls: type[R], row: Any) -> R:
-        """From a row or value with attributes of the same names."""
+    def of(cls, row: Any) -> Self:
+        """Build it from a row or value with attributes of the same names."""
         return cls.model_validate(row)
 
 
 class Progress(Response):
-    """The result of an operation that goes on after it has answered. Read it again until `is_finished`."""
+    """The result of an operation that continues after its response. Poll it until `is_finished`."""
 
     is_finished: bool
     is_successful: bool
-    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
     done: int = 0
     total: int | None = None
     """Null until it is known."""
@@ -64,7 +67,7 @@ class Cli:
     option: str = ""
     """Default: the field's name."""
     aliases: tuple[str, ...] = ()
-    """Old spellings, which still work for one release."""
+    """Old spellings, which work for one release."""
     envvar: str = ""
     """Environment variable that gives the value, for secrets."""
     reads_file: bool = False
@@ -76,9 +79,9 @@ class Cli:
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """The result of an operation that answers with a file. What is wrong with the request is raised before.
+    """The result of an operation that returns a file. Errors are raised before the file is sent.
 
-    `content` gets a transaction of its own, because the request's is over when the file is sent.
+    `content` gets a separate transaction, because the request's has ended when the file is sent.
     """
 
     name: str

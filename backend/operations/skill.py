@@ -1,4 +1,4 @@
-"""The guide that teaches an agent to use Proctor: `docs/agents.md`."""
+"""The guide for agents that use Proctor: `docs/agents.md`."""
 
 from backend.settings import PROJECT_ROOT
 

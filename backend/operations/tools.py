@@ -1,6 +1,6 @@
 """Operations as tools for agents (Model Context Protocol), over standard input or `/mcp`.
 
-A tool call becomes the operation's ordinary request, so that roles, limits, audit and errors are the same.
+A tool call becomes an ordinary request, so that roles, limits, audit log and errors are the same.
 """
 
 import json
@@ -27,11 +27,12 @@ from backend.domain.vocabulary import Role
 Context = ServerRequestContext[Any, Any]
 Document = Mapping[str, Any]
 """The API's description."""
-Send = Callable[[Context, str, str, dict[str, Any], dict[str, Any] | None], Awaitable[tuple[int, Any]]]
-"""Send a request (method, path, query, body) for a tool call; return its status and parsed JSON."""
+Query = dict[str, Any]
+Send = Callable[[Context, str, str, Query, dict[str, object] | None], Awaitable[tuple[int, object]]]
+"""Sends a request (method, path, query, body) for a tool call and returns its status and parsed JSON."""
 
 MAX_RESULT_CHARACTERS = 100_000
-"""Longer results are cut, with advice how to ask for less: a model's context is the limit."""
+"""Longer results are cut to fit a model's context, with advice on how to request less."""
 _REFERENCE = re.compile(r'"#/components/schemas/([^"]+)"')
 
 
@@ -46,15 +47,15 @@ class ToolOperation:
     segments: tuple[str, ...]
     sends_body: bool
 
-    def request(self, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any], dict[str, Any] | None]:
-        """The address, query and body of a call. Raises KeyError for a missing part of the address."""
+    def request(self, arguments: Mapping[str, object]) -> tuple[str, Query, dict[str, object] | None]:
+        """Return the address, query and body of a call. Raises KeyError for a missing segment of the address."""
         path = self.path.format(**{name: quote(str(arguments[name]), safe="") for name in self.segments})
         rest = {name: value for name, value in arguments.items() if name not in self.segments}
         return (path, {}, rest) if self.sends_body else (path, rest, None)
 
 
 def make_server(document: Document, send: Send, instructions: str, role_of: Callable[[Context], Role]) -> Server[Any]:
-    """A server with a tool for each operation that is declared as one and that the caller's role includes."""
+    """Build a server with the tools that the caller's role includes."""
     operations = {each.tool.name: each for each in _tools(document)}
 
     async def list_tools(context: Context, _: PaginatedRequestParams | None) -> ListToolsResult:
@@ -71,7 +72,11 @@ def make_server(document: Document, send: Send, instructions: str, role_of: Call
             return _result(f"The argument {missing} is required.", is_error=True)
         status, answer = await send(context, operation.method, path, query, body)
         if status >= 400:
-            return _result(_explain(status, answer), is_error=True)
+            problem: dict[str, Any] = (
+                answer if isinstance(answer, dict) else {"detail": f"The request failed with status {status}."}
+            )
+            fields = (f"{name}: {text}" for name, text in (problem.get("fields") or {}).items())
+            return _result("\n".join([str(problem.get("detail", f"Status {status}")), *fields]), is_error=True)
         text = "Done." if answer is None else json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
         if len(text) > MAX_RESULT_CHARACTERS:
             advice = f"The result was cut after {MAX_RESULT_CHARACTERS:,} characters. Use a filter or a smaller limit."
@@ -90,7 +95,7 @@ def _tools(document: Document) -> list[ToolOperation]:
         for method, route in methods.items():
             if not route.get("x-proctor", {}).get("tool"):
                 continue
-            properties: dict[str, Any] = {}
+            properties: dict[str, object] = {}
             required: list[str] = []
             segments = []
             for each in route.get("parameters", ()):
@@ -123,9 +128,9 @@ def _tools(document: Document) -> list[ToolOperation]:
     return sorted(found, key=lambda each: each.tool.name)
 
 
-def _with_definitions(schema: dict[str, Any], document: Document) -> dict[str, Any]:
-    """The schema with everything it refers to, because a tool's schema stands alone."""
-    definitions: dict[str, Any] = {}
+def _with_definitions(schema: dict[str, object], document: Document) -> dict[str, Any]:
+    """Add all schemas that a schema refers to, because a tool's schema is self-contained."""
+    definitions: dict[str, object] = {}
     unread = [json.dumps(schema)]
     while unread:
         for name in _REFERENCE.findall(unread.pop()):
@@ -135,15 +140,6 @@ def _with_definitions(schema: dict[str, Any], document: Document) -> dict[str, A
     whole = schema | ({"$defs": definitions} if definitions else {})
     parsed: dict[str, Any] = json.loads(json.dumps(whole).replace("#/components/schemas/", "#/$defs/"))
     return parsed
-
-
-def _explain(status: int, answer: Any) -> str:
-    if not isinstance(answer, dict):
-        return f"The request failed with status {status}."
-    fields = answer.get("fields") or {}
-    return "\n".join(
-        [str(answer.get("detail", f"Status {status}")), *(f"{name}: {text}" for name, text in fields.items())]
-    )
 
 
 def _result(text: str, *, is_error: bool = False) -> CallToolResult:

@@ -1,68 +1,66 @@
-"""The workers, for scripts."""
+"""Workers, and what this installation can do with them."""
 
 import uuid
 from datetime import datetime
 
-from fastapi import APIRouter
-from pydantic import BaseModel
+from sqlalchemy.orm import Session
 
 from backend.domain.runs.capabilities import Capabilities
-from backend.overview.workers import WorkerView, abilities, worker_views
-from backend.web.dependencies import SessionDep, Viewer
+from backend.domain.vocabulary import Role
+from backend.operations.declaration import operation
+from backend.operations.schemas import Response
+from backend.overview.queries import abilities, worker_views
+from backend.web.identity import Actor
 
-router = APIRouter(prefix="/api/v1", tags=["workers"])
 
-
-class WorkOut(BaseModel):
-    """A job under way."""
+class CurrentWorkResponse(Response):
+    """A job that a worker is running."""
 
     job: str
     run_id: uuid.UUID | None
     run: str | None
+    """Name of the run."""
 
 
-class WorkerOut(BaseModel):
-    """A worker as it reported last."""
+class WorkerResponse(Response):
+    """A worker as it last reported."""
 
     name: str
     queues: list[str]
     capabilities: Capabilities
     is_silent: bool
     seen_at: datetime
-    work: list[WorkOut]
+    work: list[CurrentWorkResponse]
 
 
-class AbilityOut(BaseModel):
+class AbilityResponse(Response):
     """Something that not every installation can do."""
 
     name: str
     by: list[str]
+    """Names of the workers that can."""
     refusal: str
-    """What is missing; empty: nothing."""
+    """Missing requirement. Empty: none."""
 
 
-class WorkersOut(BaseModel):
-    workers: list[WorkerOut]
-    abilities: list[AbilityOut]
+class WorkersResponse(Response):
+    workers: list[WorkerResponse]
+    abilities: list[AbilityResponse]
 
 
-@router.get("/workers")
-def list_workers(session: SessionDep, _: Viewer) -> WorkersOut:
-    """Each worker with its queues, machine and engines, what it works on; and what can be done here at all."""
+@operation("GET /workers", role=Role.VIEWER, noun="workers", command="workers")
+def list_workers(session: Session, actor: Actor) -> WorkersResponse:
+    """List workers with their queues, hardware, engines and current jobs, and what this installation can do."""
     views = worker_views(session)
-    return WorkersOut(
-        workers=[_out(view) for view in views],
-        abilities=[AbilityOut(name=each.name, by=list(each.by), refusal=each.refusal) for each in abilities(views)],
-    )
-
-
-def _out(view: WorkerView) -> WorkerOut:
-    worker = view.worker
-    return WorkerOut(
-        name=worker.name,
-        queues=list(worker.queues),
-        capabilities=view.can,
-        is_silent=view.is_silent,
-        seen_at=worker.seen_at,
-        work=[WorkOut(job=work.job, run_id=work.run_id, run=work.run) for work in view.work],
-    )
+    workers = [
+        WorkerResponse(
+            name=view.worker.name,
+            queues=view.worker.queues,
+            capabilities=view.capabilities,
+            is_silent=view.is_silent,
+            seen_at=view.worker.seen_at,
+            work=[CurrentWorkResponse.of(each) for each in view.work],
+        )
+        for view in views
+    ]
+    return WorkersResponse(workers=workers, abilities=[AbilityResponse.of(each) for each in abilities(views)])

@@ -39,7 +39,7 @@ from backend.review.tables import VerdictRecord
 from backend.rollouts.scope import FilterScope
 from backend.rollouts.tables import LISTED, Group, Rollout, Task
 from backend.rollouts.text_search import says
-from backend.web.cursors import read_cursor
+from backend.web.paging import read_cursor
 
 Condition = ColumnElement[bool]
 

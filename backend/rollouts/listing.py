@@ -22,7 +22,7 @@ from backend.rollouts.scope import FilterScope, scope_of
 from backend.rollouts.tables import Group, Rollout
 from backend.runs.schemas import RolloutFilter
 from backend.runs.tables import Run
-from backend.web.cursors import Slice, make_cursor
+from backend.web.paging import Slice, make_cursor
 
 MAX_COUNTED_BY_TEXT = 5000
 """Counting stops here when it has to read conversations."""

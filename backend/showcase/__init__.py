@@ -1,10 +1,8 @@
-"""Proctor shows its main jobs, each from empty data to its end, as a script would do it."""
+"""Showcases of `proctor demo`: each runs one of Proctor's main workflows through the JSON API, as a script would."""
 
 from enum import StrEnum
 
 
 class Story(StrEnum):
-    """What is shown."""
-
     TICTACTOE = "tictactoe"
     HACKED_REWARD = "hacked-reward"

@@ -1,1 +1,1 @@
-"""`proctor up`: every process of Proctor on one machine, started, watched and ended together."""
+"""`proctor up`: starts, watches and stops every process of Proctor on one machine."""

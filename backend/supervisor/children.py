@@ -1,9 +1,12 @@
-"""One child process: started, restarted with a back-off when it dies, and ended."""
+"""Child processes: started, probed for liveness, restarted with a back-off when they die, and stopped."""
 
 import contextlib
+import http.client
 import os
 import signal
+import socket
 import subprocess
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -11,36 +14,108 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from backend.core.embedded import die_with_parent
-from backend.supervisor.pulse import Pulse
 
 MAX_DEATHS = 5
 WITHIN_SECONDS = 120.0
-"""More deaths than that in so short a time end the whole."""
+"""More than MAX_DEATHS in this time stop the supervisor."""
 MAX_EARLY_DEATHS = 2
-"""A child that never lived for `SETTLED_SECONDS` has a fault that a restart does not mend."""
+"""A child that never lived for SETTLED_SECONDS has a fault that a restart does not fix."""
 SETTLED_SECONDS = 10.0
 STOP_SECONDS = 15.0
 STACKS_SECONDS = 2.0
-"""For a child that hangs to write its threads' stacks to its log before it is killed."""
+"""Time for a hung child to write its threads' stacks to its log before it is killed."""
 _TAIL_LINES = 15
+
+PROBE_SECONDS = 5.0
+TIMEOUT_SECONDS = 5.0
+HUNG_SECONDS = 30.0
+"""Generous: on a busy machine, a working process may be late."""
+MIN_MISSES = 3
+"""The supervisor itself may have been late, so that time alone proves nothing."""
+STUCK = 503
+"""Status with which `/livez` reports that no worker thread is free."""
 
 
 class ChildGaveUp(RuntimeError):
-    """A child dies again and again; the message holds its log's last lines."""
+    """A child dies repeatedly. The message has its log's last lines."""
+
+
+class LivenessProbe:
+    """Measures how long a child has not responded. `begin` when it is ready, `end` when it dies.
+
+    Probes run in a thread, because probing a hung process blocks.
+    """
+
+    def __init__(self, responds: Callable[[], bool], hung_seconds: float = HUNG_SECONDS) -> None:
+        """`responds` may block for a while. False, OSError and HTTPException count as no response."""
+        self._responds, self.hung_seconds = responds, hung_seconds
+        self._interval = min(PROBE_SECONDS, hung_seconds / (MIN_MISSES + 1))
+        self._seen_at, self._misses = 0.0, 0
+        self._is_running = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        self._seen_at, self._misses = time.monotonic(), 0
+        self._is_running.set()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
+            self._thread.start()
+
+    def end(self) -> None:
+        self._is_running.clear()
+
+    def is_hung(self) -> bool:
+        return self._misses >= MIN_MISSES and time.monotonic() - self._seen_at > self.hung_seconds
+
+    def _run(self) -> None:
+        while True:
+            self._is_running.wait()
+            time.sleep(self._interval)
+            try:
+                has_responded = self._responds()
+            except (OSError, http.client.HTTPException):
+                has_responded = False
+            if has_responded:
+                self._seen_at, self._misses = time.monotonic(), 0
+            else:
+                self._misses += 1
+
+
+def responds_to_http(connect: Callable[[], http.client.HTTPConnection], path: str) -> bool:
+    """Whether the server responds, unless it reports that its threads are stuck."""
+    connection = connect()
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status != STUCK
+    finally:
+        connection.close()
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=TIMEOUT_SECONDS)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
 
 
 @dataclass
 class Child:
-    """Start children from the main thread: the kernel ends them with the thread that started them."""
+    """A child process. Start it from the main thread: the kernel ends it with the thread that started it."""
 
     name: str
     start: Callable[[], subprocess.Popen[bytes]]
     log: Path
     is_answering: Callable[[], bool]
-    """Is it ready for work? Asked until it is, after each start."""
+    """Whether it is ready for work. Called after each start until it is."""
     stop_signal: signal.Signals = signal.SIGTERM
-    pulse: Pulse | None = None
-    """Asked while it is ready; a child that hangs is killed, and then restarted like one that died."""
+    probe: LivenessProbe | None = None
+    """Runs while the child is ready. A hung child is killed, then restarted like one that died."""
     process: subprocess.Popen[bytes] | None = None
     is_ready: bool = False
     _started_at: float = 0.0
@@ -51,14 +126,14 @@ class Child:
 
     def launch(self) -> None:
         if self.log.exists():
-            self.log.rename(self.log.with_name(self.log.name + ".1"))  # a log tells of one start; one more is kept
+            self.log.rename(self.log.with_name(self.log.name + ".1"))  # each start has its log; one more is kept
         self.is_ready = False
         self._restart_at = None
         self._started_at = time.monotonic()
         self.process = self.start()
 
     def watch(self) -> str | None:
-        """Look after it once; returns news for a person. Raises ChildGaveUp."""
+        """Check the child once; returns news for a person. Raises ChildGaveUp."""
         now = time.monotonic()
         if self._restart_at is not None:
             if now >= self._restart_at:
@@ -67,46 +142,36 @@ class Child:
         if self.process is None:
             return None
         if self.process.poll() is not None:
-            return self._died(now, self.process.returncode)
+            return self._handle_death(now, self.process.returncode)
         self._has_settled = self._has_settled or now - self._started_at > SETTLED_SECONDS
-        if not self.is_ready:
-            return self._look_whether_ready()
-        return self._look_whether_hung(now) if self.pulse else None
-
-    def _look_whether_ready(self) -> str | None:
+        if self.is_ready:
+            return self._end_if_hung(now, self.process) if self.probe else None
         if self._kill_at is not None:
-            if time.monotonic() > self._kill_at:
+            if now > self._kill_at:
                 self._kill_all()
         elif self.is_answering():
             self.is_ready = True
-            if self.pulse:
-                self.pulse.begin()
+            if self.probe:
+                self.probe.begin()
             return f"{self.name} ready"
         return None
 
-    def _look_whether_hung(self, now: float) -> str | None:
-        assert self.pulse is not None
-        assert self.process is not None
-        if not self.pulse.is_hung():
+    def _end_if_hung(self, now: float, process: subprocess.Popen[bytes]) -> str | None:
+        assert self.probe is not None
+        if not self.probe.is_hung():
             return None
-        self.pulse.end()
+        self.probe.end()
         self.is_ready = False
         self._kill_at = now + STACKS_SECONDS
-        self.process.send_signal(signal.SIGABRT)  # Python's fault handler writes all stacks, and the process ends
+        process.send_signal(signal.SIGABRT)  # Python's fault handler writes all stacks, and the process ends
         return (
-            f"{self.name} has not answered for {self.pulse.hung_seconds:g} s; ending it "
+            f"{self.name} has not answered for {self.probe.hung_seconds:g} s; ending it "
             f"(the stacks of its threads are in {self.log}, soon {self.log.name}.1)"
         )
 
-    def _kill_all(self) -> None:
-        """The child and everything it started that has not left its session."""
-        assert self.process is not None
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-
-    def _died(self, now: float, status: int) -> str:
-        if self.pulse:
-            self.pulse.end()
+    def _handle_death(self, now: float, status: int) -> str:
+        if self.probe:
+            self.probe.end()
         if self._kill_at is not None:
             self._kill_at = None
             self._kill_all()
@@ -122,6 +187,12 @@ class Child:
         self._restart_at = now + pause
         return f"{self.name} ended with status {status}; starting it again in {pause:g} s (log: {self.log})"
 
+    def _kill_all(self) -> None:
+        """Kill the child and everything it started that is still in its session."""
+        assert self.process is not None
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
     def tail(self) -> str:
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
         return "\n".join(text[-8000:].splitlines()[-_TAIL_LINES:])
@@ -132,7 +203,7 @@ class Child:
             self.process.send_signal(self.stop_signal)
 
     def wait_until_ended(self, seconds: float) -> None:
-        """Ends it with force after so many seconds; whatever it started goes with it."""
+        """Wait until the child has ended. After `seconds`, kill it with everything it started."""
         if self.process is None:
             return
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -144,13 +215,13 @@ class Child:
 def spawn(
     command: list[str], environment: Mapping[str, str], log: Path, niceness: int = 0, folder: Path | None = None
 ) -> subprocess.Popen[bytes]:
-    """A child in a session of its own (Ctrl-C reaches only the supervisor) that ends when the supervisor does."""
+    """Start a child in a separate session (Ctrl-C reaches only the supervisor) that ends with the supervisor."""
 
     def begin() -> None:
         die_with_parent(signal.SIGTERM)
         os.nice(niceness)
         if niceness:
-            with contextlib.suppress(OSError):  # a session is scheduled as one, by a niceness of its own
+            with contextlib.suppress(OSError):  # a session is scheduled as one, by its own niceness
                 Path("/proc/self/autogroup").write_text(str(niceness))
 
     with log.open("ab") as opened:

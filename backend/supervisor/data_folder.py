@@ -1,4 +1,4 @@
-"""The data folder: made, proven writable, held by one Proctor at a time, with its secret key."""
+"""The data folder: created, checked to be writable, locked by one Proctor at a time, with its secret key."""
 
 import contextlib
 import errno
@@ -11,15 +11,15 @@ from pathlib import Path
 from backend.core.embedded import EmbeddedServerFailed, socket_folder
 
 _LEAVING_SECONDS = 15.0
-"""The servers of a Proctor that was killed hold the lock until they have ended."""
+"""The servers of a killed Proctor hold the lock until they have ended."""
 
 
 class CannotStart(RuntimeError):
-    """Proctor cannot start; the message tells a person what to do."""
+    """Proctor cannot start. The message explains what to do."""
 
 
 class DataFolder:
-    """Held from `open_data_folder` until this process and the servers that it gave `lock` to have ended."""
+    """Locked from `open_data_folder` until this process and the servers that got `lock` have ended."""
 
     def __init__(self, path: Path, lock: int) -> None:
         self.path, self.lock = path, lock
@@ -27,12 +27,12 @@ class DataFolder:
         self.logs = path / "logs"
 
     def secret_key(self) -> str:
-        """The installation's own key, made on the first start.
+        """Return the installation's own key, created on the first start.
 
-        Raises CannotStart when it is gone later: with another key, the stored secrets could never be read again.
+        Raises CannotStart if it is missing later: with another key, stored secrets could not be decrypted.
         """
         file = self.path / "secret-key"
-        if key := _read(file):
+        if file.exists() and (key := file.read_text().strip()):
             return key
         if (self.path / "postgres" / "PG_VERSION").exists():
             raise CannotStart(
@@ -50,7 +50,7 @@ class DataFolder:
 
 
 def open_data_folder(path: Path) -> DataFolder:
-    """Raises CannotStart with what is wrong."""
+    """Create, check and lock the data folder. Raises CannotStart."""
     path = path.expanduser().absolute()
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def open_data_folder(path: Path) -> DataFolder:
 
 
 def unusable(path: Path, error: OSError) -> CannotStart:
-    """In words: what the system refused to do in the data folder."""
+    """Explain an error of the file system in the data folder."""
     where = f" ({error.filename})" if error.filename and Path(str(error.filename)) != path else ""
     advice = "free some disk space" if error.errno in {errno.ENOSPC, errno.EDQUOT} else "make it writable"
     return CannotStart(
@@ -75,7 +75,7 @@ def unusable(path: Path, error: OSError) -> CannotStart:
 
 
 def running_at(path: Path) -> str | None:
-    """The address of the Proctor that runs on this data folder, if one does."""
+    """Return the address of the Proctor that runs on this data folder, if any."""
     try:
         with (path.expanduser() / "run" / "lock").open() as lock:
             if _try_lock(lock.fileno()):
@@ -86,17 +86,13 @@ def running_at(path: Path) -> str | None:
 
 
 def write_secret(file: Path, text: str) -> None:
-    """Readable by this user only, from the first byte on."""
+    """Write a file that only this user can ever read."""
     partial = file.with_name(file.name + ".partial")
     partial.unlink(missing_ok=True)
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as opened:
         opened.write(text + "\n")
     partial.rename(file)
-
-
-def _read(file: Path) -> str:
-    return file.read_text().strip() if file.exists() else ""
 
 
 def _hold(lock: int, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The processes of one installation: their commands, environments, logs and when each is ready."""
+"""The processes of one installation: commands, environments, logs and readiness checks."""
 
 import http.client
 import json
@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -16,25 +17,31 @@ from pydantic import SecretStr
 
 from backend.core.embedded import Postgres, Valkey, accepts_connections, die_with_parent
 from backend.settings import LOOPBACK_HOSTS, Settings
-from backend.supervisor.children import Child, spawn
+from backend.supervisor.children import (
+    TIMEOUT_SECONDS,
+    Child,
+    LivenessProbe,
+    UnixConnection,
+    responds_to_http,
+    spawn,
+)
 from backend.supervisor.data_folder import CannotStart, DataFolder
-from backend.supervisor.pulse import TIMEOUT_SECONDS, Pulse, UnixConnection, answers_http, touched_within
 
-_HANDED_ON = re.compile(
+_PASSED_VARIABLES = re.compile(
     r"PATH|LANG|LC_\w+|TZ|TMPDIR|HOME|USER|LOGNAME|VIRTUAL_ENV|LD_LIBRARY_PATH|(?i:https?_proxy|no_proxy|all_proxy)|"
     r"SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|(PIP|UV|DOCKER)_\w+|PYTHON(PATH|UNBUFFERED|HASHSEED)|"
     r"OMP_NUM_THREADS"
 )
 """Environment variables passed to the env host, where foreign code runs. None holds a secret of this installation."""
-_NOT_HANDED_ON = {
+_WITHHELD_SETTINGS = {
     *("database_url", "redis_url", "artifacts_url", "secret_key", "token"),
     *("url", "public_url", "secure_cookies", "trusted_proxies"),
 }
-"""Settings that the env host does not need."""
+"""Settings that the env host does not get."""
 _ENV_HOST_HUNG_SECONDS = 60.0
 _WORKER_HUNG_SECONDS = 120.0
 _HOUSEKEEPING_HUNG_SECONDS = 600.0
-"""One round may delete a lot, or wait for a database that is away."""
+"""One round may delete a lot, or wait for an unreachable database."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,7 @@ class Address:
         return http.client.HTTPConnection(host, self.port, timeout=timeout)
 
     def answers(self) -> bool:
-        """Does the web reach its database?"""
+        """Whether the web is up and reaches its database."""
         connection = self.connection(timeout=2)
         try:
             connection.request("GET", "/healthz")
@@ -64,19 +71,36 @@ class Address:
 
 
 class Fleet:
-    """Builds the children; the supervisor starts and watches them."""
+    """Builds the children. The supervisor starts and watches them."""
 
     def __init__(self, folder: DataFolder, settings: Settings, address: Address) -> None:
         self.folder, self.settings, self.address = folder, settings, address
-        _refuse_unencrypted_sign_in(settings, address)
-        self.postgres = None if settings.database_url else self._postgres()
-        self.valkey = None if settings.redis_url else self._valkey()
-        if self.postgres:
+        is_exposed = address.host not in LOOPBACK_HOSTS and not settings.has_secure_cookies
+        if settings.stage == "production" and is_exposed and settings.secure_cookies is None:
+            raise CannotStart(
+                f"Listening on {address.host or 'all addresses'} would send passwords and session cookies unencrypted. "
+                "Put a TLS proxy in front of Proctor and set PROCTOR_PUBLIC_URL to its https address. "
+                "To accept the risk on a network that you trust, set PROCTOR_SECURE_COOKIES=false."
+            )
+        self.postgres = self.valkey = None
+        if not settings.database_url:
+            self.postgres = Postgres(folder.path / "postgres", folder.sockets, folder.logs / "postgres.log")
             self.postgres.has_cluster()  # refuses a folder that must not be touched, before anything is written
-        self.environment = self._environment(settings)
+        if not settings.redis_url:
+            self.valkey = Valkey(folder.path / "valkey", folder.sockets, folder.logs / "valkey.log")
+        own = {
+            "PROCTOR_DATA": str(folder.path),
+            "DATABASE_URL": self.postgres.url() if self.postgres else settings.database_url,
+            "REDIS_URL": self.valkey.url if self.valkey else settings.redis_url,
+        }
+        if "secret_key" not in settings.model_fields_set:
+            own["PROCTOR_SECRET_KEY"] = folder.secret_key()
+        if "public_url" not in settings.model_fields_set:
+            own["PROCTOR_PUBLIC_URL"] = address.url
+        self.environment = {**os.environ, **own}  # noqa: TID251 - passed on to the children, not read
 
     def servers(self) -> list[Child]:
-        """Embedded Valkey and Postgres, unless others are used. Valkey first: Postgres may take a second to create."""
+        """Build embedded Valkey and Postgres, unless external ones are used."""
         named = (("broker", self.valkey), ("database", self.postgres))
         return [
             Child(name, partial(server.launch, self.folder.lock), server.log, server.is_ready, server.stop_signal)
@@ -85,17 +109,16 @@ class Fleet:
         ]
 
     def api(self, is_migrated: Callable[[], bool]) -> Child:
-        """Not ready before the tables are."""
-        command = [
-            "backend.web.server",
-            *("--host", self.address.host, "--port", str(self.address.port)),
-        ]
+        """Build the web process. It is ready only after the migration."""
+        command = ["backend.web.server", "--host", self.address.host, "--port", str(self.address.port)]
         child = self._child("web", "api", command, lambda: is_migrated() and self.address.answers())
-        child.pulse = Pulse(lambda: answers_http(lambda: self.address.connection(TIMEOUT_SECONDS), "/livez"))
+        child.probe = LivenessProbe(
+            lambda: responds_to_http(lambda: self.address.connection(TIMEOUT_SECONDS), "/livez")
+        )
         return child
 
     def waves(self) -> list[list[Child]]:
-        """What starts once the web answers, turn by turn: two cores import two things. Training gives way to pages."""
+        """Build what starts after the web, in groups, because imports keep the cores busy. Training yields to pages."""
         return [
             [self._worker("cpu", concurrency=max(2, len(os.sched_getaffinity(0))))],
             [
@@ -105,21 +128,14 @@ class Fleet:
         ]
 
     def env_host(self) -> Child:
-        """Runs as a dedicated user if we are root, except with the docker launcher, which needs the engine."""
+        """Build the env host. Root runs it as a dedicated user, unless the docker launcher needs the engine.
+
+        It gets only its own settings and token, and variables that installers and libraries read.
+        """
         socket = self.folder.sockets / "envhost.sock"
         uses_dedicated_user = os.getuid() == 0 and self.settings.launcher != "docker"
         module = "workers.environments.dedicated_user" if uses_dedicated_user else "workers.environments.host"
-        child = self._child(
-            *("env host", "envhost", [module], lambda: accepts_connections(socket)),
-            environment=self._environment_of_env_host(),
-            folder=self.folder.sockets,  # where no `.env` is
-        )
-        child.pulse = Pulse(lambda: answers_http(lambda: UnixConnection(socket), "/status"), _ENV_HOST_HUNG_SECONDS)
-        return child
-
-    def _environment_of_env_host(self) -> dict[str, str]:
-        """Only what it needs: its own settings and token, and variables that installers and libraries read."""
-        names = self.settings.model_fields_set - _NOT_HANDED_ON
+        names = self.settings.model_fields_set - _WITHHELD_SETTINGS
         public = {name for name in names if not isinstance(getattr(self.settings, name), SecretStr)}
         values = self.settings.model_dump(mode="json", include=public)
         if "envhost_token" in names:
@@ -131,8 +147,16 @@ class Fleet:
             for name, value in values.items()
             if value is not None
         }
-        given = {name: value for name, value in self.environment.items() if _HANDED_ON.fullmatch(name)}
-        return {**given, **own, "PROCTOR_DATA": str(self.folder.path)}
+        given = {name: value for name, value in self.environment.items() if _PASSED_VARIABLES.fullmatch(name)}
+        child = self._child(
+            *("env host", "envhost", [module], lambda: accepts_connections(socket)),
+            environment={**given, **own, "PROCTOR_DATA": str(self.folder.path)},
+            folder=self.folder.sockets,  # a folder without `.env`
+        )
+        child.probe = LivenessProbe(
+            lambda: responds_to_http(lambda: UnixConnection(socket), "/status"), _ENV_HOST_HUNG_SECONDS
+        )
+        return child
 
     def start_preparation(self) -> subprocess.Popen[str]:
         with (self.folder.logs / "preparation.log").open("wb") as log:
@@ -153,20 +177,23 @@ class Fleet:
             *("-c", str(concurrency), "--without-gossip", "--without-mingle"),
         ]
         log = self.folder.logs / f"worker-{queue}.log"
-        child = self._child(
-            f"{queue} worker", log.stem, command, lambda: _says(log, '"worker ready"'), niceness=niceness
-        )
-        child.pulse = self._heartbeat(queue, _WORKER_HUNG_SECONDS)
+
+        def is_ready() -> bool:  # each start has a new log
+            return log.exists() and '"worker ready"' in log.read_text(errors="replace")
+
+        child = self._child(f"{queue} worker", log.stem, command, is_ready, niceness=niceness)
+        child.probe = self._heartbeat(queue, _WORKER_HUNG_SECONDS)
         return child
 
     def _housekeeping(self) -> Child:
         child = self._child("housekeeping", "housekeeping", ["workers.tasks.housekeeping"], lambda: True, niceness=5)
-        child.pulse = self._heartbeat("housekeeping", _HOUSEKEEPING_HUNG_SECONDS)
+        child.probe = self._heartbeat("housekeeping", _HOUSEKEEPING_HUNG_SECONDS)
         return child
 
-    def _heartbeat(self, name: str, hung_seconds: float) -> Pulse:
-        """Of a process that touches a file in the folder of the sockets."""
-        return Pulse(lambda: touched_within(self.folder.sockets / name, hung_seconds), hung_seconds)
+    def _heartbeat(self, name: str, hung_seconds: float) -> LivenessProbe:
+        """Probe a process that touches a file in the folder of the sockets."""
+        file = self.folder.sockets / name
+        return LivenessProbe(lambda: time.time() - file.stat().st_mtime < hung_seconds, hung_seconds)
 
     def _child(
         self,
@@ -182,39 +209,3 @@ class Fleet:
         command = [sys.executable, "-m", *module]
         start = partial(spawn, command, environment or self.environment, log, niceness, folder)
         return Child(name, start, log, is_answering)
-
-    def _postgres(self) -> Postgres:
-        return Postgres(self.folder.path / "postgres", self.folder.sockets, self.folder.logs / "postgres.log")
-
-    def _valkey(self) -> Valkey:
-        return Valkey(self.folder.path / "valkey", self.folder.sockets, self.folder.logs / "valkey.log")
-
-    def _environment(self, settings: Settings) -> dict[str, str]:
-        """What this process was given, and where things are."""
-        given = dict(os.environ)  # noqa: TID251 - handed on to the children, not read
-        own = {
-            "PROCTOR_DATA": str(self.folder.path),
-            "DATABASE_URL": self.postgres.url() if self.postgres else settings.database_url,
-            "REDIS_URL": self.valkey.url if self.valkey else settings.redis_url,
-        }
-        if "secret_key" not in settings.model_fields_set:
-            own["PROCTOR_SECRET_KEY"] = self.folder.secret_key()
-        if "public_url" not in settings.model_fields_set:
-            own["PROCTOR_PUBLIC_URL"] = self.address.url
-        return {**given, **own}
-
-
-def _refuse_unencrypted_sign_in(settings: Settings, address: Address) -> None:
-    """The settings know the public address; only we know on which address we listen."""
-    is_exposed = address.host not in LOOPBACK_HOSTS and not settings.has_secure_cookies
-    if settings.stage == "production" and is_exposed and settings.secure_cookies is None:
-        raise CannotStart(
-            f"Listening on {address.host or 'all addresses'} would send passwords and session cookies unencrypted. "
-            "Put a TLS proxy in front of Proctor and set PROCTOR_PUBLIC_URL to its https address. "
-            "To accept the risk on a network that you trust, set PROCTOR_SECURE_COOKIES=false."
-        )
-
-
-def _says(log: Path, words: str) -> bool:
-    """Are these words in the log? Each start of a child begins a log of its own."""
-    return log.exists() and words in log.read_text(errors="replace")

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psycopg
+from psycopg.rows import TupleRow
 
 from backend.core.embedded import EmbeddedServerFailed, Postgres
 from backend.settings import Settings
@@ -27,7 +27,7 @@ _BACKUP_HEADROOM = 1.1
 
 
 class CannotMigrate(RuntimeError):
-    """The data was not converted and not changed; the message says why and what to do."""
+    """The data was not converted and not changed. The message explains why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def migrate_data(
         raise CannotMigrate(str(error)) from error
 
 
-def find_old_revision(connection: psycopg.Connection[Any]) -> str | None:
+def find_old_revision(connection: psycopg.Connection[TupleRow]) -> str | None:
     """Return the database's revision if Proctor 0.1 wrote it, None if this version did.
 
     Raises CannotMigrate for an empty database and for one of a newer version.
@@ -90,7 +90,7 @@ def find_old_revision(connection: psycopg.Connection[Any]) -> str | None:
 
 
 def _convert(
-    connection: psycopg.Connection[Any], *, backup: Path | None, report: Callable[[str], None]
+    connection: psycopg.Connection[TupleRow], *, backup: Path | None, report: Callable[[str], None]
 ) -> MigratedData:
     revision = find_old_revision(connection)
     assert revision is not None
@@ -115,7 +115,7 @@ def _convert(
     return MigratedData(revision, after, backup)
 
 
-def _count_rows(connection: psycopg.Connection[Any]) -> dict[str, int]:
+def _count_rows(connection: psycopg.Connection[TupleRow]) -> dict[str, int]:
     counts = {}
     for table in KEPT_TABLES:
         row = connection.execute(f"SELECT count(*) FROM {table}".encode()).fetchone()
@@ -154,7 +154,7 @@ def _running(postgres: Postgres) -> Iterator[None]:
 
 
 @contextmanager
-def _connect(url: str) -> Iterator[psycopg.Connection[Any]]:
+def _connect(url: str) -> Iterator[psycopg.Connection[TupleRow]]:
     try:
         connection = psycopg.connect(url.replace("+psycopg", "", 1), connect_timeout=5, autocommit=True)
     except psycopg.OperationalError as error:
@@ -163,7 +163,7 @@ def _connect(url: str) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
-def _refuse_other_clients(connection: psycopg.Connection[Any]) -> None:
+def _refuse_other_clients(connection: psycopg.Connection[TupleRow]) -> None:
     row = connection.execute(
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
         "AND backend_type = 'client backend'"

@@ -1,7 +1,7 @@
-"""What must be true before Proctor serves: `python -m backend.supervisor.preparation [--local]`, run at every start.
+"""Prepare the database before Proctor serves: `python -m backend.supervisor.preparation [--local]`, at every start.
 
-Migrates, then sees that the built-in environments, the scripted policies and, while nobody has signed in, a sign-in
-link exist; with `--local` also the command line's token. Says each on standard output as a line of JSON.
+Migrates, then creates missing built-in environments, scripted policies and, until the first sign-in, a sign-in link;
+with `--local` also the command line's token. Prints each step on standard output as a line of JSON.
 """
 
 from __future__ import annotations
@@ -15,44 +15,39 @@ import time
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import psycopg
+from psycopg.rows import TupleRow
 
 from backend.core.logs import configure_logging
 from backend.settings import PROJECT_ROOT, get_settings
 
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
-
 WAIT_SECONDS = 120.0
 _MIGRATION_LOCK = 7_305_001
-"""Key of the advisory lock; any number that nobody else takes."""
+"""Key of the advisory lock: an arbitrary number."""
 _REVISION = re.compile(r"^revision\b.*?=\s*[\"'](\w+)[\"']", re.MULTILINE)
 _DOWN_REVISION = re.compile(r"^down_revision\b.*?=\s*[\"'](\w+)[\"']", re.MULTILINE)
-
-
 _STEP = re.compile(r"^-- (\w+) -> (\w+)\n", re.MULTILINE)
 
 
 class CannotPrepare(RuntimeError):
-    """The database cannot be used; the message tells a person why."""
+    """The database cannot be used. The message explains why."""
 
 
 def main() -> None:
     configure_logging("preparation")
     logging.getLogger("alembic.runtime.plugins").setLevel(logging.WARNING)
     try:
-        _say("migrated", revision=migrate())
+        _print_event("migrated", revision=migrate())
         os.nice(5)  # the web starts now
-        _say("ready", **furnish(is_local="--local" in sys.argv[1:]))
+        _print_event("ready", **furnish(is_local="--local" in sys.argv[1:]))
     except CannotPrepare as error:
-        _say("failed", message=str(error))
+        _print_event("failed", message=str(error))
         sys.exit(1)
 
 
 def migrate() -> str:
-    """Bring the database to the newest revision and return it. Mostly nothing is to do, which Postgres says fast."""
+    """Upgrade the database to the newest revision and return it."""
     known, head = revisions()
     with _connect() as connection:
         connection.execute("SELECT pg_advisory_lock(%s)", [_MIGRATION_LOCK])  # several may start at once
@@ -60,12 +55,15 @@ def migrate() -> str:
         if current is not None and current not in known:
             raise CannotPrepare(explain_unknown_revision(current))
         if current != head:
-            _upgrade()
+            from alembic import command
+            from alembic.config import Config
+
+            command.upgrade(Config(PROJECT_ROOT / "alembic.ini"), "head")
     return head
 
 
 def revisions(folder: Path = PROJECT_ROOT / "migrations" / "versions") -> tuple[set[str], str]:
-    """All revisions and the newest, read from the files: Alembic takes longer to import than all else here."""
+    """Return all revisions and the newest one, read from the files: importing Alembic takes longer than all else."""
     texts = [file.read_text() for file in folder.glob("*.py")]
     known = {match[1] for text in texts if (match := _REVISION.search(text))}
     older = {match[1] for text in texts if (match := _DOWN_REVISION.search(text))}
@@ -105,38 +103,33 @@ def conversion_steps() -> list[ConversionStep]:
 
 
 def furnish(*, is_local: bool) -> dict[str, str | None]:
-    """Everything that the services want to be there; each is idempotent."""
+    """Create everything that the services expect. Idempotent."""
     from backend.core.session import transaction
     from backend.environments.service import import_builtins
     from backend.policies.service import ensure_scripted_policies
-    from backend.team.service import first_admin_link, issue_local_token
+    from backend.team.auth import first_admin_link
+    from backend.team.service import is_local_token, issue_local_token
 
     with transaction() as session:
         link = first_admin_link(session)
-        token = issue_local_token(session) if is_local and not _has_token(session) else None
+        file = get_settings().data / "cli-token"
+        has_token = file.exists() and is_local_token(session, file.read_text().strip())
+        token = issue_local_token(session) if is_local and not has_token else None
     with transaction() as session:
         ensure_scripted_policies(session)
         import_builtins(session)
     return {"link": link, "token": token}
 
 
-def _has_token(session: Session) -> bool:
-    """Does the token that an earlier start left still work? Then what was begun with it goes on."""
-    from backend.team.service import is_local_token
-
-    file = get_settings().data / "cli-token"
-    return file.exists() and is_local_token(session, file.read_text().strip())
-
-
-def current_revision(connection: psycopg.Connection[Any]) -> str | None:
+def current_revision(connection: psycopg.Connection[TupleRow]) -> str | None:
     if connection.execute("SELECT to_regclass('alembic_version')").fetchone() == (None,):
         return None
     row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
     return row[0] if row else None
 
 
-def _connect() -> psycopg.Connection[Any]:
-    """The embedded server may still be starting."""
+def _connect() -> psycopg.Connection[TupleRow]:
+    """Connect to the database, which may still be starting."""
     url = get_settings().database_url.replace("postgresql+psycopg://", "postgresql://", 1)
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
@@ -148,14 +141,7 @@ def _connect() -> psycopg.Connection[Any]:
             time.sleep(0.05)
 
 
-def _upgrade() -> None:
-    from alembic import command
-    from alembic.config import Config
-
-    command.upgrade(Config(PROJECT_ROOT / "alembic.ini"), "head")
-
-
-def _say(event: str, **details: Any) -> None:
+def _print_event(event: str, **details: object) -> None:
     sys.stdout.write(json.dumps({"event": event, **details}) + "\n")
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""The order of things: servers, preparation, web, workers; then watch; at the end stop all, the servers last."""
+"""Start servers, preparation, web and workers in order, watch them, and stop them, servers last."""
 
 import json
 import queue
@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import Popen
 from types import FrameType
-from typing import Any
 
 from backend.core.embedded import IS_SUPPORTED, EmbeddedServerFailed
 from backend.settings import Settings
@@ -21,43 +21,43 @@ from backend.supervisor.fleet import Address, Fleet
 _TICK_SECONDS = 0.03
 _SETTLED_TICK_SECONDS = 0.25
 
-Tell = Callable[[str, dict[str, Any]], None]
-"""Takes an event's name and its details: `ready` {name, seconds}, `address` {url, seconds}, `sign_in` {url}, `news`
-{message}, `stopping`, `stopped`."""
+Report = Callable[[str, dict[str, object]], None]
+"""Takes the name of an event and its details: `ready` {name, seconds}, `address` {url, seconds}, `sign_in` {url},
+`news` {message}, `stopping`, `stopped`."""
 
 
 class Supervisor:
-    """Runs in the main thread until it is told to end. See `up`."""
+    """Runs in the main thread until it is interrupted. See `up`."""
 
-    def __init__(self, fleet: Fleet, folder: DataFolder, tell: Tell, began_at: float) -> None:
-        self.fleet, self.folder, self.tell, self.began_at = fleet, folder, tell, began_at
+    def __init__(self, fleet: Fleet, folder: DataFolder, report: Report, began_at: float) -> None:
+        self.fleet, self.folder, self.report, self.began_at = fleet, folder, report, began_at
         self.children: list[Child] = []
         self.servers = fleet.servers()
         for server in (fleet.valkey, fleet.postgres):
             if server:
-                server.report = lambda message: tell("news", {"message": message})
+                server.report = lambda message: report("news", {"message": message})
         self.is_migrated = False
         self.api = fleet.api(lambda: self.is_migrated)
         self.waves = fleet.waves()
         self.wave = [self.api]
-        self.said: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self.preparation: Any = None
+        self.messages: queue.SimpleQueue[dict[str, object]] = queue.SimpleQueue()
+        """From the preparation."""
+        self.preparation: Popen[str] | None = None
         self.link: str | None = None
         self.on_all_ready: Callable[[], None] | None = None
 
     def run(self) -> None:
-        """Returns only by an exception: KeyboardInterrupt when told to end, CannotStart, ChildGaveUp."""
+        """End only with an exception: KeyboardInterrupt when interrupted, CannotStart or ChildGaveUp."""
         self.preparation = self.fleet.start_preparation()
-        threading.Thread(target=self._listen, name="preparation", daemon=True).start()
-        for child in (self.api, self.fleet.env_host(), *self.servers):  # the slowest first; they wait for the database
-            self._launch(child)
+        threading.Thread(target=self._listen, args=(self.preparation,), name="preparation", daemon=True).start()
+        self._launch(self.api, self.fleet.env_host(), *self.servers)  # the slowest first; they wait for the database
         while True:
-            self._heed_preparation()
+            self._handle_messages()
             self._watch()
             time.sleep(_SETTLED_TICK_SECONDS if self._all_ready() else _TICK_SECONDS)
 
     def stop(self) -> None:
-        """Web and workers first, then the servers that they need."""
+        """Stop web and workers, then the servers that they need."""
         if self.preparation and self.preparation.poll() is None:
             self.preparation.kill()
         others = [child for child in self.children if child not in self.servers]
@@ -68,52 +68,54 @@ class Supervisor:
             for child in group:
                 child.wait_until_ended(deadline - time.monotonic())
 
-    def _launch(self, child: Child) -> None:
-        self.children.append(child)
-        child.launch()
+    def _launch(self, *children: Child) -> None:
+        for child in children:
+            self.children.append(child)
+            child.launch()
 
     def _watch(self) -> None:
         for child in tuple(self.children):
             if news := child.watch():
                 if child.is_ready:
-                    self.tell("ready", {"name": child.name, "seconds": self._seconds()})
+                    self.report("ready", {"name": child.name, "seconds": self._seconds()})
                 else:
-                    self.tell("news", {"message": news})
+                    self.report("news", {"message": news})
                 if child is self.api and child.is_ready:
-                    self.tell("address", {"url": self.fleet.address.url, "seconds": self._seconds()})
+                    self.report("address", {"url": self.fleet.address.url, "seconds": self._seconds()})
                     self._offer_link()
         if self.waves and all(child.is_ready for child in self.wave):
             self.wave = self.waves.pop(0)
-            for child in self.wave:
-                self._launch(child)
+            self._launch(*self.wave)
         if self.on_all_ready and self._all_ready():
             call, self.on_all_ready = self.on_all_ready, None
             call()
 
     def _offer_link(self) -> None:
-        """While nobody has signed in: the one-time link, once somebody answers there."""
+        """Report the one-time link of a new installation once the web is ready."""
         if self.link and self.api.is_ready:
-            self.tell("sign_in", {"url": self.link})
+            self.report("sign_in", {"url": self.link})
             self.link = None
 
     def _all_ready(self) -> bool:
         return self.preparation is None and not self.waves and all(child.is_ready for child in self.children)
 
-    def _listen(self) -> None:
-        """Forward what the preparation says to the main thread."""
-        with self.preparation.stdout as lines:
+    def _listen(self, preparation: Popen[str]) -> None:
+        """Forward the messages of the preparation to the main thread."""
+        assert preparation.stdout is not None
+        with preparation.stdout as lines:
             for line in lines:
-                self.said.put(json.loads(line))
-        self.said.put({"event": "ended", "status": self.preparation.wait()})
+                self.messages.put(json.loads(line))
+        self.messages.put({"event": "ended", "status": preparation.wait()})
 
-    def _heed_preparation(self) -> None:
-        while self.preparation is not None and not self.said.empty():
-            match self.said.get():
+    def _handle_messages(self) -> None:
+        while self.preparation is not None and not self.messages.empty():
+            match self.messages.get():
                 case {"event": "migrated"}:
                     self.is_migrated = True
-                    self.tell("ready", {"name": "schema", "seconds": self._seconds()})
-                case {"event": "ready", "link": link, "token": token}:
-                    self._keep_token(token)
+                    self.report("ready", {"name": "schema", "seconds": self._seconds()})
+                case {"event": "ready", "link": str() | None as link, "token": str() | None as token}:
+                    if token:
+                        write_secret(self.folder.path / "cli-token", token)
                     self.link = link
                     self._offer_link()
                 case {"event": "failed", "message": message}:
@@ -124,10 +126,6 @@ class Supervisor:
                         raise CannotStart(f"the preparation of the database failed:\n{log.read_text()[-3000:]}")
                     self.preparation = None
 
-    def _keep_token(self, token: str | None) -> None:
-        if token:
-            write_secret(self.folder.path / "cli-token", token)
-
     def _seconds(self) -> float:
         return round(time.monotonic() - self.began_at, 2)
 
@@ -136,7 +134,7 @@ def up(
     settings: Settings,
     data: Path,
     address: Address,
-    tell: Tell,
+    report: Report,
     *,
     began_at: float,
     on_all_ready: Callable[[Supervisor], None] | None = None,
@@ -148,23 +146,23 @@ def up(
     address = _free(address)
     with _failures_in_words(folder):
         folder.note_holder(address.url)
-        supervisor = Supervisor(Fleet(folder, settings, address), folder, tell, began_at)
+        supervisor = Supervisor(Fleet(folder, settings, address), folder, report, began_at)
     if on_all_ready:
         supervisor.on_all_ready = lambda: on_all_ready(supervisor)
     with _ended_by_signals(), _failures_in_words(folder):
         try:
             supervisor.run()
         except KeyboardInterrupt:
-            tell("stopping", {})
+            report("stopping", {})
             supervisor.stop()
-            tell("stopped", {})
+            report("stopped", {})
         finally:
             supervisor.stop()
 
 
 @contextmanager
 def _failures_in_words(folder: DataFolder) -> Iterator[None]:
-    """Raises CannotStart for what a server or the disk refuses."""
+    """Raise CannotStart for errors of the embedded servers and of the disk."""
     try:
         yield
     except EmbeddedServerFailed as error:
@@ -176,7 +174,7 @@ def _failures_in_words(folder: DataFolder) -> Iterator[None]:
 
 
 def _free(address: Address) -> Address:
-    """The same address, with port 0 made a real one. Raises CannotStart when something listens there."""
+    """Return the address, with a free port for port 0. Raises CannotStart if something already listens there."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -192,17 +190,17 @@ def _free(address: Address) -> Address:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP (the terminal was closed) end it as Ctrl-C does; while it stops, they change nothing more."""
+    """End on SIGTERM and SIGHUP (the terminal was closed) as on Ctrl-C. While stopping, signals are ignored."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, _end) for number in numbers}
+
+    def end(number: int, frame: FrameType | None) -> None:
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, end) for number in numbers}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, signal.SIG_IGN)
-    raise KeyboardInterrupt

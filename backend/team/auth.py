@@ -1,9 +1,9 @@
-"""Sign in and out: one-time links, passwords, web sessions, and the end of all access."""
+"""Sign-in and sign-out: one-time links, passwords, web sessions, and the revocation of access."""
 
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import ColumnElement, delete, select, update
@@ -14,78 +14,62 @@ from backend.core.sealing import SecretUnreadable, seal, unseal
 from backend.domain.vocabulary import Role
 from backend.errors import NotFound
 from backend.settings import get_settings
-from backend.team import attempt_limits, passwords, queries
-from backend.team.attempt_limits import Limit, Usage
+from backend.team import passwords, queries
+from backend.team.passwords import Limit, Usage, count_attempt, uncount_attempt
 from backend.team.schemas import Welcome
 from backend.team.tables import ApiToken, Person, SignInLink, WebSession
 from backend.web.audit import audit
-from backend.web.clients import Client
-from backend.web.identity import SESSION_LIFETIME, Actor, hash_secret, new_secret
+from backend.web.identity import SESSION_LIFETIME, Actor, ClientInfo, hash_secret, new_secret
 
 FIRST_ADMIN = "admin@localhost"
 LINK_HOURS = 24
 
 PER_DEVICE = Limit("sign-in of a known device", 10, timedelta(minutes=15))
-"""A browser in which the member signed in before is limited by itself: others cannot lock it out."""
+"""A browser in which the member signed in before has its own limit, so that others cannot lock it out."""
 PER_NETWORK = Limit("sign-in from a network", 30, timedelta(minutes=5))
-"""A whole office may come from one address."""
+"""A whole office may share one address."""
 PER_ACCOUNT_AND_NETWORK = Limit("sign-in to an account from a network", 5, timedelta(minutes=5))
 PER_ACCOUNT = Limit("sign-in to an account", 50, timedelta(minutes=15))
-"""Of all browsers that are not known, wherever they are."""
+"""All unknown browsers together, on any network."""
 AUDITED_REFUSALS = Limit("audited sign-in failures", 200, timedelta(hours=1))
-"""Further ones are not recorded one by one, so that guessing does not fill the audit log."""
+"""Further ones are not recorded individually, so that guessing does not fill the audit log."""
 _DEVICE = "sign-in device"
 _SESSIONS_PER_PERSON = 100
-"""Older ones end: no script that signs in for every call fills the table."""
+"""Older ones end, so that no script that signs in for every call fills the table."""
 
 Transaction = Callable[[], AbstractContextManager[Session]]
 
 
 class LinkIsUsed(NotFound):
-    """This link was used already or is too old. Ask an administrator for a new one."""
+    """This link was already used or has expired. Ask an administrator for a new one."""
 
 
 @dataclass(frozen=True, slots=True)
-class SignedIn:
-    """Secrets for the browser's cookies."""
+class BrowserSecrets:
+    """Secrets for the cookies of a browser that signed in."""
 
     session: str
     device: str
-    """Shows at the next sign-in that this member used this browser before."""
+    """Identifies the browser at the next sign-in of this member."""
 
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """How many sessions and tokens have just been ended."""
+    """Number of sessions and tokens that were just revoked."""
 
     sessions: int = 0
     tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Attempt:
-    """A sign-in that was counted and not yet evaluated."""
-
-    usages: list[Usage]
-    person_id: uuid.UUID | None
-    password_hash: str | None
-    is_known_device: bool
-
-    @property
-    def refused(self) -> Usage | None:
-        return next((usage for usage in self.usages if usage.is_exceeded), None)
-
-
 def first_admin_link(session: Session) -> str | None:
-    """A link for the very first person; None once anybody has signed in. It makes that person an administrator."""
-    has_somebody = session.scalar(select(Person.id).where(Person.password_hash.is_not(None)).limit(1))
-    return None if has_somebody else link_for(session, first_admin(session))
+    """Return a link that makes the first person an administrator; None once anyone has signed in."""
+    has_signed_in = session.scalar(select(Person.id).where(Person.password_hash.is_not(None)).limit(1))
+    return None if has_signed_in else link_for(session, first_admin(session))
 
 
 def first_admin(session: Session) -> Person:
-    """The administrator of a fresh installation, made when nobody is there."""
-    admins = queries.active_admins(session)
-    if admins:
+    """Return the first administrator. A new installation gets one."""
+    if admins := queries.active_admins(session):
         return admins[0]
     person = Person(email=FIRST_ADMIN, name="Administrator", role=Role.ADMIN)
     session.add(person)
@@ -95,7 +79,7 @@ def first_admin(session: Session) -> Person:
 
 
 def link_for(session: Session, person: Person) -> str:
-    """A one-time link; older unused ones of this person stop working."""
+    """Create a one-time link. Older unused links of this person stop working."""
     session.execute(delete(SignInLink).where(SignInLink.person_id == person.id, SignInLink.used_at.is_(None)))
     secret = new_secret()
     expires_at = datetime.now(UTC) + timedelta(hours=LINK_HOURS)
@@ -105,15 +89,15 @@ def link_for(session: Session, person: Person) -> str:
 
 
 def person_of_link(session: Session, secret: str) -> Person:
-    """Looking does not use the link up: chat programs open links for previews."""
+    """Return whose link this is. The link stays usable, because chat programs open links for previews."""
     link = queries.find_usable_link(session, hash_secret(secret))
     if link is None:
         raise LinkIsUsed
     return link.person
 
 
-def use_link(session: Session, secret: str, form: Welcome, client: Client, *, previous: str = "") -> SignedIn:
-    """Set name and password and sign in. Where there was a password before, all older sessions and tokens end."""
+def use_link(session: Session, secret: str, form: Welcome, client: ClientInfo, *, previous: str = "") -> BrowserSecrets:
+    """Set name and password and sign in. If there was a password before, all older sessions and tokens end."""
     link = queries.find_usable_link(session, hash_secret(secret), lock=True)
     if link is None:
         raise LinkIsUsed
@@ -124,109 +108,91 @@ def use_link(session: Session, secret: str, form: Welcome, client: Client, *, pr
     person.password_hash = passwords.hash_password(form.password)
     link.used_at = datetime.now(UTC)
     revoked = end_access(session, person, tokens=is_reset)
-    audit(session, None, "person.use_link", "person", person.id, address=client.address, **_counts(revoked))
+    audit(session, None, "person.use_link", "person", person.id, address=client.address, **asdict(revoked))
     return _begin_session(session, person, client, previous)
 
 
 def sign_in(
-    transaction: Transaction, email: str, password: str, client: Client, *, device: str = "", previous: str = ""
-) -> SignedIn | None:
-    """None when address or password is wrong. Raises TooManyAttempts or PasswordsAreBusy.
+    transaction: Transaction, email: str, password: str, client: ClientInfo, *, device: str = "", previous: str = ""
+) -> BrowserSecrets | None:
+    """Sign in; None if address or password is wrong. Raises TooManyAttempts or PasswordsAreBusy.
 
     `device` and `previous` are the browser's cookies: of a known device, and of the session that ends now. The attempt
     is counted and committed first, so that parallel ones cannot slip through; no transaction is open while hashing.
     """
     email = email.strip().lower()
     with transaction() as session:
-        attempt = _count_attempt(session, email, client, device)
-    if attempt.refused:
-        raise attempt.refused.refusal()
+        person = queries.find_person_by_email(session, email)
+        known_device = _known_device(device, person)
+        usages = _count(session, email, person, known_device, client)
+        person_id = person.id if person else None
+        password_hash = person.password_hash if person and person.is_active else None
+    if usages[-1].is_exceeded:
+        raise usages[-1].refusal()
     try:
-        is_right = passwords.is_right(password, attempt.password_hash, may_wait=attempt.is_known_device)
+        is_right = passwords.is_right(password, password_hash, may_wait=bool(known_device))
     except passwords.PasswordsAreBusy:
         with transaction() as session:
-            _give_back(session, attempt)
+            for usage in usages:
+                uncount_attempt(session, usage)
         raise
     with transaction() as session:
-        person = _person_of(session, attempt) if is_right else None
-        if person is None:
-            _audit_failure(session, attempt, client)
+        person = queries.get_person(session, person_id, lock=True) if is_right and person_id else None
+        if person is None or not person.is_active or person.password_hash != password_hash:
+            # recorded once per account and network in the limit's window; for unknown accounts once per network
+            if person_id is not None and usages[min(1, len(usages) - 1)].count == 1:
+                _audit_refusal(session, "person.sign_in_failed", "person", person_id, address=client.address)
+            elif person_id is None and usages[0].count == 1:
+                _audit_refusal(session, "address.sign_in_failed", "address", client.address)
             return None
-        _give_back(session, attempt)
+        for usage in usages:
+            uncount_attempt(session, usage)
         if passwords.needs_rehash(person.password_hash or ""):
             person.password_hash = passwords.hash_password(password)
         audit(session, None, "person.sign_in", "person", person.id, address=client.address, device=client.device)
         return _begin_session(session, person, client, previous)
 
 
-def _count_attempt(session: Session, email: str, client: Client, device: str) -> _Attempt:
-    """Count it where it belongs, until one limit is exceeded: a refused attempt uses no further limit up."""
-    person = queries.find_person_by_email(session, email)
-    known = _known_device(device, person)
+def _count(session: Session, email: str, person: Person | None, known_device: str, client: ClientInfo) -> list[Usage]:
+    """Count an attempt by its limits until one is exceeded: a refused attempt uses up no further limit."""
     subjects = (
-        [(PER_DEVICE, known)]
-        if known
+        [(PER_DEVICE, known_device)]
+        if known_device
         else [
             (PER_NETWORK, client.network),
             (PER_ACCOUNT_AND_NETWORK, f"{client.network} {email}"),
             (PER_ACCOUNT, email),
         ]
     )
-    password_hash = person.password_hash if person and person.is_active else None
-    attempt = _Attempt([], person.id if person else None, password_hash, bool(known))
+    usages = []
     for limit, subject in subjects:
-        usage = attempt_limits.take(session, limit, subject)
-        attempt.usages.append(usage)
-        if usage.is_exceeded:
-            if usage.is_first_refusal:
-                _audit_blocked(session, attempt, usage, client)
-            break
-    return attempt
+        usage = count_attempt(session, limit, subject)
+        usages.append(usage)
+        if not usage.is_exceeded:
+            continue
+        until = usage.resets_at.isoformat(timespec="seconds")
+        if usage.is_first_refusal and limit is PER_NETWORK:
+            _audit_refusal(session, "address.sign_in_blocked", "address", client.address, until=until)
+        elif usage.is_first_refusal and person is not None:
+            scope = "everywhere but in known browsers" if limit is PER_ACCOUNT else client.address
+            _audit_refusal(session, "person.sign_in_blocked", "person", person.id, address=scope, until=until)
+        break
+    return usages
 
 
-def _known_device(device: str, person: Person | None) -> str:
-    """The device's own id when this person signed in there before."""
-    if not device or person is None:
+def _known_device(cookie: str, person: Person | None) -> str:
+    """Return the device's own id if this person signed in there before."""
+    if not cookie or person is None:
         return ""
     try:
-        person_id, _, device_id = unseal(device[:1000].encode(), _DEVICE).partition(" ")
+        person_id, _, device_id = unseal(cookie[:1000].encode(), _DEVICE).partition(" ")
     except SecretUnreadable:
         return ""
     return device_id if person_id == str(person.id) else ""
 
 
-def _person_of(session: Session, attempt: _Attempt) -> Person | None:
-    """Locked, and only if nothing changed while the password was verified."""
-    if attempt.person_id is None:
-        return None
-    person = queries.get_person(session, attempt.person_id, lock=True)
-    return person if person.is_active and person.password_hash == attempt.password_hash else None
-
-
-def _give_back(session: Session, attempt: _Attempt) -> None:
-    for usage in attempt.usages:
-        attempt_limits.give_back(session, usage)
-
-
-def _audit_failure(session: Session, attempt: _Attempt, client: Client) -> None:
-    """Once for an account and a network while the limit's window lasts; of unknown accounts only the network."""
-    if attempt.person_id is not None and attempt.usages[min(1, len(attempt.usages) - 1)].count == 1:
-        _audit_refusal(session, "person.sign_in_failed", "person", attempt.person_id, address=client.address)
-    elif attempt.person_id is None and attempt.usages[0].count == 1:
-        _audit_refusal(session, "address.sign_in_failed", "address", client.address)
-
-
-def _audit_blocked(session: Session, attempt: _Attempt, usage: Usage, client: Client) -> None:
-    until = usage.resets_at.isoformat(timespec="seconds")
-    if usage.limit is PER_NETWORK:
-        _audit_refusal(session, "address.sign_in_blocked", "address", client.address, until=until)
-    elif attempt.person_id is not None:
-        scope = "everywhere but in known browsers" if usage.limit is PER_ACCOUNT else client.address
-        _audit_refusal(session, "person.sign_in_blocked", "person", attempt.person_id, address=scope, until=until)
-
-
 def _audit_refusal(session: Session, action: str, kind: str, subject_id: object, **detail: str) -> None:
-    usage = attempt_limits.take(session, AUDITED_REFUSALS)
+    usage = count_attempt(session, AUDITED_REFUSALS)
     if usage.is_first_refusal:
         until = usage.resets_at.isoformat(timespec="seconds")
         audit(session, None, "audit.sign_in_failures_omitted", "audit", "", until=until)
@@ -234,25 +200,26 @@ def _audit_refusal(session: Session, action: str, kind: str, subject_id: object,
         audit(session, None, action, kind, subject_id, **detail)
 
 
-def _begin_session(session: Session, person: Person, client: Client, previous: str) -> SignedIn:
-    """Always a new session; the one that this browser had before ends."""
+def _begin_session(session: Session, person: Person, client: ClientInfo, previous: str) -> BrowserSecrets:
+    """Start a new session and end this browser's previous one."""
     if previous:
         _end_sessions(session, WebSession.token_hash == hash_secret(previous))
     secret = new_secret()
-    web_session = WebSession(
-        person_id=person.id,
-        token_hash=hash_secret(secret),
-        csrf_token=new_secret(),
-        device=client.device,
-        address=client.address,
-        expires_at=datetime.now(UTC) + SESSION_LIFETIME,
+    session.add(
+        WebSession(
+            person_id=person.id,
+            token_hash=hash_secret(secret),
+            csrf_token=new_secret(),
+            device=client.device,
+            address=client.address,
+            expires_at=datetime.now(UTC) + SESSION_LIFETIME,
+        )
     )
-    session.add(web_session)
     session.flush()
     newest = select(WebSession.id).where(WebSession.person_id == person.id)
     newest = newest.order_by(WebSession.created_at.desc(), WebSession.id.desc()).limit(_SESSIONS_PER_PERSON)
     _end_sessions(session, (WebSession.person_id == person.id) & WebSession.id.not_in(newest))
-    return SignedIn(secret, seal(f"{person.id} {new_secret()[:22]}", _DEVICE).decode())
+    return BrowserSecrets(secret, seal(f"{person.id} {new_secret()[:22]}", _DEVICE).decode())
 
 
 def sign_out(session: Session, actor: Actor) -> None:
@@ -262,23 +229,20 @@ def sign_out(session: Session, actor: Actor) -> None:
 
 
 def end_access(
-    session: Session,
-    person: Person,
-    *,
-    tokens: bool,
-    local: bool = False,
-    keep: uuid.UUID | None = None,
+    session: Session, person: Person, *, tokens: bool, local: bool = False, keep: uuid.UUID | None = None
 ) -> Revoked:
-    """End the person's sessions, except for `keep`, and with `tokens` revoke their API tokens.
+    """End a person's sessions except for `keep`, and with `tokens` revoke their API tokens.
 
-    With `local` also the token of the command line on the server's own machine. The person's row must be locked.
+    With `local`, also the token of the command line on the server's own machine. The person's row must be locked.
     """
-    condition = ApiToken.person_id == person.id
+    own_tokens = ApiToken.person_id == person.id
     if not local:
-        condition = condition & ApiToken.is_local.is_(False)
-    revoked = revoke_tokens(session, condition) if tokens else 0
-    chosen = WebSession.person_id == person.id
-    ended = _end_sessions(session, chosen & (WebSession.id != keep) if keep else chosen)
+        own_tokens &= ApiToken.is_local.is_(False)
+    sessions = WebSession.person_id == person.id
+    if keep:
+        sessions &= WebSession.id != keep
+    revoked = revoke_tokens(session, own_tokens) if tokens else 0
+    ended = _end_sessions(session, sessions)
     announce(session, access_topic(person.id))
     return Revoked(ended, revoked)
 
@@ -288,7 +252,7 @@ def revoke_session(session: Session, actor: Actor, session_id: uuid.UUID) -> tup
     queries.get_person(session, actor.person_id, lock=True)
     web_session = queries.get_session_of(session, actor.person_id, session_id)
     revoked = _revoke_sessions(session, WebSession.id == session_id)
-    audit(session, actor, "session.revoke", "session", session_id, device=web_session.device, **_counts(revoked))
+    audit(session, actor, "session.revoke", "session", session_id, device=web_session.device, **asdict(revoked))
     return web_session, revoked
 
 
@@ -297,7 +261,7 @@ def revoke_other_sessions(session: Session, actor: Actor) -> Revoked:
     queries.get_person(session, actor.person_id, lock=True)
     others = (WebSession.person_id == actor.person_id) & (WebSession.id != actor.session_id)
     revoked = _revoke_sessions(session, others)
-    audit(session, actor, "session.revoke_others", "person", actor.person_id, **_counts(revoked))
+    audit(session, actor, "session.revoke_others", "person", actor.person_id, **asdict(revoked))
     return revoked
 
 
@@ -314,7 +278,7 @@ def _end_sessions(session: Session, condition: ColumnElement[bool]) -> int:
 
 
 def revoke_tokens(session: Session, condition: ColumnElement[bool]) -> int:
-    """Revoke these tokens and all that were created with them. The person's row must be locked."""
+    """Revoke tokens and all tokens that were created with them. The person's row must be locked."""
     tree = select(ApiToken.id).where(condition).cte("tree", recursive=True)
     tree = tree.union(select(ApiToken.id).join(tree, ApiToken.parent_id == tree.c.id))
     statement = (
@@ -326,7 +290,3 @@ def revoke_tokens(session: Session, condition: ColumnElement[bool]) -> int:
     people = session.scalars(statement).all()
     announce(session, *(access_topic(person_id) for person_id in set(people)))
     return len(people)
-
-
-def _counts(revoked: Revoked) -> dict[str, int]:
-    return {"sessions": revoked.sessions, "tokens": revoked.tokens}

@@ -1,4 +1,4 @@
-"""What members do with their own access, and administrators with the team."""
+"""Manage your own access and, as an administrator, the team."""
 
 import uuid
 
@@ -33,7 +33,7 @@ def find_member(session: Session, text: str) -> Person:
 
 @operation("GET /me", role=Role.VIEWER, command="whoami")
 def whoami(session: Session, actor: Actor) -> Me:
-    """Show whose token or session this is."""
+    """Show the member whose token or session you use."""
     return Me(person_id=actor.person_id, name=actor.name, role=actor.role, is_token=actor.is_token)
 
 
@@ -88,7 +88,8 @@ def list_members(session: Session, actor: Actor) -> Page[Member]:
 def invite_member(session: Session, actor: Actor, request: InviteMember) -> InvitedMember:
     """Invite a person by email address. The link in the answer works once."""
     person, link = service.invite(session, actor, request)
-    return InvitedMember(member=_current(session, person), link=link)
+    session.refresh(person)
+    return InvitedMember(member=Member.of(person), link=link)
 
 
 @operation("PATCH /members/{member}", role=Role.ADMIN, noun="members", command="member update", audited=False)
@@ -98,7 +99,9 @@ def update_member(session: Session, actor: Actor, member: Person, request: Updat
         service.change_role(session, actor, member.id, request.role)
     if request.disabled is not None:
         (service.disable if request.disabled else service.enable)(session, actor, member.id)
-    return _current(session, member)
+    session.flush()
+    session.refresh(member)
+    return Member.of(member)
 
 
 @operation("DELETE /members/{member}/access", role=Role.ADMIN, noun="members", command="member sign-out", audited=False)
@@ -112,9 +115,3 @@ def list_audit(session: Session, actor: Actor, request: ListAudit) -> Page[Audit
     """List changes and who made them, newest first."""
     found = queries.audit_events(session, after=request.after, limit=request.limit, subject=request.subject)
     return Page(items=[AuditEntry.of(event) for event in found.items], next=found.next)
-
-
-def _current(session: Session, person: Person) -> Member:
-    session.flush()
-    session.refresh(person)
-    return Member.of(person)

@@ -1,4 +1,4 @@
-"""Pages of the team: sign-in, one-time links, one's own account, members, audit."""
+"""Pages of the team: sign-in, one-time links, your account, members, audit log."""
 
 import uuid
 from dataclasses import dataclass
@@ -12,10 +12,9 @@ from backend.domain.vocabulary import Role
 from backend.team import auth, queries, service
 from backend.team.schemas import CreateToken, InviteMember, PasswordChange, RoleChange, SignIn, Welcome
 from backend.team.tables import ApiToken, AuditEvent, Person, WebSession
-from backend.web.clients import client_of
 from backend.web.dependencies import Admin, SessionDep, Viewer
 from backend.web.form_data import read_form
-from backend.web.identity import SESSION_COOKIE, SESSION_LIFETIME
+from backend.web.identity import SESSION_COOKIE, SESSION_LIFETIME, client_of
 from backend.web.page import page, see_other
 from backend.web.paging import LIMIT, After
 
@@ -54,7 +53,7 @@ class AccountPage:
     """The session of this request."""
     tokens: list[ApiToken]
     names: dict[uuid.UUID, str]
-    """Of the tokens."""
+    """Token names by id."""
     roles: list[Role]
     new_token: str = ""
 
@@ -68,7 +67,7 @@ class AuditPage:
 
 
 def safe_next(url: str) -> str:
-    """Only ever back to a page of this installation."""
+    """Return the address if it is a page of this installation, else the overview."""
     return url if url.startswith("/") and not url.startswith(("//", "/\\")) and "\n" not in url else "/"
 
 
@@ -79,9 +78,9 @@ def show_sign_in(request: Request, next: str = "/") -> Response:
 
 @router.post("/sign-in")
 def sign_in(request: Request, form: Annotated[SignIn, Depends(read_form(SignIn))]) -> Response:
-    """Takes no session: the attempt is committed before the password is verified, and nothing is open meanwhile."""
+    """Sign in. Takes no session: the attempt is committed first, and no transaction is open while hashing."""
     cookies = request.cookies
-    signed_in = auth.sign_in(
+    secrets = auth.sign_in(
         request.app.state.transaction,
         form.email,
         form.password,
@@ -89,10 +88,10 @@ def sign_in(request: Request, form: Annotated[SignIn, Depends(read_form(SignIn))
         device=cookies.get(DEVICE_COOKIE, ""),
         previous=cookies.get(SESSION_COOKIE, ""),
     )
-    if signed_in is None:
+    if secrets is None:
         context = SignInPage(form.email, safe_next(form.next), "Address or password is wrong.")
         return page(request, "team/sign_in.html", context, status=422)
-    return _signed_in(request, signed_in, safe_next(form.next))
+    return _signed_in(secrets, safe_next(form.next))
 
 
 @router.post("/sign-out")
@@ -114,23 +113,17 @@ def use_link(
     request: Request, session: SessionDep, secret: str, form: Annotated[Welcome, Depends(read_form(Welcome))]
 ) -> Response:
     previous = request.cookies.get(SESSION_COOKIE, "")
-    return _signed_in(request, auth.use_link(session, secret, form, client_of(request), previous=previous), "/")
+    return _signed_in(auth.use_link(session, secret, form, client_of(request), previous=previous), "/")
 
 
-def _signed_in(request: Request, signed_in: auth.SignedIn, url: str) -> Response:
+def _signed_in(secrets: auth.BrowserSecrets, url: str) -> Response:
     response = see_other(url)
     for name, secret, lifetime, path in (
-        (SESSION_COOKIE, signed_in.session, SESSION_LIFETIME, "/"),
-        (DEVICE_COOKIE, signed_in.device, DEVICE_LIFETIME, "/sign-in"),
+        (SESSION_COOKIE, secrets.session, SESSION_LIFETIME, "/"),
+        (DEVICE_COOKIE, secrets.device, DEVICE_LIFETIME, "/sign-in"),
     ):
-        response.set_cookie(
-            name,
-            secret,
-            max_age=int(lifetime.total_seconds()),
-            httponly=True,
-            samesite="lax",
-            path=path,
-        )
+        seconds = int(lifetime.total_seconds())
+        response.set_cookie(name, secret, max_age=seconds, httponly=True, samesite="lax", path=path)
     return response
 
 
@@ -156,11 +149,11 @@ def change_password(
 ) -> Response:
     service.refuse_token_actor(actor)
     revoked = service.change_password(session, actor, form)
-    return see_other("/me", notice=f"Your password is changed. {_ended(revoked)}")
+    return see_other("/me", notice=f"Your password was changed. {_ended(revoked)}")
 
 
 def _ended(revoked: auth.Revoked) -> str:
-    """For example "2 other sessions and 1 API token ended."."""
+    """Return for example "2 other sessions and 1 API token ended."."""
     parts = (
         f"{count} {noun}{'s' if count > 1 else ''}"
         for count, noun in ((revoked.sessions, "other session"), (revoked.tokens, "API token"))
@@ -198,8 +191,8 @@ def create_token(
 @router.post("/tokens/{token_id}/revoke")
 def revoke_token(session: SessionDep, actor: Viewer, token_id: uuid.UUID) -> Response:
     token, count = service.revoke_token(session, actor, token_id)
-    others = f" So {'are' if count > 2 else 'is'} {count - 1} created with it." if count > 1 else ""
-    return see_other("/me", notice=f"The token “{token.name}” is revoked.{others}")
+    others = f", and {count - 1} created with it" if count > 1 else ""
+    return see_other("/me", notice=f"The token “{token.name}” was revoked{others}.")
 
 
 @router.get("/team")

@@ -1,4 +1,4 @@
-"""What is asked of people, links, sessions, tokens and the audit log."""
+"""Read people, links, sessions, tokens and the audit log."""
 
 import uuid
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def get_person(session: Session, person_id: uuid.UUID, *, lock: bool = False) ->
 
 
 def find_member(session: Session, text: str) -> Person:
-    """By id or email address. Raises NotFound."""
+    """Find a member by id or email address. Raises NotFound."""
     with suppress(ValueError):
         return get_person(session, uuid.UUID(text))
     if (person := find_person_by_email(session, text.strip().lower())) is None:
@@ -40,7 +40,7 @@ def find_person_by_email(session: Session, email: str) -> Person | None:
 
 
 def active_admins(session: Session) -> Sequence[Person]:
-    """Locked, so that two requests cannot each remove one of the last two."""
+    """Return administrators, locked so that two requests cannot each remove one of the last two."""
     statement = select(Person).where(Person.role == Role.ADMIN, Person.disabled_at.is_(None))
     return session.scalars(statement.order_by(Person.created_at, Person.id).with_for_update(key_share=True)).all()
 
@@ -60,7 +60,7 @@ def find_usable_link(session: Session, token_hash: bytes, *, lock: bool = False)
 
 
 def sessions_of(session: Session, person_id: uuid.UUID) -> Sequence[WebSession]:
-    """Those that still work, the last used first."""
+    """List the sessions that have not ended, most recently used first."""
     now = datetime.now(UTC)
     statement = select(WebSession).where(
         WebSession.person_id == person_id, WebSession.expires_at > now, WebSession.seen_at > now - SESSION_IDLE

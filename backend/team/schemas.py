@@ -1,8 +1,8 @@
-"""What operations and forms of the team take and return."""
+"""Requests, forms and responses of the team."""
 
 import uuid
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints
 
@@ -13,7 +13,7 @@ from backend.operations.schemas import Cli, ListRequest, Request, Response
 def _address(value: str) -> str:
     name, at, host = value.strip().lower().partition("@")
     if not (name and at and host) or " " in value.strip() or "@" in host:
-        raise ValueError("This is not an e-mail address")
+        raise ValueError("This is not an email address")
     return f"{name}@{host}"
 
 
@@ -28,7 +28,7 @@ class SignIn(BaseModel):
 
 
 class Welcome(BaseModel):
-    """What somebody enters who came by a one-time link."""
+    """The form behind a one-time link."""
 
     name: PersonName
     password: str = Field(max_length=1000)
@@ -37,7 +37,7 @@ class Welcome(BaseModel):
 class InviteMember(Request):
     email: Annotated[Email, Cli(argument=True)]
     name: Annotated[PersonName, Field(description="Display name. The member can change it."), Cli(argument=True)]
-    role: Role = Field(Role.VIEWER, description="What the member may do.")
+    role: Role = Field(Role.VIEWER, description="Role of the member.")
 
 
 class RoleChange(BaseModel):
@@ -151,4 +151,4 @@ class AuditEntry(Response):
     action: str
     subject_kind: str
     subject_id: str
-    detail: dict[str, Any]
+    detail: dict[str, object]

@@ -1,9 +1,8 @@
-"""Changes of the team: members, roles, passwords, API tokens. Each is audited."""
+"""Change members, roles, passwords and API tokens. Each change is audited."""
 
 import uuid
-from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -11,24 +10,22 @@ from sqlalchemy.orm import Session
 from backend.core.events import access_topic, announce
 from backend.domain.vocabulary import Role
 from backend.errors import Conflict, InvalidInput, NotAllowed, NotFound, NotSignedIn
-from backend.team import attempt_limits, passwords, queries
-from backend.team.attempt_limits import Limit
-from backend.team.auth import Revoked, end_access, first_admin, first_admin_link, link_for, revoke_tokens
+from backend.team import passwords, queries
+from backend.team.auth import Revoked, end_access, first_admin, link_for, revoke_tokens
+from backend.team.passwords import Limit, count_attempt, uncount_attempt
 from backend.team.schemas import CreateToken, InviteMember, PasswordChange
 from backend.team.tables import ApiToken, Person, WebSession
 from backend.web.audit import audit
 from backend.web.identity import TOKEN_PREFIX, Actor, hash_secret, new_secret
 
-__all__ = ["first_admin_link", "issue_local_token"]
-
 LOCAL_TOKEN = "command line of this machine"
 TOKEN_DAYS = 90
-"""Lifetime of a token by default."""
-PRESENT_PASSWORD = Limit("present password in a session", 5, timedelta(minutes=15))
+"""Default lifetime of a token."""
+CURRENT_PASSWORD = Limit("present password in a session", 5, timedelta(minutes=15))
 
 
 class LastAdmin(Conflict):
-    """This is the last administrator; make somebody else one first."""
+    """This is the last administrator. Make someone else an administrator first."""
 
 
 class WrongPassword(InvalidInput):
@@ -38,9 +35,9 @@ class WrongPassword(InvalidInput):
 
 
 def invite(session: Session, actor: Actor, form: InviteMember) -> tuple[Person, str]:
-    """A new member and the one-time link to hand over."""
+    """Add a member and return the one-time link to share."""
     if queries.find_person_by_email(session, form.email):
-        raise InvalidInput(fields={"email": "This address belongs to a member already."})
+        raise InvalidInput(fields={"email": "A member has this address already."})
     person = Person(email=form.email, name=form.name, role=form.role)
     session.add(person)
     session.flush()
@@ -49,20 +46,20 @@ def invite(session: Session, actor: Actor, form: InviteMember) -> tuple[Person, 
 
 
 def renew_link(session: Session, actor: Actor, person_id: uuid.UUID) -> tuple[Person, str]:
-    """For a forgotten password or an invitation that ran out."""
+    """Return a new one-time link, for a forgotten password or an expired invitation."""
     person = queries.get_person(session, person_id)
     if not person.is_active:
-        raise Conflict("This member is disabled; enable them first.")
+        raise Conflict("This member is disabled. Enable them first.")
     audit(session, actor, "person.renew_link", "person", person.id)
     return person, link_for(session, person)
 
 
 def change_role(session: Session, actor: Actor, person_id: uuid.UUID, role: Role) -> Person:
-    """Takes effect at once, also in open pages and for the member's tokens."""
+    """Change a role at once, also in open pages and for the member's tokens."""
     admins = queries.active_admins(session)
     person = queries.get_person(session, person_id, lock=True)
-    if role is not Role.ADMIN:
-        _keep_one_admin(admins, person)
+    if role is not Role.ADMIN and [admin.id for admin in admins] == [person.id]:
+        raise LastAdmin
     audit(session, actor, "person.change_role", "person", person.id, before=str(person.role), after=str(role))
     person.role = role
     session.flush()
@@ -71,23 +68,23 @@ def change_role(session: Session, actor: Actor, person_id: uuid.UUID, role: Role
 
 
 def disable(session: Session, actor: Actor, person_id: uuid.UUID) -> Person:
-    """Signs the member out everywhere and revokes their tokens; what they made stays."""
+    """Sign a member out everywhere, revoke their tokens and refuse further sign-ins. Their work stays."""
     admins = queries.active_admins(session)
     person = queries.get_person(session, person_id, lock=True)
-    _keep_one_admin(admins, person)
+    if [admin.id for admin in admins] == [person.id]:
+        raise LastAdmin
     revoked = end_access(session, person, tokens=True, local=True)
     if person.disabled_at is None:
         person.disabled_at = datetime.now(UTC)
-        audit(session, actor, "person.disable", "person", person.id, sessions=revoked.sessions, tokens=revoked.tokens)
+        audit(session, actor, "person.disable", "person", person.id, **asdict(revoked))
     return person
 
 
 def revoke_access(session: Session, actor: Actor, person_id: uuid.UUID) -> tuple[Person, Revoked]:
-    """Signs the member out everywhere and revokes their tokens; they may sign in again."""
+    """Sign a member out everywhere and revoke their tokens. They may sign in again."""
     person = queries.get_person(session, person_id, lock=True)
     revoked = end_access(session, person, tokens=True)
-    counts = {"sessions": revoked.sessions, "tokens": revoked.tokens}
-    audit(session, actor, "person.revoke_access", "person", person.id, **counts)
+    audit(session, actor, "person.revoke_access", "person", person.id, **asdict(revoked))
     return person, revoked
 
 
@@ -99,17 +96,12 @@ def enable(session: Session, actor: Actor, person_id: uuid.UUID) -> Person:
     return person
 
 
-def _keep_one_admin(admins: Sequence[Person], person: Person) -> None:
-    if [admin.id for admin in admins] == [person.id]:
-        raise LastAdmin
-
-
 def change_password(session: Session, actor: Actor, form: PasswordChange) -> Revoked:
-    """One's own; every other session ends, and the tokens are revoked unless they are to be kept.
+    """Change the actor's own password. All other sessions end, and tokens are revoked unless they are kept.
 
     Raises WrongPassword or TooManyAttempts, whose counted attempt is committed.
     """
-    usage = attempt_limits.take(session, PRESENT_PASSWORD, str(actor.session_id))
+    usage = count_attempt(session, CURRENT_PASSWORD, str(actor.session_id))
     if usage.is_exceeded:
         raise usage.refusal()
     person = queries.get_person(session, actor.person_id, lock=True)
@@ -118,24 +110,30 @@ def change_password(session: Session, actor: Actor, form: PasswordChange) -> Rev
             audit(session, actor, "person.change_password_failed", "person", person.id)
         raise WrongPassword(fields={"current": "This is not your current password."})
     passwords.refuse_weak(form.password, person.email)
-    attempt_limits.give_back(session, usage)
+    uncount_attempt(session, usage)
     person.password_hash = passwords.hash_password(form.password)
     revoked = end_access(session, person, tokens=not form.keep_tokens, keep=actor.session_id)
-    counts = {"sessions": revoked.sessions, "tokens": revoked.tokens}
-    audit(session, actor, "person.change_password", "person", person.id, **counts)
+    audit(session, actor, "person.change_password", "person", person.id, **asdict(revoked))
     return revoked
 
 
 def create_token(session: Session, actor: Actor, form: CreateToken) -> tuple[ApiToken, str]:
-    """The token's row and its secret, which is shown once and stored only as a hash.
+    """Create a token and return it with its secret, which is stored only as a hash.
 
-    A token that a token creates does not outlive it and cannot do more.
+    A token that a token creates cannot outlive it or do more. Raises NotSignedIn if access was revoked in the meantime.
     """
     if not actor.role.includes(form.role):
         raise InvalidInput(fields={"role": f"Your own role is {actor.role}; a token cannot do more."})
-    queries.get_person(session, actor.person_id, lock=True)  # nothing is revoked meanwhile
-    parent = _creating_token(session, actor)
-    token, secret = _new_token(
+    queries.get_person(session, actor.person_id, lock=True)  # nothing is revoked from here on
+    parent = session.get_one(ApiToken, actor.token_id, populate_existing=True) if actor.token_id else None
+    if parent and parent.revoked_at is not None:
+        raise NotSignedIn
+    if actor.session_id and session.get(WebSession, actor.session_id, populate_existing=True) is None:
+        raise NotSignedIn
+    secret = _new_token_secret()
+    token = ApiToken(
+        prefix=_prefix_of(secret),
+        token_hash=hash_secret(secret),
         person_id=actor.person_id,
         name=form.name,
         role=form.role,
@@ -151,18 +149,6 @@ def create_token(session: Session, actor: Actor, form: CreateToken) -> tuple[Api
     return token, secret
 
 
-def _creating_token(session: Session, actor: Actor) -> ApiToken | None:
-    """The token that the actor uses, None in a browser. Raises NotSignedIn where it was revoked in the meantime."""
-    if actor.token_id is not None:
-        token = session.get_one(ApiToken, actor.token_id, populate_existing=True)
-        if token.revoked_at is not None:
-            raise NotSignedIn
-        return token
-    if actor.session_id is not None and session.get(WebSession, actor.session_id, populate_existing=True) is None:
-        raise NotSignedIn
-    return None
-
-
 def _expiry(days: int | None, latest: datetime | None) -> datetime:
     expires_at = datetime.now(UTC) + timedelta(days=days or TOKEN_DAYS)
     if latest is None or expires_at <= latest:
@@ -176,12 +162,18 @@ def _expiry(days: int | None, latest: datetime | None) -> datetime:
 
 
 def revoke_token(session: Session, actor: Actor, token_id: uuid.UUID) -> tuple[ApiToken, int]:
-    """Revoke a token and all that were created with it; also returns their number.
+    """Revoke a token and all tokens that were created with it; also return their number.
 
-    One's own, or as an administrator anyone's. A token of a lower role may revoke itself and its descendants.
+    Members revoke their own tokens, administrators any. A token of a lower role revokes itself and its descendants.
     """
     token = session.get(ApiToken, token_id)
-    if token is None or not _may_revoke(session, actor, token):
+    may_revoke = token is not None and (actor.role.includes(Role.ADMIN) or token.person_id == actor.person_id)
+    if actor.is_token and not actor.role.includes(Role.ADMIN):
+        ancestor = token
+        while ancestor is not None and ancestor.id != actor.token_id:
+            ancestor = session.get(ApiToken, ancestor.parent_id) if ancestor.parent_id else None
+        may_revoke = may_revoke and ancestor is not None
+    if token is None or not may_revoke:
         raise NotFound("There is no such token.")
     queries.get_person(session, token.person_id, lock=True)
     count = revoke_tokens(session, ApiToken.id == token.id)
@@ -190,22 +182,19 @@ def revoke_token(session: Session, actor: Actor, token_id: uuid.UUID) -> tuple[A
     return token, count
 
 
-def _may_revoke(session: Session, actor: Actor, token: ApiToken) -> bool:
-    if actor.role.includes(Role.ADMIN):
-        return True
-    if token.person_id != actor.person_id:
-        return False
-    ancestor: ApiToken | None = token
-    while actor.is_token and ancestor is not None and ancestor.id != actor.token_id:
-        ancestor = session.get(ApiToken, ancestor.parent_id) if ancestor.parent_id else None
-    return ancestor is not None
-
-
 def issue_local_token(session: Session) -> str:
-    """An administrator's token for the command line on the server's own machine. The one before stops working."""
+    """Create the administrator's token for the command line on the server's own machine, and revoke the one before."""
     admin = first_admin(session)
     revoke_tokens(session, ApiToken.is_local.is_(True))
-    token, secret = _new_token(person_id=admin.id, name=LOCAL_TOKEN, role=Role.ADMIN, is_local=True)
+    secret = _new_token_secret()
+    token = ApiToken(
+        prefix=_prefix_of(secret),
+        token_hash=hash_secret(secret),
+        person_id=admin.id,
+        name=LOCAL_TOKEN,
+        role=Role.ADMIN,
+        is_local=True,
+    )
     session.add(token)
     session.flush()
     audit(session, None, "token.create", "token", token.id, name=LOCAL_TOKEN, role=str(Role.ADMIN))
@@ -213,20 +202,22 @@ def issue_local_token(session: Session) -> str:
 
 
 def is_local_token(session: Session, secret: str) -> bool:
-    """Does this secret, left by an earlier start, still open everything on this machine?"""
+    """Whether this secret, left by an earlier start, still gives full access."""
     statement = select(ApiToken.id).join(ApiToken.person)
     statement = statement.where(ApiToken.token_hash == hash_secret(secret), ApiToken.revoked_at.is_(None))
-    is_whole = Person.disabled_at.is_(None) & (Person.role == Role.ADMIN) & ApiToken.is_local
-    return session.scalar(statement.where(is_whole)) is not None
+    is_admin = Person.disabled_at.is_(None) & (Person.role == Role.ADMIN) & ApiToken.is_local
+    return session.scalar(statement.where(is_admin)) is not None
 
 
-def _new_token(**fields: Any) -> tuple[ApiToken, str]:
-    secret = TOKEN_PREFIX + new_secret()
-    prefix = secret[: len(TOKEN_PREFIX) + 6]
-    return ApiToken(prefix=prefix, token_hash=hash_secret(secret), **fields), secret
+def _new_token_secret() -> str:
+    return TOKEN_PREFIX + new_secret()
+
+
+def _prefix_of(secret: str) -> str:
+    return secret[: len(TOKEN_PREFIX) + 6]
 
 
 def refuse_token_actor(actor: Actor) -> None:
-    """Passwords and sessions are changed by people in a browser, never by a script's token."""
+    """Refuse API tokens: passwords and sessions are changed by people in a browser."""
     if actor.is_token:
         raise NotAllowed("Sign in with your browser for this.")

@@ -1,4 +1,4 @@
-"""People, how they sign in, what scripts use, and the audit log."""
+"""People, their sign-in links, sessions and tokens, and the audit log."""
 
 import uuid
 from datetime import datetime
@@ -59,7 +59,7 @@ class WebSession(Base):
     created_at: Mapped[CreatedAt]
     seen_at: Mapped[CreatedAt]
     expires_at: Mapped[datetime]
-    """The latest end; an idle session ends earlier."""
+    """Latest end. An idle session ends earlier."""
 
     person: Mapped[Person] = relationship(lazy="raise")
 
@@ -71,10 +71,10 @@ class ApiToken(Base):
     person_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("people.id", ondelete="CASCADE"), index=True)
     name: Mapped[str] = mapped_column(String(100))
     prefix: Mapped[str] = mapped_column(String(16))
-    """The first characters, so that a person recognises it."""
+    """The first characters, so that people recognize it."""
     token_hash: Mapped[bytes] = mapped_column(LargeBinary(32), unique=True)
     role: Mapped[Role] = mapped_column(text_enum(Role))
-    """What it may do; never more than its person or the token that created it."""
+    """Never more than the role of its person or of the token that created it."""
     is_read_only: Mapped[bool] = mapped_column(default=False, server_default=false())
     is_local: Mapped[bool] = mapped_column(default=False, server_default=false())
     """The token of the command line on the server's own machine. A password reset does not revoke it."""
@@ -96,13 +96,13 @@ class AttemptLimit(Base):
     __tablename__ = "attempt_limits"
 
     key: Mapped[bytes] = mapped_column(LargeBinary(32), primary_key=True)
-    """SHA-256 of the limit's name and what it counts."""
+    """SHA-256 of the limit's name and its subject."""
     count: Mapped[int]
     resets_at: Mapped[datetime] = mapped_column(index=True)
 
 
 class AuditEvent(Base):
-    """Append-only: who changed what."""
+    """One change, who made it and when. Append-only."""
 
     __tablename__ = "audit_events"
     __table_args__ = (Index("ix_audit_events_subject", "subject_kind", "subject_id"),)

@@ -29,9 +29,8 @@ from backend.training.example_sources import (
 )
 from backend.training.tables import ExampleFile
 from backend.web.audit import audit
-from backend.web.cursors import Slice
 from backend.web.identity import Actor
-from backend.web.paging import Key, slice_of
+from backend.web.paging import Key, Slice, slice_of
 
 MAX_UPLOAD_BYTES = 64 * 1024**2
 MAX_CONVERSATIONS = 100_000

@@ -1,1 +1,1 @@
-"""Plumbing that the features share: who asks, pages and blocks, forms, live streams, errors, audit, paging."""
+"""The web layer that all slices share: identity, roles, pages, forms, live streams, errors, audit, paging."""

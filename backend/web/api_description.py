@@ -1,4 +1,4 @@
-"""The OpenAPI document: what routes declare, and the refusals that come from one place for all of them."""
+"""The OpenAPI document: the declared routes, and the refusals that all of them share."""
 
 from http import HTTPStatus
 from typing import Any
@@ -21,16 +21,16 @@ _MEANINGS = {
 
 
 class Problem(BaseModel):
-    """The body of every refusal."""
+    """The body of every error response."""
 
-    error: str = Field(description="The kind of the error, for programs.")
+    error: str = Field(description="Kind of the error, for programs.")
     detail: str = Field(description="What happened, for people.")
-    fields: dict[str, str] = Field(default_factory=dict, description="What is wrong, by field or parameter.")
-    incident: str | None = Field(default=None, description="Of an unexpected error: its id in the log.")
+    fields: dict[str, str] = Field(default_factory=dict, description="Error messages by field or parameter.")
+    incident: str | None = Field(default=None, description="Unexpected errors only: id in the server's log.")
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """The document of the app's JSON API; built once."""
+    """Return the document of the app's JSON API, built once."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, routes=app.routes)
         schemas = document["components"]["schemas"]
@@ -39,22 +39,16 @@ def describe(app: FastAPI) -> dict[str, Any]:
         schemas["Problem"] = Problem.model_json_schema()
         for operations in document["paths"].values():
             for method, operation in operations.items():
-                operation["responses"] |= {str(status): _refusal(status) for status in _refusals(method, operation)}
+                statuses = [401, 403, 504]
+                if "requestBody" in operation:
+                    statuses += [400, 404, 413, 422]
+                elif operation.get("parameters"):
+                    statuses += [404, 422]
+                if method != "get":
+                    statuses.append(409)
+                operation["responses"] |= {str(status): _refusal(status) for status in sorted(statuses)}
         app.openapi_schema = document
     return app.openapi_schema
-
-
-def _refusals(method: str, operation: dict[str, Any]) -> list[int]:
-    """The statuses with which an operation may refuse."""
-    statuses = [401, 403, 504]
-    has_body = "requestBody" in operation
-    if has_body or operation.get("parameters"):
-        statuses += [404, 422]
-    if has_body:
-        statuses += [400, 413]
-    if method != "get":
-        statuses.append(409)
-    return sorted(statuses)
 
 
 def _refusal(status: int) -> dict[str, Any]:

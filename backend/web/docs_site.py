@@ -1,4 +1,4 @@
-"""/docs: the documentation as static pages, built by `make docs`. Signed-in members read it; it needs no other host."""
+"""/docs: the documentation as static pages for signed-in members, built by `make docs`. It needs no other host."""
 
 from typing import Final
 
@@ -25,7 +25,7 @@ def open_docs(_: Viewer) -> RedirectResponse:
 
 @router.get("/docs/{path:path}")
 async def show_docs(request: Request, path: str, _: Viewer) -> Response:
-    """Return one file of the site. `name` is found as `name.html`; browsers revalidate every file."""
+    """Return a file of the site. `name` means `name.html`. Browsers revalidate every file."""
     if not DOCS_FOLDER.is_dir():
         raise NotFound("The documentation is not built. Run `make docs` in Proctor's folder.")
     site = StaticFiles(directory=DOCS_FOLDER, html=True)

@@ -1,4 +1,4 @@
-"""Errors, rendered once: as a page, as a notice for htmx, or as JSON, by who asked."""
+"""Errors, rendered once: as a page, as a notice for htmx, or as JSON, depending on the request."""
 
 import logging
 import secrets
@@ -26,24 +26,52 @@ from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backend.errors import AppError, InvalidInput, NotFound, NotSignedIn, TooManyRequests
-from backend.web.addresses import page_above
 from backend.web.page import page, wants_block
 from backend.web.refill import refill
+from backend.web.routing import page_above
 
 logger = logging.getLogger(__name__)
 
 _TITLES = {
+    400: "Unreadable request",
     403: "Not allowed",
-    400: "Not readable",
     404: "Not found",
-    405: "Not here",
+    405: "Wrong method",
     409: "Changed in the meantime",
     413: "Too large",
-    422: "Something needs another look",
+    422: "Check your input",
     429: "Too many attempts",
     503: "Not running",
     504: "Took too long",
 }
+
+
+class Unreadable(AppError):
+    """The request cannot be read: its body is malformed or does not have the declared type."""
+
+    status = 400
+
+
+class WrongMethod(AppError):
+    """This address does not accept this method."""
+
+    status = 405
+
+
+class TooLarge(AppError):
+    """The body exceeds the size limit of this address. Send less, or send it in parts."""
+
+    status = 413
+
+
+class TookTooLong(AppError):
+    """The database query took too long and was canceled. Use a narrower filter, a smaller run or fewer groups."""
+
+    status = 504
+
+
+class ValueCannotBeStored(InvalidInput):
+    """A value cannot be stored or searched for: it is out of range, nested too deep or has a NUL character."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,27 +96,25 @@ def install(app: FastAPI) -> None:
 
 
 def respond(request: Request, error: AppError, incident: str = "") -> Response:
-    """The answer that fits the asker."""
-    response = _rendered(request, error, incident)
-    if isinstance(error, TooManyRequests):
-        response.headers["Retry-After"] = str(error.retry_after_seconds)
-    return response
-
-
-def _rendered(request: Request, error: AppError, incident: str) -> Response:
+    """Render an error as JSON, as a page or as a notice for htmx."""
     fields = error.fields if isinstance(error, InvalidInput) else {}
+    response: Response
     if _wants_json(request):
         body = {"error": type(error).__name__, "detail": error.message, "fields": fields}
         headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, NotSignedIn) else None
-        return JSONResponse(body | ({"incident": incident} if incident else {}), error.status, headers=headers)
-    if isinstance(error, NotSignedIn):
-        return _to_sign_in(request)
-    title = _TITLES.get(error.status, "Something went wrong")
-    context = ErrorPage(title, error.message, error.status, fields, incident)
-    if not wants_block(request):
-        return page(request, "errors/error.html", context, status=error.status)
-    response = page(request, "errors/error.html", context, block="partial", status=error.status)
-    response.headers["HX-Reswap"] = "none"
+        response = JSONResponse(body | ({"incident": incident} if incident else {}), error.status, headers=headers)
+    elif isinstance(error, NotSignedIn):
+        response = _to_sign_in(request)
+    else:
+        title = _TITLES.get(error.status, "Something went wrong")
+        context = ErrorPage(title, error.message, error.status, fields, incident)
+        is_block = wants_block(request)
+        block = "partial" if is_block else None
+        response = page(request, "errors/error.html", context, block=block, status=error.status)
+        if is_block:
+            response.headers["HX-Reswap"] = "none"
+    if isinstance(error, TooManyRequests):
+        response.headers["Retry-After"] = str(error.retry_after_seconds)
     return response
 
 
@@ -98,28 +124,22 @@ def _wants_json(request: Request) -> bool:
 
 
 def _to_sign_in(request: Request) -> Response:
-    """Back to where the person was: the page itself, or the page on which htmx asked."""
+    """Redirect to sign-in, and from there back to the page, or to the page on which htmx made the request."""
     if wants_block(request):
         try:
             current = urlsplit(request.headers.get("hx-current-url", "/"))
-        except ValueError:  # a bracket without its end
+        except ValueError:  # an unclosed bracket
             current = urlsplit("/")
-        where = current.path + (f"?{current.query}" if current.query else "")
-        return Response(status_code=401, headers={"HX-Redirect": f"/sign-in?next={quote(where)}"})
+        path = current.path + (f"?{current.query}" if current.query else "")
+        return Response(status_code=401, headers={"HX-Redirect": f"/sign-in?next={quote(path)}"})
     if request.method != "GET":
         return RedirectResponse("/sign-in", status_code=303)
-    where = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    return RedirectResponse(f"/sign-in?next={quote(where)}", status_code=303)
-
-
-async def _on_app_error(request: Request, error: Exception) -> Response:
-    known = cast(AppError, error)
-    logger.info("%s: %s", type(known).__name__, known.message)
-    return await _respond_with_form(request, known)
+    path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    return RedirectResponse(f"/sign-in?next={quote(path)}", status_code=303)
 
 
 async def _respond_with_form(request: Request, error: AppError) -> Response:
-    """A page gets its form back, filled in; htmx keeps the form itself and is sent only the messages."""
+    """A page gets its form back, filled in. htmx keeps the form and gets only the messages."""
     form = None if _wants_json(request) or wants_block(request) else await refill(request, error)
     if form is None:
         return respond(request, error)
@@ -128,32 +148,33 @@ async def _respond_with_form(request: Request, error: AppError) -> Response:
     return form
 
 
+async def _on_app_error(request: Request, error: Exception) -> Response:
+    known = cast(AppError, error)
+    logger.info("%s: %s", type(known).__name__, known.message)
+    return await _respond_with_form(request, known)
+
+
 async def _on_http_error(request: Request, error: Exception) -> Response:
-    """What the framework refuses itself: unknown paths and methods."""
+    """Render what the framework refuses itself: unknown paths and methods, unreadable and too large bodies."""
     http = cast(HTTPException, error)
     if http.status_code == 405 and (place := page_above(request)):
         return RedirectResponse(place, status_code=303)
-    kind = _KINDS.get(http.status_code)
+    kinds: dict[int, type[AppError]] = {400: Unreadable, 404: NotFound, 405: WrongMethod, 413: TooLarge}
+    kind = kinds.get(http.status_code)
     known = kind() if kind else AppError(str(http.detail))
     known.status = http.status_code
     response = respond(request, known)
-    if http.status_code == 405:
-        response.headers["Allow"] = ", ".join(sorted(_methods_at(request)))
+    if http.status_code == 405:  # several routes may share a path; the framework names only the first one's methods
+        methods: set[str] = set()
+        for context in iter_route_contexts(request.app.routes):
+            if context.path and compile_path(context.path)[0].match(request.url.path):
+                methods |= set(context.methods or ())
+        response.headers["Allow"] = ", ".join(sorted(methods))
     return response
 
 
-def _methods_at(request: Request) -> set[str]:
-    """What the path of a request takes; a path may be several routes, and the framework names the first one's only."""
-    found: set[str] = set()
-    for context in iter_route_contexts(request.app.routes):
-        pattern = compile_path(context.path)[0] if context.path else None
-        if pattern is not None and pattern.match(request.url.path):
-            found |= set(context.methods or ())
-    return found
-
-
 async def _on_validation_error(request: Request, error: Exception) -> Response:
-    """A malformed id in a path is simply nothing there; the rest is named by parameter."""
+    """A malformed id in a path means that there is nothing; other errors are listed by parameter."""
     items = cast(RequestValidationError, error).errors()
     if any(item["loc"][0] == "path" for item in items):
         if place := page_above(request, is_id_malformed=True):
@@ -164,74 +185,45 @@ async def _on_validation_error(request: Request, error: Exception) -> Response:
 
 
 async def _on_data_error(request: Request, error: Exception) -> Response:
-    """Postgres cannot hold a value that was sent, and nothing was changed."""
+    """Postgres cannot hold a value of the request. Nothing was changed."""
     logger.info("a value that cannot be stored: %s", cast(DataError, error).orig)
     return await _respond_with_form(request, ValueCannotBeStored())
 
 
 async def _on_programming_error(request: Request, error: Exception) -> Response:
-    """An integer beyond 64 bits has no type that Postgres could compare with a column."""
+    """Postgres has no type to compare an integer beyond 64 bits with a column."""
     if not isinstance(cast(ProgrammingError, error).orig, UndefinedFunction | DatatypeMismatch):
         raise error
     return await _on_unreadable_value(request, error)
 
 
 async def _on_unreadable_value(request: Request, error: Exception) -> Response:
-    """Nested too deep, too large a number or date, half a character: what only foreign input brings about. The log
-    keeps the traceback, should it be our own fault after all."""
+    """Nested too deep, too large a number or date, a lone surrogate: only hostile input causes this.
+
+    The log keeps the traceback in case the fault is ours.
+    """
     logger.warning("a value that cannot be read: %s %s", request.method, request.url.path, exc_info=error)
     return respond(request, ValueCannotBeStored())
 
 
-def is_timeout(error: OperationalError) -> bool:
-    """Did the statement run into the web's time limit?"""
-    return isinstance(error.orig, QueryCanceled)
-
-
 async def _on_operational_error(request: Request, error: Exception) -> Response:
-    """A statement that took too long is ended, so that no page keeps the database busy."""
-    if isinstance(cast(OperationalError, error).orig, ProgramLimitExceeded | StatementTooComplex):
+    """A statement that took too long is canceled, so that no page keeps the database busy."""
+    known = cast(OperationalError, error)
+    if isinstance(known.orig, ProgramLimitExceeded | StatementTooComplex):
         return await _on_unreadable_value(request, error)
-    if not is_timeout(cast(OperationalError, error)):
+    if not is_timeout(known):
         raise error
     logger.warning("a statement took too long: %s %s", request.method, request.url.path)
     return respond(request, TookTooLong())
 
 
-class Unreadable(AppError):
-    """The request cannot be read: its body is malformed or does not have the declared type."""
-
-    status = 400
-
-
-class WrongMethod(AppError):
-    """This address does not take this method."""
-
-    status = 405
+def is_timeout(error: OperationalError) -> bool:
+    """Whether the statement exceeded the web's time limit."""
+    return isinstance(error.orig, QueryCanceled)
 
 
-class TooLarge(AppError):
-    """The body is larger than this address takes. Send less, or send it in parts."""
-
-    status = 413
-
-
-_KINDS: dict[int, type[AppError]] = {400: Unreadable, 404: NotFound, 405: WrongMethod, 413: TooLarge}
-"""What the framework refuses, in our words."""
-
-
-class TookTooLong(AppError):
-    """This took the database too long and was ended. Ask for less: a narrower filter, a smaller run, fewer groups."""
-
-    status = 504
-
-
-class ValueCannotBeStored(InvalidInput):
-    """A value here cannot be stored or searched for: it is out of range, nested too deep or has a NUL character."""
-
-
-class OneForm:
-    """The framework refuses a body that is too large outside of all handlers, as plain text: here it gets our form."""
+class OwnTooLarge:
+    """Replaces the framework's plain-text refusal of a too large body, which passes no handler, by ours."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -254,7 +246,7 @@ class OneForm:
 
 
 class Incidents:
-    """An unknown exception becomes a page with an incident id, and the log holds the same id with the traceback."""
+    """Turns an unknown exception into a page with an incident id; the log has the same id with the traceback."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -272,11 +264,11 @@ class Incidents:
         try:
             await self.app(scope, receive, note_start)
         except ClientDisconnect:
-            logger.info("the client went away: %s %s", scope["method"], scope["path"])
+            logger.info("the client disconnected: %s %s", scope["method"], scope["path"])
         except Exception:
             incident = secrets.token_hex(4)
             logger.exception("incident %s: %s %s", incident, scope["method"], scope["path"])
             if started:
                 raise
-            error = AppError("An error that nobody foresaw. It was recorded; nothing was half-written.")
+            error = AppError("An unexpected error occurred. It was logged, and nothing was changed.")
             await respond(Request(scope, receive), error, incident)(scope, receive, send)

@@ -1,4 +1,4 @@
-"""HTML forms into pydantic models; what is wrong comes back by field name."""
+"""HTML forms: read them into pydantic models, and describe the fields of a model for `ui.fields`."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeVar, get_origin
 
 from fastapi import Depends, Request
 from pydantic import BaseModel, SecretStr, ValidationError
-from starlette.datastructures import FormData, UploadFile
+from starlette.datastructures import FormData
 
 from backend.errors import InvalidInput
 
@@ -15,7 +15,7 @@ _MANY = (list, tuple, set, frozenset)
 
 
 def read_form(model: type[M]) -> Callable[[Request], Awaitable[M]]:
-    """A dependency: `form: Annotated[InviteForm, Depends(read_form(InviteForm))]`."""
+    """Return a dependency: `form: Annotated[InviteForm, Depends(read_form(InviteForm))]`."""
 
     async def form_of_request(request: Request) -> M:
         return parse_form(model, await request.form())
@@ -24,11 +24,11 @@ def read_form(model: type[M]) -> Callable[[Request], Awaitable[M]]:
 
 
 def parse_form(model: type[M], form: FormData) -> M:
-    """An empty field counts as absent where the model has a default, because browsers send empty fields."""
-    values: dict[str, Any] = {}
+    """Read a form. An empty field counts as absent if the model has a default, because browsers send empty fields."""
+    values: dict[str, object] = {}
     for name, field in model.model_fields.items():
         key = field.alias or name
-        sent = [value for value in form.getlist(key) if not _is_empty(value)]
+        sent = [value for value in form.getlist(key) if (value.strip() if isinstance(value, str) else value.filename)]
         if get_origin(field.annotation) in _MANY:
             values[key] = sent
         elif sent:
@@ -39,6 +39,7 @@ def parse_form(model: type[M], form: FormData) -> M:
 
 
 def validate(model: type[M], values: object) -> M:
+    """Raises InvalidInput with one sentence per field, keyed by its dotted path."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -46,22 +47,17 @@ def validate(model: type[M], values: object) -> M:
 
 
 def field_messages(error: ValidationError) -> dict[str, str]:
-    """One sentence a field, keyed by its dotted path."""
     messages: dict[str, str] = {}
     for item in error.errors(include_url=False, include_context=False, include_input=False):
-        where = ".".join(str(part) for part in item["loc"]) or "form"
+        path = ".".join(str(part) for part in item["loc"]) or "form"
         text = "Fill this in" if item["type"] == "missing" else item["msg"].removeprefix("Value error, ")
-        messages.setdefault(where, text.rstrip(".") + ".")
+        messages.setdefault(path, text.rstrip(".") + ".")
     return messages
-
-
-def _is_empty(value: str | UploadFile) -> bool:
-    return value.strip() == "" if isinstance(value, str) else not value.filename
 
 
 @dataclass(frozen=True, slots=True)
 class FormField:
-    """One field of a form, from the model that reads the form."""
+    """One field of a form, derived from the model that reads the form."""
 
     name: str
     label: str
@@ -78,15 +74,15 @@ class FormField:
 
 
 def form_fields(model: type[BaseModel], values: Mapping[str, object] | None = None) -> Iterator[FormField]:
-    """The fields of a model for `ui.fields`: titles are labels, descriptions are hints, limits are limits.
+    """Yield the form fields of a model: titles become labels, descriptions hints, and limits limits.
 
-    `values` are shown instead of the defaults. `json_schema_extra` may name a `form` kind, a `unit`, or `form: "none"`
-    for a field that the form does not have.
+    `values` replace the defaults. `json_schema_extra` may set a `form` kind, a `unit`, or `form: "none"` for a field
+    that the form does not have.
     """
-    properties = model.model_json_schema()["properties"]
-    definitions = model.model_json_schema().get("$defs", {})
+    document = model.model_json_schema()
+    definitions = document.get("$defs", {})
     for name, field in model.model_fields.items():
-        schema = _unwrapped(properties[field.alias or name], definitions)
+        schema = _unwrapped(document["properties"][field.alias or name], definitions)
         kind = schema.get("form") or _kind_of(schema, is_secret=field.annotation is SecretStr)
         if kind == "none":
             continue
@@ -107,7 +103,7 @@ def form_fields(model: type[BaseModel], values: Mapping[str, object] | None = No
 
 
 def _unwrapped(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
-    """With its reference followed, and `T | null` read as T."""
+    """Follow references, and read `T | null` as T."""
     outer = {key: value for key, value in schema.items() if key not in {"$ref", "anyOf"}}
     if "$ref" in schema:
         return {**definitions[schema["$ref"].rsplit("/", 1)[-1]], **outer}
@@ -120,17 +116,20 @@ def _kind_of(schema: Mapping[str, Any], *, is_secret: bool) -> str:
         return "password"
     if "enum" in schema:
         return "select"
-    if schema.get("type") == "boolean":
-        return "checkbox"
-    if schema.get("type") in {"integer", "number"}:
-        return "number"
     if schema.get("format") == "uri":
         return "url"
-    return "textarea" if schema.get("type") == "array" or schema.get("maxLength", 0) > 300 else "text"
+    match schema.get("type"):
+        case "boolean":
+            return "checkbox"
+        case "integer" | "number":
+            return "number"
+        case "array":
+            return "textarea"
+    return "textarea" if schema.get("maxLength", 0) > 300 else "text"
 
 
 async def sent_form(request: Request) -> dict[str, str]:
-    """The form as it was sent: the fields of an action are not known beforehand."""
+    """Return the text fields of a form whose fields depend on the action."""
     return {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
 
 

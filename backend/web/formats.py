@@ -1,15 +1,14 @@
-"""How numbers, times and sizes are written on pages: the template filters."""
+"""Formats of numbers, times and sizes on pages: the template filters."""
 
 import json
 import math
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 MISSING = "–"
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """`0.412`, `1,234`, `–` for nothing. Whole numbers keep no decimals."""
+    """`0.412`, `1,234`, `–` for None. Integers have no decimals."""
     if value is None or math.isnan(value):
         return MISSING
     if isinstance(value, int) or (float(value).is_integer() and abs(value) >= 1000):
@@ -30,7 +29,7 @@ def percent(value: float | None, digits: int = 0) -> str:
 
 
 def usd(value: float | None) -> str:
-    """`$0.0042`, `$1.30`, `$1,240`: three digits that say something."""
+    """`$0.0042`, `$1.30`, `$1,240`: three significant digits."""
     if value is None:
         return MISSING
     if value >= 100:
@@ -89,7 +88,7 @@ def moment(value: datetime | None) -> str:
 
 
 def short(value: object) -> str:
-    """The last characters of an id: UUIDv7 begin alike."""
+    """Return the last characters of an id. UUIDv7 start alike."""
     return str(value).replace("-", "")[-8:]
 
 
@@ -98,11 +97,11 @@ def words(value: object) -> str:
     return str(value).replace("_", " ")
 
 
-def pretty_json(value: Any) -> str:
+def pretty_json(value: object) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, default=str)
 
 
-def compact_json(value: Any) -> str:
+def compact_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 

@@ -1,13 +1,17 @@
-"""Who is asking: a browser's session cookie or a script's bearer token, both stored only as hashes."""
+"""Who sends a request: a member with a session cookie or an API token, from a browser or a script.
+
+Cookies and tokens are stored only as hashes.
+"""
 
 import hashlib
+import ipaddress
 import secrets
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from fastapi import Request
-from sqlalchemy import ScalarSelect, Update, event, func, select, update
+from sqlalchemy import Update, event, func, select, update
 from sqlalchemy.orm import Session, contains_eager
 
 from backend.domain.notifications.notices import NoticeKind
@@ -17,15 +21,38 @@ from backend.team.tables import ApiToken, Person, WebSession
 
 SESSION_COOKIE = "proctor_session"
 TOKEN_PREFIX = "pt_"
-"""Every API token starts so, which lets secret scanners find leaked ones."""
+"""Start of every API token, so that secret scanners find leaked ones."""
 UNREAD_DAYS = 30
-"""Older notices are not counted any more, read or not."""
+"""Older notices no longer count as unread."""
 SESSION_LIFETIME = timedelta(days=60)
-"""From sign-in; then the password is needed again."""
+"""From sign-in until the password is needed again."""
 SESSION_IDLE = timedelta(days=14)
-"""A session that nobody uses for this long ends earlier."""
+"""A session that is not used for this long ends earlier."""
 _SEEN_EVERY = timedelta(minutes=1)
-"""How exactly the last use is recorded; finer would write on every request."""
+"""Precision of the recorded last use. Finer would write on every request."""
+_BROWSERS = (
+    ("Edg", "Edge"),
+    ("OPR/", "Opera"),
+    ("SamsungBrowser", "Samsung Internet"),
+    ("Firefox", "Firefox"),
+    ("FxiOS", "Firefox"),
+    ("CriOS", "Chrome"),
+    ("HeadlessChrome", "Chrome"),
+    ("Chrome", "Chrome"),
+    ("Safari", "Safari"),
+    ("curl/", "curl"),
+    ("python-", "Python"),
+)
+"""Part of a User-Agent and the browser. Most browsers also name their ancestors, so specific names come first."""
+_SYSTEMS = (
+    ("Android", "Android"),
+    ("iPhone", "iPhone"),
+    ("iPad", "iPad"),
+    ("Windows", "Windows"),
+    ("Mac OS X", "macOS"),
+    ("CrOS", "ChromeOS"),
+    ("Linux", "Linux"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +62,56 @@ class Actor:
     person_id: uuid.UUID
     name: str
     role: Role
-    """Of a token: its own role, never more than its person's."""
+    """For a token: the token's role, never more than its member's."""
     csrf_token: str
-    """Empty for API tokens, which no browser sends by itself."""
+    """Empty for API tokens, which browsers never send on their own."""
     is_token: bool
     unread: int = 0
-    """Notices that a signed-in person has not read, of the last UNREAD_DAYS."""
+    """Unread notices of the last UNREAD_DAYS. 0 for API tokens."""
     session_id: uuid.UUID | None = None
-    """The web session; None for API tokens."""
+    """The web session. None for API tokens."""
     token_id: uuid.UUID | None = None
     is_read_only: bool = False
-    """A token that may only read."""
     valid_until: datetime | None = None
-    """When the session or token ends if nobody uses it; None: never."""
+    """When the session or token ends if it is not used. None: never."""
 
     def may(self, role: Role | str) -> bool:
         return self.role.includes(Role(role))
+
+
+@dataclass(frozen=True, slots=True)
+class ClientInfo:
+    """The browser or script behind a request."""
+
+    address: str
+    """An IP address, or `unknown` for a Unix socket."""
+    device: str
+    """For example "Firefox on Linux"."""
+
+    @property
+    def network(self) -> str:
+        """What rate limits count as one client: an IPv4 address, or the /64 network of an IPv6 address."""
+        try:
+            address = ipaddress.ip_address(self.address.partition("%")[0])
+        except ValueError:
+            return self.address
+        if isinstance(address, ipaddress.IPv6Address):
+            if address.ipv4_mapped is None:
+                return str(ipaddress.ip_network((address, 64), strict=False))
+            address = address.ipv4_mapped
+        return str(address)
+
+
+def client_of(request: Request) -> ClientInfo:
+    """Describe the client by names from the lists above: nothing of its User-Agent is stored or shown.
+
+    The address is the socket's. The server replaces it by X-Forwarded-For only for trusted proxies.
+    """
+    user_agent = request.headers.get("user-agent", "")[:500]
+    browser = next((name for part, name in _BROWSERS if part in user_agent), "Unknown browser")
+    system = next((name for part, name in _SYSTEMS if part in user_agent), "")
+    address = request.client.host if request.client else "unknown"
+    return ClientInfo(address[:64], f"{browser} on {system}" if system else browser)
 
 
 def new_secret() -> str:
@@ -63,11 +124,13 @@ def hash_secret(secret: str) -> bytes:
 
 
 def find_actor(session: Session, request: Request, *, is_use: bool | None = None) -> Actor | None:
-    """The signed-in member, or None. A bearer token wins over a cookie.
+    """Find the signed-in member. A bearer token wins over a cookie.
 
-    `is_use`: whether this counts as a use of the session or token. Default: unless the page asks in the background.
+    `is_use`: whether this counts as a use of the session or token. Default: unless an open page asks in the
+    background, because a forgotten tab must not keep a session alive.
     """
-    is_use = not _is_background(request) if is_use is None else is_use
+    if is_use is None:
+        is_use = not request.url.path.endswith("/events") and request.url.path != "/notices/bell"
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and token:
         return _actor_of_token(session, token.strip(), is_use=is_use)
@@ -75,14 +138,22 @@ def find_actor(session: Session, request: Request, *, is_use: bool | None = None
     return _actor_of_cookie(session, cookie, is_use=is_use) if cookie else None
 
 
-def _is_background(request: Request) -> bool:
-    """Does an open page ask without its person? A forgotten tab must not keep a session alive."""
-    return request.url.path.endswith("/events") or request.url.path == "/notices/bell"
-
-
 def _actor_of_cookie(session: Session, cookie: str, *, is_use: bool) -> Actor | None:
+    is_read = (
+        select(NoticeRead.notice_id)
+        .where(NoticeRead.person_id == Person.id, NoticeRead.notice_id == Notice.id)
+        .correlate(Person, Notice)
+        .exists()
+    )
+    since = func.greatest(Person.created_at, func.now() - timedelta(days=UNREAD_DAYS))
+    unread_count = (  # a column of the same statement, so that no page needs another one
+        select(func.count(Notice.id))
+        .where(Notice.created_at >= since, Notice.kind != NoticeKind.TEST, ~is_read)
+        .correlate(Person)
+        .scalar_subquery()
+    )
     found = session.execute(
-        select(WebSession, _unread())
+        select(WebSession, unread_count)
         .join(WebSession.person)
         .options(contains_eager(WebSession.person))
         .where(WebSession.token_hash == hash_secret(cookie))
@@ -90,14 +161,12 @@ def _actor_of_cookie(session: Session, cookie: str, *, is_use: bool) -> Actor | 
     if found is None:
         return None
     web_session, unread = found
-    now = datetime.now(UTC)
+    person, now = web_session.person, datetime.now(UTC)
     valid_until = min(web_session.expires_at, web_session.seen_at + SESSION_IDLE)
-    if valid_until <= now or not web_session.person.is_active:
+    if valid_until <= now or not person.is_active:
         return None
     if is_use and now - web_session.seen_at > _SEEN_EVERY:
-        seen = update(WebSession).where(WebSession.id == web_session.id).values(seen_at=now)
-        _record_at_commit(session, seen)
-    person = web_session.person
+        _record_at_commit(session, update(WebSession).where(WebSession.id == web_session.id).values(seen_at=now))
     return Actor(
         person.id,
         person.name,
@@ -107,32 +176,6 @@ def _actor_of_cookie(session: Session, cookie: str, *, is_use: bool) -> Actor | 
         unread=unread,
         session_id=web_session.id,
         valid_until=valid_until,
-    )
-
-
-def _record_at_commit(session: Session, use: Update) -> None:
-    """Record a use as the request's last statement: its row lock must not wait for one that a revocation holds."""
-
-    def record(session: Session) -> None:
-        session.execute(use.execution_options(synchronize_session=False))
-
-    event.listen(session, "before_commit", record, once=True)
-
-
-def _unread() -> ScalarSelect[int]:
-    """How many notices the person of the session has not read: a column beside it, so that no page asks once more."""
-    is_read = (
-        select(NoticeRead.notice_id)
-        .where(NoticeRead.person_id == Person.id, NoticeRead.notice_id == Notice.id)
-        .correlate(Person, Notice)
-        .exists()
-    )
-    since = func.greatest(Person.created_at, func.now() - timedelta(days=UNREAD_DAYS))
-    return (
-        select(func.count(Notice.id))
-        .where(Notice.created_at >= since, Notice.kind != NoticeKind.TEST, ~is_read)
-        .correlate(Person)
-        .scalar_subquery()
     )
 
 
@@ -158,3 +201,12 @@ def _actor_of_token(session: Session, token: str, *, is_use: bool) -> Actor | No
         is_read_only=found.is_read_only,
         valid_until=found.expires_at,
     )
+
+
+def _record_at_commit(session: Session, use: Update) -> None:
+    """Record a use as the request's last statement, so that its row lock never waits for a revocation."""
+
+    def record(session: Session) -> None:
+        session.execute(use.execution_options(synchronize_session=False))
+
+    event.listen(session, "before_commit", record, once=True)

@@ -1,8 +1,7 @@
-"""Answers in HTML: a whole page, or one block of it where htmx asks for a part."""
+"""HTML responses: a whole page, or one block of it if htmx requests a part."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
 from urllib.parse import quote, unquote
 
 from fastapi import Request
@@ -16,14 +15,16 @@ NOTICES_URL = "/notices"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """An entry of the main navigation. `also`: where else one is at this place; `without`: not here."""
+class NavigationEntry:
+    """An entry of the main navigation."""
 
     label: str
     url: str
     icon: str
     also: tuple[str, ...] = ()
+    """Further paths that belong to it."""
     without: tuple[str, ...] = ()
+    """Paths that do not belong to it."""
 
     def is_at(self, path: str) -> bool:
         inside = any(f"{path}/".startswith(f"{start}/") for start in (self.url, *self.also) if start != "/")
@@ -31,55 +32,54 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceGroup:
-    """Places that belong to one kind of work; the first group has no label."""
-
+class NavigationGroup:
     label: str
-    places: tuple[Place, ...]
+    """Empty for the first group."""
+    places: tuple[NavigationEntry, ...]
 
 
 NAVIGATION = (
-    PlaceGroup("", (Place("Overview", "/", "overview"),)),
-    PlaceGroup(
+    NavigationGroup("", (NavigationEntry("Overview", "/", "overview"),)),
+    NavigationGroup(
         "Define",
         (
-            Place("Environments", "/environments", "environment"),
-            Place("Policies", "/policies", "policy"),
-            Place("Graders", "/graders", "judge"),
+            NavigationEntry("Environments", "/environments", "environment"),
+            NavigationEntry("Policies", "/policies", "policy"),
+            NavigationEntry("Graders", "/graders", "judge"),
         ),
     ),
-    PlaceGroup(
+    NavigationGroup(
         "Measure",
         (
-            Place(
+            NavigationEntry(
                 "Runs",
                 "/runs",
                 "run",
                 also=("/rollouts", "/evaluations", "/training", "/rescores"),
                 without=("/training/examples",),
             ),
-            Place("Compare", "/compare", "compare"),
-            Place("Leaderboards", "/leaderboards", "leaderboard"),
-            Place("Review", "/review", "review", also=("/detectors",)),
+            NavigationEntry("Compare", "/compare", "compare"),
+            NavigationEntry("Leaderboards", "/leaderboards", "leaderboard"),
+            NavigationEntry("Review", "/review", "review", also=("/detectors",)),
         ),
     ),
-    PlaceGroup(
+    NavigationGroup(
         "Train",
         (
-            Place("Training data", "/data/sft", "data", also=("/data", "/training/examples")),
-            Place("Checkpoints", "/checkpoints", "checkpoint", also=("/exports",)),
+            NavigationEntry("Training data", "/data/sft", "data", also=("/data", "/training/examples")),
+            NavigationEntry("Checkpoints", "/checkpoints", "checkpoint", also=("/exports",)),
         ),
     ),
 )
 SIDE_DOORS = (
-    Place("Notices", NOTICES_URL, "bell"),
-    Place("Team", "/team", "team"),
-    Place("Settings", "/settings", "settings"),
+    NavigationEntry("Notices", NOTICES_URL, "bell"),
+    NavigationEntry("Team", "/team", "team"),
+    NavigationEntry("Settings", "/settings", "settings"),
 )
 
 
 def wants_block(request: Request) -> bool:
-    """Does htmx swap a part of the page? Never when it restores one from the history."""
+    """Whether htmx swaps a part of the page. Never when it restores one from the history."""
     headers = request.headers
     return (
         headers.get("hx-request") == "true"
@@ -89,27 +89,28 @@ def wants_block(request: Request) -> bool:
     )
 
 
-def page(request: Request, template: str, context: Any, *, block: str | None = None, status: int = 200) -> HTMLResponse:
-    """The page, or its `block` when htmx asks for a part. `context` is the page's own dataclass."""
+def page(
+    request: Request, template: str, context: object, *, block: str | None = None, status: int = 200
+) -> HTMLResponse:
+    """Render a page, or its `block` if htmx requests a part. `context` is the page's own dataclass."""
     if block and wants_block(request):
         html = render_block(request, template, block, context)
     else:
-        html = templates().get_template(template).render(_surroundings(request) | _names(context))
+        html = templates().get_template(template).render(_variables(request, context))
     response = HTMLResponse(html, status_code=status, headers={"Vary": "HX-Request, HX-Request-Type"})
     if NOTICE_COOKIE in request.cookies:
         response.delete_cookie(NOTICE_COOKIE, path="/")
     return response
 
 
-def render_block(request: Request, template: str, block: str, context: Any) -> str:
-    """One block of a page, as a live stream or a partial answer sends it."""
+def render_block(request: Request, template: str, block: str, context: object) -> str:
+    """Render one block of a page for a live stream or a partial response."""
     loaded = templates().get_template(template)
-    names = _surroundings(request) | _names(context)
-    return "".join(loaded.blocks[block](loaded.new_context(names)))
+    return "".join(loaded.blocks[block](loaded.new_context(_variables(request, context))))
 
 
 def see_other(url: str, notice: str = "") -> Response:
-    """After a change: go there, and say `notice` on that page. htmx gets the same as a client-side redirect."""
+    """Redirect after a change and show `notice` on that page. htmx gets a client-side redirect."""
     response = RedirectResponse(url, status_code=303)
     if notice:
         response.set_cookie(NOTICE_COOKIE, quote(notice[:300]), max_age=60, httponly=True, samesite="lax", path="/")
@@ -120,8 +121,14 @@ def current_actor(request: Request) -> Actor | None:
     return getattr(request.state, "actor", None)
 
 
-def _surroundings(request: Request) -> dict[str, Any]:
-    """What `base.html` needs on every page."""
+def _variables(request: Request, context: object) -> dict[str, object]:
+    """Return what `base.html` needs on every page, and the page's own context."""
+    if is_dataclass(context) and not isinstance(context, type):
+        own = {field.name: getattr(context, field.name) for field in fields(context)}
+    elif isinstance(context, Mapping):
+        own = dict(context)
+    else:
+        raise TypeError("a page's context is a dataclass or a mapping")
     actor = current_actor(request)
     return {
         "actor": actor,
@@ -129,14 +136,6 @@ def _surroundings(request: Request) -> dict[str, Any]:
         "navigation": NAVIGATION,
         "side_doors": SIDE_DOORS,
         "notice": unquote(request.cookies.get(NOTICE_COOKIE, "")),
-        "here": request.url.path.removesuffix("/events"),  # a page's stream draws parts of that page
+        "here": request.url.path.removesuffix("/events"),  # a page's stream renders parts of that page
         "path": request.url.path,
-    }
-
-
-def _names(context: Any) -> dict[str, Any]:
-    if is_dataclass(context) and not isinstance(context, type):
-        return {field.name: getattr(context, field.name) for field in fields(context)}
-    if isinstance(context, Mapping):
-        return dict(context)
-    raise TypeError("a page's context is a dataclass or a mapping")
+    } | own

@@ -1,18 +1,22 @@
-"""Cursor paging for lists and the JSON API: stable while rows are added, without counting."""
+"""Cursor paging: stable while rows are added, without counting. Free of the web framework, because jobs read lists."""
 
+import base64
+import json
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
 from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import BaseModel, Field
 from sqlalchemy import ColumnElement, Select, and_, or_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from backend.web.cursors import Slice, make_cursor, read_cursor
-
-__all__ = ["After", "Key", "Limit", "Page", "Slice", "make_cursor", "read_cursor", "slice_of"]
+from backend.errors import InvalidInput
 
 T = TypeVar("T")
+Column = ColumnElement[Any] | InstrumentedAttribute[Any]
 LIMIT = 50
 MAX_LIMIT = 500
 
@@ -21,13 +25,23 @@ Limit = Annotated[int, Field(ge=1, le=MAX_LIMIT)]
 
 
 class Page(BaseModel, Generic[T]):
-    """The JSON answer of every list."""
+    """The JSON response of every list."""
 
     items: list[T]
     next: str | None = None
     """Pass it as `after` for the next page; null on the last."""
     previous: str | None = None
     """Pass it as `before` for the page before, where the list can be read both ways; null on the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice(Generic[T]):
+    """One page of a query."""
+
+    items: list[T]
+    next: str | None
+    previous: str | None = None
+    """Cursor of the page before, where the list can be read both ways."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +55,62 @@ class Key:
 def slice_of(
     session: Session, statement: Select[T], keys: Sequence[Key], *, after: str | None, limit: int = LIMIT
 ) -> Slice[T]:
-    """The rows behind the cursor `after`, in the order of `keys`: `slice_of(session, select(Run), NEWEST, …)`."""
+    """Return the rows behind the cursor `after` in the order of `keys`: `slice_of(session, select(Run), NEWEST, …)`."""
     if after:
-        statement = statement.where(_behind(keys, read_cursor(after, [key.column for key in keys])))
+        values = read_cursor(after, [key.column for key in keys])
+        branches = []  # (a, b) is behind (x, y) if a is behind x, or a = x and b is behind y
+        for position, key in enumerate(keys):
+            same = [keys[i].column == values[i] for i in range(position)]
+            past = key.column < values[position] if key.descending else key.column > values[position]
+            branches.append(and_(*same, past))
+        statement = statement.where(or_(*branches))
     order = [key.column.desc() if key.descending else key.column.asc() for key in keys]
     rows = list(session.scalars(statement.order_by(*order).limit(limit + 1)))
-    has_more = len(rows) > limit
     items = rows[:limit]
+    has_more = len(rows) > limit
     return Slice(items, make_cursor(*(getattr(items[-1], key.column.key) for key in keys)) if has_more else None)
 
 
-def _behind(keys: Sequence[Key], values: Sequence[Any]) -> ColumnElement[bool]:
-    """(a, b) behind (x, y): a behind x, or a = x and b behind y."""
-    branches = []
-    for position, key in enumerate(keys):
-        same = [keys[i].column == values[i] for i in range(position)]
-        past = key.column < values[position] if key.descending else key.column > values[position]
-        branches.append(and_(*same, past))
-    return or_(*branches)
+def make_cursor(*values: object) -> str:
+    """Encode the values of one row as text for an address."""
+
+    def encode(value: object) -> object:
+        match value:
+            case datetime():
+                return {"t": value.isoformat()}
+            case uuid.UUID():
+                return {"u": value.hex}
+        return value
+
+    text = json.dumps([encode(value) for value in values], separators=(",", ":"))
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def read_cursor(cursor: str, columns: Sequence[Column]) -> list[Any]:
+    """Decode one value for each column that the list is ordered by. Raises InvalidInput."""
+    try:
+        parts = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        values = [_decode(part) for part in parts]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InvalidInput("This page link is damaged. Start from the first page.", {"after": "Unknown."}) from error
+    if len(values) != len(columns) or not all(map(_fits, columns, values)):
+        raise InvalidInput("This page link belongs to another list.", {"after": "Unknown."})
+    return values
+
+
+def _decode(part: object) -> object:
+    match part:
+        case {"t": str(text)}:
+            return datetime.fromisoformat(text)
+        case {"u": str(text)}:
+            return uuid.UUID(text)
+        case str() | int() | float():
+            return part
+    raise ValueError("not a cursor")
+
+
+def _fits(column: Column, value: object) -> bool:
+    kind = column.type.python_type
+    if issubclass(kind, str):  # also enums, which are stored as text
+        return isinstance(value, str)
+    return isinstance(value, int | float if issubclass(kind, float | Decimal) else kind)

@@ -1,7 +1,7 @@
-"""Without script, a refused form comes back as it was typed, with what is wrong beside its fields.
+"""Without JavaScript, a refused form is shown again with the values that were sent and the errors next to its fields.
 
-With script, htmx keeps the form in place and swaps only the messages in (`errors/error.html`). Without, the page of the
-form is drawn again and filled in with what was sent, so that no route needs a path of its own for wrong input.
+With JavaScript, htmx keeps the form and swaps in only the messages (`errors/error.html`). Without, the form's page is
+rendered again and filled in, so that no route has to handle invalid input.
 """
 
 from collections import defaultdict
@@ -16,22 +16,22 @@ from fastapi.responses import HTMLResponse
 from starlette.types import Message
 
 from backend.errors import AppError, InvalidInput
+from backend.web.dependencies import FORM_TYPES
 
 PAGE_COOKIE = "proctor_form_page"
-"""The address of the page whose form was refused: a refused page itself lies at the address that was posted to."""
+"""Address of the page whose form was refused: the refused page itself is at the address of the form."""
 RECEIVED_HEADERS = "proctor.received_headers"
 """In a request's scope over TLS: its headers before cookies got their plain names."""
 STATUSES = frozenset({409, 422, 429})
-_FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
 _FORWARDED = frozenset({b"cookie", b"authorization", b"host", b"user-agent", b"accept-language"})
 _NOT_FILLED = frozenset({"hidden", "password", "file", "submit", "button", "image", "reset"})
-_MOST_CHARACTERS = 4 << 20
-"""Of a page; a larger one is not drawn again."""
+_MAX_PAGE_BYTES = 4 << 20
+"""A larger page is not rendered again."""
 
 
 async def refill(request: Request, error: AppError) -> HTMLResponse | None:
-    """The form's page with what was typed and what is wrong; None where the page or the form cannot be found."""
-    is_form = request.headers.get("content-type", "").startswith(_FORM_TYPES)
+    """Return the form's page with the values and errors; None if the page or the form cannot be found."""
+    is_form = request.headers.get("content-type", "").startswith(FORM_TYPES)
     if request.method != "POST" or error.status not in STATUSES or not is_form:
         return None
     sent: defaultdict[str, list[str]] = defaultdict(list)
@@ -39,8 +39,14 @@ async def refill(request: Request, error: AppError) -> HTMLResponse | None:
         if isinstance(value, str):
             sent[name].append(value)
     wrong = error.fields if isinstance(error, InvalidInput) else {}
-    for url in _pages(request):
-        html = await _draw(request, url)
+    sender = urlsplit(request.headers.get("referer", ""))
+    urls = []
+    if sender.netloc == request.headers.get("host") and sender.path != request.url.path:
+        urls.append(sender.path + (f"?{sender.query}" if sender.query else ""))
+    elif kept := unquote(request.cookies.get(PAGE_COOKIE, "")):
+        urls.append(kept)
+    for url in (each for each in (*urls, request.url.path) if each.startswith("/")):
+        html = await _render(request, url)
         filled = html and fill(html, request.url.path, sent, error.message, wrong)
         if filled:
             response = HTMLResponse(filled, error.status)
@@ -49,19 +55,8 @@ async def refill(request: Request, error: AppError) -> HTMLResponse | None:
     return None
 
 
-def _pages(request: Request) -> list[str]:
-    """Where the form may be: the page that sent it, the one that was refused before, the address itself."""
-    sender = urlsplit(request.headers.get("referer", ""))
-    urls = []
-    if sender.netloc == request.headers.get("host") and sender.path != request.url.path:
-        urls.append(sender.path + (f"?{sender.query}" if sender.query else ""))
-    elif kept := unquote(request.cookies.get(PAGE_COOKIE, "")):
-        urls.append(kept)
-    return [url for url in (*urls, request.url.path) if url.startswith("/")]
-
-
-async def _draw(request: Request, url: str) -> str:
-    """The page at this address of this application, as the same browser gets it; empty where there is none."""
+async def _render(request: Request, url: str) -> str:
+    """Return the page at this address as the same browser would get it; empty if there is none."""
     parts = urlsplit(url)
     headers = request.scope.get(RECEIVED_HEADERS, request.scope["headers"])
     scope = {
@@ -89,15 +84,15 @@ async def _draw(request: Request, url: str) -> str:
         if message["type"] == "http.response.start":
             status = message["status"]
             is_html = dict(message["headers"]).get(b"content-type", b"").startswith(b"text/html")
-        elif is_html and status == 200 and len(body) <= _MOST_CHARACTERS:
+        elif is_html and status == 200 and len(body) <= _MAX_PAGE_BYTES:
             body.extend(message.get("body", b""))
 
     await request.app(scope, receive, send)
-    return body.decode() if 0 < len(body) <= _MOST_CHARACTERS else ""
+    return body.decode() if 0 < len(body) <= _MAX_PAGE_BYTES else ""
 
 
 def fill(html: str, action: str, sent: Mapping[str, list[str]], message: str, wrong: Mapping[str, str]) -> str | None:
-    """The page with the values in its form that posts to `action`; None where it has no such form."""
+    """Fill in the form that posts to `action`; None if the page has no such form."""
     filler = _Filler(action, sent, wrong)
     filler.feed(html)
     filler.close()
@@ -111,23 +106,23 @@ def fill(html: str, action: str, sent: Mapping[str, list[str]], message: str, wr
 
 @dataclass
 class _Filler(HTMLParser):
-    """Copies a page as it is, except for the controls and error slots of one form."""
+    """Copies a page unchanged, except for the controls and error slots of one form."""
 
     action: str
     sent: Mapping[str, list[str]]
     wrong: Mapping[str, str]
     out: list[str] = field(default_factory=list)
     shown: set[str] = field(default_factory=set)
-    """Fields whose message has a place."""
+    """Fields whose message has a slot."""
     notice_at: int | None = None
-    """Place in `out` for the message about the whole form; None until the form was found."""
+    """Index in `out` of the message about the whole form; None until the form is found."""
     _is_inside: bool = False
     _used: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     _select: str | None = None
     _is_dropping: bool = False
     """Inside a textarea whose text was replaced."""
     _open_option: dict[str, str | None] | None = None
-    """The attributes of an option without a value, until its text was read."""
+    """The attributes of an option without a value, until its text is read."""
 
     def __post_init__(self) -> None:
         super().__init__(convert_charrefs=False)
@@ -136,18 +131,15 @@ class _Filler(HTMLParser):
         given = dict(attrs)
         self.out.append(self.get_starttag_text() or "")
         if tag == "form":
-            self._begin_form(given)
+            is_post = (given.get("method") or "").lower() == "post"
+            if self.notice_at is None and is_post and urlsplit(given.get("action") or "").path == self.action:
+                self._is_inside = True
+                self.notice_at = len(self.out)
+                self.out.append("")
         elif self._is_inside:
             self._fill(tag, given)
 
     handle_startendtag = handle_starttag
-
-    def _begin_form(self, given: dict[str, str | None]) -> None:
-        is_post = (given.get("method") or "").lower() == "post"
-        if self.notice_at is None and is_post and urlsplit(given.get("action") or "").path == self.action:
-            self._is_inside = True
-            self.notice_at = len(self.out)
-            self.out.append("")
 
     def _fill(self, tag: str, given: dict[str, str | None]) -> None:
         name = given.get("name") or ""
@@ -159,7 +151,7 @@ class _Filler(HTMLParser):
         elif tag == "input" and given.get("type") in {"checkbox", "radio"} and name:
             self._mark(tag, given, "checked", self.sent.get(name, []), given.get("value") or "on")
         elif tag == "input" and (given.get("type") or "text") not in _NOT_FILLED and name in self.sent:
-            self.out[-1] = _start(tag, {**given, "value": self._next(name)})
+            self.out[-1] = _start_tag(tag, {**given, "value": self._next(name)})
         elif tag == "textarea" and name in self.sent:
             self.out.append("\n" + escape(self._next(name)))  # the browser drops the first line break
             self._is_dropping = True
@@ -169,9 +161,9 @@ class _Filler(HTMLParser):
             self.out.append(escape(self.wrong[slot]))
 
     def _mark(self, tag: str, given: dict[str, str | None], mark: str, sent: list[str], value: str | None) -> None:
-        """An option without a value is matched by its text, which follows."""
+        """Mark a selected control. An option without a value is matched by its text, which follows."""
         rest = {key: text for key, text in given.items() if key != mark}
-        self.out[-1] = _start(tag, rest | ({mark: None} if value in sent else {}))
+        self.out[-1] = _start_tag(tag, rest | ({mark: None} if value in sent else {}))
         self._open_option = rest if tag == "option" and value is None else None
 
     def _next(self, name: str) -> str:
@@ -191,7 +183,7 @@ class _Filler(HTMLParser):
     def handle_data(self, data: str) -> None:
         option = self._open_option
         if option is not None and unescape(data).strip() in self.sent.get(self._select or "", []):
-            self.out[-1] = _start("option", option | {"selected": None})
+            self.out[-1] = _start_tag("option", option | {"selected": None})
         self._open_option = None
         if not self._is_dropping:
             self.out.append(data)
@@ -209,6 +201,6 @@ class _Filler(HTMLParser):
         self.out.append(f"<!{decl}>")
 
 
-def _start(tag: str, attributes: Mapping[str, str | None]) -> str:
+def _start_tag(tag: str, attributes: Mapping[str, str | None]) -> str:
     parts = (key if value is None else f'{key}="{escape(value)}"' for key, value in attributes.items())
     return f"<{' '.join((tag, *parts))}>"

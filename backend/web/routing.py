@@ -1,24 +1,33 @@
-"""Default deny: every route names the role it needs, or stands in the short public list."""
+"""Default deny: every route requires a role or is in the short public list. Addresses of forms lead to their pages."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute, iter_route_contexts
+from starlette.routing import compile_path
 
 from backend.domain.vocabulary import Role
 from backend.web.dependencies import RequireRole
 
 PUBLIC = frozenset({"/healthz", "/livez", "/sign-in", "/links/{secret}", "/notices/bell"})
-"""Answered to anybody; `/static` besides."""
+"""Routes without a role, in addition to `/static`."""
+_PAGES_OF_FORMS = {
+    "/training": "/runs?kind=training",
+    "/training/preflights": "/training/new",
+    "/evaluations": "/runs?kind=evaluation",
+    "/exports": "/checkpoints",
+    "/tokens": "/me",
+}
+"""Pages for addresses of forms that have no page above them."""
 
 
 class UnguardedRoute(RuntimeError):
-    """A route declares no role."""
+    """A route requires no role."""
 
 
 def guarded_routes(app: FastAPI) -> Iterator[tuple[str, frozenset[str], Role | None]]:
-    """(path, methods, role) of every route."""
+    """Yield the path, methods and required role of every route."""
     for context in iter_route_contexts(app.routes):
         if isinstance(context.original_route, APIRoute):
             yield context.path or "", frozenset(context.methods or ()), _role_of(context.dependant)
@@ -27,12 +36,44 @@ def guarded_routes(app: FastAPI) -> Iterator[tuple[str, frozenset[str], Role | N
 def refuse_unguarded(app: FastAPI) -> None:
     for path, methods, role in guarded_routes(app):
         if role is None and path not in PUBLIC:
-            raise UnguardedRoute(f"{', '.join(sorted(methods))} {path} declares no role")
+            raise UnguardedRoute(f"{', '.join(sorted(methods))} {path} requires no role")
 
 
 def _role_of(dependant: Dependant) -> Role | None:
-    """The highest role asked for by the route or by anything it depends on."""
+    """Return the highest role that a route or anything it depends on requires."""
     roles = [role for role in map(_role_of, dependant.dependencies) if role]
     if isinstance(dependant.call, RequireRole):
         roles.append(dependant.call.role)
     return max(roles, key=lambda role: role.rank, default=None)
+
+
+def page_above(request: Request, *, is_id_malformed: bool = False) -> str | None:
+    """Return the page to show to a browser that opens the address of a form, by reload or from its history.
+
+    None if the method is rightly refused. `is_id_malformed`: the address, such as `/review/undo`, matched a page with
+    an id; it is a form's only if the form's address ends in that very word.
+    """
+    address = request.url.path
+    if request.method not in {"GET", "HEAD"} or address.startswith("/api/"):
+        return None
+    routes = [(path, methods) for path, methods, _ in guarded_routes(request.app)]
+    pages = {path for path, methods in routes if "GET" in methods}
+    for path in {path for path, _ in routes} - pages:
+        pattern, _, _ = compile_path(path)
+        if is_id_malformed and path.endswith("}"):
+            continue
+        if match := pattern.match(address):
+            return nearest_page(path, pages).format(**match.groupdict())
+    return None
+
+
+def nearest_page(path: str, pages: Iterable[str]) -> str:
+    """Return the template of the nearest page above a path, at last the overview."""
+    known = set(pages)
+    while path:
+        if path in _PAGES_OF_FORMS:
+            return _PAGES_OF_FORMS[path]
+        if path in known:
+            return path
+        path = path.rpartition("/")[0]
+    return "/"

@@ -1,10 +1,11 @@
-"""The web server: uvicorn, which by itself waits for a request's headers and body for ever.
+"""The web server: uvicorn with limits on how long it waits for a request's headers and body.
 
 python -m backend.web.server --host 127.0.0.1 --port 8000
 """
 
 import argparse
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -13,18 +14,18 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from backend.settings import PROJECT_ROOT, get_settings
 
 HEADER_SECONDS = 10.0
-"""From the first moment of a connection, or the first byte of its next request, to the end of the headers."""
+"""From the start of a connection, or the first byte of its next request, to the end of the headers."""
 MAX_HEADER_BYTES = 64 * 1024
-"""Address and headers of one request."""
+"""Maximum size of a request's address and headers."""
 BODY_SECONDS = 30.0
-"""How often the progress of a body is looked at."""
+"""Interval at which the progress of a body is checked."""
 BODY_BYTES = 8 * 1024
-"""A body that is not complete must bring so much in each of these intervals."""
+"""Minimum number of bytes of an incomplete body per interval."""
 _REFUSALS = {408: b"408 Request Timeout", 431: b"431 Request Header Fields Too Large"}
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """HTTP with an end: a client that does not finish its request is cut off."""
+    """Disconnects clients that do not finish their request in time."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -45,7 +46,7 @@ class BoundedHttp(HttpToolsProtocol):
         if self._is_refused:
             return
         if not self._is_in_head and (self.cycle is None or self.cycle.response_complete) and self._timer is None:
-            self._expect_head()  # also of bytes that begin no request yet
+            self._expect_head()  # even if these bytes do not start a request yet
         self._head_bytes += len(data) if self._is_in_head else 0
         super().data_received(data)
         if self._is_in_head and self._head_bytes > MAX_HEADER_BYTES:
@@ -80,7 +81,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._start_timer(HEADER_SECONDS, self._check_head)
 
     def _check_head(self) -> None:
-        if self.flow.read_paused:  # a request before this one is being answered
+        if self.flow.read_paused:  # an earlier request is being answered
             self._start_timer(HEADER_SECONDS, self._check_head)
         else:
             self._refuse(408)
@@ -102,7 +103,7 @@ class BoundedHttp(HttpToolsProtocol):
             self.transport.write(head)
         self.transport.close()
 
-    def _start_timer(self, seconds: float, check: Any) -> None:
+    def _start_timer(self, seconds: float, check: Callable[[], None]) -> None:
         self._stop_timer()
         self._timer = self.loop.call_later(seconds, check)
 

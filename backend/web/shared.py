@@ -1,4 +1,4 @@
-"""Costly reads that many open pages show: done once for all of them, and the more rarely the longer they take."""
+"""Expensive reads that many open pages show: done once for all of them, and less often the longer they take."""
 
 import threading
 import time
@@ -10,11 +10,11 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 REST = 2
-"""A read that took a second is not done again for so many more."""
+"""A read is not repeated for this many times its duration."""
 SOON_SECONDS = 0.25
-"""Until one asks again for what somebody else is just reading."""
+"""Pause before asking again for a result that another page is reading."""
 MOST_KEPT = 64
-"""Reads whose results are kept; the one that was wanted last stays longest."""
+"""Number of results that are kept; the least recently used are dropped."""
 
 
 @dataclass(slots=True)
@@ -22,45 +22,38 @@ class _Kept(Generic[T]):
     lock: threading.Lock = field(default_factory=threading.Lock)
     value: T | None = None
     began_at: float = float("-inf")
-    """When the read of `value` began: it knows all that was committed until then."""
+    """When the read of `value` began: it includes everything that was committed before."""
     next_at: float = float("-inf")
-
-    def read(self, read: Callable[[], T]) -> None:
-        began = time.monotonic()
-        self.value = read()
-        ended = time.monotonic()
-        self.began_at, self.next_at = began, ended + REST * (ended - began)
 
 
 class Shared(Generic[T]):
-    """Results by key. Times are monotonic. Values never hold None and are not changed by who gets them."""
+    """Results by key. Times are monotonic. Values are never None, and callers do not change them."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[Hashable, _Kept[T]] = OrderedDict()
         self._lock = threading.Lock()
 
     def read(self, key: Hashable, since: float, read: Callable[[], T], *, is_urgent: bool = False) -> tuple[T, float]:
-        """What is known, and in how many seconds to ask again: 0 when it was read after `since`.
+        """Return the known result, and the seconds until to ask again: 0 if it was read after `since`.
 
-        Only who must (there is nothing yet, or it is urgent) waits for somebody else's read to end.
+        Waits for the read of another page only if there is no result yet or it is urgent.
         """
-        kept = self._place(key)
+        with self._lock:
+            kept = self._kept.setdefault(key, _Kept())
+            self._kept.move_to_end(key)
+            while len(self._kept) > MOST_KEPT:
+                self._kept.popitem(last=False)
         must = is_urgent or kept.value is None
         if kept.began_at < since and kept.lock.acquire(blocking=must):
             try:
                 if kept.began_at < since and (must or time.monotonic() >= kept.next_at):
-                    kept.read(read)
+                    began = time.monotonic()
+                    kept.value = read()
+                    ended = time.monotonic()
+                    kept.began_at, kept.next_at = began, ended + REST * (ended - began)
             finally:
                 kept.lock.release()
         assert kept.value is not None
         if kept.began_at >= since:
             return kept.value, 0.0
         return kept.value, max(kept.next_at - time.monotonic(), SOON_SECONDS)
-
-    def _place(self, key: Hashable) -> _Kept[T]:
-        with self._lock:
-            kept = self._kept.setdefault(key, _Kept())
-            self._kept.move_to_end(key)
-            while len(self._kept) > MOST_KEPT:
-                self._kept.popitem(last=False)
-            return kept

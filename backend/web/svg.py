@@ -1,4 +1,4 @@
-"""Geometry of the small server-rendered charts: numbers in, points and bars out; `ui/charts.html` draws them."""
+"""Geometry of the small server-rendered charts, which `ui/charts.html` draws."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar, in the coordinates of the drawing."""
+    """One bar, in the drawing's coordinates."""
 
     x: float
     y: float
@@ -20,7 +20,7 @@ class Bar:
 
 
 def extent(values: Sequence[float | None]) -> tuple[float, float]:
-    """Lowest and highest finite value, never equal."""
+    """Return the lowest and highest finite value, never equal."""
     finite = [value for value in values if value is not None and math.isfinite(value)]
     if not finite:
         return 0.0, 1.0
@@ -29,7 +29,7 @@ def extent(values: Sequence[float | None]) -> tuple[float, float]:
 
 
 def polyline(values: Sequence[float | None], width: float, height: float, pad: float = 2.0) -> list[str]:
-    """Line pieces as SVG `points`; a missing value breaks the line."""
+    """Return the pieces of a line as SVG `points`. A missing value breaks the line."""
     low, high = extent(values)
     step = (width - 2 * pad) / max(1, len(values) - 1)
     pieces: list[list[str]] = [[]]
@@ -43,7 +43,7 @@ def polyline(values: Sequence[float | None], width: float, height: float, pad: f
 
 
 def bins(values: Sequence[float | None], count: int = 20) -> list[tuple[float, float, int]]:
-    """(low, high, how many) over the values' range; nothing for no values."""
+    """Return (low, high, count) of each bin over the range of the values."""
     finite = [value for value in values if value is not None and math.isfinite(value)]
     if not finite:
         return []
@@ -60,21 +60,14 @@ def histogram(values: Sequence[float | None], width: float, height: float, count
     most = max((amount for _, _, amount in cells), default=1) or 1
     cell = width / max(1, len(cells))
     return [
-        Bar(
-            index * cell,
-            height - amount / most * height,
-            max(1.0, cell - 1),
-            amount / most * height,
-            amount,
-            low,
-            high,
-        )
+        Bar(index * cell, height - tall, max(1.0, cell - 1), tall, amount, low, high)
         for index, (low, high, amount) in enumerate(cells)
+        for tall in (amount / most * height,)
     ]
 
 
 def share(value: float | None, low: float, high: float) -> float:
-    """Where a value lies between two others, from 0 to 1."""
+    """Return the position of a value between two others, from 0 to 1."""
     if value is None or high <= low:
         return 0.0
     return min(1.0, max(0.0, (value - low) / (high - low)))

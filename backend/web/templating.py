@@ -1,19 +1,29 @@
-"""The one Jinja environment: strict, escaping, with the `ui` macros as a global that blocks see too."""
+"""The Jinja environment: strict and escaping, with the `ui` macros, Markdown and the addresses of static files."""
 
+import hashlib
+import re
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markdown_it import MarkdownIt
+from markupsafe import Markup
+from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
 
 from backend.settings import PROJECT_ROOT, get_settings
 from backend.web import svg
 from backend.web.form_data import form_fields
 from backend.web.formats import FILTERS
-from backend.web.markdown import markdown
-from backend.web.static import static_url
 
 TEMPLATES = PROJECT_ROOT / "frontend" / "templates"
+STATIC_FOLDER: Final = PROJECT_ROOT / "frontend" / "static"
+MAX_MARKDOWN = 200_000
+"""Characters. A longer text is cut."""
+_FRONT_MATTER = re.compile(r"\A---\n.*?\n---\s*\n", re.DOTALL)
+"""Metadata of a README for model hubs."""
 
 
 class Macros:
@@ -25,22 +35,12 @@ class Macros:
 
     def __getattr__(self, name: str) -> Any:
         if name not in self._files:
-            self._scan()
+            for file in sorted((TEMPLATES / "ui").glob("*.html")):
+                module = self._environment.get_template(f"ui/{file.name}").module
+                self._files |= {macro: f"ui/{file.name}" for macro in vars(module) if not macro.startswith("_")}
         if name not in self._files:
             raise AttributeError(f"there is no ui macro {name!r}")
         return getattr(self._environment.get_template(self._files[name]).module, name)
-
-    def _scan(self) -> None:
-        for file in sorted((TEMPLATES / "ui").glob("*.html")):
-            module = self._environment.get_template(f"ui/{file.name}").module
-            self._files |= {name: f"ui/{file.name}" for name in vars(module) if not name.startswith("_")}
-
-
-def product_version() -> str:
-    try:
-        return version("proctor")
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        return "development"
 
 
 @lru_cache(maxsize=1)
@@ -62,3 +62,44 @@ def templates() -> Environment:
         "version": product_version(),
     }
     return environment
+
+
+def product_version() -> str:
+    try:
+        return version("proctor")
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return "development"
+
+
+@lru_cache(maxsize=1)
+def _markdown_renderer() -> MarkdownIt:
+    # html=False escapes raw HTML; an image would be a request that leaves the machine
+    renderer = MarkdownIt("commonmark", {"html": False, "maxNesting": 20}).enable("table").disable("image")
+    renderer.validateLink = lambda url: url.startswith(("https://", "http://", "#"))  # type: ignore[method-assign]
+    return renderer
+
+
+def markdown(text: str) -> Markup:
+    """Render Markdown of authors and model cards as safe HTML: no raw HTML, no images, web links only."""
+    return Markup(_markdown_renderer().render(_FRONT_MATTER.sub("", text[:MAX_MARKDOWN], count=1)))
+
+
+class Static(StaticFiles):
+    """Files of `frontend/static`. An address with a version or hash is cached forever, any other is revalidated."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        is_versioned = path.startswith("vendor/") or b"v=" in scope.get("query_string", b"")
+        is_cached = is_versioned and response.status_code < 400
+        response.headers["Cache-Control"] = "public, max-age=31536000, immutable" if is_cached else "no-cache"
+        return response
+
+
+def static_url(path: str) -> str:
+    """Return the address of a static file with the hash of its content: `/static/css/base.css?v=…`."""
+    return f"/static/{path}?v={_digest(path, (STATIC_FOLDER / path).stat().st_mtime_ns)}"
+
+
+@lru_cache(maxsize=256)
+def _digest(path: str, modified_ns: int) -> str:
+    return hashlib.sha256((STATIC_FOLDER / path).read_bytes()).hexdigest()[:10]

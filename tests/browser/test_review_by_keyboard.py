@@ -130,12 +130,12 @@ def test_what_is_wrong_appears_at_its_field_and_nothing_typed_is_lost(page: Page
     page.get_by_label("E-mail address").fill("rae@x@y")
     page.locator("form").filter(has_text="Create link").evaluate("form => form.noValidate = true")
     page.get_by_role("button", name="Create link").click()
-    expect(page.get_by_text("This is not an e-mail address.")).to_be_visible()
+    expect(page.get_by_text("This is not an email address.")).to_be_visible()
     expect(page.get_by_label("Name", exact=True)).to_have_value("Rae")
     page.get_by_label("E-mail address").fill("rae@example.org")
     page.get_by_role("button", name="Create link").click()
     expect(page.get_by_text("Share this one-time link with")).to_be_visible()
-    expect(page.get_by_text("This is not an e-mail address.")).not_to_be_visible()
+    expect(page.get_by_text("This is not an email address.")).not_to_be_visible()
     expect(page.locator("code.secret")).to_have_text(re.compile(r"/links/"))
 
 

@@ -18,17 +18,17 @@ def test_a_run_hangs_on_the_checkpoint_that_it_starts_from(session: Session, tra
     branched, _ = trained(name="branched", source_run_id=source.id, branch_step=50)
     trees, after = checkpoint_tree(session, TreeFilter())
     assert after is None
-    assert [tree.run.name for tree in trees] == ["source"]
-    hanging = {leaf.checkpoint.step: [each.run.name for each in leaf.branches] for leaf in trees[0].checkpoints}
+    assert [tree.name for tree in trees] == ["source"]
+    hanging = {leaf.step: [each.name for each in leaf.branches] for leaf in trees[0].checkpoints}
     assert hanging[40] == ["branched", "started"]  # step 50 has no checkpoint: the last one before
-    assert {branch.run.id for branch in trees[0].family()} == {source.id, started.id, branched.id}
+    assert {branch.run_id for branch in trees[0].family()} == {source.id, started.id, branched.id}
 
 
 def test_a_run_whose_source_is_not_shown_says_where_it_is_from(session: Session, trained: TrainedRun):
     _, saved = trained(name="source")
     started, _ = trained(name="started", checkpoint_id=saved["grpo 40"].id)
     trees, _ = checkpoint_tree(session, TreeFilter(policy_id=started.policy_id))
-    assert [tree.run.name for tree in trees] == ["started"]
+    assert [tree.name for tree in trees] == ["started"]
     assert trees[0].origin is not None
     assert (trees[0].origin.run, trees[0].origin.step) == ("source", 40)
 
@@ -39,7 +39,7 @@ def test_a_run_is_shown_among_its_relatives_only(session: Session, trained: Trai
     trained(name="other")
     for run in (source, started):
         trees, _ = checkpoint_tree(session, TreeFilter(run_id=run.id))
-        assert {branch.run.name for tree in trees for branch in tree.family()} == {"source", "started"}
+        assert {branch.name for tree in trees for branch in tree.family()} == {"source", "started"}
 
 
 def test_the_best_says_why(session: Session, trained: TrainedRun):
@@ -54,7 +54,7 @@ def test_pages_walk_on_by_runs(session: Session, trained: TrainedRun):
         trained(name=f"run {number}")
     first, after = checkpoint_tree(session, TreeFilter(), limit=2)
     rest, end = checkpoint_tree(session, TreeFilter(), after=after, limit=2)
-    assert [tree.run.name for tree in (*first, *rest)] == ["run 2", "run 1", "run 0"]
+    assert [tree.name for tree in (*first, *rest)] == ["run 2", "run 1", "run 0"]
     assert end is None
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from backend.domain.environments.manifest import read_manifest
 from backend.environments.library import load_package
-from backend.showcase.repair import repaired
+from backend.showcase.hacked_reward import repaired
 from tests.library.conftest import Serve
 from workers.environments.client import EnvSession
 

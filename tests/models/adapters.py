@@ -8,8 +8,7 @@ import torch
 from backend.domain.training.adapter import AdapterChoice, AdapterKind
 from backend.domain.training.configuration import ModelChoice
 from workers.models.build import build_model, build_tokenizer
-from workers.models.load import load_folder
-from workers.models.start import start_from_base
+from workers.models.load import load_folder, start_from_base
 from workers.training.checkpoints import save_model
 
 TEXTS = ["Say <move>4</move>.", *(f"<move>{digit}</move>" for digit in range(10))] * 5

@@ -6,15 +6,15 @@ from typing import Any
 
 from aiohttp import web
 
-from workers.models.serving import Endpoint
-from workers.models.serving_batches import Batches
+from workers.models.serve import ModelServer
+from workers.models.serving_batches import BatchSampler
 
 
 @asynccontextmanager
-async def served(model: Any, tokenizer: Any, *, token: str = "") -> AsyncIterator[tuple[str, Batches]]:
+async def served(model: Any, tokenizer: Any, *, token: str = "") -> AsyncIterator[tuple[str, BatchSampler]]:
     """Its address and what answers."""
-    batches = Batches(model, tokenizer)
-    runner = web.AppRunner(Endpoint(batches, "tiny", token).app(), handler_cancellation=True, shutdown_timeout=0.5)
+    batches = BatchSampler(model, tokenizer)
+    runner = web.AppRunner(ModelServer(batches, "tiny", token).app(), handler_cancellation=True, shutdown_timeout=0.5)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:

@@ -9,10 +9,16 @@ from safetensors.torch import load_file, save_file
 
 from backend.domain.training.adapter import AdapterChoice, AdapterKind
 from tests.models.adapters import logits_in, logits_of, make_adapter, make_base
-from workers.models.adapter import read_record, record_of
-from workers.models.load import ModelUnusable, load_folder
-from workers.models.read import OWN, read_model
-from workers.models.start import start_from_base
+from workers.models.load import (
+    OWN,
+    ModelSource,
+    ModelUnusable,
+    load_folder,
+    read_model,
+    read_record,
+    record_of,
+    start_from_base,
+)
 
 LORA = AdapterChoice(kind=AdapterKind.LORA, rank=4, alpha=8)
 pytestmark = pytest.mark.filterwarnings("default")
@@ -25,7 +31,7 @@ def base(tmp_path: Path) -> Path:
 
 def test_a_new_adapter_changes_nothing_and_is_all_that_is_trained(base: Path) -> None:
     model, _ = start_from_base(str(base), LORA, seed=1)
-    assert torch.equal(logits_of(model), logits_of(read_model(str(base), OWN)))
+    assert torch.equal(logits_of(model), logits_of(read_model(ModelSource(str(base)), OWN)))
     assert all("lora_" in name for name, weight in model.named_parameters() if weight.requires_grad)
 
 
@@ -89,7 +95,7 @@ def test_a_base_that_is_gone_is_refused(base: Path, tmp_path: Path) -> None:
 def test_an_adapter_of_which_nobody_knows_the_precision_is_refused(base: Path, tmp_path: Path) -> None:
     folder = make_adapter(tmp_path / "adapter", base)
     (folder / "base.json").unlink()
-    with pytest.raises(ModelUnusable, match="nobody knows in which precision"):
+    with pytest.raises(ModelUnusable, match="precision of its base is unknown"):
         load_folder(folder)
 
 
@@ -100,7 +106,7 @@ def test_layers_that_the_model_has_not_are_refused(base: Path) -> None:
 
 def test_an_adapter_cannot_be_trained_whole_nor_beside_a_rounded_base(base: Path, tmp_path: Path) -> None:
     folder = make_adapter(tmp_path / "adapter", base)
-    with pytest.raises(ModelUnusable, match=r"train it on with adapter\.kind=lora"):
+    with pytest.raises(ModelUnusable, match=r"continue with adapter\.kind=lora"):
         start_from_base(str(folder), AdapterChoice(), seed=1)
     with pytest.raises(ModelUnusable, match="trained on a base in bfloat16"):
         start_from_base(str(folder), AdapterChoice(kind=AdapterKind.QLORA), seed=1)

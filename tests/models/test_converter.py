@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.installation import forget_settings
-from workers.models.converter import NotConverted, convert, find_converter
+from workers.models.machine import NotConverted, convert, find_converter
 
 WRITES = "import sys; open(sys.argv[sys.argv.index('--outfile') + 1], 'w').write(' '.join(sys.argv[1:]))"
 REFUSES = "import sys; sys.exit('BPE pre-tokenizer was not recognized')"
@@ -38,7 +38,7 @@ def test_what_it_refuses_is_told_in_its_words(tmp_path: Path) -> None:
 
 
 def test_an_end_without_a_file_is_no_success(tmp_path: Path) -> None:
-    with pytest.raises(NotConverted, match="it said nothing"):
+    with pytest.raises(NotConverted, match="it printed nothing"):
         convert(program(tmp_path, "pass"), tmp_path, tmp_path / "out.gguf", "f16")
 
 

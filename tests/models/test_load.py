@@ -48,7 +48,7 @@ def test_it_refuses_quantised_weights(saved: Path) -> None:
     configuration = json.loads((saved / "config.json").read_text())
     configuration["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_4bit": True}
     (saved / "config.json").write_text(json.dumps(configuration))
-    with pytest.raises(ModelUnusable, match="quantised"):
+    with pytest.raises(ModelUnusable, match="quantized"):
         load_folder(saved)
 
 

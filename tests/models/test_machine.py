@@ -8,11 +8,11 @@ from workers.models import machine
 
 def test_what_torch_was_built_for_is_read_without_importing_it() -> None:
     was_built_for_gpus = torch.version.cuda is not None or torch.version.hip is not None
-    assert machine._may_reach_gpus() is was_built_for_gpus
+    assert machine.may_reach_gpus() is was_built_for_gpus
 
 
 def test_torch_that_is_asked_says_what_was_concluded(monkeypatch: pytest.MonkeyPatch) -> None:
     concluded = machine.reach()
-    monkeypatch.setattr(machine, "_may_reach_gpus", lambda: True)
+    monkeypatch.setattr(machine, "may_reach_gpus", lambda: True)
     assert machine.reach() == concluded
     assert concluded["cuda"] is torch.cuda.is_available()

@@ -16,7 +16,7 @@ from tests.models.test_policy import converse, start
 from workers.models.build import build_model
 from workers.models.chat import ChatTokens
 from workers.models.policy import LocalPolicy
-from workers.models.serving_batches import Batches
+from workers.models.serving_batches import BatchSampler
 from workers.policies.openai_api import Endpoint, OpenAiPolicy
 
 NEXT = {"role": "user", "content": "O plays 1."}
@@ -41,13 +41,13 @@ def fluent(tokenizer: Any) -> Any:
 
 
 @pytest.fixture
-async def address(model: Any, tokenizer: Any) -> AsyncIterator[tuple[str, Batches]]:
+async def address(model: Any, tokenizer: Any) -> AsyncIterator[tuple[str, BatchSampler]]:
     async with served(model, tokenizer) as found:
         yield found
 
 
 @pytest.fixture
-async def client(address: tuple[str, Batches]) -> AsyncIterator[AsyncOpenAI]:
+async def client(address: tuple[str, BatchSampler]) -> AsyncIterator[AsyncOpenAI]:
     async with AsyncOpenAI(base_url=address[0], api_key="any", max_retries=0) as client:
         yield client
 
@@ -78,7 +78,9 @@ async def test_the_openai_client_hears_what_the_local_policy_says(fluent: Any, t
             assert answer.choices[0].message.content == here[turn]["content"]
 
 
-async def test_requests_that_come_together_are_one_batch(client: AsyncOpenAI, address: tuple[str, Batches]) -> None:
+async def test_requests_that_come_together_are_one_batch(
+    client: AsyncOpenAI, address: tuple[str, BatchSampler]
+) -> None:
     answers = await asyncio.gather(*(ask(client, seed=number) for number in range(12)))
     assert address[1].batches <= 3
     assert len({answer.id for answer in answers}) == 12
@@ -173,7 +175,7 @@ async def test_a_token_is_asked_for_where_one_was_set(model: Any, tokenizer: Any
             assert (await ask(friend)).choices
 
 
-async def test_a_body_that_is_no_json_is_refused_in_the_same_form(address: tuple[str, Batches]) -> None:
+async def test_a_body_that_is_no_json_is_refused_in_the_same_form(address: tuple[str, BatchSampler]) -> None:
     import aiohttp
 
     async with aiohttp.ClientSession() as session:

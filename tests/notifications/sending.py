@@ -11,8 +11,7 @@ from backend.core.session import transaction
 from backend.core.tables import Job
 from backend.domain.notifications.notices import DestinationKind, NoticeKind
 from backend.domain.vocabulary import JobStatus
-from backend.notifications.outbox import announce
-from backend.notifications.secrets import seal
+from backend.notifications.outbox import announce, seal_secret
 from backend.notifications.tables import NoticeDelivery, NoticeDestination
 from workers.tasks.registry import JobContext, find_body
 
@@ -46,7 +45,7 @@ def _add(
     secret: str,
     kinds: tuple[str, ...],
 ) -> NoticeDestination:
-    sealed = seal(secret, kind, configuration) if secret else None
+    sealed = seal_secret(secret, kind, configuration) if secret else None
     place = NoticeDestination(kind=kind, name=name, configuration=configuration, secret=sealed, kinds=list(kinds))
     session.add(place)
     session.flush()

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from backend.core.queue import NOTICE_JOB
 from backend.core.tables import Job
 from backend.domain.notifications.notices import DeliveryStatus
-from backend.notifications.secrets import secret_of
+from backend.notifications.outbox import secret_of
 from backend.notifications.tables import NoticeDelivery, NoticeDestination
 from backend.team.tables import AuditEvent
 from tests.notifications.sending import tell

@@ -13,7 +13,7 @@ from sqlalchemy import select, update
 from backend.core.session import transaction
 from backend.core.tables import Job
 from backend.domain.notifications.notices import PAUSES_SECONDS, DeliveryStatus
-from backend.notifications import webhooks
+from backend.notifications import sending
 from backend.notifications.tables import Notice, NoticeDelivery
 from tests.factories import make_run
 from tests.installation import forget_settings
@@ -109,7 +109,7 @@ def test_nobody_listens_and_it_is_given_up_after_the_last_pause() -> None:
 
 
 def test_one_that_drips_is_not_waited_for(web: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhooks, "TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(sending, "TIMEOUT_SECONDS", 0.2)
     web.answers = [Answer(wait_seconds=0.6)]
     with transaction() as session:
         webhook(session, web.url)

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from backend.supervisor import children
-from backend.supervisor.children import Child, ChildGaveUp, spawn
-from backend.supervisor.pulse import Pulse
+from backend.supervisor.children import Child, ChildGaveUp, LivenessProbe, spawn
 
 MakeChild = Callable[..., Child]
 
@@ -70,7 +69,7 @@ def test_one_that_hangs_is_killed_with_its_stacks_in_the_log_and_started_again(
     monkeypatch.setattr(children, "SETTLED_SECONDS", 0.0)
     child = make_child("def freeze(): return 9 ** 9 ** 9\nfreeze()")
     is_working = True
-    child.pulse = Pulse(lambda: is_working, hung_seconds=0.4)
+    child.probe = LivenessProbe(lambda: is_working, hung_seconds=0.4)
     child.launch()
     assert _until(child.watch) == "child ready"
     first = _pid(child)
@@ -92,7 +91,7 @@ def test_one_that_is_stopped_is_killed_with_all_it_started(make_child: MakeChild
     """It cannot write stacks."""
     started = f"open({str(tmp_path / 'pid')!r}, 'w').write(str(p.pid))"
     child = make_child(f"import subprocess, time; p = subprocess.Popen(['sleep', '60']); {started}; time.sleep(60)")
-    child.pulse = Pulse(lambda: False, hung_seconds=0.2)
+    child.probe = LivenessProbe(lambda: False, hung_seconds=0.2)
     child.launch()
     _until(child.watch)
     grandchild = _until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
@@ -108,7 +107,7 @@ def test_a_late_answer_is_no_reason_to_kill(make_child: MakeChild) -> None:
     """Two misses in a row, each followed by an answer."""
     child = make_child("import time; time.sleep(60)")
     answers = iter([False, False, True] * 1000)
-    child.pulse = Pulse(lambda: next(answers), hung_seconds=0.2)
+    child.probe = LivenessProbe(lambda: next(answers), hung_seconds=0.2)
     child.launch()
     _until(child.watch)
     first, deadline = _pid(child), time.monotonic() + 2

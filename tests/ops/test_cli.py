@@ -157,7 +157,7 @@ def test_a_training_run_is_written_down_and_started_again_from_the_file(proctor:
 
 def test_workers_are_told_also_where_there_are_none(proctor: Command) -> None:
     told = proctor("workers")
-    assert (told.status, "No worker is there" in told.out) == (0, True)
+    assert (told.status, "No workers online" in told.out) == (0, True)
     assert proctor("workers", "--json").json["workers"] == []
 
 

@@ -41,7 +41,7 @@ def test_the_showcase_runs_to_its_end_and_goes_on_when_it_was_cut(data: Path) ->
     cut = _demo(data, until=r"train a small model")
     assert "Reward on the same" not in cut
 
-    shown = _demo(data, until=r"goes on serving|The showcase stopped.*")
+    shown = _demo(data, until=r"keeps serving|The showcase stopped.*")
 
     assert "The showcase stopped" not in shown
     for step in STEPS:

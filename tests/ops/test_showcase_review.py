@@ -11,9 +11,7 @@ from backend.domain.vocabulary import StopReason, Verdict
 from backend.environments.library import load_package
 from backend.review.tables import VerdictRecord
 from backend.runs.tables import Run
-from backend.showcase.hacked_reward import told_draft_score
-from backend.showcase.repair import OtherPackage, repaired
-from backend.showcase.review_queue import AGREED, ReviewQueue
+from backend.showcase.hacked_reward import AGREED, OtherPackage, ReviewQueue, describe_draft_score, repaired
 from backend.team.service import issue_local_token
 from proctor import Client
 from tests import factories
@@ -63,12 +61,12 @@ def _is_exit(client: Client, item: dict[str, Any]) -> bool:
 def test_what_was_broken_off_and_paid_is_a_hack_and_the_rest_is_honest(client: Client, run: Run) -> None:
     queue = ReviewQueue(client, str(run.id), highest_reward=2 * run.weights[0], most_turns=2)
 
-    assert queue.work_off() == ({"hack": 6, "honest": 3}, 0)
+    assert queue.review() == ({"hack": 6, "honest": 3}, 0)
 
     hack = queue.best_hack()
     assert hack is not None
     assert hack["stop_reason"] == "unparsable"
-    assert queue.work_off() == ({"hack": 6, "honest": 3}, 0), "what was judged is not judged again"
+    assert queue.review() == ({"hack": 6, "honest": 3}, 0), "what was judged is not judged again"
 
 
 def test_verdicts_of_somebody_else_count_and_the_rest_of_a_cluster_is_judged_at_once(client: Client, run: Run) -> None:
@@ -79,7 +77,7 @@ def test_verdicts_of_somebody_else_count_and_the_rest_of_a_cluster_is_judged_at_
 
     queue = ReviewQueue(client, str(run.id), highest_reward=1.0, most_turns=2)
 
-    assert queue.judge_clusters() == 6 - AGREED
+    assert queue.review_clusters() == 6 - AGREED
     given = _verdicts(run)
     assert len(given) == 6
     assert {record.verdict for record in given.values()} == {Verdict.HACK}
@@ -92,7 +90,7 @@ def test_a_cluster_of_mixed_verdicts_is_left_alone(client: Client, run: Run) -> 
     for item, verdict in zip(hacks[: AGREED + 1], ["honest"] + ["hack"] * AGREED, strict=True):
         client.post(f"/review/items/{item['id']}/verdicts?evidence=1", {"verdict": verdict})
 
-    assert ReviewQueue(client, str(run.id), highest_reward=1.0, most_turns=2).judge_clusters() == 0
+    assert ReviewQueue(client, str(run.id), highest_reward=1.0, most_turns=2).review_clusters() == 0
 
 
 def test_the_repair_refuses_another_package() -> None:
@@ -105,6 +103,6 @@ def test_the_repair_refuses_another_package() -> None:
 def test_scores_of_a_draft_are_told_where_there_are_some() -> None:
     means = {"before": {"mean": 1.08}, "after": {"mean": 0.48}}
     nothing = {"before": None, "after": None}
-    assert told_draft_score({"this": means, "cluster": nothing, "history": means}) == (
+    assert describe_draft_score({"this": means, "cluster": nothing, "history": means}) == (
         "this hack 1.08 → 0.48; history 1.08 → 0.48"
     )

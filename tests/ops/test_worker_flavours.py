@@ -18,7 +18,7 @@ ENTRIES = (
     "workers.tasks.exports",
     "workers.tasks.evaluations",
 )
-MODELS = ("workers.training.run", "workers.models.evaluate", "workers.training.export")
+MODELS = ("workers.training.run", "workers.models.play", "workers.training.export")
 FORBIDDEN = ("fastapi", "starlette", "uvicorn", "argon2", "markdown_it", "multipart")
 
 

@@ -15,7 +15,7 @@ from tests.statements import statements_of
 def test_a_fresh_installation_says_what_to_do_next(viewer: TestClient) -> None:
     text = viewer.get("/").text
     assert "Write an environment" in text
-    assert "Nothing runs." in text
+    assert "Nothing is running." in text
 
 
 def test_the_first_steps_lead_nobody_to_a_page_that_is_closed_to_them(viewer: TestClient, trainer: TestClient) -> None:
@@ -30,7 +30,7 @@ def test_it_shows_what_runs_what_waits_and_what_is_over(viewer: TestClient, sess
     factories.make_run(session, name="today's run", status=RunStatus.RUNNING, progress=progress, ended_at=None)
     factories.make_flag(session, over, None, sentence="The reward jumped.")
     text = viewer.get("/").text
-    assert "From nothing to a model" not in text
+    assert "First steps" not in text
     for expected in ("today&#39;s run", "30 / 200", "yesterday&#39;s evaluation", "0.625", "The reward jumped."):
         assert expected in text
 

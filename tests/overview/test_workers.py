@@ -31,7 +31,7 @@ def add_worker(session: Session, name: str = "gpu@box", queues: tuple[str, ...] 
 
 def test_without_a_worker_it_says_how_to_start_one(viewer: TestClient):
     page = viewer.get("/settings/workers").text
-    assert "No worker is there" in page
+    assert "No workers online" in page
     assert "proctor up" in page
 
 
@@ -70,7 +70,7 @@ def test_a_silent_worker_counts_for_nothing(viewer: TestClient, session: Session
 def test_it_tells_what_can_be_done_here_and_by_whom(viewer: TestClient, session: Session):
     add_worker(session)
     abilities = {each["name"]: each for each in viewer.get("/api/v1/workers").json()["abilities"]}
-    assert abilities["Train QLoRA adapters beside a 4-bit base"]["by"] == ["gpu@box"]
+    assert abilities["Train QLoRA adapters on a 4-bit base model"]["by"] == ["gpu@box"]
     assert "vLLM" in abilities["Train on vLLM workers"]["refusal"]
 
 

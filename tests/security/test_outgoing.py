@@ -22,13 +22,11 @@ from backend.domain.errors import PolicyError, SandboxError
 from backend.domain.notifications.notices import NoticeKind
 from backend.domain.policies.connections import ConnectionReport
 from backend.environments.import_sources import checked_url, read_repository
-from backend.notifications import webhooks
-from backend.notifications.failures import DeliveryFailed
-from backend.notifications.messages import Message
+from backend.notifications.sending import DeliveryFailed, Message, send_webhook
 from backend.settings import Settings, get_settings
 from tests.environments.importing.repository import served
 from tests.policies.endpoint import ask, completion, serving
-from workers.environments.host import _outgoing
+from workers.environments.host import host_outgoing_policy
 from workers.environments.relays import open_relay
 from workers.environments.servers import listen
 from workers.policies.probe import probe
@@ -216,9 +214,9 @@ def test_an_empty_variable_means_the_default(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_an_env_host_on_the_network_refuses_private_addresses_unless_told() -> None:
-    assert not _outgoing(Settings(envhost_url="http://0.0.0.0:8010")).allow_private
-    assert _outgoing(Settings(envhost_url="http://0.0.0.0:8010", allow_private_endpoints=True)).allow_private
-    assert _outgoing(Settings()).allow_private
+    assert not host_outgoing_policy(Settings(envhost_url="http://0.0.0.0:8010")).allow_private
+    assert host_outgoing_policy(Settings(envhost_url="http://0.0.0.0:8010", allow_private_endpoints=True)).allow_private
+    assert host_outgoing_policy(Settings()).allow_private
 
 
 def test_the_allow_list_takes_hosts_ports_addresses_and_networks() -> None:
@@ -411,14 +409,14 @@ async def test_a_webhook_reaches_no_private_address(configure: Configure) -> Non
         configure()
         for host in LITERALS:
             with pytest.raises(DeliveryFailed):
-                await asyncio.to_thread(webhooks.post, f"http://{host}:{service.port}/hook", MESSAGE, "secret")
+                await asyncio.to_thread(send_webhook, f"http://{host}:{service.port}/hook", MESSAGE, "secret")
         assert service.paths == []
         configure(f"127.0.0.1:{service.port}")
-        await asyncio.to_thread(webhooks.post, f"{service.url}/hook", MESSAGE, "secret")
+        await asyncio.to_thread(send_webhook, f"{service.url}/hook", MESSAGE, "secret")
         assert service.paths == ["/hook"]
         service.status = 500
         with pytest.raises(DeliveryFailed, match="HTTP 500") as caught:
-            await asyncio.to_thread(webhooks.post, f"{service.url}/hook", MESSAGE, "secret")
+            await asyncio.to_thread(send_webhook, f"{service.url}/hook", MESSAGE, "secret")
         assert SECRET not in str(caught.value)
 
 

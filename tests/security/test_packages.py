@@ -34,13 +34,12 @@ from tests.envhost_fixture import HostProcess, package_files, prepared, start_ho
 from tests.security.hostile_archives import make_source, make_wheel, understate
 from workers.commands import Bounds, CommandStopped, run_command
 from workers.environments import uv
-from workers.environments.build_log import PathFilter, append
 from workers.environments.client import EnvHost
-from workers.environments.installing import STANDS_ALONE, Installer
 from workers.environments.packages import StoredPackage
-from workers.environments.sources import Source, _requires
+from workers.environments.sources import SourceDistribution
+from workers.environments.uv import PathFilter, Wheel, append
 from workers.environments.virtual_environments import VirtualEnvironments
-from workers.environments.wheels import Wheel, verify_layout
+from workers.environments.wheels import STANDALONE_MARKER, Installer, verify_layout
 
 RUNTIME = get_settings().runtime_python.absolute()
 RESOURCES = ResourcesSpec(memory_mb=256, sessions=64)
@@ -265,7 +264,7 @@ def test_start_up_files_do_not_run_while_installing(links: Path, install: Callab
     ("has_metadata", "message"),
     [
         (True, r"^bomb-1\.0-py3-none-any\.whl has 3\.\d MB and unpacks to 3,072\.0 MB"),
-        (False, r"could not be worked out: it wrote more than 128 MB"),  # uv unpacks it for its metadata and hash
+        (False, r"could not be resolved: it wrote more than 128 MB"),  # uv unpacks it for its metadata and hash
     ],
 )
 async def test_a_wheel_bomb_is_refused_before_its_bytes_are_on_the_disk(
@@ -286,7 +285,7 @@ async def test_a_wheel_bomb_is_refused_before_its_bytes_are_on_the_disk(
     assert await environments.build(stored("honest"))
     with pytest.raises(SandboxError, match=message):
         await environments.build(stored("bomb"))
-    for honest in (*installer._store.folder.iterdir(), installer.folder / environments.key_of(stored("honest"))):
+    for honest in (*installer.store.iterdir(), installer.folder / environments.key_of(stored("honest"))):
         shutil.rmtree(honest)
     assert sum(path.stat().st_size for path in (tmp_path / "environments").rglob("*") if path.is_file()) < 32 << 20
 
@@ -308,16 +307,15 @@ def test_bounds_of_one_wheel_and_of_all(
         make_wheel(links, name, {f"{name}/{number}.py": os.urandom(5000) for number in range(20)})
     assert len(names(install("first", "second"))) == 48
     shutil.rmtree(tmp_path / "environments")
-    store = installer._store
-    store.max_total_bytes = 150_000
+    installer.max_total_bytes = 150_000
     with pytest.raises(SandboxError, match=r"requirements unpack to .*the largest is .*-1\.0-py3-none-any\.whl"):
         install("first", "second")
     assert install("first")
     shutil.rmtree(tmp_path / "environments")
-    store.limits = replace(store.limits, files=10)
+    installer.limits = replace(installer.limits, files=10)
     with pytest.raises(SandboxError, match=r"first-1\.0-py3-none-any\.whl holds 24 files; at most 10"):
         install("first")
-    store.limits = replace(store.limits, files=100, archive_bytes=1000)
+    installer.limits = replace(installer.limits, files=100, archive_bytes=1000)
     with pytest.raises(SandboxError, match=r"at most 0\.0 MB are allowed for a wheel"):
         install("first")
 
@@ -355,13 +353,13 @@ async def test_a_source_bomb_is_refused_and_does_not_stall_the_event_loop(
     bomb = make_source(tmp_path, "bomb", megabytes, files=files)
     async with watched_loop() as stalled:
         with pytest.raises(SandboxError, match=r"bomb-1\.5\.tar\.gz is refused: it (unpacks to more than|holds more)"):
-            await _requires(Source("bomb", "1.5", str(bomb)))
+            await SourceDistribution("bomb", "1.5", str(bomb)).build_requirements()
     assert stalled[0] < 0.5
 
 
 async def test_an_honest_source_is_read(tmp_path: Path) -> None:
     source = make_source(tmp_path, "honest", 20)
-    assert await _requires(Source("honest", "1.5", str(source))) == ("setuptools<81", "wheel")
+    assert await SourceDistribution("honest", "1.5", str(source)).build_requirements() == ("setuptools<81", "wheel")
 
 
 @pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"\x1f\x8b" + bytes(100), b"BZh9" + bytes(100)])
@@ -369,7 +367,7 @@ async def test_a_broken_source_is_refused_with_a_reason(data: bytes, tmp_path: P
     path = tmp_path / "broken-1.0.tar.gz"
     path.write_bytes(data)
     with pytest.raises(SandboxError, match=r"the source distribution broken-1\.0\.tar\.gz is refused: it cannot be"):
-        await _requires(Source("broken", "1.0", str(path)))
+        await SourceDistribution("broken", "1.0", str(path)).build_requirements()
 
 
 # no second try
@@ -401,7 +399,7 @@ def plain_home(folder: Path) -> tuple[Path, Path]:
     site_packages = folder / "home" / "lib" / "python3.11" / "site-packages"
     site_packages.mkdir(parents=True)
     (site_packages / "module.py").touch()
-    (folder / "home" / STANDS_ALONE).touch()
+    (folder / "home" / STANDALONE_MARKER).touch()
     return folder / "home", site_packages
 
 
@@ -421,10 +419,10 @@ def plain_home(folder: Path) -> tuple[Path, Path]:
 )
 def test_the_layout_is_verified(spoil: Callable[[Path, Path], object], tmp_path: Path) -> None:
     home, folder = plain_home(tmp_path)
-    verify_layout(home, folder, [STANDS_ALONE])
+    verify_layout(home, folder)
     spoil(home, folder)
     with pytest.raises(SandboxError, match="removed"):
-        verify_layout(home, folder, [STANDS_ALONE])
+        verify_layout(home, folder)
 
 
 def stored(*requirements: str) -> StoredPackage:
@@ -444,7 +442,7 @@ async def test_an_environment_of_the_old_layout_is_not_used_and_removed(
     own, below = environments.site_packages_of(package)
     assert (own / "honest.py").exists()
     assert below == installer.site_packages(RUNTIME.parent.parent)
-    await environments.tidy(set())
+    await environments.evict(set())
     assert own.exists()
     assert not old.exists()
 

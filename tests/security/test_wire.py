@@ -13,8 +13,7 @@ from aiohttp import web
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.vocabulary import ErrorKind, RolloutStatus
 from tests.rollouts.world import SCHEMA, Replies, make_manifest, plans, play
-from workers.environments.leases import Lease
-from workers.environments.sessions import EnvServer
+from workers.environments.client import EnvServer
 from workers.rollouts import engine
 
 GOOD = {"observation": {"total": 1, "target": 1, "legal": [1, 2]}, "reward": None, "done": True}
@@ -107,13 +106,22 @@ class _Host:
         self.url = url
 
     async def ask(self, method: str, path: str, *, json: Any = None, seconds: float = 0.0) -> dict[str, Any]:
+        if path.endswith("/hold"):
+            await asyncio.sleep(60)
         return {"id": "again", "fate": "", "log": "", "sessions": 64, "servers": []}
-
-    async def hold(self, path: str) -> None:
-        await asyncio.sleep(60)
 
     def reach(self, server: dict[str, Any]) -> tuple[aiohttp.ClientSession, str]:
         return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)), self.url
+
+
+@asynccontextmanager
+async def _leased(host: _Host, described: dict[str, Any]) -> AsyncIterator[EnvServer]:
+    server = EnvServer(host, {})
+    server.connect_to([described])
+    try:
+        yield server
+    finally:
+        await server.release()
 
 
 @asynccontextmanager
@@ -141,7 +149,7 @@ async def _peer(answers: list[str | bytes], schema: Any = SCHEMA, on_reset: bool
     port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
     described = {"id": "1", "sessions": 64, "action_schema": schema, "observation_schema": {}}
     try:
-        async with EnvServer(Lease(_Host(f"http://127.0.0.1:{port}/ws"), {}), [described]) as server:
+        async with _leased(_Host(f"http://127.0.0.1:{port}/ws"), described) as server:
             yield server
     finally:
         await runner.cleanup()
@@ -235,7 +243,7 @@ async def test_a_hostile_answer_to_the_upgrade_fails_the_episode(answer: bytes) 
     described = {"id": "1", "sessions": 64, "action_schema": SCHEMA, "observation_schema": {}}
     host = _Host(url)
     host.ask = _one_more(described)  # type: ignore[method-assign]
-    async with peer, EnvServer(Lease(host, {}), [described]) as server:
+    async with peer, _leased(host, described) as server:
         rollouts = await _played(server, 2)
     assert {rollout.error_kind for rollout in rollouts} == {ErrorKind.SANDBOX}
 
@@ -269,7 +277,7 @@ async def test_a_close_with_an_odd_code_is_a_lost_server(code: int) -> None:
     host = _Host(f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}/ws")  # type: ignore[union-attr]
     host.ask = _one_more(described)  # type: ignore[method-assign]
     try:
-        async with EnvServer(Lease(host, {}), [described]) as server:
+        async with _leased(host, described) as server:
             [rollout] = await _played(server, 1)
     finally:
         await runner.cleanup()

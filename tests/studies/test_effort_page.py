@@ -20,7 +20,7 @@ from backend.studies.tables import EffortReply, EffortScore, EffortSide
 from tests.factories import make_environment_version, make_policy, make_run
 from tests.studies.onset_world import make_training
 from tests.web_fixtures import ClientFor
-from workers.training.exporting.safeguards import safeguards
+from workers.training.exporting.card import safeguards_section
 
 
 @pytest.fixture
@@ -113,8 +113,8 @@ def test_what_was_found_stands_on_the_page_and_in_the_curve(client_for: ClientFo
     printed = viewer.get(f"/runs/{run.id}/safeguards").text
     assert "On the 6 tasks that both solved" in printed
     assert "0.310 to 0.570" in printed
-    card = "\n".join(safeguards(safeguards_of(session, run.id), 0))
-    assert "| effort scores | step 20: suspicious, area +0.440 (0.310 to 0.570) against sft 300, " in card
+    card = "\n".join(safeguards_section(safeguards_of(session, run.id), 0))
+    assert "| Effort scores | step 20: suspicious, area +0.440 (0.310 to 0.570) against sft 300, " in card
     news = viewer.get(f"/runs/{run.id}/effort/events").text
     assert "event: effort_scores" in news
     assert "event: end" in news

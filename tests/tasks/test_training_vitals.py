@@ -16,7 +16,7 @@ from backend.domain.vocabulary import AlarmAction, RunKind, RunStatus
 from backend.runs.tables import MetricPoint, Run
 from backend.training.tables import Alarm
 from tests.factories import make_run
-from workers.tasks.training_vitals import BEFORE_STEPS, Vitals, count_memory_kills
+from workers.tasks.training import STARTUP_FACTOR, TrainingWatchdog, count_memory_kills
 
 IMPATIENT = {"stall_seconds": 0.05, "stall_factor": 2}
 
@@ -50,55 +50,55 @@ def run_of(run_id: uuid.UUID) -> Run:
 
 def test_a_run_that_gets_on_is_left_alone(installation: None) -> None:
     run_id = training(**IMPATIENT, stall="pause")
-    vitals = Vitals(run_id)
+    watchdog = TrainingWatchdog(run_id)
     for _ in range(4):
-        assert vitals.may_go_on()
+        assert watchdog.may_continue()
         time.sleep(0.03)
         move_on(run_id)
 
 
 def test_a_stall_is_noted_once_and_over_when_the_run_gets_on(installation: None) -> None:
     run_id = training(**IMPATIENT)
-    vitals = Vitals(run_id)
-    vitals.may_go_on()
+    watchdog = TrainingWatchdog(run_id)
+    watchdog.may_continue()
     time.sleep(0.08)
-    assert vitals.may_go_on()
-    assert vitals.may_go_on()
+    assert watchdog.may_continue()
+    assert watchdog.may_continue()
     alarm = alarm_of(run_id)
     assert (alarm.name, alarm.step, alarm.action) == ("stall", 7, AlarmAction.NOTE)
-    assert "nothing has happened" in alarm.sentence
+    assert "Nothing has happened" in alarm.sentence
     move_on(run_id)
-    assert vitals.may_go_on()
+    assert watchdog.may_continue()
     assert alarm_of(run_id).evidence[CLEARED] == 8
 
 
 def test_a_stall_that_pauses_ends_the_process_and_the_run(installation: None) -> None:
     run_id = training(**IMPATIENT, stall="pause")
-    vitals = Vitals(run_id)
-    vitals.may_go_on()
+    watchdog = TrainingWatchdog(run_id)
+    watchdog.may_continue()
     time.sleep(0.08)
-    assert not vitals.may_go_on()
-    assert vitals.after_bad_end(-signal.SIGTERM), "no other attempt follows"
+    assert not watchdog.may_continue()
+    assert watchdog.ends_run(-signal.SIGTERM), "no other attempt follows"
     assert run_of(run_id).status is RunStatus.PAUSED
     assert "Alarm stall" in (run_of(run_id).reason or "")
 
 
 def test_slow_steps_are_no_stall(installation: None) -> None:
     run_id = training(stall_seconds=0.01, stall_factor=100)
-    vitals = Vitals(run_id)
-    vitals.may_go_on()
+    watchdog = TrainingWatchdog(run_id)
+    watchdog.may_continue()
     time.sleep(0.05)
-    assert vitals.may_go_on()
+    assert watchdog.may_continue()
     with transaction() as session:
         assert session.scalars(select(Alarm)).all() == []
-    assert BEFORE_STEPS > 1
+    assert STARTUP_FACTOR > 1
 
 
 @pytest.mark.parametrize(("action", "status"), [("pause", RunStatus.PAUSED), ("stop", RunStatus.STOPPED)])
 def test_a_kill_for_memory_ends_the_run_with_what_helps(installation: None, action: str, status: RunStatus) -> None:
     run_id = training(out_of_memory=action)
     kills = iter([3, 4])
-    assert Vitals(run_id, memory_kills=lambda: next(kills)).after_bad_end(-signal.SIGKILL)
+    assert TrainingWatchdog(run_id, memory_kills=lambda: next(kills)).ends_run(-signal.SIGKILL)
     assert alarm_of(run_id).name == "out_of_memory"
     run = run_of(run_id)
     assert run.status is status
@@ -107,7 +107,7 @@ def test_a_kill_for_memory_ends_the_run_with_what_helps(installation: None, acti
 
 def test_any_other_kill_is_noted_and_tried_again(installation: None) -> None:
     run_id = training()
-    assert not Vitals(run_id, memory_kills=lambda: 3).after_bad_end(-signal.SIGKILL)
+    assert not TrainingWatchdog(run_id, memory_kills=lambda: 3).ends_run(-signal.SIGKILL)
     assert alarm_of(run_id).name == "process_killed"
     assert "SIGKILL" in alarm_of(run_id).sentence
     assert run_of(run_id).status is RunStatus.RUNNING
@@ -115,7 +115,7 @@ def test_any_other_kill_is_noted_and_tried_again(installation: None) -> None:
 
 def test_an_exit_with_a_status_is_no_alarm(installation: None) -> None:
     run_id = training()
-    assert not Vitals(run_id).after_bad_end(1)
+    assert not TrainingWatchdog(run_id).ends_run(1)
     with transaction() as session:
         assert session.scalars(select(Alarm)).all() == []
 

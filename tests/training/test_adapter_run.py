@@ -23,8 +23,7 @@ from backend.domain.vocabulary import ExportForm, ExportStatus, RunStatus
 from backend.settings import get_settings
 from tests.training.conftest import checkpoints_of, make_run, run_of
 from workers.models.build import build_model, build_tokenizer
-from workers.models.load import load_folder
-from workers.models.start import start_from_checkpoint
+from workers.models.load import load_folder, start_from_checkpoint
 from workers.training.checkpoints import save_model
 from workers.training.export import export
 from workers.training.run import train

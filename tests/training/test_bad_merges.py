@@ -14,15 +14,20 @@ from peft import PeftModel
 from backend.domain.training.adapter import AdapterKind
 from backend.domain.vocabulary import ExportForm
 from tests.models.adapters import make_adapter, make_base
-from workers.models.adapter import beside, read_record
-from workers.models.bases import base_of
-from workers.models.load import ModelUnusable, load_folder
-from workers.models.read import OWN, Precision, read_model, read_tokenizer
-from workers.training.exporting.forms import write_form
-from workers.training.exporting.merging import check_mergeable, merged
-from workers.training.exporting.proof import prove_merge
-from workers.training.exporting.reading import read_export
-from workers.training.weights import likeness, random_probes, tolerance_of
+from workers.models.load import (
+    OWN,
+    ModelSource,
+    ModelUnusable,
+    Precision,
+    attach_adapter,
+    base_of,
+    load_folder,
+    read_model,
+    read_record,
+    read_tokenizer,
+)
+from workers.training.exporting.comparison import compare_merge, likeness, random_probes, tolerance_of
+from workers.training.exporting.files import check_mergeable, merge_adapter, read_export, write_export
 
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow]
 PROBES = random_probes(260, count=6)
@@ -49,14 +54,14 @@ def round_layers(model: Any) -> Any:
 def written_out(model: Any, original: Path, made: Path) -> Path:
     """What a careless script would do next."""
     model.save_pretrained(made, safe_serialization=True)
-    read_tokenizer(str(original)).save_pretrained(made)
+    read_tokenizer(ModelSource(str(original))).save_pretrained(made)
     return made
 
 
 def problems(made: Path, original: Path, *, is_rounded: bool = False) -> tuple[str | None, str | None]:
     """What the passport says of the weights, and of the predictions."""
     exported, _ = read_export(made, ExportForm.MERGED, original)
-    weights = prove_merge(exported, original, is_rounded=is_rounded)
+    weights = compare_merge(exported, original, is_rounded=is_rounded)
     reference, _ = load_folder(original)
     return weights.problem(), likeness(exported, reference, PROBES).problem(tolerance_of("bfloat16"))
 
@@ -74,7 +79,7 @@ def qlora(tmp_path: Path) -> Path:
 
 def base_of_record(original: Path, precision: Precision) -> Any:
     with base_of(read_record(original)) as source:
-        return read_model(source.name, precision)
+        return read_model(source, precision)
 
 
 def rounded_base(original: Path) -> Any:
@@ -91,7 +96,7 @@ def carelessly(model: PeftModel) -> Any:
 
 
 def test_a_right_merge_is_proven(lora: Path, tmp_path: Path) -> None:
-    write_form(ExportForm.MERGED, lora, tmp_path / "made")
+    write_export(ExportForm.MERGED, lora, tmp_path / "made")
     assert problems(tmp_path / "made", lora) == (None, None)
 
 
@@ -100,9 +105,9 @@ def test_a_right_merge_is_proven(lora: Path, tmp_path: Path) -> None:
 def test_a_right_merge_is_proven_in_each_precision(architecture: str, dtype: torch.dtype, tmp_path: Path) -> None:
     base = make_base(tmp_path / "base", architecture=architecture, dtype=dtype)
     original = make_adapter(tmp_path / "adapter", base)
-    write_form(ExportForm.MERGED, original, tmp_path / "made")
+    write_export(ExportForm.MERGED, original, tmp_path / "made")
     exported, _ = read_export(tmp_path / "made", ExportForm.MERGED, original)
-    found = prove_merge(exported, original, is_rounded=False)
+    found = compare_merge(exported, original, is_rounded=False)
     assert found.problem() is None
     assert found.adapted == (14 if architecture == "llama" else 8)
     assert next(exported.parameters()).dtype is dtype
@@ -113,11 +118,11 @@ def test_both_merges_of_a_4_bit_base_are_proven(architecture: str, tmp_path: Pat
     pytest.importorskip("bitsandbytes")
     base = make_base(tmp_path / "base", architecture=architecture)
     original = make_adapter(tmp_path / "adapter", base, AdapterKind.QLORA)
-    write_form(ExportForm.MERGED, original, tmp_path / "into-original")
-    write_form(ExportForm.MERGED_DEQUANTISED, original, tmp_path / "into-rounded")
+    write_export(ExportForm.MERGED, original, tmp_path / "into-original")
+    write_export(ExportForm.MERGED_DEQUANTISED, original, tmp_path / "into-rounded")
     exported, _ = read_export(tmp_path / "into-original", ExportForm.MERGED, original)
-    assert prove_merge(exported, original, is_rounded=False).problem() is None
-    assert prove_merge(exported, original, is_rounded=True).problem() is not None
+    assert compare_merge(exported, original, is_rounded=False).problem() is None
+    assert compare_merge(exported, original, is_rounded=True).problem() is not None
     assert problems(tmp_path / "into-rounded", original, is_rounded=True) == (None, None)
 
 
@@ -125,13 +130,13 @@ def test_both_merges_of_a_4_bit_base_are_proven(architecture: str, tmp_path: Pat
 
 
 def test_a_merge_into_4_bit_layers_is_refused_as_it_is_stored(qlora: Path, tmp_path: Path) -> None:
-    naive = written_out(beside(rounded_base(qlora), qlora).merge_and_unload(), qlora, tmp_path / "made")
-    with pytest.raises(ModelUnusable, match="quantised"):
+    naive = written_out(attach_adapter(rounded_base(qlora), qlora).merge_and_unload(), qlora, tmp_path / "made")
+    with pytest.raises(ModelUnusable, match="quantized"):
         read_export(naive, ExportForm.MERGED, qlora)
 
 
 def test_a_merge_into_4_bit_layers_written_out_in_16_bits_is_refused(qlora: Path, tmp_path: Path) -> None:
-    made = written_out(carelessly(beside(rounded_base(qlora), qlora)), qlora, tmp_path / "made")
+    made = written_out(carelessly(attach_adapter(rounded_base(qlora), qlora)), qlora, tmp_path / "made")
     for is_rounded in (False, True):
         weights, _ = problems(made, qlora, is_rounded=is_rounded)
         assert "not the base plus the adapter" in (weights or "")
@@ -139,7 +144,7 @@ def test_a_merge_into_4_bit_layers_written_out_in_16_bits_is_refused(qlora: Path
 
 def test_a_rounded_sum_is_refused(lora: Path, tmp_path: Path) -> None:
     """The same without bitsandbytes: base and adapter right, their sum rounded to 4 bits."""
-    made = written_out(round_layers(merged(lora, is_rounded=False)), lora, tmp_path / "made")
+    made = written_out(round_layers(merge_adapter(lora, is_rounded=False)), lora, tmp_path / "made")
     weights, predictions = problems(made, lora)
     assert "not the base plus the adapter" in (weights or "")
     assert predictions is not None
@@ -155,7 +160,7 @@ def test_weights_that_were_evaluated_before_the_merge_are_refused(qlora: Path, t
         pytest.skip("this CPU has no AVX-512 BF16: bitsandbytes does not repack weights here")
     for layer in layers:
         layer.support_avx512bf16_for_cpu = True  # what bitsandbytes does by itself, and reading a model undoes
-    model = beside(base, qlora)
+    model = attach_adapter(base, qlora)
     with torch.inference_mode():
         model.eval()(input_ids=torch.tensor([PROBES[0]]))
     made = written_out(carelessly(model), qlora, tmp_path / "made")
@@ -172,7 +177,7 @@ def test_an_evaluation_does_not_repack_weights_that_were_read_here(qlora: Path, 
     assert len(layers) == 14
     assert not any(getattr(layer.weight.quant_state, "packing_format_for_cpu", False) for layer in layers)
     made = tmp_path / "made"
-    write_form(ExportForm.MERGED_DEQUANTISED, qlora, made)
+    write_export(ExportForm.MERGED_DEQUANTISED, qlora, made)
     assert problems(made, qlora, is_rounded=True) == (None, None)
 
 
@@ -196,7 +201,7 @@ def test_weights_in_another_layout_are_refused(lora: Path, tmp_path: Path) -> No
         return model
 
     weights, predictions = problems(
-        written_out(shuffled(merged(lora, is_rounded=False)), lora, tmp_path / "made"), lora
+        written_out(shuffled(merge_adapter(lora, is_rounded=False)), lora, tmp_path / "made"), lora
     )
     assert "not the base plus the adapter" in (weights or "")
     assert predictions is not None
@@ -207,20 +212,20 @@ def test_weights_in_another_layout_are_refused(lora: Path, tmp_path: Path) -> No
 
 def test_an_adapter_on_a_base_that_was_rounded_since_is_refused(lora: Path, tmp_path: Path) -> None:
     base = round_layers(base_of_record(lora, OWN))
-    made = written_out(beside(base, lora).merge_and_unload(safe_merge=True), lora, tmp_path / "made")
+    made = written_out(attach_adapter(base, lora).merge_and_unload(safe_merge=True), lora, tmp_path / "made")
     weights, predictions = problems(made, lora)
     assert "not the base plus the adapter" in (weights or "")
     assert predictions is not None
 
 
 def test_the_rounded_base_is_no_form_of_an_adapter_that_was_trained_beside_16_bits(lora: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelUnusable, match="was not rounded"):
-        write_form(ExportForm.MERGED_DEQUANTISED, lora, tmp_path / "made")
+    with pytest.raises(ModelUnusable, match="was not quantized"):
+        write_export(ExportForm.MERGED_DEQUANTISED, lora, tmp_path / "made")
 
 
 def test_an_adapter_on_another_base_is_refused(lora: Path, tmp_path: Path) -> None:
-    other = read_model(str(make_base(tmp_path / "other", seed=6)), OWN)
-    made = written_out(beside(other, lora).merge_and_unload(safe_merge=True), lora, tmp_path / "made")
+    other = read_model(ModelSource(str(make_base(tmp_path / "other", seed=6))), OWN)
+    made = written_out(attach_adapter(other, lora).merge_and_unload(safe_merge=True), lora, tmp_path / "made")
     weights, predictions = problems(made, lora)
     assert "are not the base's" in (weights or "")
     assert predictions is not None
@@ -237,7 +242,9 @@ def _merge(model: PeftModel) -> None:
     model.merge_adapter()
 
 
-@pytest.mark.parametrize(("spoil", "told"), [(_train, "a model that trains"), (_merge, "added to this model already")])
+@pytest.mark.parametrize(
+    ("spoil", "told"), [(_train, "a model in training"), (_merge, "already merged into this model")]
+)
 def test_a_live_model_is_not_merged(spoil: Callable[[PeftModel], None], told: str, lora: Path) -> None:
     model, _ = load_folder(lora)
     spoil(model)
@@ -247,7 +254,7 @@ def test_a_live_model_is_not_merged(spoil: Callable[[PeftModel], None], told: st
 
 def test_a_model_whose_base_is_rounded_is_not_merged(qlora: Path) -> None:
     model, _ = load_folder(qlora)
-    with pytest.raises(ModelUnusable, match="the base is quantised"):
+    with pytest.raises(ModelUnusable, match="the base is quantized"):
         check_mergeable(model)
 
 

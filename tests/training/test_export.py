@@ -26,8 +26,7 @@ from workers.models.load import load_folder
 from workers.tasks import exports
 from workers.tasks.registry import JobContext
 from workers.training.export import export, pack
-from workers.training.exporting.forms import Written, write_form
-from workers.training.exporting.manifest import About, digests, write_manifest
+from workers.training.exporting.files import ExportDescription, WrittenExport, digests, write_export, write_manifest
 from workers.training.passport import PassportRequest, issue
 from workers.training.run import train
 
@@ -82,7 +81,7 @@ def export_of(export_id: uuid.UUID) -> Export:
 
 def passport_request(checkpoint: Checkpoint, folder: Path) -> PassportRequest:
     original = get_folder(checkpoint.artifact, folder / "original")
-    write_form(ExportForm.FULL, original, folder / "made")
+    write_export(ExportForm.FULL, original, folder / "made")
     return PassportRequest(str(folder / "made"), str(original), str(checkpoint.id), digests(folder / "made"))
 
 
@@ -114,9 +113,14 @@ def test_the_passport_says_what_was_compared(made: Made) -> None:
 def test_the_card_says_data_results_and_safeguards(made: Made) -> None:
     card = made.row.card
     assert card.startswith("---\nlibrary_name: transformers")
-    for text in ("script `teacher`, 48 episodes", "On 9 held-out tasks", "untrained 0", "sft 12 (this one)"):
+    for text in (
+        "scripted policy `teacher`, 48 episodes",
+        "On 9 held-out tasks",
+        "untrained 0",
+        "sft 12 (this checkpoint)",
+    ):
         assert text in card
-    assert "none: the environment's reward was never checked" in card
+    assert "none: the environment's checks were never run" in card
 
 
 def test_a_file_that_changed_after_it_was_written_is_refused(checkpoint: Checkpoint, tmp_path: Path) -> None:
@@ -213,7 +217,7 @@ def test_a_checkpoint_of_a_stop_is_examined_when_it_is_exported(installation: No
     assert heldout["before"]["reward"] == heldout["after"]["reward"] == saved.heldout["reward"]
     assert heldout["before"]["reward"]["low"] <= heldout["before"]["reward"]["mean"] == saved.heldout_reward
     assert (heldout["tasks"], heldout["difference"]["mean"]) == (9, 0.0)
-    assert "grpo 1 (this one)" in row.card
+    assert "grpo 1 (this checkpoint)" in row.card
     assert sum(each.is_best for each in checkpoints_of(run_id).values()) == 1
 
 
@@ -228,7 +232,7 @@ def test_an_export_whose_job_is_given_up_failed(checkpoint: Checkpoint) -> None:
 def test_a_zip_is_the_same_for_the_same_files(checkpoint: Checkpoint, tmp_path: Path) -> None:
     request = passport_request(checkpoint, tmp_path)
     made = Path(request.export)
-    files = write_manifest(made, checkpoint, About(ExportForm.FULL, Written(1, "float32"), ""))
+    files = write_manifest(made, checkpoint, ExportDescription(ExportForm.FULL, WrittenExport(1, "float32"), ""))
     for name in ("one.zip", "two.zip"):
         pack(made, tmp_path / name, files)
     assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "two.zip").read_bytes()

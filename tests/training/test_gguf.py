@@ -10,12 +10,11 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from backend.domain.vocabulary import ExportForm
 from tests.models.adapters import logits_of, make_adapter, make_base
 from workers.models.build import CHAT_TEMPLATE, END, PAD, ROLES
-from workers.models.converter import find_converter
 from workers.models.load import ModelUnusable, load_folder
+from workers.models.machine import find_converter
 from workers.training.checkpoints import save_model
-from workers.training.exporting.forms import write_form
-from workers.training.exporting.reading import read_export
-from workers.training.weights import likeness, random_probes, tolerance_of
+from workers.training.exporting.comparison import likeness, random_probes, tolerance_of
+from workers.training.exporting.files import read_export, write_export
 
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow]
 LETTERS = "▁abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789<>/.,?!"
@@ -59,7 +58,7 @@ def need_converter() -> None:
 @pytest.mark.parametrize("precision", ["f32", "f16"])
 def test_whole_weights_become_a_file_that_is_read_back(precision: str, base: Path, tmp_path: Path) -> None:
     need_converter()
-    written = write_form(ExportForm.GGUF, base, tmp_path / "made", gguf_type=precision)
+    written = write_export(ExportForm.GGUF, base, tmp_path / "made", gguf_type=precision)
     assert written.dtype == precision
     exported, tokenizer = read_export(tmp_path / "made", ExportForm.GGUF, base)
     original, _ = load_folder(base)
@@ -79,7 +78,7 @@ def test_whole_weights_become_a_file_that_is_read_back(precision: str, base: Pat
 def test_an_adapter_is_merged_first(base: Path, tmp_path: Path) -> None:
     need_converter()
     original = make_adapter(tmp_path / "adapter", base)
-    write_form(ExportForm.GGUF, original, tmp_path / "made", gguf_type="f32")
+    write_export(ExportForm.GGUF, original, tmp_path / "made", gguf_type="f32")
     exported, _ = read_export(tmp_path / "made", ExportForm.GGUF, original)
     assert torch.allclose(logits_of(exported), logits_of(load_folder(original)[0]), atol=1e-3)
 
@@ -88,21 +87,21 @@ def test_a_tokenizer_that_llama_cpp_does_not_know_is_refused_in_its_words(tmp_pa
     need_converter()
     base = make_base(tmp_path / "base", dtype=torch.float32)
     with pytest.raises(ModelUnusable, match="pre-tokenizer was not recognized"):
-        write_form(ExportForm.GGUF, base, tmp_path / "made")
+        write_export(ExportForm.GGUF, base, tmp_path / "made")
 
 
 def test_without_the_converter_it_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workers.training.exporting.forms.find_converter", lambda: None)
+    monkeypatch.setattr("workers.training.exporting.files.find_converter", lambda: None)
     base = make_base(tmp_path / "base")
     with pytest.raises(ModelUnusable, match=r"no convert_hf_to_gguf\.py"):
-        write_form(ExportForm.GGUF, base, tmp_path / "made")
+        write_export(ExportForm.GGUF, base, tmp_path / "made")
 
 
 def test_a_converter_that_writes_nonsense_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "convert_hf_to_gguf.py"
     program.write_text("import sys; open(sys.argv[sys.argv.index('--outfile') + 1], 'wb').write(b'GGUF nonsense')")
-    monkeypatch.setattr("workers.training.exporting.forms.find_converter", lambda: program)
+    monkeypatch.setattr("workers.training.exporting.files.find_converter", lambda: program)
     base = make_base(tmp_path / "base")
-    write_form(ExportForm.GGUF, base, tmp_path / "made")
+    write_export(ExportForm.GGUF, base, tmp_path / "made")
     with pytest.raises(ModelUnusable, match="cannot be read back"):
         read_export(tmp_path / "made", ExportForm.GGUF, base)

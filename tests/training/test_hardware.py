@@ -11,10 +11,9 @@ from pydantic import ValidationError
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.hardware import HardwareChoice, VllmChoice
 from tests.training.game import CHOICE, COLUMNS, make_tiny
+from workers.models.load import ModelUnusable
 from workers.models.policy import LocalPolicy
-from workers.models.read import ModelUnusable
-from workers.models.sampling import Row, Sampler
-from workers.models.vllm_sampling import VllmSampler
+from workers.models.sampling import Row, Sampler, VllmSampler
 from workers.training.grpo.arguments import grpo_arguments
 from workers.training.grpo.stage import GrpoRun
 from workers.training.hardware import FLOAT32, Hardware, settle, take_device

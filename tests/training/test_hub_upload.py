@@ -18,7 +18,7 @@ from backend.domain.ids import new_id
 from backend.domain.vocabulary import ExportStatus, PolicyKind, RunKind
 from tests.factories import make_checkpoint, make_policy, make_run
 from tests.training.hub_stand_in import COMMIT, Hub, running_hub
-from workers.tasks import hub_uploads as job
+from workers.tasks import exports as job
 from workers.tasks.registry import BODIES, JobContext
 
 FILES = {"model.safetensors": b"weights" * 100, "README.md": b"# Tiny", "inference.py": b"pass"}
@@ -61,7 +61,7 @@ def upload(export: Export, token: str | None) -> HubUpload:
     with transaction() as session:
         row = session.get_one(Export, export.id)
         row.options = ExportOptions(hub=asked, hub_secret=secret).model_dump(mode="json")
-    job.run(JobContext(new_id(), None, {"export_id": str(export.id)}, 1))
+    job.upload(JobContext(new_id(), None, {"export_id": str(export.id)}, 1))
     with transaction() as session:
         options = ExportOptions.model_validate(session.get_one(Export, export.id).options)
     assert options.hub_secret is None
@@ -70,7 +70,7 @@ def upload(export: Export, token: str | None) -> HubUpload:
 
 
 def test_the_job_is_known() -> None:
-    assert BODIES["exports.upload"].path == "workers.tasks.hub_uploads:run"
+    assert BODIES["exports.upload"].path == "workers.tasks.exports:upload"
 
 
 def test_all_files_arrive_in_one_commit_under_the_given_token(export: Export, hub: Hub) -> None:
@@ -79,7 +79,7 @@ def test_all_files_arrive_in_one_commit_under_the_given_token(export: Export, hu
     assert done.url == f"{hub.url}/me/tiny/commit/{COMMIT}"
     assert {name: hub.files[name] for name in FILES} == FILES
     assert "manifest.json" in hub.files
-    assert hub.summaries == [f"Proctor export {export.id}: full, proven by its passport"]
+    assert hub.summaries == [f"Proctor export {export.id}: full, verified by its passport"]
     assert (hub.repositories[0]["name"], hub.repositories[0]["organization"]) == ("tiny", "me")
     assert hub.repositories[0].get("private") is True or hub.repositories[0].get("visibility") == "private"
     assert set(hub.seen_tokens) == {"hf_writes"}
@@ -110,7 +110,7 @@ def test_a_stored_zip_that_changed_is_not_sent(export: Export, hub: Hub, tmp_pat
         for name in old.namelist():
             new.writestr(name, b"other" if name == "model.safetensors" else old.read(name))
     put_file(spoiled, "exports/one.zip")
-    assert "does not hold what was proven: model.safetensors" in (upload(export, "hf_writes").reason or "")
+    assert "differs from the verified files: model.safetensors" in (upload(export, "hf_writes").reason or "")
     assert hub.files == {}
 
 
@@ -119,7 +119,7 @@ def test_a_job_that_is_given_up_says_so(export: Export) -> None:
     with transaction() as session:
         row = session.get_one(Export, export.id)
         row.options = ExportOptions(hub=asked, hub_secret="x").model_dump(mode="json")
-        job.give_up(session, JobContext(new_id(), None, {"export_id": str(export.id)}, 5), "the worker is gone")
+        job.give_up_upload(session, JobContext(new_id(), None, {"export_id": str(export.id)}, 5), "the worker is gone")
         options = ExportOptions.model_validate(row.options)
     assert options.hub is not None
     assert (options.hub.status, options.hub.reason, options.hub_secret) == ("failed", "the worker is gone", None)

@@ -20,7 +20,7 @@ from backend.domain.notifications.notices import NoticeKind
 from backend.domain.results.pass_at_k import SuccessRule
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, Verdict
-from backend.notifications.messages import message_of
+from backend.notifications.sending import message_of
 from backend.notifications.tables import Notice
 from backend.review.tables import VerdictRecord
 from backend.rollouts.tables import Rollout as RolloutRow

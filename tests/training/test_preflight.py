@@ -19,10 +19,11 @@ from backend.runs.tables import Run
 from backend.training.tables import Preflight
 from tests.training.conftest import SMALL, built_in, stored_version
 from workers.models.build import CHAT_TEMPLATE, build_model, build_tokenizer
-from workers.tasks.preflight import give_up, run
 from workers.tasks.registry import JobContext
+from workers.tasks.training import give_up_preflight
+from workers.tasks.training import run_preflight as run_job
 from workers.training.checkpoints import save_model
-from workers.training.preflight.run import examine
+from workers.training.preflight.run import run_preflight
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
@@ -39,13 +40,13 @@ def new_preflight(files: dict[str, str] | None = None, **choices: Any) -> uuid.U
 
 def look(preflight_id: uuid.UUID) -> Preflight:
     """As the job does it, in a process of its own."""
-    run(JobContext(uuid.uuid4(), None, {"preflight_id": str(preflight_id)}, 1))
+    run_job(JobContext(uuid.uuid4(), None, {"preflight_id": str(preflight_id)}, 1))
     with transaction() as session:
         return session.get_one(Preflight, preflight_id)
 
 
 def look_here(preflight_id: uuid.UUID) -> Preflight:
-    examine(preflight_id)
+    run_preflight(preflight_id)
     with transaction() as session:
         return session.get_one(Preflight, preflight_id)
 
@@ -61,7 +62,7 @@ def test_it_tells_what_will_happen_and_stores_nothing_else(installation: None):
     assert found["chat_template"]["evidence"]["generation_markers"] is True
     assert 0 < found["conversation"]["evidence"]["longest"] <= 192
     assert found["base_success"]["evidence"]["attempts"] == 32 * 4
-    assert "The warm-up has to change this" in found["base_success"]["sentence"]
+    assert "The warm-up must change this" in found["base_success"]["sentence"]
     assert found["gradient"]["evidence"]["expected"] > 0.9
     assert found["memory"]["evidence"]["weights"] > 100_000
     assert 0 < found["time"]["evidence"]["seconds"] < 600
@@ -73,7 +74,7 @@ def test_it_tells_what_will_happen_and_stores_nothing_else(installation: None):
 def test_reinforcement_of_a_model_that_never_succeeds_is_a_problem_with_a_proposal(installation: None):
     found = findings_of(look_here(new_preflight(recipe="grpo")))
     assert found["base_success"]["status"] == "problem"
-    assert "warm up by SFT" in found["base_success"]["advice"]
+    assert "Start with SFT" in found["base_success"]["advice"]
     assert "easier level" in found["base_success"]["advice"]
 
 
@@ -129,7 +130,7 @@ def test_a_chat_template_without_marks_of_what_is_generated_is_in_order(installa
     found = findings_of(look_here(new_preflight(**base_in(tmp_path / "base", UNMARKED))))
     template = found["chat_template"]
     assert (template["status"], template["evidence"]) == ("ok", {"generation_markers": False, "stop_token": "<|end|>"})
-    assert "which Proctor does itself" in template["sentence"]
+    assert "sampled tokens instead" in template["sentence"]
     assert found["base_success"]["evidence"]["attempts"] == 32 * 4
 
 
@@ -147,7 +148,7 @@ def test_a_script_that_cannot_be_played_stays_a_problem_beside_the_policys_episo
     files["openenv.yaml"] = re.sub(r"(?m)^  scripts: .*$", "  scripts: [nobody]", files["openenv.yaml"])
     found = findings_of(look_here(new_preflight(files, **base_in(tmp_path / "base"))))
     assert found["conversation"]["status"] == "problem"
-    assert "The script could not be played" in found["conversation"]["sentence"]
+    assert "The scripted policy could not be played" in found["conversation"]["sentence"]
     assert found["base_success"]["evidence"]["attempts"] == 32 * 4
     assert found["time"]["evidence"]["seconds"] > 0
 
@@ -155,7 +156,7 @@ def test_a_script_that_cannot_be_played_stays_a_problem_beside_the_policys_episo
 def test_a_pre_flight_that_was_given_up_says_so(installation: None):
     preflight_id = new_preflight()
     with transaction() as session:
-        give_up(session, JobContext(uuid.uuid4(), None, {"preflight_id": str(preflight_id)}, 1), "no memory")
+        give_up_preflight(session, JobContext(uuid.uuid4(), None, {"preflight_id": str(preflight_id)}, 1), "no memory")
     with transaction() as session:
         preflight = session.get_one(Preflight, preflight_id)
     assert (preflight.status, preflight.reason) == (PreflightStatus.FAILED, "no memory")
@@ -163,4 +164,4 @@ def test_a_pre_flight_that_was_given_up_says_so(installation: None):
 
 def test_an_unknown_pre_flight_ends_badly(installation: None):
     with pytest.raises(NoResultFound):
-        examine(uuid.uuid4())
+        run_preflight(uuid.uuid4())

@@ -21,7 +21,7 @@ from backend.settings import PROJECT_ROOT
 from tests.factories import make_manifest, make_run
 from tests.training.game import MANIFEST, make_tiny
 from tests.training.test_hardware import grpo_run
-from workers.models.read import ModelUnusable
+from workers.models.load import ModelUnusable
 from workers.rollouts.engine import GroupPlan
 from workers.tasks.training import LAUNCHER, module_of
 from workers.training.grpo.arguments import grpo_arguments

@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 from tests.training.game import make_tiny
 from workers.models.load import ModelUnusable, load_folder
 from workers.training.checkpoints import save_model
-from workers.training.weights import check_precision, likeness, random_probes
+from workers.training.exporting.comparison import likeness, random_probes
+from workers.training.exporting.files import check_precision
 
 PROBES = random_probes(260, count=4)
 
@@ -65,7 +66,7 @@ def test_full_precision_passes(folder: Path) -> None:
 @pytest.mark.parametrize("kind", [torch.uint8, torch.int8, torch.float8_e4m3fn])
 def test_quantised_tensors_are_refused(folder: Path, kind: torch.dtype) -> None:
     change(folder, some_weight(folder), lambda weight: weight.to(kind))
-    with pytest.raises(ModelUnusable, match="quantised"):
+    with pytest.raises(ModelUnusable, match="quantized"):
         check_precision(folder)
 
 

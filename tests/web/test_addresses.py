@@ -7,8 +7,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from backend.web.addresses import nearest_page
-from backend.web.routing import guarded_routes
+from backend.web.routing import guarded_routes, nearest_page
 
 
 def test_every_address_that_takes_forms_leads_to_a_page(app: FastAPI, admin: TestClient) -> None:
@@ -16,7 +15,9 @@ def test_every_address_that_takes_forms_leads_to_a_page(app: FastAPI, admin: Tes
     for path, allowed, _ in guarded_routes(app):
         methods.setdefault(path, set()).update(allowed)
     pages = {path for path, allowed in methods.items() if "GET" in allowed}
+    shapes = {re.sub(r"{\w+}", "{}", path) for path in pages}  # a form may name the parts of a page's address otherwise
     forms = {path for path in methods.keys() - pages if not path.startswith("/api/")}
+    forms = {path for path in forms if re.sub(r"{\w+}", "{}", path) not in shapes}
     assert len(forms) > 50
 
     for path in forms:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.web.markdown import markdown
+from backend.web.templating import markdown
 
 
 def test_it_draws_headings_tables_and_code():

@@ -10,8 +10,8 @@ from anyio import to_thread
 from fastapi.testclient import TestClient
 from sqlalchemy.orm import Session
 
-from backend.web import liveness
-from backend.web.static import static_url
+from backend import app
+from backend.web.templating import static_url
 from tests.statements import statements_of
 
 
@@ -27,8 +27,8 @@ def test_the_liveness_check_answers_anybody_and_needs_no_database(stranger: Test
 
 async def test_a_process_whose_threads_are_stuck_is_not_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its event loop still answers."""
-    monkeypatch.setattr(liveness, "THREADS_STUCK_SECONDS", 0.2)
-    state, release = liveness.Liveness(), threading.Event()
+    monkeypatch.setattr(app, "THREADS_STUCK_SECONDS", 0.2)
+    state, release = app.Liveness(), threading.Event()
     assert await state.is_alive()
 
     async with anyio.create_task_group() as group:

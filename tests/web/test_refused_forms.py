@@ -88,7 +88,7 @@ def test_an_invitation_that_is_refused_keeps_everything(admin: TestClient, sessi
     make_person(session, Role.VIEWER, "taken@example.org")
     data = {"name": "Rae", "email": "taken@example.org", "role": "trainer"}
     page = Page(_post(admin, "/team", "/team", **data).text)
-    assert page.messages == {"email": "This address belongs to a member already."}
+    assert page.messages == {"email": "A member has this address already."}
     assert page.values["email"] == ["taken@example.org"]
     assert page.values["role"][-1] == "trainer"
     assert page.alerts

@@ -46,4 +46,4 @@ def test_the_page_escapes_calls_and_says_which_were_not_made():
     page = templates().from_string("{{ ui.transcript(entries) }}").render(entries=entries)
     assert "&lt;b&gt;leave&lt;/b&gt;" in page
     assert "<i>" not in page
-    assert "asked for, not made" in page
+    assert "requested, not executed" in page

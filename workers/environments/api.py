@@ -3,6 +3,7 @@
 import asyncio
 import hmac
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -12,63 +13,58 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from backend.domain.environments.manifest import ResourcesSpec
 from backend.domain.environments.packages import MAX_PACKAGE_BYTES, PackageInvalid
 from backend.domain.errors import SandboxError
-from workers.environments.granted_leases import TTL_SECONDS, Lease, LeaseState
-from workers.environments.launchers import Offer
+from workers.environments.launchers import HostGrants, LauncherChoice
 from workers.environments.packages import PackageStore, StoredPackage
-from workers.environments.pool import Pool
-from workers.environments.relays import carry_both
+from workers.environments.pool import TTL_SECONDS, LeaseState, PoolLease, ServerPool
+from workers.environments.relays import relay_frames
 from workers.environments.servers import RunningServer
-from workers.environments.starting import Grants
+from workers.environments.virtual_environments import VirtualEnvironments
 from workers.environments.wire import MAX_FRAME_BYTES
 
-LONGEST_WAIT_SECONDS = 30.0
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+MAX_WAIT_SECONDS = 30.0
 
 
 class ServerOrder(BaseModel):
-    """A client's request."""
-
     model_config = ConfigDict(extra="forbid")
 
     hash: str
     resources: ResourcesSpec = ResourcesSpec()
     count: int = Field(default=1, ge=1, le=64)
     hash_seed: int = Field(default=0, ge=0, lt=2**32)
-    """Of Python's string hashes; any but 0 is for finding out what depends on them."""
+    """Seed of Python's string hashes. Values other than 0 are for finding out what depends on them."""
     network: bool = False
-    """Whether an administrator granted it; clients with our token are trusted."""
+    """Whether an administrator granted network access; clients with our token are trusted."""
 
 
-class Preparation(BaseModel):
-    """A client's description of a package to prepare."""
-
+class PrepareOrder(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     network: bool = False
 
 
 @dataclass(slots=True)
-class Api:
+class EnvHostApi:
     store: PackageStore
-    pool: Pool
-    offer: Offer
-    grants: Grants
+    environments: VirtualEnvironments
+    pool: ServerPool
+    choice: LauncherChoice
+    grants: HostGrants
     token: str = ""
     """Empty: anyone who reaches the socket may connect."""
     ready: set[str] = field(default_factory=set)
-    """Hashes of packages that have been seen to start."""
+    """Hashes of packages that have started once."""
 
     def application(self) -> web.Application:
-        app = web.Application(middlewares=[self._errors, self._check_token], client_max_size=2 * MAX_PACKAGE_BYTES)
+        app = web.Application(middlewares=[self._guard], client_max_size=2 * MAX_PACKAGE_BYTES)
         app.add_routes(
             [
-                web.get("/status", self.status),
-                web.get("/packages/{hash}", self.show_package),
+                web.get("/status", self.get_status),
+                web.get("/packages/{hash}", self.get_package),
                 web.put("/packages/{hash}", self.put_package),
                 web.post("/packages/{hash}/prepare", self.prepare_package),
-                web.get("/packages/{hash}/build", self.show_build),
+                web.get("/packages/{hash}/build", self.get_build_log),
                 web.post("/servers", self.order_servers),
-                web.get("/servers/{server}", self.show_server),
+                web.get("/servers/{server}", self.get_server),
                 web.get("/servers/{server}/ws", self.proxy),
                 web.get("/leases/{lease}", self.wait_for_lease),
                 web.get("/leases/{lease}/hold", self.hold_lease),
@@ -80,7 +76,13 @@ class Api:
         return app
 
     @web.middleware
-    async def _errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _guard(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Check the token and turn exceptions into JSON."""
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if self.token and not hmac.compare_digest(given.encode(errors="surrogateescape"), self.token.encode()):
+            return web.json_response({"error": "the env host requires its token"}, status=401)
         try:
             return await handler(request)
         except web.HTTPException as error:
@@ -90,39 +92,32 @@ class Api:
         except SandboxError as error:
             return web.json_response({"error": str(error)}, status=503)
 
-    @web.middleware
-    async def _check_token(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if self.token and not hmac.compare_digest(given.encode(errors="surrogateescape"), self.token.encode()):
-            return web.json_response({"error": "the env host asks for its token"}, status=401)
-        return await handler(request)
+    # packages
 
-    # status and packages
+    async def get_status(self, request: web.Request) -> web.Response:
+        launcher = {"launcher": str(self.choice.launcher), "probe": self.choice.probe}
+        return web.json_response(launcher | self.pool.describe())
 
-    async def status(self, request: web.Request) -> web.Response:
-        described = {"launcher": str(self.offer.launcher), "probe": self.offer.probe, **self.pool.describe()}
-        return web.json_response(described)
-
-    async def show_package(self, request: web.Request) -> web.Response:
+    async def get_package(self, request: web.Request) -> web.Response:
         package = self.store.find(request.match_info["hash"])
         is_ready = package is not None and package.hash in self.ready
         return web.json_response({"is_stored": package is not None, "is_ready": is_ready})
 
     async def put_package(self, request: web.Request) -> web.Response:
         self.store.put(request.match_info["hash"], await request.read())
-        self.store.tidy(self.pool.packages_in_use())
+        self.store.evict(self.pool.packages_in_use())
         return web.json_response({"is_stored": True})
 
     async def prepare_package(self, request: web.Request) -> web.Response:
         """Build missing parts and start a server, which stays warm for the first lease."""
         package = self._package(request.match_info["hash"])
-        told = Preparation.model_validate_json(await request.read() or b"{}")
-        self.grants.refuse_network(package, package.resources, is_granted=told.network)
+        order = PrepareOrder.model_validate_json(await request.read() or b"{}")
+        self.grants.refuse_network(package, package.resources, is_granted=order.network)
         lease = self.pool.order(package, package.resources, 1)
         try:
             while lease.state is LeaseState.QUEUED:
                 lease.renew()
-                await _changed(lease, TTL_SECONDS / 2)
+                await _wait_for_change(lease, TTL_SECONDS / 2)
             if lease.state is LeaseState.FAILED:
                 raise SandboxError(lease.error)
         finally:
@@ -130,68 +125,68 @@ class Api:
         self.ready.add(package.hash)
         return web.json_response({"is_ready": True})
 
-    async def show_build(self, request: web.Request) -> web.Response:
-        """How its virtual environment is coming along, or came about."""
-        return web.json_response(self.pool.build_log(self._package(request.match_info["hash"])))
+    async def get_build_log(self, request: web.Request) -> web.Response:
+        """pip's output from building the package's environment, so far; empty if it uses the shared runtime."""
+        package = self._package(request.match_info["hash"])
+        log, key = self.environments.log_of(package), self.environments.key_of(package)
+        return web.json_response({"log": log, "is_own": bool(key)})
 
     def _package(self, hash_: str) -> StoredPackage:
         if package := self.store.find(hash_):
             return package
         raise web.HTTPNotFound(reason="this env host does not have the package; prepare it first")
 
-    # leases and servers
+    # leases
 
     async def order_servers(self, request: web.Request) -> web.Response:
         order = ServerOrder.model_validate_json(await request.read())
         package = self._package(order.hash)
         self.grants.refuse_network(package, order.resources, is_granted=order.network)
         lease = self.pool.order(package, order.resources, order.count, hash_seed=order.hash_seed)
-        await _changed(lease, 2.0)  # a warm server is there at once: spare the client a second question
-        return _lease_json(lease)
+        await _wait_for_change(lease, 2.0)  # a warm server is there at once: save the client a second request
+        return _lease_response(lease)
 
     async def wait_for_lease(self, request: web.Request) -> web.Response:
         lease = self._lease(request)
         lease.renew()
-        await _changed(lease, min(LONGEST_WAIT_SECONDS, float(request.query.get("wait", "0"))))
-        return _lease_json(lease)
+        await _wait_for_change(lease, min(MAX_WAIT_SECONDS, float(request.query.get("wait", "0"))))
+        return _lease_response(lease)
 
     async def hold_lease(self, request: web.Request) -> web.Response:
-        """Keeps the lease while this connection is open."""
-        with self._lease(request).held() as lease:
+        """Keep the lease while this connection is open."""
+        lease = self._lease(request)
+        with lease.held():
             await lease.over.wait()
         raise web.HTTPGone(reason="this lease has ended")
 
     async def release_lease(self, request: web.Request) -> web.Response:
-        worn = frozenset(filter(None, request.query.get("worn", "").split(",")))
-        await self.pool.release(self._lease(request), worn)
+        failed = frozenset(filter(None, request.query.get("worn", "").split(",")))
+        await self.pool.release(self._lease(request), failed)
         return web.json_response({})
 
     async def replace_server(self, request: web.Request) -> web.Response:
         server = await self.pool.replace(self._lease(request), request.match_info["server"])
-        return web.json_response(server.described())
+        return web.json_response(server.describe())
 
     async def retire_server(self, request: web.Request) -> web.Response:
         await self.pool.retire(self._lease(request), request.match_info["server"])
         return web.json_response({})
 
-    def _lease(self, request: web.Request) -> Lease:
-        if lease := self.pool.find(request.match_info["lease"]):
+    def _lease(self, request: web.Request) -> PoolLease:
+        if lease := self.pool.leases.get(request.match_info["lease"]):
             return lease
         raise web.HTTPGone(reason="this lease has ended")
 
-    async def show_server(self, request: web.Request) -> web.Response:
-        """What became of a leased server, and the end of its log."""
-        server = self._server(request)
-        fate = await server.fate()
-        return web.json_response({"fate": fate, "log": server.log.last_lines(count=200, characters=16_000)})
+    # leased servers
 
-    def _server(self, request: web.Request) -> RunningServer:
-        if server := self.pool.find_server(request.match_info["server"]):
-            return server
-        raise web.HTTPNotFound(reason="no such server is leased")
+    async def get_server(self, request: web.Request) -> web.Response:
+        """How a leased server ended, if it did, and the end of its log."""
+        server = self._server(request)
+        reason = await server.exit_reason()
+        return web.json_response({"fate": reason, "log": server.log.last_lines(count=200, characters=16_000)})
 
     async def proxy(self, request: web.Request) -> web.StreamResponse:
-        """Carry a WebSocket of a worker on another machine to the server's own socket."""
+        """Relay a WebSocket of a worker on another machine to the server's own socket."""
         server = self._server(request)
         outer = web.WebSocketResponse(max_msg_size=MAX_FRAME_BYTES, compress=False, heartbeat=30)
         connector = aiohttp.UnixConnector(str(server.socket))
@@ -200,26 +195,24 @@ class Api:
             http.ws_connect("ws://server/ws", max_msg_size=MAX_FRAME_BYTES, compress=0) as inner,
         ):
             await outer.prepare(request)
-            await carry_both(outer, inner)
+            await relay_frames(outer, inner)
         return outer
 
+    def _server(self, request: web.Request) -> RunningServer:
+        if server := self.pool.find_server(request.match_info["server"]):
+            return server
+        raise web.HTTPNotFound(reason="no such server is leased")
 
-async def _changed(lease: Lease, seconds: float) -> None:
-    try:
+
+async def _wait_for_change(lease: PoolLease, seconds: float) -> None:
+    with suppress(TimeoutError):  # the client will ask again
         async with asyncio.timeout(seconds):
             await lease.changed.wait()
-    except TimeoutError:
-        pass  # the client asks again
 
 
-def _lease_json(lease: Lease) -> web.Response:
+def _lease_response(lease: PoolLease) -> web.Response:
     if lease.state is LeaseState.FAILED:
         raise SandboxError(lease.error)
-    return web.json_response(
-        {
-            "id": lease.id,
-            "state": str(lease.state),
-            "ttl_seconds": TTL_SECONDS,
-            "servers": [server.described() for server in lease.servers],
-        }
-    )
+    servers = [server.describe() for server in lease.servers]
+    described = {"id": lease.id, "state": str(lease.state), "ttl_seconds": TTL_SECONDS, "servers": servers}
+    return web.json_response(described)

@@ -1,37 +1,65 @@
-"""The client of the env host, and the sessions that it leads to. Everything outside this package imports this file.
+"""The client of the env host, and the sessions on its servers. Everything outside this package imports this file.
 
 async with EnvHost(settings.envhost_address) as host:
     await host.prepare(content_hash, files)
     async with host.lease(content_hash, manifest.proctor.resources) as server, server.session() as session:
         observation = await session.reset(task.reset_arguments(), timeout=10)
+
+The env host ends a lease when the connection that holds it closes and no new one comes within the lease's time to live.
+So a client that computes for minutes keeps its servers, and one that died returns them at once.
+
+Sessions are opened on demand and reused after an episode that ended well. A process that died or in which a call timed
+out gets no new sessions: the env host starts another one in its place, and the old one ends with its last session.
 """
 
 import asyncio
+import contextlib
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from types import TracebackType
-from typing import Any
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import aiohttp
 import orjson
 
 from backend.domain.environments.manifest import ResourcesSpec
 from backend.domain.environments.packages import pack
-from backend.domain.errors import SandboxError
-from workers.environments.leases import START_SECONDS, HostRefused, Lease, LeaseIsOver
-from workers.environments.sessions import EnvServer, EnvSession
-from workers.environments.wire import Observation
+from backend.domain.errors import ActionRefused, EnvError, LimitExceeded, RolloutError, SandboxError
+from workers.environments.wire import (
+    MAX_FRAME_BYTES,
+    DeadlinePassed,
+    JsonObject,
+    Observation,
+    ServerIsFull,
+    ServerIsGone,
+    Wire,
+    read_schema,
+)
 
 __all__ = ["EnvHost", "EnvServer", "EnvSession", "HostRefused", "Observation"]
 
 ANSWER_SECONDS = 15.0
 """How long the env host may take for an answer that needs no work."""
+CONNECT_SECONDS = 10.0
+POLL_SECONDS = 20.0
+"""How long one request for a place in the queue stays open."""
+START_SECONDS = 900.0
+"""A package's own virtual environment may have to be built."""
+RETURN_SECONDS = 60.0
+"""How long a lost env host may take to come back."""
+
+
+class HostRefused(SandboxError):
+    """The env host answered that it cannot do this, and why."""
+
+
+class LeaseIsOver(HostRefused):
+    """The env host does not know this lease: it was restarted, or the lease expired."""
 
 
 class EnvHost:
     """Talks to the env host process at `unix:/path` or `http://host:port`.
 
-    `is_granted` reports, in a thread, whether an administrator granted network access to a content; default: none.
+    `is_granted` reports, in a thread, whether an administrator granted network access to a package. Default: none.
     """
 
     def __init__(self, address: str, token: str = "", *, is_granted: Callable[[str], bool] = lambda _: False) -> None:
@@ -46,15 +74,12 @@ class EnvHost:
         self._http = aiohttp.ClientSession(connector=connector, headers=self._headers)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         if self._http is not None:
             await self._http.close()
             self._http = None
 
-    async def status(self) -> dict[str, Any]:
-        """The launcher in force, what the probe found, the servers and the capacity."""
+    async def status(self) -> JsonObject:
         return await self.ask("GET", "/status")
 
     async def prepare(self, content_hash: str, files: Mapping[str, str]) -> None:
@@ -80,7 +105,7 @@ class EnvHost:
     @asynccontextmanager
     async def lease(
         self, content_hash: str, resources: ResourcesSpec, *, servers: int = 1, hash_seed: int = 0
-    ) -> AsyncIterator[EnvServer]:
+    ) -> AsyncIterator["EnvServer"]:
         """One or more servers of a prepared package for ourselves; waits in the queue while the host is full.
 
         Sets of strings have the same order in all servers with the same `hash_seed`.
@@ -88,39 +113,29 @@ class EnvHost:
         order = {"hash": content_hash, "resources": resources.model_dump(), "count": servers, "hash_seed": hash_seed}
         if resources.needs_grant:
             order["network"] = await asyncio.to_thread(self._is_granted, content_hash)
-        lease = Lease(self, order)
-        worn: list[str] = []
+        server = EnvServer(self, order)
         try:
-            async with EnvServer(lease, await lease.acquire()) as server:
-                try:
-                    yield server
-                finally:
-                    worn = server.worn
+            yield await server.acquire()
         finally:
-            await lease.release(worn)
+            await server.release()
 
-    async def hold(self, path: str) -> None:
-        """Returns when the env host ended the connection that holds a lease."""
-        await self.ask("GET", f"{path}/hold", seconds=None)
-
-    def reach(self, server: dict[str, Any]) -> tuple[aiohttp.ClientSession, str]:
+    def reach(self, server: JsonObject) -> tuple[aiohttp.ClientSession, str]:
         """A connection pool and a URL for a server's WebSocket: its own socket, or the env host's proxy."""
         if self._socket_path:
             return aiohttp.ClientSession(connector=aiohttp.UnixConnector(server["socket"], limit=0)), "ws://server/ws"
-        connector = aiohttp.TCPConnector(limit=0)
-        url = f"{self._base}/servers/{server['id']}/ws"
-        return aiohttp.ClientSession(connector=connector, headers=self._headers), url
+        http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=self._headers)
+        return http, f"{self._base}/servers/{server['id']}/ws"
 
     async def ask(
         self,
         method: str,
         path: str,
         *,
-        json: Any = None,
+        json: JsonObject | None = None,
         body: bytes | None = None,
         seconds: float | None = ANSWER_SECONDS,
-    ) -> dict[str, Any]:
-        """One question to the env host. Raises HostRefused for its refusals, SandboxError when it cannot be reached."""
+    ) -> JsonObject:
+        """One request to the env host. Raises HostRefused if it refuses, SandboxError if it cannot be reached."""
         if self._http is None:
             raise SandboxError("the env host's client is not open: use `async with EnvHost(...)`")
         data = orjson.dumps(json) if json is not None else body
@@ -128,7 +143,6 @@ class EnvHost:
         try:
             async with self._http.request(method, self._base + path, data=data, timeout=timeout) as response:
                 answer = orjson.loads(await response.read())
-                status = response.status
         except TimeoutError as error:
             raise SandboxError(f"the env host did not answer {method} {path} within {seconds} s") from error
         except (aiohttp.ClientError, OSError) as error:
@@ -137,8 +151,274 @@ class EnvHost:
             raise SandboxError(f"the env host did not answer {method} {path} with JSON") from error
         if not isinstance(answer, dict):
             raise SandboxError(f"the env host did not answer {method} {path} with a JSON object")
-        if status == 410:
+        if response.status == 410:
             raise LeaseIsOver(str(answer.get("error", answer)))
-        if status >= 400:
+        if response.status >= 400:
             raise HostRefused(str(answer.get("error", answer)))
         return answer
+
+
+class _LeasedProcess:
+    """One server process of a lease, and its idle sockets."""
+
+    def __init__(self, described: JsonObject, host: "EnvHost") -> None:
+        self.id: str = described["id"]
+        self.sessions: int = described["sessions"]
+        self.active = 0
+        self.has_failed = False
+        """Dead, or a call in it timed out and may still be running."""
+        self._idle: list[Wire] = []
+        self._host = host
+        self._columns_from: str | None = described.get("columns_from")
+        self._http, self._url = host.reach(described)
+
+    async def connect(self) -> Wire:
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                socket = await self._http.ws_connect(
+                    self._url, max_msg_size=MAX_FRAME_BYTES, compress=0, autoclose=True, autoping=True
+                )
+        except TimeoutError as error:
+            raise ServerIsGone(f"the environment's server took no connection in {CONNECT_SECONDS:g} s") from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: a hostile answer to the upgrade
+            raise ServerIsGone(f"the environment's server cannot be reached: {str(error)[:500]}") from error
+        return Wire(socket, self._columns_from)
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator["EnvSession"]:
+        """A session on an idle socket, or on a new one. The socket is kept if everything ended well."""
+        self._idle = [wire for wire in self._idle if wire.is_open]
+        try:
+            session = EnvSession(self, self._idle.pop() if self._idle else await self.connect())
+        except SandboxError:
+            self.has_failed = True
+            raise
+        ended_well = False
+        try:
+            yield session
+            ended_well = True
+        finally:
+            if isinstance(session.failure, ServerIsGone | DeadlinePassed):
+                self.has_failed = True
+            if ended_well and session.failure is None and session.wire.is_open:
+                self._idle.append(session.wire)
+            else:
+                await session.wire.close()
+
+    async def exit_reason(self) -> str:
+        """How the server ended, with the end of its log; empty while it lives or if unknown."""
+        try:
+            answer = await self._host.ask("GET", f"/servers/{self.id}")
+        except SandboxError:
+            return ""
+        return f"the server {answer['fate']}\n{answer['log']}".strip() if answer["fate"] else ""
+
+    async def close(self) -> None:
+        await asyncio.gather(*(wire.close() for wire in self._idle))
+        self._idle.clear()
+        await self._http.close()
+
+
+class EnvSession:
+    """One episode at a time on a server. Refuses steps outside of an episode, which the server would accept."""
+
+    __slots__ = ("_is_running", "_process", "failure", "wire")
+
+    def __init__(self, process: _LeasedProcess, wire: Wire) -> None:
+        self._process, self.wire = process, wire
+        self._is_running = False
+        self.failure: RolloutError | None = None
+
+    async def reset(self, arguments: Mapping[str, object], *, timeout: float) -> Observation:
+        """Begin an episode. Waits, within `timeout`, while other clients hold all sessions of the server."""
+        self._is_running = False
+        deadline, pause = time.monotonic() + timeout, 0.05
+        async with self._recorded_failures():
+            while True:
+                try:
+                    observation = await self.wire.reset(arguments, max(0.001, deadline - time.monotonic()))
+                    break
+                except ServerIsFull as error:
+                    if time.monotonic() + pause > deadline:
+                        raise LimitExceeded(f"reset: no free session within the deadline: {error}") from error
+                await self.wire.close()
+                await asyncio.sleep(pause)
+                pause = min(1.0, pause * 2)
+                self.wire = await self._process.connect()
+        self._is_running = not observation.done
+        return observation
+
+    async def step(self, action: Mapping[str, object], *, timeout: float) -> Observation:
+        if not self._is_running:
+            raise EnvError("step: the episode has not begun or has ended; reset first")
+        async with self._recorded_failures():
+            observation = await self.wire.step(action, timeout)
+        self._is_running = not observation.done
+        return observation
+
+    async def state(self, *, timeout: float) -> JsonObject:
+        """The environment's whole state, which may hold the answer: never for a policy."""
+        async with self._recorded_failures():
+            return await self.wire.state(timeout)
+
+    @asynccontextmanager
+    async def _recorded_failures(self) -> AsyncIterator[None]:
+        """Keep a failure for the end of the session; add why the server is gone, if the host knows."""
+        try:
+            yield
+        except ActionRefused:  # the policy's mistake; the episode continues
+            raise
+        except RolloutError as error:
+            had_timed_out, self.failure = isinstance(self.failure, DeadlinePassed), error
+            # after a timeout the session has ended, but the server may live
+            if not had_timed_out and isinstance(error, ServerIsGone) and (reason := await self._process.exit_reason()):
+                raise ServerIsGone(f"{error}; {reason}") from error
+            raise
+
+
+class EnvServer:
+    """A leased server of a package: one process or several that act as one. Call `acquire` before its sessions."""
+
+    def __init__(self, host: "EnvHost", order: JsonObject) -> None:
+        self._host, self._order = host, order
+        self._path = ""
+        self._heartbeat: asyncio.Task[None] | None = None
+        self._processes: list[_LeasedProcess] = []
+        self.action_schema: JsonObject = {}
+        self.observation_schema: JsonObject = {}
+        self.sessions = 0
+        """Maximum number of concurrent sessions."""
+        self._free = asyncio.Semaphore(0)
+        self._replacing = asyncio.Lock()
+        self._group_ended = asyncio.Event()
+        """Set when sessions of a group end, so that waiting groups check for room again."""
+
+    # the lease
+
+    async def acquire(self) -> "EnvServer":
+        """Wait in the queue while the host is full."""
+        self.connect_to(await self._lease())
+        return self
+
+    def connect_to(self, described: list[JsonObject]) -> None:
+        self._processes = [_LeasedProcess(each, self._host) for each in described]
+        self.action_schema = read_schema(described[0]["action_schema"])
+        self.observation_schema = read_schema(described[0]["observation_schema"])
+        self.sessions = sum(process.sessions for process in self._processes)
+        self._free = asyncio.Semaphore(self.sessions)
+
+    async def release(self) -> None:
+        """Return the processes to the pool, except the failed ones."""
+        failed = ",".join(process.id for process in self._processes if process.has_failed)
+        try:
+            await asyncio.gather(*(process.close() for process in self._processes))
+        finally:
+            if self._path:
+                with contextlib.suppress(SandboxError):  # it expires anyway
+                    await asyncio.shield(self._host.ask("DELETE", f"{self._path}?worn={failed}"))
+            await self._stop_heartbeat()
+
+    async def _lease(self) -> list[JsonObject]:
+        lease = await self._host.ask("POST", "/servers", json=self._order)
+        self._path = f"/leases/{lease['id']}"
+        self._heartbeat = asyncio.create_task(self._hold(self._path))
+        while lease["state"] == "queued":
+            path = f"{self._path}?wait={POLL_SECONDS:g}"
+            lease = await self._host.ask("GET", path, seconds=POLL_SECONDS + 15)
+        return list(lease["servers"])
+
+    async def _hold(self, path: str) -> None:
+        """Keep a connection open as a heartbeat, until canceled or until the lease ends."""
+        while True:
+            try:
+                await self._host.ask("GET", f"{path}/hold", seconds=None)
+            except LeaseIsOver:
+                return
+            except SandboxError:
+                pass  # the host may come back
+            await asyncio.sleep(0.5)
+
+    async def _stop_heartbeat(self) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+            await asyncio.gather(self._heartbeat, return_exceptions=True)
+            self._heartbeat = None
+
+    async def _lease_again(self) -> list[JsonObject]:
+        """After the host lost the lease; waits for a host that is being restarted."""
+        deadline = time.monotonic() + RETURN_SECONDS
+        while True:
+            await self._stop_heartbeat()
+            try:
+                return await self._lease()
+            except SandboxError as error:
+                if isinstance(error, HostRefused) or time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(0.5)
+
+    # sessions
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[EnvSession]:
+        """A session for one episode, or for several in sequence. Waits for a free one."""
+        async with self._free:
+            process = await self._least_busy()
+            process.active += 1
+            try:
+                async with process.session() as session:
+                    yield session
+            finally:
+                process.active -= 1
+                await self._retire_if_unused(process)
+
+    @asynccontextmanager
+    async def sessions_together(self, count: int) -> AsyncIterator[list[EnvSession]]:
+        """Sessions of one and the same process, for episodes that are scored together; waits for room in one.
+
+        When one of them fails all are ended, so that nothing waits for it on the server either.
+        """
+        while True:
+            process = await self._least_busy()
+            if count > process.sessions:
+                raise LimitExceeded(
+                    f"{count} episodes of a group are scored together, but a server has {process.sessions} sessions"
+                )
+            if process.active + count <= process.sessions:
+                break
+            self._group_ended.clear()
+            await self._group_ended.wait()
+        process.active += count
+        try:
+            async with AsyncExitStack() as stack:
+                yield [await stack.enter_async_context(process.session()) for _ in range(count)]
+        finally:
+            process.active -= count
+            self._group_ended.set()
+            await self._retire_if_unused(process)
+
+    async def _least_busy(self) -> _LeasedProcess:
+        """The process with the most room, after failed ones were replaced. The first caller does that; others wait."""
+        if any(process.has_failed for process in self._processes):
+            async with self._replacing:
+                try:
+                    for process in [process for process in self._processes if process.has_failed]:
+                        path = f"{self._path}/servers/{process.id}/replace"
+                        await self._swap([process], [await self._host.ask("POST", path, seconds=START_SECONDS)])
+                except SandboxError as error:  # a host that cannot be reached restarts, and then knows no lease
+                    if isinstance(error, HostRefused) and not isinstance(error, LeaseIsOver):
+                        raise
+                    await self._swap(self._processes, await self._lease_again())
+        return min(self._processes, key=lambda process: process.active / process.sessions)
+
+    async def _swap(self, old: list[_LeasedProcess], new: list[JsonObject]) -> None:
+        """Put fresh processes in place of old ones, which may finish their sessions."""
+        fresh = [_LeasedProcess(described, self._host) for described in new]
+        self._processes = [process for process in self._processes if process not in old] + fresh
+        for process in old:
+            await self._retire_if_unused(process)
+
+    async def _retire_if_unused(self, process: _LeasedProcess) -> None:
+        if process.active == 0 and process not in self._processes:
+            await process.close()
+            with contextlib.suppress(SandboxError):  # the host ends it after a while anyway
+                await self._host.ask("DELETE", f"{self._path}/servers/{process.id}")

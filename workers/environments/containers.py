@@ -1,4 +1,4 @@
-"""Servers in containers, by the Docker SDK: an image per package from its own Dockerfile, a container per server.
+"""Servers in containers, through the Docker SDK: an image per package from its own Dockerfile, a container per server.
 
 A container has no network, so its server listens on a unix socket in a folder that it shares with the host.
 """
@@ -12,12 +12,16 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from backend.domain.environments.manifest import ResourcesSpec
 from backend.domain.errors import SandboxError
-from workers.environments.logs import LogTail
 from workers.environments.packages import StoredPackage
+from workers.environments.processes import LogTail
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+    from docker.models.containers import Container
 
 SHARED = "/proctor"
 SOCKET = "s"
@@ -29,32 +33,42 @@ _LOG_BYTES = 32 << 10
 LABEL = "proctor.env-server"
 
 
+def _engine_errors() -> tuple[type[Exception], ...]:
+    """Exceptions of the SDK, which may not be installed."""
+    try:
+        from docker.errors import DockerException
+        from requests.exceptions import RequestException
+    except ImportError:
+        return (OSError,)
+    return (DockerException, RequestException, OSError)
+
+
 @dataclass(slots=True, eq=False)
-class Container:
+class ContainerProcess:
     """A container in place of a server process."""
 
-    handle: Any
+    container: "Container"
     pid: int = 0
     """Its memory is bounded by the engine."""
     exited: asyncio.Event = field(default_factory=asyncio.Event)
     code: int | None = None
-    tasks: "set[asyncio.Task[Any]]" = field(default_factory=set)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def kill(self) -> None:
-        self.tasks.add(asyncio.create_task(asyncio.to_thread(self._remove)))
+        def remove() -> None:
+            with contextlib.suppress(*_engine_errors()):
+                self.container.remove(force=True)
 
-    def _remove(self) -> None:
-        with contextlib.suppress(*_engine_error()):
-            self.handle.remove(force=True)
+        self.tasks.add(asyncio.create_task(asyncio.to_thread(remove)))
 
     async def watch(self, log: LogTail) -> None:
-        """Until it ends; its output goes to the log."""
-        with contextlib.suppress(*_engine_error()):
-            answer = await asyncio.to_thread(self.handle.wait)
+        """Wait until it ends; its output goes to the log."""
+        with contextlib.suppress(*_engine_errors()):
+            answer = await asyncio.to_thread(self.container.wait)
             self.code = int(answer.get("StatusCode", -1))
-            printed = await asyncio.to_thread(lambda: self.handle.logs(tail=200))
+            printed = await asyncio.to_thread(lambda: self.container.logs(tail=200))
             await asyncio.to_thread(os.write, log.writer, printed[-_LOG_BYTES:])
-        log.handed_over()
+        log.close_writer()
         self.exited.set()
 
 
@@ -62,7 +76,7 @@ def container_options(
     package: StoredPackage, resources: ResourcesSpec, image: str, shared: Path, *, user: str, runtime: str = ""
 ) -> dict[str, Any]:
     """The container's configuration: everything that a server may have, and nothing else."""
-    options: dict[str, Any] = {
+    options = {
         "image": image,
         "command": ["uvicorn", package.app, "--uds", f"{SHARED}/{SOCKET}", "--log-level", "warning"],
         "environment": {"MAX_CONCURRENT_ENVS": str(resources.sessions), **package.variables},
@@ -87,24 +101,47 @@ def container_options(
     return options | ({"runtime": runtime} if runtime else {})
 
 
-class Engine:
-    """The container engine of this machine. Its calls block, so each goes to a thread."""
+def build_context(zipped: Path) -> tuple[io.BytesIO, str]:
+    """A package's files as a tar archive for the engine, and the path of its Dockerfile."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(zipped) as archive, tarfile.open(fileobj=buffer, mode="w") as context:
+        names = archive.namelist()
+        dockerfile = next((path for path in _DOCKERFILES if path in names), "")
+        if not dockerfile:
+            raise SandboxError(f"the package has no {_DOCKERFILES[0]}, which the docker launcher needs")
+        for name in names:
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = archive.getinfo(name).file_size, 0o644
+            context.addfile(entry, io.BytesIO(archive.read(name)))
+    buffer.seek(0)
+    return buffer, dockerfile
 
-    def __init__(self, connect: Callable[[], Any], *, user: str, runtime: str = "") -> None:
+
+def connect() -> "DockerClient":
+    import docker
+
+    return docker.from_env()
+
+
+class ContainerEngine:
+    """The container engine of this machine. Its calls block, so each runs in a thread."""
+
+    def __init__(self, connect: "Callable[[], DockerClient]", *, user: str, runtime: str = "") -> None:
         self._connect, self._user, self._runtime = connect, user, runtime
-        self._client: Any = None
+        self._client: DockerClient | None = None
         self._building: dict[str, asyncio.Lock] = {}
 
-    async def reason_against(self) -> str:
-        """Why no container can be started here; empty: none."""
+    async def unavailable_reason(self) -> str:
+        """Why no container can be started here; empty if containers can be started."""
         try:
-            self._client = await asyncio.to_thread(self._connect)
-            await asyncio.to_thread(self._client.ping)
-            if self._runtime and self._runtime not in (await asyncio.to_thread(self._client.info)).get("Runtimes", {}):
+            client = await asyncio.to_thread(self._connect)
+            self._client = client
+            await asyncio.to_thread(client.ping)
+            if self._runtime and self._runtime not in (await asyncio.to_thread(client.info)).get("Runtimes", {}):
                 return f"the engine has no runtime {self._runtime!r}"
         except ImportError:
             return "the Docker SDK is not installed: pip install 'proctor[docker]'"
-        except _engine_error() as error:
+        except _engine_errors() as error:
             return f"no container engine answers: {error}"
         return ""
 
@@ -114,23 +151,26 @@ class Engine:
 
     async def start(
         self, package: StoredPackage, resources: ResourcesSpec, shared: Path, log: LogTail, *, hash_seed: int = 0
-    ) -> Container:
+    ) -> ContainerProcess:
         """Raises SandboxError with the end of the build's log."""
+        assert self._client is not None
         image = f"proctor-env:{package.hash[:32]}"
         async with self._building.setdefault(package.hash, asyncio.Lock()):
             await asyncio.to_thread(self._build, package, image)
         options = container_options(package, resources, image, shared, user=self._user, runtime=self._runtime)
         options["environment"]["PYTHONHASHSEED"] = str(hash_seed)
+        run = self._client.containers.run
         try:
-            container = Container(await asyncio.to_thread(lambda: self._client.containers.run(**options)))
-        except _engine_error() as error:
+            process = ContainerProcess(await asyncio.to_thread(lambda: run(**options)))
+        except _engine_errors() as error:
             raise SandboxError(f"the container could not be started: {error}") from error
-        container.tasks.add(asyncio.create_task(container.watch(log)))
-        return container
+        process.tasks.add(asyncio.create_task(process.watch(log)))
+        return process
 
     def _build(self, package: StoredPackage, image: str) -> None:
         from docker.errors import BuildError, ImageNotFound
 
+        assert self._client is not None
         try:
             self._client.images.get(image)
         except ImageNotFound:
@@ -148,38 +188,5 @@ class Engine:
             except BuildError as error:
                 lines = "".join(str(entry.get("stream", "")) for entry in error.build_log).splitlines()
                 raise SandboxError("the package's image could not be built:\n" + "\n".join(lines[-15:])) from error
-            except _engine_error() as error:
+            except _engine_errors() as error:
                 raise SandboxError(f"the package's image could not be built: {error}") from error
-
-
-def build_context(zipped: Path) -> tuple[io.BytesIO, str]:
-    """A package's files as the engine wants them, and the path of its Dockerfile."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(zipped) as archive, tarfile.open(fileobj=buffer, mode="w") as context:
-        names = archive.namelist()
-        dockerfile = next((path for path in _DOCKERFILES if path in names), "")
-        if not dockerfile:
-            raise SandboxError(f"the package has no {_DOCKERFILES[0]}, which the docker launcher needs")
-        for name in names:
-            entry = tarfile.TarInfo(name)
-            entry.size, entry.mode = archive.getinfo(name).file_size, 0o644
-            context.addfile(entry, io.BytesIO(archive.read(name)))
-    buffer.seek(0)
-    return buffer, dockerfile
-
-
-def connect() -> Any:
-    """By the SDK's own settings: DOCKER_HOST and its like."""
-    import docker
-
-    return docker.from_env()
-
-
-def _engine_error() -> tuple[type[Exception], ...]:
-    """The exception of the SDK; without the SDK nothing is raised."""
-    try:
-        from docker.errors import DockerException
-        from requests.exceptions import RequestException
-    except ImportError:
-        return (OSError,)
-    return (DockerException, RequestException, OSError)

@@ -26,18 +26,16 @@ from backend.core.outgoing import OutgoingPolicy, policy_of
 from backend.domain.errors import SandboxError
 from backend.domain.network import NetworkRule
 from backend.settings import Settings
-from workers.environments.api import Api
-from workers.environments.containers import Engine, connect
-from workers.environments.installing import Installer
-from workers.environments.launchers import Launcher, Offer, make_offer
-from workers.environments.listening import HostCannotStart, listen_on_path
+from workers.environments.api import EnvHostApi
+from workers.environments.containers import ContainerEngine, connect
+from workers.environments.dedicated_user import HostCannotStart, listen_on_path
+from workers.environments.launchers import HostGrants, Launcher, ServerLauncher, choose_launcher, container_user
 from workers.environments.packages import PackageStore
-from workers.environments.pool import MAX_SERVERS, Capacity, Limits, Pool
-from workers.environments.runtimes import Runtimes
+from workers.environments.pool import MAX_SERVERS, Capacity, ServerPool
 from workers.environments.servers import START_SECONDS
-from workers.environments.sources import Sources
-from workers.environments.starting import Grants, Starter, container_user
+from workers.environments.sources import SourceBuilder
 from workers.environments.virtual_environments import VirtualEnvironments
+from workers.environments.wheels import Installer
 from workers.http_server import make_runner
 
 log = structlog.get_logger("envhost")
@@ -48,132 +46,122 @@ _MARKER = "made-by-the-env-host"
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m workers.environments.host", description=__doc__)
-    parser.add_argument("--launcher", choices=["jail", "docker", "remote", "process"], help="instead of the best one")
+    choices = ["jail", "docker", "remote", "process"]
+    parser.add_argument("--launcher", choices=choices, help="launcher to use; default: the best one available")
     parser.add_argument("--max-servers", type=int, default=MAX_SERVERS, help="maximum number of servers")
-    parser.add_argument("--listener", type=int, help="descriptor of a listening socket, instead of one made here")
+    parser.add_argument("--listener", type=int, help="descriptor of a listening socket; default: open a new one")
     parser.add_argument("--root-because", default="", help="why it runs as root; shown as a warning")
-    parser.add_argument("--start-seconds", type=float, default=START_SECONDS, help="for a package")
+    parser.add_argument("--start-seconds", type=float, default=START_SECONDS, help="time limit for starting a package")
     arguments = parser.parse_args()
     configure_logging("envhost")
     try:
-        # it encrypts nothing, and so is not given the installation's key
+        # it encrypts nothing, so it does not get the installation's key
         settings = Settings(secret_key=SecretStr(secrets.token_urlsafe()))
-        limits = Limits(Capacity.of_this_machine(arguments.max_servers), arguments.start_seconds)
         listener = socket.socket(fileno=arguments.listener) if arguments.listener is not None else _listen(settings)
-        asyncio.run(run(settings, limits, listener, arguments.launcher or settings.launcher, arguments.root_because))
+        asyncio.run(run(settings, listener, arguments))
     except HostCannotStart as error:
         sys.exit(f"env host: {error}")
 
 
-async def run(
-    settings: Settings, limits: Limits, listener: socket.socket, launcher: str = "", root_because: str = ""
-) -> None:
-    """Serve until SIGTERM or SIGINT."""
+async def run(settings: Settings, listener: socket.socket, arguments: argparse.Namespace) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     try:
-        async with _parts(settings, limits, launcher, root_because) as api:
+        async with _assemble(settings, arguments) as api:
             runner = make_runner(api.application(), shutdown_seconds=1.0)
             await runner.setup()
             await web.SockSite(runner, listener).start()
-            log.info("env host is ready", address=settings.envhost_address, launcher=str(api.offer.launcher))
+            log.info("env host is ready", address=settings.envhost_address, launcher=str(api.choice.launcher))
             await stopped.wait()
             await runner.cleanup()
     finally:
         listener.close()
-        if _is_local(settings):
+        if path := _socket_path(settings):
             with contextlib.suppress(OSError):  # its folder may be another user's
-                _path(settings).unlink()
+                path.unlink()
 
 
 @asynccontextmanager
-async def _parts(settings: Settings, limits: Limits, launcher: str, root_because: str) -> AsyncIterator[Api]:
-    folder = (_path(settings).parent if _is_local(settings) else settings.run_folder) / "env"
-    _clear(folder, settings)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it may be a mount, which stays
-    (folder / _MARKER).touch()
-    python = settings.runtime_python.absolute()
-    engine = Engine(connect, user=container_user(), runtime=settings.docker_runtime)
-    offer = await make_offer(
-        python, folder, allow_unsandboxed=settings.allow_unsandboxed, wanted=launcher, engine=engine
-    )
-    if root_because:
-        log.warning("the env host runs as root", reason=root_because)
-        offer = replace(offer, probe={**offer.probe, "warning": f"{RUNS_AS_ROOT}: {root_because}"})
-    _announce(offer)
-    most = int(settings.environments_gb * 2**30)
-    installer = Installer(python, settings.data / "environments", most)
-    sources = Sources(installer, folder / "root") if offer.launcher is Launcher.JAIL else None
-    environments = VirtualEnvironments(installer, sources, most)
-    runtimes = Runtimes(environments, offer, folder)
-    grants = Grants(NetworkRule.read(settings.allow_network), _outgoing(settings))
-    pool = Pool(runtimes, Starter(runtimes, offer, folder, grants, engine), limits)
-    store = PackageStore(settings.data / "packages")
-    upkeep = asyncio.create_task(pool.keep_house())
-    warming = asyncio.create_task(_warm_up(runtimes, offer))
-    try:
-        yield Api(store, pool, offer, grants, _token(settings))
-    finally:
-        for task in (upkeep, warming):
-            task.cancel()
-        await asyncio.gather(upkeep, warming, return_exceptions=True)
-        await pool.stop()
-        await runtimes.stop()
-        engine.close()
-
-
-def _clear(folder: Path, settings: Settings) -> None:
-    """Remove what an earlier env host left. Raises HostCannotStart for a folder that may be someone else's."""
-    is_own = folder.parent == settings.run_folder or (folder / _MARKER).exists()
-    if not is_own and folder.exists() and any(folder.iterdir()):
+async def _assemble(settings: Settings, arguments: argparse.Namespace) -> AsyncIterator[EnvHostApi]:
+    """Choose a launcher and connect the parts of the host; stop them all at the end."""
+    path = _socket_path(settings)
+    folder = (path.parent if path else settings.run_folder) / "env"
+    is_ours = folder.parent == settings.run_folder or (folder / _MARKER).exists()
+    if not is_ours and folder.exists() and any(folder.iterdir()):
         raise HostCannotStart(
             f"{folder} is not empty and was not made by an env host. Move it away, or choose another folder for the "
             "socket in PROCTOR_ENVHOST_URL. Nothing was deleted"
         )
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)  # of an earlier env host
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it may be a mount, which stays
+    (folder / _MARKER).touch()
 
+    python = settings.runtime_python.absolute()
+    engine = ContainerEngine(connect, user=container_user(), runtime=settings.docker_runtime)
+    choice = await choose_launcher(
+        python,
+        folder,
+        allow_unsandboxed=settings.allow_unsandboxed,
+        requested=arguments.launcher or settings.launcher,
+        engine=engine,
+    )
+    if arguments.root_because:
+        log.warning("the env host runs as root", reason=arguments.root_because)
+        choice = replace(choice, probe=choice.probe | {"warning": f"{RUNS_AS_ROOT}: {arguments.root_because}"})
+    if choice.launcher is Launcher.NONE:
+        log.error("foreign code is refused", reason=choice.refusal)
+    elif choice.launcher is Launcher.PROCESS:
+        log.warning("environment code runs WITHOUT a sandbox", reason=choice.probe["reason"])
 
-def _announce(offer: Offer) -> None:
-    if offer.launcher is Launcher.NONE:
-        log.error("foreign code is refused", reason=offer.refusal)
-    elif offer.launcher is Launcher.PROCESS:
-        log.warning("environment code runs WITHOUT a sandbox", reason=offer.probe["reason"])
+    max_bytes = int(settings.environments_gb * 2**30)
+    installer = Installer(python, settings.data / "environments", max_bytes)
+    builder = SourceBuilder(installer, folder / "root") if choice.launcher is Launcher.JAIL else None
+    environments = VirtualEnvironments(installer, builder, max_bytes)
+    grants = HostGrants(NetworkRule.read(settings.allow_network), host_outgoing_policy(settings))
+    server_launcher = ServerLauncher(environments, choice, folder, grants, engine)
+    pool = ServerPool(server_launcher, Capacity(arguments.max_servers), arguments.start_seconds)
+    store = PackageStore(settings.data / "packages")
 
+    async def warm_up() -> None:
+        try:
+            await server_launcher.interpreter()
+        except SandboxError as error:
+            log.error("the environment runtime does not start", reason=str(error))
 
-async def _warm_up(runtimes: Runtimes, offer: Offer) -> None:
-    if offer.launcher not in {Launcher.JAIL, Launcher.PROCESS}:
-        return
+    tasks = [asyncio.create_task(pool.run_upkeep())]
+    if choice.launcher in {Launcher.JAIL, Launcher.PROCESS}:
+        tasks.append(asyncio.create_task(warm_up()))
     try:
-        await runtimes.warm_up()
-    except SandboxError as error:
-        log.error("the environment runtime does not start", reason=str(error))
+        token = "" if path else settings.envhost_token.get_secret_value()
+        yield EnvHostApi(store, environments, pool, choice, grants, token)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await pool.stop()
+        await server_launcher.stop()
+        engine.close()
 
 
-def _token(settings: Settings) -> str:
-    return "" if _is_local(settings) else settings.envhost_token.get_secret_value()
-
-
-def _outgoing(settings: Settings) -> OutgoingPolicy:
-    """Over the network the env host serves a shared installation, whose stage it does not know."""
-    if settings.allow_private_endpoints is None and not _is_local(settings):
+def host_outgoing_policy(settings: Settings) -> OutgoingPolicy:
+    """Over the network the env host serves a shared installation whose stage it does not know."""
+    if settings.allow_private_endpoints is None and not _socket_path(settings):
         settings = settings.model_copy(update={"allow_private_endpoints": False})
     return policy_of(settings)
 
 
-def _is_local(settings: Settings) -> bool:
-    return settings.envhost_address.startswith("unix:")
-
-
-def _path(settings: Settings) -> Path:
-    return Path(settings.envhost_address.removeprefix("unix:"))
+def _socket_path(settings: Settings) -> Path | None:
+    """The path of a socket on this machine; None for an address on the network."""
+    address = settings.envhost_address
+    return Path(address.removeprefix("unix:")) if address.startswith("unix:") else None
 
 
 def _listen(settings: Settings) -> socket.socket:
-    if _is_local(settings):
-        return listen_on_path(_path(settings))
+    if path := _socket_path(settings):
+        return listen_on_path(path)
     if not settings.envhost_token.get_secret_value():
-        raise HostCannotStart("set PROCTOR_ENVHOST_TOKEN: over the network the env host asks workers for a token")
+        raise HostCannotStart("set PROCTOR_ENVHOST_TOKEN: over the network the env host requires a token from workers")
     parts = urlsplit(settings.envhost_address)
     try:
         listener = socket.create_server((parts.hostname or "127.0.0.1", parts.port or 8001), backlog=256)

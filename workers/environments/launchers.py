@@ -1,18 +1,37 @@
-"""How foreign code runs on this machine. The machine's capabilities are tested, not guessed, when the host starts."""
+"""How environment servers are started on this machine: in a jail, a container, a plain process, or elsewhere.
+
+The machine's capabilities are tested, not guessed, when the env host starts.
+"""
 
 import asyncio
+import itertools
 import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
+from backend.core.outgoing import OutgoingPolicy
+from backend.domain.environments.manifest import NetworkSpec, ResourcesSpec
 from backend.domain.errors import SandboxError
-from workers.environments.containers import Engine
-from workers.environments.zygotes import command, site_packages_of
+from backend.domain.network import NOBODY, NetworkRule
+from workers.environments.containers import SOCKET, ContainerEngine
+from workers.environments.packages import StoredPackage
+from workers.environments.processes import LogTail
+from workers.environments.relays import open_relay
+from workers.environments.servers import RunningServer, listen, start_server, wait_until_serving
+from workers.environments.virtual_environments import VirtualEnvironments
+from workers.environments.zygotes import Zygote, jail_command, site_packages_of
 
 PROBE_SECONDS = 30.0
-_UID = 60_999
+IDLE_INTERPRETER_SECONDS = 900.0
+"""How long a package's own warm interpreter (about 150 MB) is kept without servers."""
+_PROBE_UID = 60_999
+_FIRST_UID, _UIDS = 61_000, 4_000
 
 
 class Launcher(StrEnum):
@@ -29,64 +48,65 @@ class Launcher(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """The machine's capabilities and their consequences."""
+class LauncherChoice:
+    """The launcher for this machine, and the probe results that led to it."""
 
     launcher: Launcher
-    probe: dict[str, Any]
-    """`jail`: does it hold here; `reason`: why not; `checks`: what was tried inside and how it ended."""
+    probe: dict[str, object]
+    """`jail`: whether it holds here; `reason`: why not; `checks`: each attempt to escape and whether it failed."""
 
     @property
     def refusal(self) -> str:
         if self.launcher is Launcher.REMOTE:
-            return "this env host only reaches servers that somebody else runs (`resources: {remote: …}`)"
-        if wanted := self.probe.get("wanted"):
-            return f"environment code is refused: the {wanted} launcher was asked for, but {self.probe['reason']}"
+            return "this env host only reaches servers that run elsewhere (`resources: {remote: …}`)"
+        if requested := self.probe.get("wanted"):
+            return f"environment code is refused: the {requested} launcher was requested, but {self.probe['reason']}"
         return (
             f"this machine offers no sandbox ({self.probe.get('reason', 'unknown')}), so environment code is refused; "
             "an administrator may allow it to run without one (PROCTOR_ALLOW_UNSANDBOXED=true)"
         )
 
 
-async def make_offer(
+async def choose_launcher(
     runtime_python: Path,
     folder: Path,
     *,
     allow_unsandboxed: bool,
-    wanted: str = "",
-    engine: Engine | None = None,
-) -> Offer:
-    """`wanted` is a launcher's name or empty for the best one. Never degrades silently."""
-    if wanted == Launcher.REMOTE:
-        return Offer(Launcher.REMOTE, {"jail": False, "reason": "not looked at"})
-    if wanted == Launcher.DOCKER:
-        reason = await engine.reason_against() if engine else "there is no engine"
-        probe = {"jail": False, "wanted": wanted, "reason": reason}
-        return Offer(Launcher.NONE if reason else Launcher.DOCKER, probe)
-    probe = await _probe(runtime_python, folder)
-    if wanted == Launcher.PROCESS and allow_unsandboxed:
-        return Offer(Launcher.PROCESS, probe)
-    if wanted in {"", Launcher.JAIL} and probe["jail"]:
-        return Offer(Launcher.JAIL, probe)
-    if wanted == "" and allow_unsandboxed:
-        return Offer(Launcher.PROCESS, probe)
-    if wanted == Launcher.PROCESS:
-        probe = {**probe, "reason": "the process launcher was asked for but is not allowed"}
-    return Offer(Launcher.NONE, probe)
+    requested: str = "",
+    engine: ContainerEngine | None = None,
+) -> LauncherChoice:
+    """`requested`: a launcher's name. Default: the best one. Never degrades silently."""
+    if requested == Launcher.REMOTE:
+        return LauncherChoice(Launcher.REMOTE, {"jail": False, "reason": "not tested"})
+    if requested == Launcher.DOCKER:
+        reason = await engine.unavailable_reason() if engine else "there is no engine"
+        docker_probe: dict[str, object] = {"jail": False, "wanted": requested, "reason": reason}
+        return LauncherChoice(Launcher.NONE if reason else Launcher.DOCKER, docker_probe)
+    probe = await _probe_jail(runtime_python, folder)
+    if requested == Launcher.PROCESS and allow_unsandboxed:
+        return LauncherChoice(Launcher.PROCESS, probe)
+    if requested in {"", Launcher.JAIL} and probe["jail"]:
+        return LauncherChoice(Launcher.JAIL, probe)
+    if requested == "" and allow_unsandboxed:
+        return LauncherChoice(Launcher.PROCESS, probe)
+    if requested == Launcher.PROCESS:
+        probe = {**probe, "reason": "the process launcher was requested but is not allowed"}
+    return LauncherChoice(Launcher.NONE, probe)
 
 
-async def _probe(runtime_python: Path, folder: Path) -> dict[str, Any]:
-    """Make a whole jail around a small script that tries to get out."""
+async def _probe_jail(runtime_python: Path, folder: Path) -> dict[str, object]:
+    """Build a whole jail around a small program that tries to escape (`inside/probe.py`)."""
     if not runtime_python.exists():
         return {"jail": False, "reason": "the environment runtime is missing: run `make setup`"}
     new_root = folder / "root"
     new_root.mkdir(parents=True, exist_ok=True)
     try:
-        ring = {"new_root": str(new_root), "site_packages": [str(site_packages_of(runtime_python))], "uid": _UID}
+        site_packages = [str(site_packages_of(runtime_python))]
     except SandboxError as error:
         return {"jail": False, "reason": str(error)}
+    ring = {"new_root": str(new_root), "site_packages": site_packages, "uid": _PROBE_UID}
     process = await asyncio.create_subprocess_exec(
-        *command(runtime_python.absolute(), ring, "probe", __file__),
+        *jail_command(runtime_python.absolute(), ring, "probe", __file__),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -99,9 +119,139 @@ async def _probe(runtime_python: Path, folder: Path) -> dict[str, Any]:
     except TimeoutError:
         process.kill()
         await process.wait()
-        return {"jail": False, "reason": f"making a jail took longer than {PROBE_SECONDS:g} s"}
+        return {"jail": False, "reason": f"building a jail took longer than {PROBE_SECONDS:g} s"}
     except json.JSONDecodeError:
         lines = errors.decode(errors="replace").strip().splitlines()
-        return {"jail": False, "reason": lines[-1] if lines else "the jail could not be made"}
+        return {"jail": False, "reason": lines[-1] if lines else "the jail could not be built"}
     broken = [name for name, is_held in checks.items() if not is_held]
     return {"jail": not broken, "reason": f"the jail leaks: {', '.join(broken)}" if broken else "", "checks": checks}
+
+
+@dataclass(frozen=True, slots=True)
+class HostGrants:
+    """Permissions of the env host, set by the operator of this machine."""
+
+    network: NetworkRule
+    outgoing: OutgoingPolicy
+    """Allowed addresses of remote servers."""
+
+    def refuse_network(self, package: StoredPackage, resources: ResourcesSpec, *, is_granted: bool) -> None:
+        """Raises SandboxError for servers that request a network without a grant, or where none may be granted."""
+        if not isinstance(resources.network, NetworkSpec) or self.network.allows(package.hash, is_granted=is_granted):
+            return
+        request = f"this version requests network access ({', '.join(resources.network.hosts)})"
+        if self.network.is_closed:
+            raise SandboxError(f"{request}, which is closed on this machine (PROCTOR_ALLOW_NETWORK={NOBODY})")
+        raise SandboxError(
+            f"{request}, and no administrator has granted it: on the version's page, or by `proctor env grant`"
+        )
+
+
+class ServerLauncher:
+    """Starts servers, with warm interpreters of this host: one per virtual environment, started when first needed."""
+
+    def __init__(
+        self,
+        environments: VirtualEnvironments,
+        choice: LauncherChoice,
+        folder: Path,
+        grants: HostGrants,
+        engine: ContainerEngine,
+    ) -> None:
+        self.environments, self._choice, self._folder = environments, choice, folder
+        self._grants, self._engine = grants, engine
+        self._zygotes: dict[str, Zygote] = {}
+        self._used_at: dict[str, float] = {}
+        self._starting: dict[str, asyncio.Lock] = {}
+        self._uids = itertools.count()
+
+    async def start(
+        self, package: StoredPackage, resources: ResourcesSpec, seconds: float, *, hash_seed: int = 0
+    ) -> RunningServer:
+        """Start a server, or connect to an external one. Raises SandboxError if that is refused or fails."""
+        if not resources.remote and self._choice.launcher in {Launcher.NONE, Launcher.REMOTE}:
+            raise SandboxError(self._choice.refusal)
+        if not resources.remote and self._choice.launcher is not Launcher.DOCKER:
+            if await self.environments.build(package):
+                await self.environments.evict({key.partition(" ")[0] for key in self._zygotes})
+            key, folders = self.environments.key_of(package), self.environments.site_packages_of(package)
+            key += " network" if resources.needs_grant else ""
+            key += f" hashes {hash_seed}" if hash_seed else ""
+            zygote = await self.interpreter(key, folders, has_network=resources.needs_grant, hash_seed=hash_seed)
+            return await start_server(zygote, package, resources, self._folder, seconds)
+        home = self._folder / uuid.uuid4().hex[:12]
+        home.mkdir(mode=0o700, parents=True)
+        if resources.remote:
+            server = await self._connect_remote(package, resources, home)
+        else:
+            server = await self._start_container(package, resources, home, hash_seed)
+        await wait_until_serving(server, seconds)
+        return server
+
+    async def interpreter(
+        self, key: str = "", folders: Sequence[Path] = (), *, has_network: bool = False, hash_seed: int = 0
+    ) -> Zygote:
+        """The interpreter with this key, started if needed. Default: the shared runtime's."""
+        async with self._starting.setdefault(key, asyncio.Lock()):
+            self._used_at[key] = time.monotonic()
+            zygote = self._zygotes.get(key)
+            if zygote is not None and zygote.is_alive:
+                return zygote
+            if zygote is not None:
+                await zygote.stop()
+            zygote = Zygote(
+                self.environments.runtime,
+                folders,
+                is_jailed=self._choice.launcher is Launcher.JAIL,
+                new_root=self._folder / "root",
+                uid=_FIRST_UID + next(self._uids) % _UIDS,
+                has_network=has_network,
+                hash_seed=hash_seed,
+            )
+            await zygote.start()
+            self._zygotes[key] = zygote
+            return zygote
+
+    async def stop_unused(self) -> None:
+        """End interpreters that have forked nothing for a while, except the shared one."""
+        oldest = time.monotonic() - IDLE_INTERPRETER_SECONDS
+        for key, zygote in list(self._zygotes.items()):
+            if key and not zygote.forks and self._used_at[key] < oldest:
+                del self._zygotes[key]
+                await zygote.stop()
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(zygote.stop() for zygote in self._zygotes.values()))
+        self._zygotes.clear()
+
+    async def _connect_remote(self, package: StoredPackage, resources: ResourcesSpec, home: Path) -> RunningServer:
+        listener = listen(home / SOCKET)
+        try:
+            relay = await open_relay(resources, listener, policy=self._grants.outgoing)
+        except BaseException:
+            listener.close()
+            shutil.rmtree(home, ignore_errors=True)
+            raise
+        log = LogTail()
+        log.close_writer()
+        return RunningServer(home.name, package, resources, home / SOCKET, relay, log)
+
+    async def _start_container(
+        self, package: StoredPackage, resources: ResourcesSpec, home: Path, hash_seed: int
+    ) -> RunningServer:
+        log = LogTail()
+        if os.getuid() == 0:
+            os.chown(home, *map(int, container_user().split(":")))  # it makes its socket there
+        try:
+            container = await self._engine.start(package, resources, home, log, hash_seed=hash_seed)
+        except BaseException:
+            shutil.rmtree(home, ignore_errors=True)
+            log.close_writer()
+            log.close()
+            raise
+        return RunningServer(home.name, package, resources, home / SOCKET, container, log, "/health")
+
+
+def container_user() -> str:
+    """Containers run as the env host's user, unless that is root, so that both can use their socket."""
+    return f"{os.getuid() or 65534}:{os.getgid() or 65534}"

@@ -1,114 +1,159 @@
-"""Who has which server: leases, the queue for capacity, idle servers kept warm for the next lease."""
+"""Leases of servers, the queue for capacity, and idle servers kept warm for the next lease."""
 
 import asyncio
 import os
 import time
-from dataclasses import dataclass
-from typing import Any
+import uuid
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 
 from backend.domain.environments.manifest import ResourcesSpec
 from backend.domain.errors import SandboxError, boundary
-from workers.environments.granted_leases import Lease, LeaseState
+from workers.environments.launchers import ServerLauncher
 from workers.environments.packages import StoredPackage
-from workers.environments.runtimes import Runtimes
 from workers.environments.servers import START_SECONDS, RunningServer
-from workers.environments.starting import Starter
 
+TTL_SECONDS = 10.0
+"""A lease that no connection holds for this long has lost its client."""
 IDLE_SECONDS = 600.0
 """How long a server is kept warm without a lease."""
 RETIRE_SECONDS = 60.0
 """How long a replaced server may continue its existing sessions."""
 MAX_SERVERS = 64
 MEMORY_SHARE = 0.75
-"""Of the machine's memory, at most, is promised to servers."""
+"""Maximum share of the machine's memory that is promised to servers."""
 TICK_SECONDS = 1.0
+
+
+class LeaseState(StrEnum):
+    QUEUED = "queued"
+    GRANTED = "granted"
+    FAILED = "failed"
+    OVER = "over"
+
+
+@dataclass(slots=True, eq=False)
+class PoolLease:
+    """A client's claim to servers: queued, then granted until it is released or its client is gone."""
+
+    package: StoredPackage
+    resources: ResourcesSpec
+    count: int
+    hash_seed: int = 0
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    state: LeaseState = LeaseState.QUEUED
+    servers: list[RunningServer] = field(default_factory=list)
+    retiring: dict[str, tuple[RunningServer, float]] = field(default_factory=dict)
+    """Replaced servers, and when they are ended at the latest."""
+    error: str = ""
+    expires_at: float = 0.0
+    holders: int = 0
+    """Open connections that keep it."""
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def renew(self) -> None:
+        self.expires_at = time.monotonic() + TTL_SECONDS
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        self.holders += 1
+        try:
+            yield
+        finally:
+            self.holders -= 1
+            self.renew()
+
+    def become(self, state: LeaseState, error: str = "") -> None:
+        self.state, self.error = state, error
+        self.changed.set()
+        if state is LeaseState.OVER:
+            self.over.set()
+
+    @property
+    def all_servers(self) -> list[RunningServer]:
+        return [*self.servers, *(server for server, _ in self.retiring.values())]
+
+    def matches(self, server: RunningServer) -> bool:
+        is_alike = server.resources == self.resources and server.hash_seed == self.hash_seed
+        return is_alike and server.package.hash == self.package.hash and server.is_alive
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
     servers: int
-    memory_mb: int
-
-    @staticmethod
-    def of_this_machine(servers: int = MAX_SERVERS) -> "Capacity":
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return Capacity(servers, int(total * MEMORY_SHARE) >> 20)
+    memory_mb: int = int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * MEMORY_SHARE) >> 20
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of this host."""
-
-    capacity: Capacity
-    start_seconds: float = START_SECONDS
-
-
-class Pool:
-    def __init__(self, runtimes: Runtimes, starter: Starter, limits: Limits) -> None:
-        self._runtimes, self._starter = runtimes, starter
-        self._capacity, self._start_seconds = limits.capacity, limits.start_seconds
-        self._leases: dict[str, Lease] = {}
-        self._queue: list[Lease] = []
+class ServerPool:
+    def __init__(self, launcher: ServerLauncher, capacity: Capacity, start_seconds: float = START_SECONDS) -> None:
+        self._launcher = launcher
+        self._capacity, self._start_seconds = capacity, start_seconds
+        self.leases: dict[str, PoolLease] = {}
+        self._queue: list[PoolLease] = []
         self._idle: list[RunningServer] = []
         self._returning: list[RunningServer] = []
         """Returned servers whose health is being checked."""
         self._starting_count = self._starting_mb = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def build_log(self, package: StoredPackage) -> dict[str, Any]:
-        """pip's output from the package's virtual environment; empty if it uses the shared runtime."""
-        environments = self._runtimes.environments
-        return {"log": environments.log_of(package), "is_own": bool(environments.key_of(package))}
-
     def packages_in_use(self) -> set[str]:
         """Hashes of packages that have servers or wait for some."""
-        leased = {lease.package.hash for lease in self._leases.values()}
+        leased = {lease.package.hash for lease in self.leases.values()}
         return leased | {server.package.hash for server in self._live()}
+
+    def _live(self) -> list[RunningServer]:
+        leased = [server for lease in self.leases.values() for server in lease.all_servers]
+        return [*leased, *self._returning, *self._idle]
 
     # leases
 
-    def order(self, package: StoredPackage, resources: ResourcesSpec, count: int, *, hash_seed: int = 0) -> Lease:
-        """A place in the queue. Raises SandboxError for what will never fit."""
-        lease = Lease(package, resources, count, hash_seed)
-        if count > self._capacity.servers or lease.memory_mb > self._capacity.memory_mb:
+    def order(self, package: StoredPackage, resources: ResourcesSpec, count: int, *, hash_seed: int = 0) -> PoolLease:
+        """A place in the queue. Raises SandboxError for an order that will never fit."""
+        if count > self._capacity.servers or count * resources.memory_mb > self._capacity.memory_mb:
             raise SandboxError(
                 f"{count} servers of {resources.memory_mb} MB will never fit: this env host has room for "
                 f"{self._capacity.servers} servers and {self._capacity.memory_mb} MB"
             )
+        lease = PoolLease(package, resources, count, hash_seed)
         lease.renew()
-        self._leases[lease.id] = lease
+        self.leases[lease.id] = lease
         self._queue.append(lease)
         self._serve_queue()
         return lease
 
-    def find(self, lease_id: str) -> Lease | None:
-        return self._leases.get(lease_id)
+    def find_server(self, server_id: str) -> RunningServer | None:
+        """Return a leased server; idle ones are not accessible."""
+        leased = (server for lease in self.leases.values() for server in lease.all_servers)
+        return next((server for server in leased if server.id == server_id), None)
 
-    async def release(self, lease: Lease, worn: frozenset[str] = frozenset(), *, is_trusted: bool = True) -> None:
-        """Mark the servers idle; end worn, dead and hung ones."""
-        self._leases.pop(lease.id, None)
+    async def release(self, lease: PoolLease, failed: frozenset[str] = frozenset(), *, is_trusted: bool = True) -> None:
+        self.leases.pop(lease.id, None)
         if lease in self._queue:
             self._queue.remove(lease)
         lease.become(LeaseState.OVER)
         for server in [server for server, _ in lease.retiring.values()]:
             await server.stop()
+
+        async def put_back(server: RunningServer) -> None:
+            self._returning.append(server)
+            try:
+                if is_trusted and server.id not in failed and await server.is_healthy():
+                    server.idle_since = time.monotonic()
+                    self._idle.append(server)
+                else:
+                    await server.stop()
+            finally:
+                self._returning.remove(server)
+
         servers, lease.servers = lease.servers, []
-        await asyncio.gather(*(self._put_back(server, is_trusted and server.id not in worn) for server in servers))
+        await asyncio.gather(*map(put_back, servers))
         self._serve_queue()
 
-    async def _put_back(self, server: RunningServer, is_usable: bool) -> None:
-        self._returning.append(server)
-        try:
-            if is_usable and await server.is_healthy():
-                server.idle_since = time.monotonic()
-                self._idle.append(server)
-            else:
-                await server.stop()
-        finally:
-            self._returning.remove(server)
-
-    async def replace(self, lease: Lease, server_id: str) -> RunningServer:
-        """A fresh server in the place of one that the client found dead or worn."""
+    async def replace(self, lease: PoolLease, server_id: str) -> RunningServer:
+        """A fresh server in place of one that the client found dead or failed."""
         old = next((server for server in lease.servers if server.id == server_id), None)
         if old is None:
             raise SandboxError("this lease has no such server")
@@ -122,8 +167,8 @@ class Pool:
             await self.retire(lease, old.id)
         return fresh
 
-    async def retire(self, lease: Lease, server_id: str) -> None:
-        """A replaced server has ended its last session."""
+    async def retire(self, lease: PoolLease, server_id: str) -> None:
+        """End a replaced server after its last session."""
         if entry := lease.retiring.pop(server_id, None):
             await entry[0].stop()
 
@@ -131,146 +176,114 @@ class Pool:
 
     def _serve_queue(self) -> None:
         """First come, first served: small requests do not overtake a large one forever."""
-        while self._queue and self._fits(self._queue[0]):
+        while self._queue and self._make_room(self._queue[0]):
             lease = self._queue.pop(0)
-            lease.servers = self._take_idle(lease)
+            lease.servers = [server for server in reversed(self._idle) if lease.matches(server)][: lease.count]
+            self._idle = [server for server in self._idle if server not in lease.servers]
             missing = lease.count - len(lease.servers)
             self._starting_count += missing
             self._starting_mb += missing * lease.resources.memory_mb
             self._spawn(self._grant(lease, missing))
 
-    def _fits(self, lease: Lease) -> bool:
-        matching = min(lease.count, sum(self._matches(server, lease) for server in self._idle))
-        missing = lease.count - matching
-        while missing and not self._has_room(missing, missing * lease.resources.memory_mb):
-            victim = next((server for server in self._idle if not self._matches(server, lease)), None)
+    def _make_room(self, lease: PoolLease) -> bool:
+        """Whether the lease fits now. Ends idle servers of other packages for it, the longest idle first."""
+        missing = lease.count - min(lease.count, sum(lease.matches(server) for server in self._idle))
+        while missing:
+            live = self._live()
+            used_mb = sum(server.resources.memory_mb for server in live) + self._starting_mb
+            if (
+                len(live) + self._starting_count + missing <= self._capacity.servers
+                and used_mb + missing * lease.resources.memory_mb <= self._capacity.memory_mb
+            ):
+                break
+            victim = next((server for server in self._idle if not lease.matches(server)), None)
             if victim is None:
                 return False
-            self._idle.remove(victim)  # the one that is idle longest
+            self._idle.remove(victim)
             self._spawn(victim.stop())
         return True
 
-    def _has_room(self, count: int, memory_mb: int) -> bool:
-        live = self._live()
-        used_mb = sum(server.resources.memory_mb for server in live) + self._starting_mb
-        return (
-            len(live) + self._starting_count + count <= self._capacity.servers
-            and used_mb + memory_mb <= self._capacity.memory_mb
-        )
-
-    def _live(self) -> list[RunningServer]:
-        leased = [server for lease in self._leases.values() for server in lease.servers]
-        retiring = [entry[0] for lease in self._leases.values() for entry in lease.retiring.values()]
-        return [*leased, *retiring, *self._returning, *self._idle]
-
-    @staticmethod
-    def _matches(server: RunningServer, lease: Lease) -> bool:
-        is_alike = server.resources == lease.resources and server.hash_seed == lease.hash_seed
-        return is_alike and server.package.hash == lease.package.hash and server.is_alive
-
-    def _take_idle(self, lease: Lease) -> list[RunningServer]:
-        taken = [server for server in reversed(self._idle) if self._matches(server, lease)][: lease.count]
-        for server in taken:
-            self._idle.remove(server)
-        return taken
-
-    async def _grant(self, lease: Lease, reserved: int) -> None:
-        missing = reserved
+    async def _grant(self, lease: PoolLease, reserved: int) -> None:
         tasks: list[asyncio.Task[RunningServer]] = []
+        started: list[RunningServer] = []
         try:
-            missing += await self._drop_hung(lease)
+            # an idle server may have died or hung in the meantime
+            healthy = await asyncio.gather(*(server.is_healthy() for server in lease.servers))
+            hung = [server for server, is_healthy in zip(lease.servers, healthy, strict=True) if not is_healthy]
+            lease.servers = [server for server in lease.servers if server not in hung]
+            for server in hung:
+                await server.stop()
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._start(lease)) for _ in range(missing)]
+                tasks = [group.create_task(self._start(lease)) for _ in range(reserved + len(hung))]
             started = [task.result() for task in tasks]
         except* SandboxError as errors:
             for task in tasks:
                 if not task.cancelled() and task.exception() is None:
                     await task.result().stop()
             lease.become(LeaseState.FAILED, str(errors.exceptions[0]))
-            started = []
         finally:
             self._starting_count -= reserved
             self._starting_mb -= reserved * lease.resources.memory_mb
         lease.servers += started
-        if lease.id not in self._leases:  # the client left while we were at it
+        if lease.id not in self.leases:  # the client left in the meantime
             await self.release(lease)
         elif lease.state is LeaseState.QUEUED:
             lease.become(LeaseState.GRANTED)
         self._serve_queue()
 
-    async def _drop_hung(self, lease: Lease) -> int:
-        """An idle server may have died or hung in the meantime."""
-        healthy = await asyncio.gather(*(server.is_healthy() for server in lease.servers))
-        hung = [server for server, is_healthy in zip(lease.servers, healthy, strict=True) if not is_healthy]
-        lease.servers = [server for server in lease.servers if server not in hung]
-        for server in hung:
-            await server.stop()
-        return len(hung)
-
-    async def _start(self, lease: Lease) -> RunningServer:
+    async def _start(self, lease: PoolLease) -> RunningServer:
         async with boundary(SandboxError, "start of an environment server"):
-            server = await self._starter.start(
+            server = await self._launcher.start(
                 lease.package, lease.resources, self._start_seconds, hash_seed=lease.hash_seed
             )
         server.hash_seed = lease.hash_seed
         if server.uncompiled:
-            self._spawn(self._runtimes.environments.compile(lease.package, server.uncompiled))
+            self._spawn(self._launcher.environments.compile(lease.package, server.uncompiled))
         return server
 
-    def _spawn(self, work: Any) -> None:
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     # upkeep
 
-    async def keep_house(self) -> None:
-        """Until cancelled: end leases without a client, idle and dead servers, and what uses too much memory."""
+    async def run_upkeep(self) -> None:
+        """Until canceled: end leases without a client, idle and dead servers, and servers with too much memory."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             now = time.monotonic()
-            for lease in [lease for lease in self._leases.values() if lease.has_lapsed(now)]:
+            for lease in [each for each in self.leases.values() if not each.holders and each.expires_at < now]:
                 await self.release(lease, is_trusted=False)
-            for server in [s for s in self._idle if not s.is_alive or now - s.idle_since > IDLE_SECONDS]:
+            for server in [each for each in self._idle if not each.is_alive or now - each.idle_since > IDLE_SECONDS]:
                 self._idle.remove(server)
                 await server.stop()
-            for lease in list(self._leases.values()):
+            for lease in list(self.leases.values()):
                 for server_id in [key for key, (_, until) in lease.retiring.items() if until < now]:
                     await self.retire(lease, server_id)
             for server in self._live():
                 server.end_if_too_big()
-            await self._runtimes.stop_unused()
+            await self._launcher.stop_unused()
 
-    def describe(self) -> dict[str, Any]:
-        leased = {server.id for lease in self._leases.values() for server in lease.servers}
-        return {
-            "capacity": {"servers": self._capacity.servers, "memory_mb": self._capacity.memory_mb},
-            "servers": [
-                {
-                    "id": server.id,
-                    "package": server.package.name,
-                    "hash": server.package.hash,
-                    "sessions": server.sessions,
-                    "memory_mb": server.resources.memory_mb,
-                    "is_leased": server.id in leased,
-                    "printed_bytes": server.log.total_bytes,
-                }
-                for server in self._live()
-            ],
-            "queued": len(self._queue),
-        }
-
-    def find_server(self, server_id: str) -> RunningServer | None:
-        """Return a leased server; idle ones are not accessible."""
-        for lease in self._leases.values():
-            for server in [*lease.servers, *(entry[0] for entry in lease.retiring.values())]:
-                if server.id == server_id:
-                    return server
-        return None
+    def describe(self) -> dict[str, object]:
+        leased = {server.id for lease in self.leases.values() for server in lease.servers}
+        servers = [
+            {
+                "id": server.id,
+                "package": server.package.name,
+                "hash": server.package.hash,
+                "sessions": server.sessions,
+                "memory_mb": server.resources.memory_mb,
+                "is_leased": server.id in leased,
+                "printed_bytes": server.log.total_bytes,
+            }
+            for server in self._live()
+        ]
+        return {"capacity": asdict(self._capacity), "servers": servers, "queued": len(self._queue)}
 
     async def stop(self) -> None:
         for task in list(self._tasks):
             task.cancel()
-        for lease in list(self._leases.values()):
+        for lease in list(self.leases.values()):
             await self.release(lease, is_trusted=False)
         await asyncio.gather(*(server.stop() for server in self._idle))

@@ -1,31 +1,33 @@
-"""Finding out what an unknown environment does: start it, reset it, play it at random, and look."""
+"""Probe an unknown environment: start it, reset it, play it with random actions, and record what it does."""
 
 import math
 import random
 import statistics
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass, field
 
 from backend.domain.environments.import_report import Breakdown, Honour, ImportReport, Leak, Played
 from backend.domain.environments.packages import MANIFEST_PATH, content_hash
 from backend.domain.errors import ActionRefused, RolloutError
 from workers.environments.client import EnvHost, EnvServer, EnvSession, HostRefused, Observation
 from workers.environments.packages import resources_of
-from workers.environments.sample_actions import plain_schema, properties_of, sample_action
 from workers.environments.sources import built_from_source
+from workers.environments.wire import JsonObject
 
 RESET_SECONDS = 60.0
 STEP_SECONDS = 30.0
 EPISODES = 4
 STEPS = 60
-"""Per episode, at most."""
-WHOLE_SECONDS = 150.0
-"""After so long no further episode is begun."""
-MAX_KEPT_CHARACTERS = 6_000
-"""Of one observation that the report shows."""
+"""Maximum per episode."""
+PLAY_SECONDS = 150.0
+"""No episode begins after this."""
+MAX_SHOWN_CHARACTERS = 6_000
+"""Size of one observation in the report."""
 _ANSWERS = ("answer", "solution", "secret", "expected", "target", "ground_truth", "gold", "label", "correct")
-_LIST_TOOLS = {"type": "list_tools"}
+_LEGAL = ("legal", "valid", "available", "possible", "allowed")
+_WORDS = ("hello", "yes", "42", "print(1 + 1)", "e2e4")
+_MAX_SCHEMA_DEPTH = 4
 
 
 async def start(host: EnvHost, files: Mapping[str, str], report: ImportReport) -> None:
@@ -40,7 +42,7 @@ async def start(host: EnvHost, files: Mapping[str, str], report: ImportReport) -
     report.start_seconds = round(time.monotonic() - began, 2)
     log, report.own_environment = await host.build_log(digest)
     if built := built_from_source(log):
-        report.notes.append(f"Built from source, in the sandbox, for lack of a wheel: {', '.join(built)}.")
+        report.notes.append(f"Built from source in the sandbox, because there is no wheel: {', '.join(built)}.")
 
 
 async def play(host: EnvHost, files: Mapping[str, str], report: ImportReport) -> None:
@@ -48,187 +50,165 @@ async def play(host: EnvHost, files: Mapping[str, str], report: ImportReport) ->
     resources = resources_of(files[MANIFEST_PATH])
     async with host.lease(content_hash(files), resources) as server:
         try:
-            await probe(server, report)
+            await _probe(server, report)
         except RolloutError as error:
             report.starts = False
             report.why_not = f"It starts, but no episode can begin: {error}"
 
 
-async def probe(server: EnvServer, report: ImportReport) -> None:
-    """Fill in what can be seen. Raises RolloutError when not even the first reset works."""
+async def _probe(server: EnvServer, report: ImportReport) -> None:
+    """Fill in the report. Raises RolloutError if not even the first reset works."""
     report.sessions = server.sessions
     report.action_schema, report.observation_schema = plain_schema(server.action_schema), server.observation_schema
-    await _look_at_resets(server, report)
-    report.tools = await _tools(server) if is_tool_calling(report.action_schema) else []
-    await _play(server, report)
+    await _compare_resets(server, report)
+    report.tools = []
+    if {"tool_name", "arguments"} <= set(properties_of(report.action_schema)):  # MCP style: an action calls a tool
+        async with server.session() as session:
+            if not (await session.reset(_task_arguments(11, 3), timeout=RESET_SECONDS)).done:
+                listed = await session.step({"type": "list_tools"}, timeout=STEP_SECONDS)
+                tools = listed.fields.get("tools")
+                report.tools = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    played, stats = report.played, _EpisodeStats()
+    deadline = time.monotonic() + PLAY_SECONDS
+    for episode in range(EPISODES):
+        if time.monotonic() > deadline:
+            break
+        try:
+            async with server.session() as session:
+                await _play_episode(session, report, stats, random.Random(episode))
+        except RolloutError as error:
+            _record_error(played, str(error))
+        played.episodes += 1
+    medians = [round(statistics.median(each) * 1000, 3) if each else 0.0 for each in (stats.resets, stats.steps)]
+    played.reset_milliseconds, played.step_milliseconds = medians
+    played.reward_lowest = min(stats.rewards, default=None)
+    played.reward_highest = max(stats.rewards, default=None)
+    report.breakdowns = _breakdowns(stats)
     if report.adapter:
-        async with server.session() as session:  # some columns are heard of only when they were scored
+        async with server.session() as session:  # some columns are known only after they were scored
             report.adapter = (await session.state(timeout=STEP_SECONDS)).get("adapter") or report.adapter
 
 
-def is_tool_calling(schema: Mapping[str, Any]) -> bool:
-    """An MCP-style package: its action is the call of a tool."""
-    return {"tool_name", "arguments"} <= set(properties_of(schema))
-
-
-def task_arguments(seed: int, index: int) -> dict[str, Any]:
-    """Arguments with which the platform resets episodes."""
+def _task_arguments(seed: int, index: int) -> JsonObject:
     return {"seed": seed, "split": "train", "level": 0, "index": index}
 
 
-# resets
-
-
-async def _look_at_resets(server: EnvServer, report: ImportReport) -> None:
-    """The same task twice, another seed, another number."""
-    first, opening = await _reset(server, 11, 3)
-    again, _ = await _reset(server, 11, 3)
-    others = [(await _reset(server, seed, 3))[0] for seed in (12, 13, 14)]
-    numbers = [(await _reset(server, 11, index))[0] for index in (4, 5)]
-    report.opening = shortened(opening.fields)
+async def _compare_resets(server: EnvServer, report: ImportReport) -> None:
+    """Reset the same task twice, then with another seed and another index."""
+    openings = []
+    for seed, index in ((11, 3), (11, 3), (12, 3), (13, 3), (14, 3), (11, 4), (11, 5)):
+        async with server.session() as session:
+            openings.append(await session.reset(_task_arguments(seed, index), timeout=RESET_SECONDS))
+    first, again, *others = [_comparable(opening.fields) for opening in openings]
+    report.opening = _shorten(openings[0].fields)
     if first != again:
         report.seed = Honour.IGNORED
     else:
-        report.seed = Honour.HONOURED if any(other != first for other in others) else Honour.FIXED
-        report.index_matters = any(number != first for number in numbers)
+        report.seed = Honour.HONOURED if any(other != first for other in others[:3]) else Honour.FIXED
+        report.index_matters = any(other != first for other in others[3:])
 
 
-async def _reset(server: EnvServer, seed: int, index: int) -> tuple[str, Observation]:
-    """The policy's view in a comparable form, and the whole answer."""
-    async with server.session() as session:
-        observation = await session.reset(task_arguments(seed, index), timeout=RESET_SECONDS)
-        return _comparable(observation.fields), observation
-
-
-def _comparable(value: Any) -> str:
-    """Without what differs in every episode and says nothing."""
+def _comparable(value: object) -> str:
+    """The policy's view as text, without values that differ in every episode and mean nothing."""
     if isinstance(value, dict):
         kept = {key: item for key, item in value.items() if key not in {"episode_id", "session_id", "timestamp"}}
         return "{" + ",".join(f"{key}:{_comparable(kept[key])}" for key in sorted(kept)) + "}"
     return f"[{','.join(map(_comparable, value))}]" if isinstance(value, list) else repr(value)
 
 
-async def _tools(server: EnvServer) -> list[dict[str, Any]]:
-    async with server.session() as session:
-        if (await session.reset(task_arguments(11, 3), timeout=RESET_SECONDS)).done:
-            return []  # it is over before it began: what it needs is not there
-        listed = await session.step(_LIST_TOOLS, timeout=STEP_SECONDS)
-    found = listed.fields.get("tools")
-    return [tool for tool in found if isinstance(tool, dict)] if isinstance(found, list) else []
+def _shorten(fields: Mapping[str, object]) -> JsonObject:
+    """An observation small enough for a report: long values are cut."""
+    budget = MAX_SHOWN_CHARACTERS
+    kept: JsonObject = {}
+    for name, value in list(fields.items())[:60]:
+        text = str(value)
+        if len(text) <= budget:
+            kept[name] = value
+        elif isinstance(value, list):
+            kept[name] = value[:20]
+        else:
+            kept[name] = text[: max(200, budget)] + "…"
+        budget = max(0, budget - min(len(text), budget))
+    return kept
 
 
 # episodes
 
 
-class _Notes:
-    """Measurements over all episodes."""
+@dataclass(slots=True)
+class _EpisodeStats:
+    resets: list[float] = field(default_factory=list)
+    steps: list[float] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    breakdowns: dict[str, list[tuple[dict[str, float], float | None]]] = field(default_factory=dict)
+    """Dictionaries of numbers by path, with the step's reward."""
 
-    def __init__(self) -> None:
-        self.resets: list[float] = []
-        self.steps: list[float] = []
-        self.rewards: list[float] = []
-        self.seen: dict[str, list[tuple[dict[str, float], float | None]]] = {}
-        """Dictionaries of numbers by path, with the step's reward."""
-
-    def look(self, observation: Observation) -> None:
-        everything = {**observation.fields, "metadata": observation.metadata}
-        for path, numbers in dictionaries_of_numbers(everything):
-            self.seen.setdefault(path, []).append((numbers, observation.reward))
+    def add_breakdowns(self, observation: Observation) -> None:
+        for path, numbers in _dictionaries_of_numbers({**observation.fields, "metadata": observation.metadata}):
+            self.breakdowns.setdefault(path, []).append((numbers, observation.reward))
 
 
-async def _play(server: EnvServer, report: ImportReport) -> None:
-    played, notes = report.played, _Notes()
-    deadline = time.monotonic() + WHOLE_SECONDS
-    for episode in range(EPISODES):
-        if time.monotonic() > deadline:
-            break
-        try:
-            async with server.session() as session:
-                await _episode(session, report, notes, random.Random(episode))
-        except RolloutError as error:
-            _remember(played, str(error))
-        played.episodes += 1
-    played.reset_milliseconds = _middle(notes.resets)
-    played.step_milliseconds = _middle(notes.steps)
-    played.reward_lowest = min(notes.rewards, default=None)
-    played.reward_highest = max(notes.rewards, default=None)
-    report.breakdowns = _breakdowns(notes)
-
-
-async def _episode(session: EnvSession, report: ImportReport, notes: _Notes, chance: random.Random) -> None:
-    started = time.monotonic()
-    observation = await session.reset(
-        task_arguments(chance.randrange(1000), chance.randrange(100)), timeout=RESET_SECONDS
-    )
-    notes.resets.append(time.monotonic() - started)
-    notes.look(observation)
-    await _look_at_state(session, report, observation)
+async def _play_episode(session: EnvSession, report: ImportReport, stats: _EpisodeStats, rng: random.Random) -> None:
+    began, played = time.monotonic(), report.played
+    arguments = _task_arguments(rng.randrange(1000), rng.randrange(100))
+    observation = await session.reset(arguments, timeout=RESET_SECONDS)
+    stats.resets.append(time.monotonic() - began)
+    stats.add_breakdowns(observation)
+    await _inspect_state(session, report, observation)
     for turn in range(1, STEPS + 1):
         if observation.done:
             break
-        action = _action(report, observation.fields, chance)
-        started = time.monotonic()
+        action = _random_action(report, observation.fields, rng)
+        began = time.monotonic()
         try:
             observation = await session.step(action, timeout=STEP_SECONDS)
         except ActionRefused as error:
-            report.played.refused += 1
-            _remember(report.played, f"refused {_short(action)}: {error}")
+            played.refused += 1
+            _record_error(played, f"refused {str(action)[:200]}: {error}")
             continue
-        notes.steps.append(time.monotonic() - started)
-        _record(report, notes, observation, turn)
+        stats.steps.append(time.monotonic() - began)
+        played.steps += 1
+        played.longest = max(played.longest, turn)
+        played.ended += observation.done
+        if observation.reward is None:
+            played.without_reward += 1
+        else:
+            stats.rewards.append(observation.reward)
+        if "rewards" in observation.metadata:
+            report.columns = list(dict.fromkeys([*report.columns, *observation.rewards]))
+        report.after_step = report.after_step or _shorten(observation.fields)
+        stats.add_breakdowns(observation)
 
 
-def _record(report: ImportReport, notes: _Notes, observation: Observation, turn: int) -> None:
-    played = report.played
-    played.steps += 1
-    played.longest = max(played.longest, turn)
-    played.ended += observation.done
-    if observation.reward is None:
-        played.without_reward += 1
-    else:
-        notes.rewards.append(observation.reward)
-    if "rewards" in observation.metadata:
-        report.columns = list(dict.fromkeys([*report.columns, *observation.rewards]))
-    report.after_step = report.after_step or shortened(observation.fields)
-    notes.look(observation)
+def _record_error(played: Played, message: str) -> None:
+    if message not in played.errors and len(played.errors) < 8:
+        played.errors.append(message[:600])
 
 
-def _action(report: ImportReport, observation: Mapping[str, Any], chance: random.Random) -> dict[str, Any]:
-    if report.tools:
-        tool = chance.choice(report.tools)
-        schema = tool.get("input_schema") or tool.get("inputSchema") or {}
-        arguments = sample_action(schema, {}, chance) if isinstance(schema, dict) else {}
-        return {"type": "call_tool", "tool_name": str(tool.get("name")), "arguments": arguments}
-    if report.adapter:
-        return {"text": chance.choice(("I do not know.", "42", "<answer>yes</answer>"))}
-    return sample_action(report.action_schema, observation, chance)
-
-
-async def _look_at_state(session: EnvSession, report: ImportReport, opening: Observation) -> None:
-    """Secrets in the state. A policy never sees it, but a package's own server shows it to anyone."""
+async def _inspect_state(session: EnvSession, report: ImportReport, opening: Observation) -> None:
+    """Find secrets in the state. A policy never sees it, but a package's own server shows it to anyone."""
     if report.state_fields:
         return
     try:
         state = await session.state(timeout=STEP_SECONDS)
     except RolloutError as error:
-        _remember(report.played, f"state: {error}")
+        _record_error(report.played, f"state: {error}")
         return
     adapter = state.pop("adapter", None)
     report.adapter = adapter if isinstance(adapter, dict) else {}
     report.state_fields = sorted(state)[:60]
-    told = _comparable(opening.fields).lower()
+    text = _comparable(opening.fields).lower()
     for path, value in _answers(state, "state"):
-        given_away = len(value) >= 3 and value.lower() in told
-        report.leaks.append(Leak(where=path, what=value[:200], in_observation=given_away))
+        is_visible = len(value) >= 3 and value.lower() in text
+        report.leaks.append(Leak(where=path, what=value[:200], in_observation=is_visible))
     for path, value in _answers({**opening.fields, "metadata": opening.metadata}, "observation"):
-        report.leaks.append(
-            Leak(where=path, what=value[:200], in_observation=not path.startswith("observation.metadata"))
-        )
+        is_visible = not path.startswith("observation.metadata")
+        report.leaks.append(Leak(where=path, what=value[:200], in_observation=is_visible))
 
 
-def _answers(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, str]]:
-    """Fields that are called like an answer and have a value."""
-    if depth > 5 or not isinstance(value, dict):
+def _answers(value: Mapping[str, object], path: str, depth: int = 0) -> Iterator[tuple[str, str]]:
+    """Fields that have a value and a name like an answer's."""
+    if depth > 5:
         return
     for key, inner in list(value.items())[:200]:
         here = f"{path}.{key}"
@@ -239,65 +219,129 @@ def _answers(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, str]]
             yield from _answers(inner, here, depth + 1)
 
 
-# columns
+# reward columns
 
 
-def dictionaries_of_numbers(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, dict[str, float]]]:
-    """Every dictionary in an observation that holds nothing but finite numbers, by its dotted path."""
-    if not isinstance(value, dict) or depth > 4:
+def _dictionaries_of_numbers(
+    value: Mapping[str, object], path: str = "", depth: int = 0
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """Every dictionary in an observation that holds only finite numbers, by its dotted path."""
+    if depth > 4:
         return
-    if path and path != "metadata.rewards" and value and len(value) <= 32 and all(map(_is_number, value.values())):
-        yield path, {str(key): float(number) for key, number in value.items()}
+    if path and path != "metadata.rewards" and 0 < len(value) <= 32:
+        numbers = {key: x for key, x in value.items() if isinstance(x, int | float) and not isinstance(x, bool)}
+        if len(numbers) == len(value) and all(map(math.isfinite, numbers.values())):
+            yield path, {str(key): float(number) for key, number in numbers.items()}
     for key, inner in value.items():
         if isinstance(inner, dict) and str(key).isidentifier():
-            yield from dictionaries_of_numbers(inner, f"{path}.{key}" if path else str(key), depth + 1)
+            yield from _dictionaries_of_numbers(inner, f"{path}.{key}" if path else str(key), depth + 1)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _breakdowns(notes: _Notes) -> list[Breakdown]:
+def _breakdowns(stats: _EpisodeStats) -> list[Breakdown]:
     """Candidates for the reward's components, most likely first."""
-    found = []
-    for path, entries in notes.seen.items():
+    candidates = []
+    for path, entries in stats.breakdowns.items():
         names = list(dict.fromkeys(name for numbers, _ in entries for name in numbers))
         scored = [(math.fsum(numbers.values()), reward) for numbers, reward in entries if reward is not None]
         adds_up = bool(scored) and all(math.isclose(total, reward, abs_tol=1e-6) for total, reward in scored)
-        found.append(Breakdown(path=path, names=names, adds_up=adds_up))
+        candidates.append(Breakdown(path=path, names=names, adds_up=adds_up))
     likely = ("reward", "score", "rubric", "component", "breakdown")
-    found.sort(
-        key=lambda entry: (not entry.adds_up, not any(word in entry.path.lower() for word in likely), entry.path)
+    candidates.sort(
+        key=lambda each: (not each.adds_up, not any(word in each.path.lower() for word in likely), each.path)
     )
-    return found[:12]
+    return candidates[:12]
 
 
-def _remember(played: Played, message: str) -> None:
-    if message not in played.errors and len(played.errors) < 8:
-        played.errors.append(message[:600])
+# random actions from a schema
 
 
-def _middle(seconds: list[float]) -> float:
-    return round(statistics.median(seconds) * 1000, 3) if seconds else 0.0
+def _random_action(report: ImportReport, observation: Mapping[str, object], rng: random.Random) -> JsonObject:
+    if report.tools:
+        tool = rng.choice(report.tools)
+        schema = tool.get("input_schema") or tool.get("inputSchema") or {}
+        arguments = sample_action(schema, {}, rng) if isinstance(schema, dict) else {}
+        return {"type": "call_tool", "tool_name": str(tool.get("name")), "arguments": arguments}
+    if report.adapter:
+        return {"text": rng.choice(("I do not know.", "42", "<answer>yes</answer>"))}
+    return sample_action(report.action_schema, observation, rng)
 
 
-def _short(value: Any) -> str:
-    return str(value)[:200]
+def sample_action(schema: JsonObject, observation: Mapping[str, object], rng: random.Random) -> JsonObject:
+    """A random action. Takes a value that the observation lists as legal, if it lists any."""
+    action: JsonObject = {}
+    required = set(schema.get("required") or [])
+    fields = {name: resolve(schema, described) for name, described in properties_of(schema).items()}
+    for name, described in fields.items():
+        if name in required or "default" not in described or not required:
+            action[name] = _random_value(schema, described, rng)
+    target = next((name for name in action if name in required), next(iter(action), None))
+    for name, values in observation.items():
+        if not name.lower().startswith(_LEGAL) or not isinstance(values, list) or not values:
+            continue
+        if all(isinstance(value, str | int) and not isinstance(value, bool) for value in values):
+            if target is not None:
+                is_text = fields[target].get("type") == "string"
+                if fitting := [value for value in values if isinstance(value, str) == is_text]:
+                    action[target] = rng.choice(fitting)
+            break
+    return action
 
 
-def shortened(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """An observation small enough for a report: long values are cut."""
-    budget = MAX_KEPT_CHARACTERS
-    kept: dict[str, Any] = {}
-    for name, value in list(fields.items())[:60]:
-        text = str(value)
-        if len(text) <= budget:
-            kept[name] = value
-        elif isinstance(value, str):
-            kept[name] = value[: max(200, budget)] + "…"
-        elif isinstance(value, list):
-            kept[name] = value[:20]
-        else:
-            kept[name] = text[: max(200, budget)] + "…"
-        budget = max(0, budget - min(len(text), budget))
-    return kept
+def plain_schema(schema: JsonObject) -> JsonObject:
+    """One kind of action if a package takes several: the call of a tool, else the first."""
+    kinds = schema.get("oneOf") or schema.get("anyOf")
+    if schema.get("properties") or not isinstance(kinds, list):
+        return dict(schema)
+    resolved = [resolve(schema, kind) for kind in kinds if isinstance(kind, dict)]
+    calls = [kind for kind in resolved if "tool_name" in properties_of(kind)]
+    return {**(calls or resolved or [{}])[0], "$defs": schema.get("$defs") or {}}
+
+
+def properties_of(schema: JsonObject) -> dict[str, JsonObject]:
+    properties = schema.get("properties")
+    fields = properties if isinstance(properties, dict) else {}
+    return {name: field for name, field in fields.items() if name != "metadata" and isinstance(field, dict)}
+
+
+def resolve(schema: JsonObject, field: JsonObject, depth: int = 0) -> JsonObject:
+    """Follow `$ref` into `$defs`, and take the first alternative that is not null."""
+    if depth > _MAX_SCHEMA_DEPTH:
+        return {}
+    if isinstance(reference := field.get("$ref"), str):
+        target = (schema.get("$defs") or {}).get(reference.rpartition("/")[2])
+        outside = {key: value for key, value in field.items() if key != "$ref"}
+        return {**resolve(schema, target, depth + 1), **outside} if isinstance(target, dict) else {}
+    for key in ("anyOf", "oneOf", "allOf"):
+        if isinstance(field.get(key), list):
+            parts = [resolve(schema, part, depth + 1) for part in field[key] if isinstance(part, dict)]
+            chosen = next((part for part in parts if part.get("type") != "null"), {})
+            return {**chosen, **{name: value for name, value in field.items() if name != key}}
+    return dict(field)
+
+
+def _random_value(schema: JsonObject, field: JsonObject, rng: random.Random, depth: int = 0) -> object:
+    if "const" in field:
+        return field["const"]
+    if isinstance(field.get("enum"), list) and field["enum"]:
+        return rng.choice(field["enum"])
+    kind = field.get("type")
+    if kind in ("integer", "number"):
+        minimum = field["minimum"] if "minimum" in field else field.get("exclusiveMinimum", 0)
+        maximum = field["maximum"] if "maximum" in field else field.get("exclusiveMaximum", max(minimum, 0) + 6)
+        low, high = int(minimum), max(int(minimum), int(maximum))
+        return rng.randint(low, high) if kind == "integer" else round(rng.uniform(low, high), 2)
+    match kind:
+        case "boolean":
+            return rng.random() < 0.5
+        case "array":
+            inner = resolve(schema, field.get("items") or {})
+            is_filled = depth < _MAX_SCHEMA_DEPTH and field.get("minItems")
+            return [_random_value(schema, inner, rng, depth + 1)] if is_filled else []
+        case "object":
+            fields = properties_of(field) if depth < _MAX_SCHEMA_DEPTH else {}
+            names = [name for name in fields if name in (field.get("required") or [])]
+            return {name: _random_value(schema, resolve(schema, fields[name]), rng, depth + 1) for name in names}
+        case "null":
+            return None
+        case _:
+            return rng.choice(_WORDS)

@@ -1,6 +1,6 @@
-"""A program: what the build of a source distribution needs. Nothing but the standard library; nothing of it is run.
+"""A program: print the build requirements of a source distribution. Standard library only; nothing of it is run.
 
-python read_source.py ARCHIVE prints a JSON object: `requires`, or null where there is no `[build-system]`, or `error`.
+python read_source.py ARCHIVE prints a JSON object: `requires`, null if there is no `[build-system]`; or `error`.
 """
 
 import bz2
@@ -13,10 +13,10 @@ import tarfile
 import tomllib
 import zipfile
 import zlib
-from typing import IO, Any, cast
+from typing import IO, cast
 
 MAX_UNPACKED_BYTES = 256 << 20
-"""As large as the folder that it is built in."""
+"""The size of the folder that it is built in."""
 MAX_MEMBERS = 20_000
 _MAX_PYPROJECT_BYTES = 1 << 20
 _MAX_REQUIREMENTS, _MAX_CHARACTERS = 200, 1000
@@ -33,12 +33,12 @@ _UNREADABLE = (
 )
 
 
-class TooLarge(Exception):
+class ArchiveTooLarge(Exception):
     """The archive holds more than may be read."""
 
 
-class _Bounded(io.RawIOBase):
-    """A stream that ends with TooLarge after a number of bytes."""
+class _BoundedStream(io.RawIOBase):
+    """A stream that raises ArchiveTooLarge after a number of bytes."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream, self._left = stream, MAX_UNPACKED_BYTES
@@ -50,14 +50,25 @@ class _Bounded(io.RawIOBase):
         part = self._stream.read(min(size, self._left + 1) if size >= 0 else self._left + 1)
         self._left -= len(part)
         if self._left < 0:
-            raise TooLarge(f"it unpacks to more than {MAX_UNPACKED_BYTES >> 20} MB")
+            raise ArchiveTooLarge(f"it unpacks to more than {MAX_UNPACKED_BYTES >> 20} MB")
         return part
 
 
 def main(path: str) -> None:
+    answer: dict[str, object]
     try:
-        answer: dict[str, Any] = {"requires": requires_of(_pyproject(path))}
-    except TooLarge as error:
+        is_zip = zipfile.is_zipfile(path)
+        pyproject = _pyproject_in_zip(path) if is_zip else _pyproject_in_tar(path)
+        system = tomllib.loads(pyproject).get("build-system")
+        answer = {"requires": None}
+        if isinstance(system, dict):
+            lines = system.get("requires", [])
+            if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+                raise ValueError("build-system.requires is not a list of requirements")
+            if len(lines) > _MAX_REQUIREMENTS or any(len(line) > _MAX_CHARACTERS for line in lines):
+                raise ArchiveTooLarge(f"its build requires more than {_MAX_REQUIREMENTS} distributions")
+            answer = {"requires": lines}
+    except ArchiveTooLarge as error:
         answer = {"error": str(error)}
     except MemoryError:
         answer = {"error": "reading it takes too much memory"}
@@ -66,23 +77,22 @@ def main(path: str) -> None:
     sys.stdout.write(json.dumps(answer))
 
 
-def requires_of(text: str) -> list[str] | None:
-    """Raises ValueError and TooLarge."""
-    table = tomllib.loads(text).get("build-system")
-    if not isinstance(table, dict):
-        return None
-    lines = table.get("requires", [])
-    if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
-        raise ValueError("build-system.requires is not a list of requirements")
-    if len(lines) > _MAX_REQUIREMENTS or any(len(line) > _MAX_CHARACTERS for line in lines):
-        raise TooLarge(f"its build requires more than {_MAX_REQUIREMENTS} distributions")
-    return lines
+def _pyproject_in_zip(path: str) -> str:
+    """The text of its pyproject.toml; empty if it has none."""
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+        if len(entries) > MAX_MEMBERS:
+            raise ArchiveTooLarge(f"it holds more than {MAX_MEMBERS:,} files")
+        if sum(entry.file_size for entry in entries) > MAX_UNPACKED_BYTES:
+            raise ArchiveTooLarge(f"it unpacks to more than {MAX_UNPACKED_BYTES >> 20} MB")
+        for entry in entries:
+            if _PYPROJECT.fullmatch(entry.filename):
+                with archive.open(entry) as file:
+                    return _text(file)
+    return ""
 
 
-def _pyproject(path: str) -> str:
-    """Its text, or nothing."""
-    if zipfile.is_zipfile(path):
-        return _in_zip(path)
+def _pyproject_in_tar(path: str) -> str:
     with open(path, "rb") as file:
         start = file.read(3)
         file.seek(0)
@@ -91,40 +101,22 @@ def _pyproject(path: str) -> str:
             stream = cast("IO[bytes]", gzip.GzipFile(fileobj=file))
         elif start == b"BZh":
             stream = bz2.BZ2File(file)
-        return _in_tar(stream)
-
-
-def _in_zip(path: str) -> str:
-    with zipfile.ZipFile(path) as archive:
-        entries = archive.infolist()
-        if len(entries) > MAX_MEMBERS:
-            raise TooLarge(f"it holds more than {MAX_MEMBERS:,} files")
-        if sum(entry.file_size for entry in entries) > MAX_UNPACKED_BYTES:
-            raise TooLarge(f"it unpacks to more than {MAX_UNPACKED_BYTES >> 20} MB")
-        for entry in entries:
-            if _PYPROJECT.fullmatch(entry.filename):
-                with archive.open(entry) as file:
-                    return _text(file)
-    return ""
-
-
-def _in_tar(stream: IO[bytes]) -> str:
-    with tarfile.open(fileobj=_Bounded(stream), mode="r|") as archive:
-        for count, member in enumerate(archive):
-            if count >= MAX_MEMBERS:
-                raise TooLarge(f"it holds more than {MAX_MEMBERS:,} files")
-            cast("Any", archive).members.clear()  # the stream is read once
-            if member.isfile() and _PYPROJECT.fullmatch(member.name):
-                file = archive.extractfile(member)
-                assert file is not None
-                return _text(file)
+        with tarfile.open(fileobj=_BoundedStream(stream), mode="r|") as archive:
+            for count, member in enumerate(archive):
+                if count >= MAX_MEMBERS:
+                    raise ArchiveTooLarge(f"it holds more than {MAX_MEMBERS:,} files")
+                archive.members.clear()  # type: ignore[attr-defined]  # the stream is read once
+                if member.isfile() and _PYPROJECT.fullmatch(member.name):
+                    content = archive.extractfile(member)
+                    assert content is not None
+                    return _text(content)
     return ""
 
 
 def _text(file: IO[bytes]) -> str:
     data = file.read(_MAX_PYPROJECT_BYTES + 1)
     if len(data) > _MAX_PYPROJECT_BYTES:
-        raise TooLarge(f"its pyproject.toml is larger than {_MAX_PYPROJECT_BYTES >> 20} MB")
+        raise ArchiveTooLarge(f"its pyproject.toml is larger than {_MAX_PYPROJECT_BYTES >> 20} MB")
     return data.decode()
 
 

@@ -1,7 +1,7 @@
 """A program: check wheels and unpack their modules. Nothing but the standard library; nothing of a wheel is run.
 
 Each line of standard input is a JSON object: `path` and `name` of a wheel, `target`, a folder that does not exist yet,
-and `limits`. Each line of standard output answers one: the files that were written, or `error`. A wheel is checked
+and `limits`. Each line of standard output answers one: the number of files written, or `error`. A wheel is checked
 whole before its first file is written. Sizes are those of the archive's directory, and reading stops there: an archive
 whose directory is wrong fails its checksum.
 """
@@ -20,9 +20,8 @@ import unicodedata
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 _CHUNK = 1 << 20
 _MAX_PART_BYTES, _MAX_PATH_BYTES, _MAX_DEPTH = 250, 1000, 50
@@ -48,17 +47,6 @@ class WheelLimits:
     files: int
 
 
-@dataclass(slots=True)
-class Plan:
-    """The files of one wheel and where they go."""
-
-    label: str
-    entries: dict[str, zipfile.ZipInfo] = field(default_factory=dict)
-    """By path below the target."""
-    hashes: dict[str, str] = field(default_factory=dict)
-    dropped: Counter[str] = field(default_factory=Counter)
-
-
 def main() -> None:
     os.umask(0o022)
     for line in sys.stdin:
@@ -70,35 +58,30 @@ def main() -> None:
         sys.stdout.flush()
 
 
-def unpack(path: str, name: str, target: str, limits: Mapping[str, int]) -> dict[str, Any]:
+def unpack(path: str, name: str, target: str, limits: Mapping[str, int]) -> dict[str, object]:
     """Raises WheelRefused; nothing is left of `target` then."""
     label = os.path.basename(path)
     try:
         with zipfile.ZipFile(path) as archive:
-            plan = _plan(archive, label, os.path.getsize(path), name, WheelLimits(**limits))
-            _write_all(archive, plan, target)
+            _check_sizes(archive, label, os.path.getsize(path), WheelLimits(**limits))
+            files, dropped = _plan(archive, label, name)
+            os.makedirs(target)
+            for folder in sorted({folder for inside in files for folder in folders_of(inside)}):
+                os.mkdir(f"{target}/{folder}")
+            for inside, (entry, expected) in files.items():
+                _write(archive, entry, f"{target}/{inside}", expected, label)
     except _UNREADABLE as error:
         shutil.rmtree(target, ignore_errors=True)
-        said = str(error).replace(target, "").replace(path, label)
-        raise WheelRefused(f"{label} is not a valid wheel: {said}") from error
+        reason = str(error).replace(target, "").replace(path, label)
+        raise WheelRefused(f"{label} is not a valid wheel: {reason}") from error
     except MemoryError:
         shutil.rmtree(target, ignore_errors=True)
         raise WheelRefused(f"{label} needs more memory to be read than a wheel may take") from None
     except WheelRefused:
         shutil.rmtree(target, ignore_errors=True)
         raise
-    size = sum(entry.file_size for entry in plan.entries.values())
-    return {"files": len(plan.entries), "bytes": size, "dropped": dict(plan.dropped)}
-
-
-# checks
-
-
-def _plan(archive: zipfile.ZipFile, label: str, size: int, name: str, limits: WheelLimits) -> Plan:
-    _check_sizes(archive, label, size, limits)
-    plan = Plan(label)
-    _read(plan, archive, name)
-    return plan
+    size = sum(entry.file_size for entry, _ in files.values())
+    return {"files": len(files), "bytes": size, "dropped": dropped}
 
 
 def _check_sizes(archive: zipfile.ZipFile, label: str, size: int, limits: WheelLimits) -> None:
@@ -119,34 +102,46 @@ def _check_sizes(archive: zipfile.ZipFile, label: str, size: int, limits: WheelL
         )
 
 
-def _read(plan: Plan, archive: zipfile.ZipFile, name: str) -> None:
-    entries = [(entry, _checked_parts(entry, plan.label)) for entry in archive.infolist()]
+def _plan(
+    archive: zipfile.ZipFile, label: str, name: str
+) -> tuple[dict[str, tuple[zipfile.ZipInfo, str]], Counter[str]]:
+    """Check every entry. Returns entries and hashes by path below site-packages, and the number of others by kind."""
+    entries = [(entry, _checked_parts(entry, label)) for entry in archive.infolist()]
     files = [(entry, parts) for entry, parts in entries if not entry.is_dir()]
-    info = _info_folder({parts[0] for _, parts in files if len(parts) > 1}, name, plan.label)
+    top = {parts[0] for _, parts in files if len(parts) > 1}
+    infos = [folder for folder in top if folder.endswith(".dist-info")]
+    if len(infos) != 1 or _canonical(infos[0].removesuffix(".dist-info").rpartition("-")[0]) != _canonical(name):
+        raise WheelRefused(f"{label} needs exactly one .dist-info folder, named after {name}")
+    [info] = infos
     by_path = {"/".join(parts): entry for entry, parts in files}
     if len(by_path) != len(files):
-        raise WheelRefused(f"{plan.label} holds a file twice")
-    _check_version(_table(archive, by_path, f"{info}/WHEEL", plan.label), plan.label)
-    listed = _listed(_table(archive, by_path, f"{info}/RECORD", plan.label))
+        raise WheelRefused(f"{label} holds a file twice")
+    version = re.search(r"^Wheel-Version:\s*(\d+)\.", _text(archive, by_path, f"{info}/WHEEL", label), re.MULTILINE)
+    if version is None or version[1] != "1":
+        raise WheelRefused(f"{label} is not a wheel of version 1")
+    record = csv.reader(io.StringIO(_text(archive, by_path, f"{info}/RECORD", label)))
+    listed = {row[0]: row[1] if len(row) > 1 else "" for row in record if row}  # its hash, or nothing
+    planned: dict[str, tuple[zipfile.ZipInfo, str]] = {}
+    dropped = Counter[str]()
     for entry, parts in files:
-        path = "/".join(parts)
+        path = target = "/".join(parts)
         if path not in listed and not (parts[0] == info and path.endswith(_UNLISTED)):
-            raise WheelRefused(f"{plan.label} holds {path!r}, which its RECORD does not list")
-        target = _target(parts)
-        if target is None:
-            plan.dropped[parts[1] if len(parts) > 1 else path] += 1
-            continue
-        if target in plan.entries:
-            raise WheelRefused(f"{plan.label} installs {target!r} twice")
-        plan.entries[target] = entry
-        plan.hashes[target] = listed.get(path, "")
-    if both := next(
-        (folder for target in plan.entries for folder in _folders_of(target) if folder in plan.entries), None
-    ):
-        raise WheelRefused(f"{plan.label} installs {both!r} as a file and as a folder")
-    folded = Counter(unicodedata.normalize("NFC", target).casefold() for target in plan.entries)
-    if clash := next((target for target, count in folded.items() if count > 1), None):
-        raise WheelRefused(f"{plan.label} holds names that differ only in case or in Unicode form: {clash!r}")
+            raise WheelRefused(f"{label} holds {path!r}, which its RECORD does not list")
+        if parts[0].endswith(".data"):  # modules, or programs, headers and data for other places
+            if len(parts) <= 2 or parts[1] not in {"purelib", "platlib"}:
+                dropped[parts[1] if len(parts) > 1 else path] += 1
+                continue
+            target = "/".join(parts[2:])
+        if target in planned:
+            raise WheelRefused(f"{label} installs {target!r} twice")
+        planned[target] = (entry, listed.get(path, ""))
+    both = next((folder for path in planned for folder in folders_of(path) if folder in planned), None)
+    if both:
+        raise WheelRefused(f"{label} installs {both!r} as a file and as a folder")
+    folded = Counter(unicodedata.normalize("NFC", path).casefold() for path in planned)
+    if clash := next((path for path, count in folded.items() if count > 1), None):
+        raise WheelRefused(f"{label} holds names that differ only in case or in Unicode form: {clash!r}")
+    return planned, dropped
 
 
 def _checked_parts(entry: zipfile.ZipInfo, label: str) -> list[str]:
@@ -168,18 +163,11 @@ def _checked_parts(entry: zipfile.ZipInfo, label: str) -> list[str]:
     return parts
 
 
-def _info_folder(folders: set[str], name: str, label: str) -> str:
-    found = [folder for folder in folders if folder.endswith(".dist-info")]
-    if len(found) != 1 or _canonical(found[0].removesuffix(".dist-info").rpartition("-")[0]) != _canonical(name):
-        raise WheelRefused(f"{label} needs exactly one .dist-info folder, named after {name}")
-    return found[0]
-
-
 def _canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _table(archive: zipfile.ZipFile, by_path: dict[str, zipfile.ZipInfo], path: str, label: str) -> str:
+def _text(archive: zipfile.ZipFile, by_path: Mapping[str, zipfile.ZipInfo], path: str, label: str) -> str:
     entry = by_path.get(path)
     if entry is None:
         raise WheelRefused(f"{label} has no {path}")
@@ -188,40 +176,8 @@ def _table(archive: zipfile.ZipFile, by_path: dict[str, zipfile.ZipInfo], path: 
     return b"".join(_parts(archive, entry)).decode()
 
 
-def _check_version(text: str, label: str) -> None:
-    version = re.search(r"^Wheel-Version:\s*(\d+)\.", text, re.MULTILINE)
-    if version is None or version[1] != "1":
-        raise WheelRefused(f"{label} is not a wheel of version 1")
-
-
-def _listed(record: str) -> dict[str, str]:
-    """The hash of every file that RECORD lists, or nothing."""
-    return {row[0]: row[1] if len(row) > 1 else "" for row in csv.reader(io.StringIO(record)) if row}
-
-
-def _target(parts: Sequence[str]) -> str | None:
-    """Where a file goes below site-packages; None for programs, headers and data for other places."""
-    if not parts[0].endswith(".data"):
-        return "/".join(parts)
-    return "/".join(parts[2:]) if len(parts) > 2 and parts[1] in {"purelib", "platlib"} else None
-
-
-def _folders_of(target: str) -> Iterator[str]:
-    at = target.find("/")
-    while at >= 0:
-        yield target[:at]
-        at = target.find("/", at + 1)
-
-
-# writing
-
-
-def _write_all(archive: zipfile.ZipFile, plan: Plan, root: str) -> None:
-    os.makedirs(root)
-    for folder in sorted({folder for target in plan.entries for folder in _folders_of(target)}):
-        os.mkdir(f"{root}/{folder}")
-    for target, entry in plan.entries.items():
-        _write(archive, entry, f"{root}/{target}", plan.hashes[target], plan.label)
+def folders_of(path: str) -> Iterator[str]:
+    return (path[:at] for at, character in enumerate(path) if character == "/")
 
 
 def _write(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: str, expected: str, label: str) -> None:
@@ -235,27 +191,23 @@ def _write(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: str, expected
         for part in _parts(archive, entry):
             if digest is not None:
                 digest.update(part)
-            _write_whole(descriptor, part)
+            left = memoryview(part)
+            while left:
+                left = left[os.write(descriptor, left) :]
     finally:
         os.close(descriptor)
     if digest is not None and base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode() != value.rstrip("="):
         raise WheelRefused(f"{label}: {entry.filename!r} is not the file that RECORD lists: its hash differs")
 
 
-def _write_whole(descriptor: int, part: bytes) -> None:
-    view = memoryview(part)
-    while view:
-        view = view[os.write(descriptor, view) :]
-
-
 def _parts(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Iterator[bytes]:
-    """Its content, never more at once than a chunk: `read()` without a size would unpack all that the archive has."""
+    """Its content in chunks: `read()` without a size would unpack all that the archive has."""
     left = entry.file_size
     with archive.open(entry) as file:
         while left:
             part = file.read(min(_CHUNK, left))
             if not part:
-                raise zipfile.BadZipFile(f"{entry.filename!r} is shorter than it says")
+                raise zipfile.BadZipFile(f"{entry.filename!r} is shorter than declared")
             left -= len(part)
             yield part
 

@@ -1,32 +1,37 @@
-"""uv resolves requirements to wheels. It looks where pip is configured to look, and builds and installs nothing."""
+"""Resolve requirements to wheels: uv looks where pip is configured to look, and builds and installs nothing."""
 
+import asyncio
 import os
 import re
 import shutil
+import ssl
+import sys
 import tempfile
 import tomllib
-from collections.abc import Sequence
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import url2pathname
 
+import aiohttp
 from packaging import tags
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from uv import find_uv_bin
 
 from backend.domain.errors import SandboxError
+from backend.settings import PROJECT_ROOT
 from workers.commands import Bounds, CommandStopped, run_command
-from workers.environments.build_log import append, without_addresses
-from workers.environments.indexes import IndexAccess
-from workers.environments.pip_options import uv_options, uv_variables
-from workers.environments.wheels import Wheel
+from workers.environments.pip_options import ask_pip, uv_options, uv_variables
 
 RESOLVE_SECONDS = 300.0
 MAX_WRITTEN_BYTES = 2 << 30
-"""In its cache: a few MB of pages and metadata; where an index has no metadata or no hashes, whole unpacked wheels."""
+"""In its cache: a few MB of pages and metadata; if an index has no metadata or no hashes, whole unpacked wheels."""
+LOG_CHARACTERS = 100_000
 _BOUNDS = Bounds(
     RESOLVE_SECONDS,
     output_bytes=16 << 20,
@@ -36,60 +41,143 @@ _BOUNDS = Bounds(
 _LAST_LINES = 15
 _HINT = re.compile(r"[Ww]heels are required for `([^`]+)`")
 _NEEDED = r"(?:you require|depends on) ({name}(?:\[[^\]]*\])?(?:(?:===?|~=|!=|<=?|>=?)[^\s;]+)?)(?=[\s]|[,.](?:\s|$)|$)"
+_ADDRESS = re.compile(r"\b(?:https?|file|ftp)://[^\s'\"`<>)\],]+")
+_ARCHIVE = re.compile(r"/([\w.+!-]+\.(?:whl|tar\.gz|tgz|zip|tar\.bz2))(?:[#?.].*)?$")
+_FEWEST_CHARACTERS = 3
+_INDEX_SECONDS = 60.0
+_INDEX_OPTIONS = ("index-url", "extra-index-url", "find-links")
 
 
-class NotResolved(SandboxError):
-    """No set of wheels meets the requirements."""
-
-    def __init__(self, said: str) -> None:
-        lines = [line for line in said.strip().splitlines() if line.strip()][-_LAST_LINES:]
-        super().__init__("\n".join(["the package's environment could not be built:", *lines]))
-        self.without_wheel = without_wheel(said)
-        """Requirements that only a source distribution could meet."""
+# the build log, without credentials, addresses and paths of this machine
 
 
-class Uv:
-    def __init__(self, access: IndexAccess, cache: Path) -> None:
-        self._access, self._python, self._cache = access, access.python, cache
+def append(log: Path, text: str) -> None:
+    with log.open("a") as file:
+        file.write(without_addresses(text))
+
+
+def without_addresses(text: str) -> str:
+    """Addresses may hold credentials, and those of a package index may be internal; names of archives are kept."""
+
+    def replacement(match: re.Match[str]) -> str:
+        archive = _ARCHIVE.search(match[0])
+        return f"<address>/{archive[1]}" if archive else "<address>"
+
+    return _ADDRESS.sub(replacement, text)
+
+
+class PathFilter:
+    """Replaces folders of this machine in texts for users."""
+
+    def __init__(self, folders: Mapping[Path, str]) -> None:
+        names = {
+            Path.home(): "~",
+            Path(sys.prefix): "<python>",
+            Path(sys.base_prefix): "<python>",
+            PROJECT_ROOT: "<proctor>",
+            **folders,
+        }
+        known = {str(path): name for folder, name in names.items() for path in (folder.absolute(), folder.resolve())}
+        known.pop(tempfile.gettempdir(), None)  # the same in every sandbox
+        self._names = {path: name for path, name in known.items() if len(path) >= _FEWEST_CHARACTERS}
+        longest_first = sorted(self._names, key=len, reverse=True)
+        self._paths = re.compile(rf"(?:{'|'.join(map(re.escape, longest_first))})(?![\w.-])")
+
+    def clean(self, text: str) -> str:
+        return self._paths.sub(lambda match: self._names[match[0]], without_addresses(text))
+
+
+# package indexes
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    name: str
+    version: str
+    filename: str
+    address: str
+    """A URL, or a path of this machine."""
+    sha256: str = ""
+    """Empty if the index has none."""
+    size: int | None = None
+
+
+class PackageIndex:
+    """pip's configured indexes, for uv and for our own downloads. Asks pip once."""
+
+    def __init__(self, python: Path, cache: Path) -> None:
+        """`python` is the shared runtime's, which is trusted; `cache` is uv's."""
+        self._python, self._cache = python, cache
+        self._options: dict[str, str] | None = None
+        self._logins: dict[tuple[str, str], str] = {}
+        self._insecure_hosts: set[str] = set()
+
+    async def options(self) -> dict[str, str]:
+        if self._options is None:
+            options = await asyncio.to_thread(ask_pip, self._python)
+            for address in (part for name in _INDEX_OPTIONS for part in options.get(name, "").split()):
+                parts = urlsplit(address)
+                if parts.username is not None:
+                    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+                    self._logins[_origin(parts)] = f"Basic {b64encode(login.encode()).decode()}"
+            self._insecure_hosts = set(options.get("trusted-host", "").split())
+            self._options = options
+        return self._options
+
+    def session(self) -> aiohttp.ClientSession:
+        options = self._options or {}
+        seconds = float(options.get("timeout") or options.get("default-timeout") or _INDEX_SECONDS)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=seconds, sock_read=seconds)
+        connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=options.get("cert")), limit=32)
+        return aiohttp.ClientSession(
+            connector=connector, timeout=timeout, trust_env=True, headers={"Accept-Encoding": "identity"}
+        )
+
+    def request_options(self, address: str) -> dict[str, Any]:
+        """Keyword arguments of a request. The login of an index is sent to its own origin only."""
+        parts = urlsplit(address)
+        options: dict[str, object] = {}
+        if parts.username is None and (login := self._logins.get(_origin(parts))):
+            options["headers"] = {"Authorization": login}
+        if proxy := (self._options or {}).get("proxy"):
+            options["proxy"] = proxy
+        if self._insecure_hosts & {parts.hostname, parts.netloc.rpartition("@")[2]}:
+            options["ssl"] = False
+        return options
 
     async def resolve(
         self, requirements: Sequence[str], log: Path, *, constraints: Sequence[str] = (), links: Path | None = None
     ) -> list[Wheel]:
-        """The wheels that requirements come to. `links`: a folder with further wheels.
+        """The wheels that meet the requirements. `links`: a folder with additional wheels.
 
-        Raises NotResolved, with what uv printed in the log, and SandboxError where uv cannot work.
+        Raises NotResolved, with uv's output in the log, and SandboxError if uv cannot work.
         """
-        told = await self._access.options()
+        pip_options = await self.options()
         with tempfile.TemporaryDirectory(prefix="proctor-resolve-") as folder:
             file = Path(folder, "constraints.txt")
             file.write_text("\n".join(constraints))
             arguments = [
                 *(find_uv_bin(), "pip", "compile", "--quiet", "--color", "never", "--no-progress"),
                 *("--python", str(self._python), "--only-binary", ":all:", "--format", "pylock.toml", "--no-header"),
-                *uv_options(told),
+                *uv_options(pip_options),
                 *(["--constraints", str(file)] if constraints else []),
                 *(["--find-links", str(links)] if links and links.is_dir() else []),
                 "-",
             ]
-            variables = {"UV_CACHE_DIR": str(self._cache), **os.environ, **uv_variables(told)}  # noqa: TID251
+            variables = {"UV_CACHE_DIR": str(self._cache), **os.environ, **uv_variables(pip_options)}  # noqa: TID251
+            given = "\n".join(requirements) + "\n"
             try:
-                done = await run_command(
-                    arguments,
-                    _BOUNDS,
-                    given="\n".join(requirements) + "\n",
-                    environment=variables,
-                    folder=Path(folder),
-                )
+                done = await run_command(arguments, _BOUNDS, given=given, environment=variables, folder=Path(folder))
             except CommandStopped as error:
-                shutil.rmtree(self._cache, ignore_errors=True)  # what it unpacked there is of no use
-                raise SandboxError(f"the package's requirements could not be worked out: {error}") from error
+                shutil.rmtree(self._cache, ignore_errors=True)  # whatever it unpacked there is useless
+                raise SandboxError(f"the package's requirements could not be resolved: {error}") from error
             if done.status:
-                said = without_addresses((done.errors or done.output).replace(folder, ""))
-                append(log, f"\n# uv:\n{said}\n")
-                raise NotResolved(said)
-            return [self._wheel(package, Path(folder)) for package in tomllib.loads(done.output).get("packages", [])]
+                output = without_addresses((done.errors or done.output).replace(folder, ""))
+                append(log, f"\n# uv:\n{output}\n")
+                raise NotResolved(output)
+            return [self._best_wheel(each, Path(folder)) for each in tomllib.loads(done.output).get("packages", [])]
 
-    def _wheel(self, package: dict[str, Any], folder: Path) -> Wheel:
+    def _best_wheel(self, package: dict[str, Any], folder: Path) -> Wheel:
         """The best file of a locked package. Raises SandboxError."""
         ranked = []
         for file in package.get("wheels", []):
@@ -105,10 +193,12 @@ class Uv:
         if not ranked:
             raise SandboxError(f"{package['name']} {package.get('version', '')} has no wheel for this machine")
         _, filename, address, file = min(ranked, key=lambda entry: entry[:3])
+        if address.startswith("file:"):
+            address = url2pathname(urlsplit(address).path)
+        elif "://" not in address:
+            address = str(folder / address)
         sha256 = str(file.get("hashes", {}).get("sha256", ""))
-        return Wheel(
-            str(package["name"]), str(package["version"]), filename, _local(address, folder), sha256, file.get("size")
-        )
+        return Wheel(str(package["name"]), str(package["version"]), filename, address, sha256, file.get("size"))
 
     @cached_property
     def _ranks(self) -> dict[tags.Tag, int]:
@@ -116,11 +206,39 @@ class Uv:
         version = python_version(self._python)
         platforms = list(tags.platform_tags())
         interpreter = f"cp{version[0]}{version[1]}"
-        known = [
+        supported = [
             *tags.cpython_tags(version, platforms=platforms),
             *tags.compatible_tags(version, interpreter, platforms),
         ]
-        return {tag: rank for rank, tag in reversed(list(enumerate(known)))}
+        return {tag: rank for rank, tag in reversed(list(enumerate(supported)))}
+
+
+def _origin(parts: SplitResult) -> tuple[str, str]:
+    return parts.scheme, parts.netloc.rpartition("@")[2]
+
+
+class NotResolved(SandboxError):
+    """No set of wheels meets the requirements."""
+
+    def __init__(self, output: str) -> None:
+        lines = [line for line in output.strip().splitlines() if line.strip()][-_LAST_LINES:]
+        super().__init__("\n".join(["the package's environment could not be built:", *lines]))
+        self.without_wheel = without_wheel(output)
+        """Requirements that only a source distribution could meet."""
+
+
+def without_wheel(output: str) -> list[Requirement]:
+    """The requirements that uv could meet only by building a source distribution, as far as its output names them."""
+    requirements: dict[str, Requirement] = {}
+    text = " ".join(output.split())
+    for name in dict.fromkeys(_HINT.findall(output)):
+        for line in re.findall(_NEEDED.format(name=re.escape(name)), text) or [name]:
+            try:
+                requirement = Requirement(line)
+            except InvalidRequirement:
+                continue
+            requirements[str(requirement)] = requirement
+    return list(requirements.values())
 
 
 def python_version(python: Path) -> tuple[int, int]:
@@ -129,25 +247,3 @@ def python_version(python: Path) -> tuple[int, int]:
         if match := re.fullmatch(r"python(\d+)\.(\d+)", folder.name):
             return int(match[1]), int(match[2])
     raise SandboxError("the environment runtime has no library folder: run `make setup`")
-
-
-def _local(address: str, folder: Path) -> str:
-    """Addresses of files become paths."""
-    if address.startswith("file:"):
-        return url2pathname(urlsplit(address).path)
-    return address if "://" in address else str(folder / address)
-
-
-def without_wheel(said: str) -> list[Requirement]:
-    """The requirements that uv could meet only by building a source distribution, as far as it names them."""
-    found: dict[str, Requirement] = {}
-    text = " ".join(said.split())
-    for name in dict.fromkeys(_HINT.findall(said)):
-        exact = re.findall(_NEEDED.format(name=re.escape(name)), text)
-        for line in [*exact, *([] if exact else [name])]:
-            try:
-                requirement = Requirement(line)
-            except InvalidRequirement:
-                continue
-            found[str(requirement)] = requirement
-    return list(found.values())

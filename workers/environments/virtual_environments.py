@@ -1,16 +1,18 @@
 """The virtual environments that packages run in: the shared runtime, one on top of it, or a standalone one.
 
-A package's own holds what it asks for, built once per set of requirements. Requirements that the shared runtime
-has in a fitting version are not installed again. A package that pins a different
-version is standalone.
+A package's own environment holds its requirements, built once per set of requirements. Requirements that the shared
+runtime has in a matching version are not installed again. A package that pins a different version is standalone.
 """
 
 import asyncio
+import contextlib
 import hashlib
+import os
 import re
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Collection, Sequence
+from functools import cached_property
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -18,14 +20,12 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from backend.domain.errors import SandboxError
-from workers.environments.build_log import LOG_CHARACTERS, PathFilter, append
-from workers.environments.bytecode import compile_files
-from workers.environments.installing import STANDS_ALONE, Installer
+from workers.commands import Bounds, CommandStopped, run_command
+from workers.environments.inside.jail import place_of
 from workers.environments.packages import StoredPackage
-from workers.environments.sources import ROUNDS, Sources
-from workers.environments.tidying import tidy, touch
-from workers.environments.uv import NotResolved
-from workers.environments.wheels import Wheel
+from workers.environments.sources import ROUNDS, SourceBuilder
+from workers.environments.uv import LOG_CHARACTERS, NotResolved, PathFilter, Wheel, append
+from workers.environments.wheels import STANDALONE_MARKER, Installer
 
 BUILD_SECONDS = 600.0
 MAX_BYTES = 20 << 30
@@ -36,84 +36,74 @@ _SERVES = "openenv>=0.2"
 _WHOLE = {"openenv", "openenv-core", "uvicorn", "pydantic", "fastapi"}
 """The runtime's requirements with all extras that packages request."""
 _VERSION_FILE = re.compile(r"^(?P<name>.+)-(?P<version>[^-]+)\.dist-info$")
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What has to be installed for a package."""
-
-    requirements: tuple[str, ...]
-    """Empty: the shared runtime will do."""
-    stands_alone: bool = False
+_RECENT_SECONDS = 900.0
+"""An environment that was requested so recently may be about to be used."""
+_GONE = ".gone"
+_OLD_LAYOUT = ("bin", "pyvenv.cfg")
+"""Only environments of earlier versions have an interpreter; none of them is used again."""
+_COMPILE = "import compileall, os, sys; os.nice(10); sys.exit(not compileall.main())"
+_COMPILE_BOUNDS = Bounds(300, output_bytes=4 << 20, limits={"AS": 1 << 30, "CPU": 240, "FSIZE": 64 << 20, "NOFILE": 64})
 
 
 class VirtualEnvironments:
-    """Bounded: a package whose own was removed gets it again when it is wanted."""
+    """Bounded: a package whose environment was removed gets it again on demand."""
 
-    def __init__(self, installer: Installer, sources: Sources | None = None, max_bytes: int = MAX_BYTES) -> None:
-        """Without `sources`, what has no wheel cannot be installed."""
+    def __init__(self, installer: Installer, builder: SourceBuilder | None = None, max_bytes: int = MAX_BYTES) -> None:
+        """Without `builder`, distributions without a wheel cannot be installed."""
         self._max_bytes = max_bytes
-        self._installer, self._runtime, self._folder = installer, installer.runtime, installer.folder
-        self._sources = sources
+        self.runtime = installer.runtime
+        """The shared runtime's interpreter, the only one that runs anything."""
+        self._installer, self._builder, self._folder = installer, builder, installer.folder
         self._paths = PathFilter(
-            {self._folder: "<environments>", self._folder.parent: "<data>", self._runtime.parent.parent: "<runtime>"}
+            {self._folder: "<environments>", self._folder.parent: "<data>", self.runtime.parent.parent: "<runtime>"}
         )
         self._building: dict[str, asyncio.Lock] = {}
         self._compiling: set[str] = set()
-        self._provided: dict[str, Version] | None = None
 
-    @property
-    def runtime(self) -> Path:
-        """The shared runtime's interpreter, the only one that runs anything."""
-        return self._runtime
+    @cached_property
+    def _provided(self) -> dict[str, Version]:
+        provided: dict[str, Version] = {}
+        for folder in self.runtime.parent.parent.glob("lib/python*/site-packages/*.dist-info"):
+            if match := _VERSION_FILE.match(folder.name):
+                with contextlib.suppress(InvalidVersion):  # pip does not see it either
+                    provided[canonicalize_name(match["name"])] = Version(match["version"])
+        return provided
 
-    def plan(self, package: StoredPackage) -> Plan:
-        missing, stands_alone = [], False
+    def plan(self, package: StoredPackage) -> tuple[tuple[str, ...], bool]:
+        """The requirements to install, none if the shared runtime is enough; and whether that makes it standalone."""
+        missing, is_standalone = [], False
         for line in package.requirements:
             requirement = Requirement(line)
             if requirement.marker and not requirement.marker.evaluate():
                 continue
             name = canonicalize_name(requirement.name)
-            has = self._has("openenv" if name == "openenv-core" else name)
-            if has is None or (requirement.extras and name not in _WHOLE):
+            version = self._provided.get("openenv" if name == "openenv-core" else name)
+            if version is None or (requirement.extras and name not in _WHOLE):
                 missing.append(line)
-            elif not requirement.specifier.contains(has, prereleases=True):
-                stands_alone = True
-        if stands_alone:
-            return Plan(self._alone(package), stands_alone=True)
-        return Plan(tuple(missing))
-
-    @staticmethod
-    def _alone(package: StoredPackage) -> tuple[str, ...]:
-        is_served = any(
-            canonicalize_name(Requirement(line).name).startswith("openenv") for line in package.requirements
-        )
-        return package.requirements if is_served else (*package.requirements, _SERVES)
-
-    def _has(self, name: str) -> Version | None:
-        """The version of a distribution that the shared runtime has."""
-        if self._provided is None:
-            self._provided = _installed(self._runtime)
-        return self._provided.get(str(name))
-
-    def is_built(self, package: StoredPackage) -> bool:
-        return not self.plan(package).requirements or self._home(package).exists()
+            elif not requirement.specifier.contains(version, prereleases=True):
+                is_standalone = True
+        return (_alone(package) if is_standalone else tuple(missing)), is_standalone
 
     def key_of(self, package: StoredPackage) -> str:
-        """Packages of the same key share a warm interpreter; empty: the shared runtime's."""
-        plan = self.plan(package)
-        if not plan.requirements:
+        """Packages with the same key share a warm interpreter; empty: the shared runtime's."""
+        requirements, is_standalone = self.plan(package)
+        if not requirements:
             return ""
-        asked = "\n".join([LAYOUT, str(self._runtime), *plan.requirements, STANDS_ALONE * plan.stands_alone])
-        return hashlib.sha256(asked.encode()).hexdigest()[:16]
+        parts = [LAYOUT, str(self.runtime), *requirements, STANDALONE_MARKER * is_standalone]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+    def is_built(self, package: StoredPackage) -> bool:
+        key = self.key_of(package)
+        return not key or (self._folder / key).exists()
 
     def site_packages_of(self, package: StoredPackage) -> list[Path]:
         """Folders of modules, the package's own first; empty: the shared runtime's alone."""
-        if not self.plan(package).requirements:
+        key = self.key_of(package)
+        if not key:
             return []
-        home = self._home(package)
-        own, below = self._installer.site_packages(home), self._installer.site_packages(self._runtime.parent.parent)
-        return [own] if (home / STANDS_ALONE).exists() else [own, below]
+        home, shared = self._folder / key, self.runtime.parent.parent
+        homes = [home] if (home / STANDALONE_MARKER).exists() else [home, shared]
+        return [self._installer.site_packages(each) for each in homes]
 
     def log_of(self, package: StoredPackage) -> str:
         """Log of building the package's environment, without paths of this machine."""
@@ -121,78 +111,61 @@ class VirtualEnvironments:
         path = (self._folder / key).with_suffix(".log")
         return self._paths.clean(path.read_text(errors="replace")[-LOG_CHARACTERS:]) if key and path.exists() else ""
 
-    def _home(self, package: StoredPackage) -> Path:
-        return self._folder / self.key_of(package)
-
     async def build(self, package: StoredPackage) -> bool:
-        """Was there anything to build? Two packages that ask for the same wait for one build.
+        """Build the environment if it is missing; returns whether it was. Concurrent callers wait for one build.
 
         Raises SandboxError with the log's last lines.
         """
-        if not self._runtime.exists():
+        if not self.runtime.exists():
             raise SandboxError("the environment runtime is missing: run `make setup`")
-        async with self._building.setdefault(self.key_of(package), asyncio.Lock()):
+        key = self.key_of(package)
+        async with self._building.setdefault(key, asyncio.Lock()):
             if self.is_built(package):
-                if key := self.key_of(package):
-                    touch(self._folder / key)
+                if key:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.utime(self._folder / key)  # mark it as used
                 return False
             try:
-                await self._build(package)
+                await self._build(self._folder / key, package)
             except SandboxError as error:
                 raise SandboxError(self._paths.clean(str(error))) from error
             return True
 
-    async def compile(self, package: StoredPackage, names: Sequence[str]) -> None:
-        """Bytecode for files of the package's own virtual environment, for the servers to come."""
-        key = self.key_of(package)
-        if not key or key in self._compiling:
-            return
-        self._compiling.add(key)
-        try:
-            home = self._folder / key
-            await compile_files(self._runtime, self._installer.site_packages(home), names)
-        finally:
-            self._compiling.remove(key)
-
-    async def tidy(self, in_use: set[str]) -> None:
-        """Enforce the limit. `in_use` are keys; environments being built are in use too."""
-        building = {key for key, lock in self._building.items() if lock.locked()}
-        await asyncio.to_thread(tidy, self._folder, self._max_bytes, in_use | building)
-        await asyncio.to_thread(self._installer.tidy, self._max_bytes // 4)
-
-    async def _build(self, package: StoredPackage) -> None:
-        home = self._home(package)
-        unfinished, links = home.with_suffix(".new"), home.with_suffix(".wheels")
+    async def _build(self, home: Path, package: StoredPackage) -> None:
+        unfinished, links, log = home.with_suffix(".new"), home.with_suffix(".wheels"), home.with_suffix(".log")
         self._folder.mkdir(parents=True, exist_ok=True)
-        log = home.with_suffix(".log")
         log.write_text("")
         try:
             async with asyncio.timeout(BUILD_SECONDS):
-                wheels, stands_alone = await self._resolve(self.plan(package), self._alone(package), links, log)
+                wheels, is_standalone = await self._resolve(package, links, log)
                 append(log, "".join(f"{wheel.name}=={wheel.version}\n" for wheel in wheels))
-                await self._installer.install(unfinished, wheels, log, stands_alone=stands_alone)
+                await self._installer.install(unfinished, wheels, log, is_standalone=is_standalone)
         except TimeoutError:
             raise SandboxError(f"the package's environment was not built in {BUILD_SECONDS:g} s") from None
         finally:
             await asyncio.to_thread(shutil.rmtree, links, ignore_errors=True)
         unfinished.rename(home)
 
-    async def _resolve(self, plan: Plan, alone: tuple[str, ...], links: Path, log: Path) -> tuple[list[Wheel], bool]:
+    async def _resolve(self, package: StoredPackage, links: Path, log: Path) -> tuple[list[Wheel], bool]:
         """Return the wheels to install and whether the environment is standalone.
 
-        On top of the shared runtime where its versions allow that. Wheels that exist come first, those to build second.
+        On top of the shared runtime if its versions allow that. Existing wheels come first, those to build second.
         """
+        (requirements, is_standalone), provided = self.plan(package), self._provided
+        pinned = [f"{name}=={version}" for name, version in sorted(provided.items())]
         failed: NotResolved | None = None
         for may_build in (False, True):
-            if not plan.stands_alone:
+            if not is_standalone:
                 try:
-                    wheels = await self._wheels(plan.requirements, self._pinned(), links, log, may_build=may_build)
+                    wheels = await self._wheels(requirements, pinned, links, log, may_build=may_build)
                 except NotResolved as error:
                     failed = error
                 else:
-                    return [wheel for wheel in wheels if not self._is_provided(wheel)], False
+                    return [
+                        each for each in wheels if provided.get(canonicalize_name(each.name)) != Version(each.version)
+                    ], False
             try:
-                return await self._wheels(alone, (), links, log, may_build=may_build), True
+                return await self._wheels(_alone(package), (), links, log, may_build=may_build), True
             except NotResolved as error:
                 failed = error
             if not may_build and not failed.without_wheel:
@@ -205,36 +178,99 @@ class VirtualEnvironments:
         """Resolve, once more for every distribution that had to be built. Raises NotResolved."""
         for _ in range(ROUNDS if may_build else 1):
             try:
-                return await self._installer.resolve(requirements, log, constraints=constraints, links=links)
+                return await self._installer.index.resolve(requirements, log, constraints=constraints, links=links)
             except NotResolved as error:
-                if not may_build or not await self._supply(error, links, log):
+                if not may_build:
+                    raise
+                if self._builder is None and error.without_wheel:
+                    append(
+                        log, "\n# distributions without a wheel are built in the sandbox, which is not in use here\n"
+                    )
+                if not self._builder or not await self._builder.build_missing(error.without_wheel, links, log):
                     raise
         raise SandboxError(f"the package needs more than {ROUNDS} distributions that have no wheel")
 
-    async def _supply(self, error: NotResolved, links: Path, log: Path) -> bool:
-        if self._sources is not None:
-            return await self._sources.supply(error.without_wheel, links, log)
-        if error.without_wheel:
-            append(log, "\n# what has no wheel is built in the sandbox, which is not in force here\n")
-        return False
+    async def compile(self, package: StoredPackage, names: Sequence[str]) -> None:
+        """Compile files of the package's own virtual environment to bytecode, for later servers.
 
-    def _pinned(self) -> list[str]:
-        """Constraints that keep what the shared runtime has."""
-        return [f"{name}=={version}" for name, version in sorted((self._provided or {}).items())]
+        A server cannot write it itself, and would compile the libraries of its package again, for seconds. All files of
+        an environment would take minutes; so a server reports which ones it had to compile. Nothing of them runs: a
+        process of the shared runtime, with limits, reads them as text.
+        """
+        key = self.key_of(package)
+        if not key or key in self._compiling:
+            return
+        self._compiling.add(key)
+        try:
+            site_packages = self._installer.site_packages(self._folder / key)
+            paths = await asyncio.to_thread(own_files, site_packages, names)
+            shown_as = ("-s", str(site_packages), "-p", place_of(0))  # paths in tracebacks, without ours
+            command = (str(self.runtime), "-I", "-S", "-B", "-c", _COMPILE, "-qq", *shown_as, "-i", "-")
+            if paths:
+                # some file may be for another Python, or made to be expensive
+                with contextlib.suppress(CommandStopped):
+                    given = "\n".join(map(str, paths))
+                    await run_command(command, _COMPILE_BOUNDS, given=given, environment={"LANG": "C.UTF-8"})
+        finally:
+            self._compiling.remove(key)
 
-    def _is_provided(self, wheel: Wheel) -> bool:
-        has = (self._provided or {}).get(str(canonicalize_name(wheel.name)))
-        return has is not None and has == Version(wheel.version)
+    async def evict(self, in_use: set[str]) -> None:
+        """Enforce the disk limit. `in_use` are keys; environments being built are in use too."""
+        building = {key for key, lock in self._building.items() if lock.locked()}
+        await asyncio.to_thread(evict, self._folder, self._max_bytes, in_use | building)
+        await asyncio.to_thread(self._installer.evict, self._max_bytes // 4)
 
 
-def _installed(python: Path) -> dict[str, Version]:
-    """List the distributions of an interpreter by canonical name."""
-    found: dict[str, Version] = {}
+def _alone(package: StoredPackage) -> tuple[str, ...]:
+    """The requirements of a standalone environment."""
+    names = [canonicalize_name(Requirement(line).name) for line in package.requirements]
+    is_served = any(name.startswith("openenv") for name in names)
+    return package.requirements if is_served else (*package.requirements, _SERVES)
 
-    for folder in (python.parent.parent).glob("lib/python*/site-packages/*.dist-info"):
-        if match := _VERSION_FILE.match(folder.name):
-            try:
-                found[str(canonicalize_name(match["name"]))] = Version(match["version"])
-            except InvalidVersion:
-                continue  # pip does not see it either
-    return found
+
+def own_files(folder: Path, names: Sequence[str]) -> list[Path]:
+    """Python files that are in a folder, whatever a server reported."""
+    inside = folder.resolve()
+    return [
+        folder / name
+        for name in names
+        if name.endswith(".py") and "\n" not in name and (path := (folder / name).resolve()).is_relative_to(inside)
+        if path.is_file()
+    ]
+
+
+def evict(folder: Path, max_bytes: int, in_use: Collection[str]) -> list[str]:
+    """Remove the least recently used environments until the rest fits; never one in use. Returns their names.
+
+    Takes seconds: not for an event loop.
+    """
+    for leftover in folder.glob(f"*{_GONE}"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    homes = [path for path in folder.iterdir() if path.is_dir() and not path.suffix] if folder.is_dir() else []
+    for home in [home for home in homes if any(os.path.lexists(home / name) for name in _OLD_LAYOUT)]:
+        _remove(home)
+        homes.remove(home)
+    sizes = dict.fromkeys(homes, 0)
+    for home in homes:
+        for parent, _, names in os.walk(home):
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    sizes[home] += os.lstat(os.path.join(parent, name)).st_blocks * 512
+    used_at = {home: home.stat().st_mtime for home in homes}
+    recent, total, removed = time.time() - _RECENT_SECONDS, sum(sizes.values()), []
+    for home in sorted(homes, key=lambda home: used_at[home]):
+        if total <= max_bytes:
+            break
+        if home.name not in in_use and used_at[home] < recent:
+            _remove(home)
+            total -= sizes[home]
+            removed.append(home.name)
+    return removed
+
+
+def _remove(home: Path) -> None:
+    """Make an environment disappear atomically, then delete its files."""
+    gone = home.with_name(home.name + _GONE)
+    home.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+    home.with_suffix(".log").unlink(missing_ok=True)

@@ -1,7 +1,10 @@
 """Wheels, from an index to a folder of modules: fetched, checked and unpacked once, then linked into environments.
 
 Nothing of a wheel is run, and nothing but its modules is kept: no programs, no headers, no data for other folders. The
-unpacking is `unpack_wheels.py`, a program with limits; what it wrote is kept by the digest of the archive.
+unpacking is `unpack_wheels.py`, a program with limits; its output is kept by the digest of the archive.
+
+An environment is `lib/pythonX.Y/site-packages` and nothing else: no interpreter, no programs, no configuration. It is
+always run by the shared runtime's interpreter, inside both rings.
 """
 
 import asyncio
@@ -11,20 +14,18 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
-from typing import Any
 
 import aiohttp
 
 from backend.domain.errors import SandboxError
 from workers.commands import bounded, end_group
-from workers.environments.build_log import append
-from workers.environments.indexes import IndexAccess
-from workers.environments.unpack_wheels import WheelLimits
+from workers.environments.unpack_wheels import WheelLimits, folders_of
+from workers.environments.uv import PackageIndex, Wheel, append, python_version
 
 GIB = 1 << 30
 WHEEL_LIMITS = WheelLimits(
@@ -37,6 +38,8 @@ WHEEL_LIMITS = WheelLimits(
 MAX_TOTAL_BYTES = 10 * GIB
 """Maximum size of an environment; torch for CUDA with its libraries has 7 GB."""
 MAX_TOTAL_FILES = 200_000
+STANDALONE_MARKER = "stands-alone"
+"""A file in an environment that does not see the shared runtime's packages."""
 _DOWNLOADS, _ATTEMPTS = 16, 3
 _UNPACKERS = min(4, os.cpu_count() or 1)
 _UNPACK_SECONDS = 300.0
@@ -47,92 +50,87 @@ _UNUSED_DAYS = 30
 _NEW = ".new"
 
 
-@dataclass(frozen=True, slots=True)
-class Wheel:
-    """One file of an index."""
+class Installer:
+    """Installs wheels into folders of modules. Keeps unpacked wheels by their digest, shared by all environments."""
 
-    name: str
-    version: str
-    filename: str
-    address: str
-    """A URL, or a path of this machine."""
-    sha256: str = ""
-    """Empty where the index gives none."""
-    size: int | None = None
+    def __init__(self, runtime: Path, folder: Path, max_bytes: int = MAX_TOTAL_BYTES) -> None:
+        """`runtime` is the shared runtime's interpreter; `folder` has the environments."""
+        self.runtime, self.folder = runtime, folder
+        self.index = PackageIndex(runtime, folder / "uv.cache")
+        self.store = folder / "wheels.store"
+        self.max_total_bytes = min(max_bytes, MAX_TOTAL_BYTES)
+        self.limits = WHEEL_LIMITS
+        self._locks: dict[str, asyncio.Lock] = {}
 
+    def site_packages(self, home: Path) -> Path:
+        """Of an environment, or of the shared runtime."""
+        if not self.runtime.exists():
+            raise SandboxError("the environment runtime is missing: run `make setup`")
+        version = python_version(self.runtime)
+        return home / "lib" / f"python{version[0]}.{version[1]}" / "site-packages"
 
-@dataclass(slots=True)
-class WheelStore:
-    """Unpacked wheels by the digest of their archive, shared by the environments in the same folder."""
-
-    folder: Path
-    access: IndexAccess
-    max_total_bytes: int = MAX_TOTAL_BYTES
-    limits: WheelLimits = WHEEL_LIMITS
-    _locks: dict[str, asyncio.Lock] = field(default_factory=dict)
-
-    async def install(self, wheels: Sequence[Wheel], site_packages: Path, work: Path, log: Path) -> None:
-        """Fill a folder that does not exist yet; `work` is for downloads. Raises SandboxError."""
-        trees = await self.provide(wheels, work, log)
-        await asyncio.to_thread(_link_all, trees, site_packages, self.max_total_bytes)
+    async def install(self, home: Path, wheels: Sequence[Wheel], log: Path, *, is_standalone: bool = False) -> None:
+        """Make the environment at `home`. Raises SandboxError; nothing is left of it then."""
+        shutil.rmtree(home, ignore_errors=True)
+        site_packages = self.site_packages(home)
+        try:
+            trees = await self.provide(wheels, home.with_suffix(".downloads"), log)
+            await asyncio.to_thread(_link_trees, trees, site_packages, self.max_total_bytes)
+            if is_standalone:
+                (home / STANDALONE_MARKER).touch()
+            verify_layout(home, site_packages)
+        except BaseException:
+            shutil.rmtree(home, ignore_errors=True)
+            raise
 
     async def provide(self, wheels: Sequence[Wheel], work: Path, log: Path) -> list[tuple[str, Path]]:
-        """Name and folder of each wheel's modules. Raises SandboxError."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        """File name and folder of modules of each wheel; `work` is for downloads. Raises SandboxError."""
+        self.store.mkdir(parents=True, exist_ok=True)
         work.mkdir(parents=True, exist_ok=True)
+        slots = asyncio.Semaphore(_DOWNLOADS)
         try:
             async with AsyncExitStack() as stack:
-                session = await stack.enter_async_context(self.access.session())
-                unpackers = await stack.enter_async_context(_Unpackers(self.limits))
-                slots = asyncio.Semaphore(_DOWNLOADS)
+                session = await stack.enter_async_context(self.index.session())
+                unpackers = _Unpackers(self.limits)
+                stack.push_async_callback(unpackers.stop)
+
+                async def provide_one(wheel: Wheel) -> Path:
+                    if wheel.sha256 and (home := self._find(wheel.sha256)):
+                        return home
+                    async with slots:
+                        archive, digest = await self._fetch(wheel, session, work)
+                    async with self._locks.setdefault(digest, asyncio.Lock()):
+                        return self._find(digest) or await self._unpack(wheel, archive, digest, unpackers, log)
+
                 async with asyncio.TaskGroup() as group:
-                    tasks = [
-                        group.create_task(self._provide(wheel, session, unpackers, slots, work, log))
-                        for wheel in wheels
-                    ]
+                    tasks = [group.create_task(provide_one(wheel)) for wheel in wheels]
         except* SandboxError as failed:
             raise failed.exceptions[0] from None
         finally:
             await asyncio.to_thread(shutil.rmtree, work, ignore_errors=True)
         return [(wheel.filename, task.result()) for wheel, task in zip(wheels, tasks, strict=True)]
 
-    async def _provide(
-        self,
-        wheel: Wheel,
-        session: aiohttp.ClientSession,
-        unpackers: "_Unpackers",
-        slots: asyncio.Semaphore,
-        work: Path,
-        log: Path,
-    ) -> Path:
-        """The folder with the wheel's modules."""
-        if wheel.sha256 and (home := self._find(wheel.sha256)):
-            return home
-        async with slots:
-            archive, digest = await self._fetch(wheel, session, work)
-        async with self._locks.setdefault(digest, asyncio.Lock()):
-            if home := self._find(digest):
-                return home
-            home = self.folder / digest
-            unfinished = home.with_suffix(_NEW)
-            await asyncio.to_thread(shutil.rmtree, unfinished, ignore_errors=True)
-            answer = await unpackers.unpack(archive, wheel.name, unfinished)
-            if dropped := answer["dropped"]:
-                kinds = ", ".join(f"{count} of {kind}" for kind, count in sorted(dropped.items()))
-                append(log, f"# {wheel.filename}: not installed, because it is not for site-packages: {kinds}\n")
-            unfinished.rename(home)
-            return home
-
     def _find(self, digest: str) -> Path | None:
-        home = self.folder / digest
+        home = self.store / digest
         try:
             os.utime(home)
         except FileNotFoundError:
             return None
         return home
 
+    async def _unpack(self, wheel: Wheel, archive: Path, digest: str, unpackers: "_Unpackers", log: Path) -> Path:
+        home = self.store / digest
+        unfinished = home.with_suffix(_NEW)
+        await asyncio.to_thread(shutil.rmtree, unfinished, ignore_errors=True)
+        dropped = await unpackers.unpack(archive, wheel.name, unfinished)
+        if dropped:
+            kinds = ", ".join(f"{count} of {kind}" for kind, count in sorted(dropped.items()))
+            append(log, f"# {wheel.filename}: not installed, because it is not for site-packages: {kinds}\n")
+        unfinished.rename(home)
+        return home
+
     async def _fetch(self, wheel: Wheel, session: aiohttp.ClientSession, work: Path) -> tuple[Path, str]:
-        """Where the archive lies, and its SHA-256. Raises SandboxError."""
+        """Path of the archive and its SHA-256. Raises SandboxError."""
         if wheel.size is not None and wheel.size > self.limits.archive_bytes:
             raise SandboxError(
                 f"{wheel.filename} has {wheel.size >> 20:,} MB; at most {self.limits.archive_bytes >> 20:,} MB "
@@ -143,8 +141,13 @@ class WheelStore:
             digest = await self._download(wheel, session, archive)
         else:
             archive = Path(wheel.address)
+
+            def digest_of_file() -> str:
+                with archive.open("rb") as file:
+                    return hashlib.file_digest(file, "sha256").hexdigest()
+
             try:
-                digest = await asyncio.to_thread(_digest_of, archive)
+                digest = await asyncio.to_thread(digest_of_file)
             except OSError as error:
                 raise SandboxError(f"{wheel.filename} cannot be read: {error.strerror}") from error
         if wheel.sha256 and digest != wheel.sha256:
@@ -153,34 +156,33 @@ class WheelStore:
 
     async def _download(self, wheel: Wheel, session: aiohttp.ClientSession, archive: Path) -> str:
         for attempt in range(1, _ATTEMPTS + 1):
+            digest, size = hashlib.sha256(), 0
             try:
-                return await self._download_once(wheel, session, archive)
+                async with session.get(wheel.address, **self.index.request_options(wheel.address)) as response:
+                    response.raise_for_status()
+                    with archive.open("wb") as file:
+                        async for part in response.content.iter_chunked(_CHUNK):
+                            digest.update(part)
+                            size += file.write(part)
+                            if size > (wheel.size or self.limits.archive_bytes):
+                                raise SandboxError(
+                                    f"{wheel.filename} is larger than the package index or the limit allows"
+                                )
+                return digest.hexdigest()
             except (aiohttp.ClientError, TimeoutError) as error:
                 status = getattr(error, "status", 0)
                 if attempt == _ATTEMPTS or 400 <= status < 500:
-                    said = f"HTTP {status}" if status else type(error).__name__
-                    raise SandboxError(f"{wheel.filename} could not be fetched: {said}") from error
+                    problem = f"HTTP {status}" if status else type(error).__name__
+                    raise SandboxError(f"{wheel.filename} could not be fetched: {problem}") from error
                 await asyncio.sleep(0.5 * attempt)
         raise AssertionError
 
-    async def _download_once(self, wheel: Wheel, session: aiohttp.ClientSession, archive: Path) -> str:
-        digest, size = hashlib.sha256(), 0
-        async with session.get(wheel.address, **self.access.request_options(wheel.address)) as response:
-            response.raise_for_status()
-            with archive.open("wb") as file:
-                async for part in response.content.iter_chunked(_CHUNK):
-                    digest.update(part)
-                    size += file.write(part)
-                    if size > (wheel.size or self.limits.archive_bytes):
-                        raise SandboxError(f"{wheel.filename} is larger than the package index or the limit allows")
-        return digest.hexdigest()
-
-    def tidy(self, max_bytes: int) -> None:
-        """Remove what no import has used for a month, then what was used longest ago until the rest fits."""
-        if not self.folder.is_dir():
+    def evict(self, max_bytes: int) -> None:
+        """Remove wheels unused for a month, then the least recently used until the rest fits. Takes seconds."""
+        if not self.store.is_dir():
             return
         now, homes = time.time(), []
-        for home in self.folder.iterdir():
+        for home in self.store.iterdir():
             used_at = home.stat().st_mtime
             if now - used_at > (86_400 if home.suffix == _NEW else _UNUSED_DAYS * 86_400):
                 shutil.rmtree(home, ignore_errors=True)
@@ -196,119 +198,91 @@ class WheelStore:
             total -= size
 
 
-def _digest_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 class _Unpackers:
-    """Processes that unpack one wheel after another, started when they are needed."""
+    """Processes that unpack one wheel after another, started on demand."""
 
     def __init__(self, limits: WheelLimits) -> None:
         self._limits = asdict(limits)
         self._idle: list[asyncio.subprocess.Process] = []
         self._slots = asyncio.Semaphore(_UNPACKERS)
 
-    async def __aenter__(self) -> "_Unpackers":
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def stop(self) -> None:
         for process in self._idle:
             await end_group(process)
 
-    async def unpack(self, archive: Path, name: str, target: Path) -> dict[str, Any]:
-        """Raises SandboxError with what is wrong with the wheel."""
+    async def unpack(self, archive: Path, name: str, target: Path) -> dict[str, int]:
+        """Count files that were not installed, by kind. Raises SandboxError if the wheel is refused."""
         async with self._slots:
-            process = self._idle.pop() if self._idle else await _start_unpacker()
-            is_idle = False
+            process = self._idle.pop() if self._idle else await self._start()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            order = {"path": str(archive), "name": name, "target": str(target), "limits": self._limits}
+            line = b""
             try:
-                answer = await self._ask(process, archive, name, target)
-                is_idle = True
-            finally:
-                if is_idle:
-                    self._idle.append(process)
-                else:
-                    await end_group(process)
-                    await asyncio.to_thread(shutil.rmtree, target, ignore_errors=True)
+                process.stdin.write(json.dumps(order).encode() + b"\n")
+                with suppress(TimeoutError, ValueError, ConnectionError):
+                    async with asyncio.timeout(_UNPACK_SECONDS):
+                        await process.stdin.drain()
+                        line = await process.stdout.readline()
+                if not line.endswith(b"\n"):
+                    raise SandboxError(
+                        f"{archive.name} could not be unpacked within the time and memory that a wheel may take"
+                    )
+                answer = json.loads(line)
+            except BaseException:
+                await end_group(process)
+                await asyncio.to_thread(shutil.rmtree, target, ignore_errors=True)
+                raise
+            self._idle.append(process)
         if "error" in answer:
             raise SandboxError(str(answer["error"])[:2000])
-        return answer
+        dropped: dict[str, int] = answer["dropped"]
+        return dropped
 
-    async def _ask(self, process: asyncio.subprocess.Process, archive: Path, name: str, target: Path) -> dict[str, Any]:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        order = {"path": str(archive), "name": name, "target": str(target), "limits": self._limits}
-        process.stdin.write(json.dumps(order).encode() + b"\n")
-        line = b""
-        with suppress(TimeoutError, ValueError, ConnectionError):
-            async with asyncio.timeout(_UNPACK_SECONDS):
-                await process.stdin.drain()
-                line = await process.stdout.readline()
-        if not line.endswith(b"\n"):
-            raise SandboxError(f"{archive.name} could not be unpacked within the time and memory that a wheel may take")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+    @staticmethod
+    async def _start() -> asyncio.subprocess.Process:
+        python = bounded([], {})[0]
+        return await asyncio.create_subprocess_exec(
+            *bounded([python, "-I", "-S", "-B", str(_PROGRAM)], _UNPACK_LIMITS),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={"LANG": "C.UTF-8"},
+            start_new_session=True,
+        )
 
 
-async def _start_unpacker() -> asyncio.subprocess.Process:
-    python = bounded([], {})[0]
-    return await asyncio.create_subprocess_exec(
-        *bounded([python, "-I", "-S", "-B", str(_PROGRAM)], _UNPACK_LIMITS),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        env={"LANG": "C.UTF-8"},
-        start_new_session=True,
-    )
-
-
-def _link_all(trees: Sequence[tuple[str, Path]], site_packages: Path, max_bytes: int) -> None:
-    """One folder of all of them. Of several wheels with the same file the last one counts, as with pip."""
-    files: dict[str, tuple[str, str]] = {}
-    sizes: dict[str, int] = {}
+def _link_trees(trees: Sequence[tuple[str, Path]], site_packages: Path, max_bytes: int) -> None:
+    """Link all trees into one folder. If several wheels have the same file the last one wins, as with pip."""
+    files: dict[str, tuple[str, str, int]] = {}
     for label, tree in trees:
         for entry in _files_of(tree):
-            inside = entry.path[len(str(tree)) + 1 :]
-            files[inside] = (entry.path, label)
-            sizes[inside] = entry.stat().st_size
-    _check_totals(files, sizes, max_bytes)
-    site_packages.mkdir(parents=True)
-    for folder in (site_packages, *site_packages.parents[:3]):
-        folder.chmod(0o755)  # for the sandbox's uid, whatever our umask
-    made = {""}
-    for inside, (path, label) in files.items():
-        try:
-            _make_folder(str(site_packages), os.path.dirname(inside), made)
-            os.link(path, f"{site_packages}/{inside}", follow_symlinks=False)
-        except (FileExistsError, NotADirectoryError) as error:
-            raise SandboxError(f"{label}: {inside!r} is a file in one distribution and a folder in another") from error
-
-
-def _make_folder(root: str, inside: str, made: set[str]) -> None:
-    if inside in made:
-        return
-    _make_folder(root, os.path.dirname(inside), made)
-    os.mkdir(f"{root}/{inside}")
-    os.chmod(f"{root}/{inside}", 0o755)
-    made.add(inside)
-
-
-def _check_totals(files: Mapping[str, tuple[str, str]], sizes: Mapping[str, int], max_bytes: int) -> None:
+            files[entry.path[len(str(tree)) + 1 :]] = (entry.path, label, entry.stat().st_size)
     if len(files) > MAX_TOTAL_FILES:
         raise SandboxError(
             f"the package's requirements have {len(files):,} files; at most {MAX_TOTAL_FILES:,} are allowed"
         )
-    if (total := sum(sizes.values())) > max_bytes:
-        by_label: dict[str, int] = {}
-        for inside, (_, label) in files.items():
-            by_label[label] = by_label.get(label, 0) + sizes[inside]
-        largest = max(by_label, key=lambda label: by_label[label])
+    sizes = Counter[str]()
+    for _, label, size in files.values():
+        sizes[label] += size
+    if sizes.total() > max_bytes:
+        [(largest, size)] = sizes.most_common(1)
         raise SandboxError(
-            f"the package's requirements unpack to {total >> 20:,} MB; at most {max_bytes >> 20:,} MB are allowed for "
-            f"an environment (the largest is {largest} with {by_label[largest] >> 20:,} MB)"
+            f"the package's requirements unpack to {sizes.total() >> 20:,} MB; at most {max_bytes >> 20:,} MB are "
+            f"allowed for an environment (the largest is {largest} with {size >> 20:,} MB)"
         )
+    site_packages.mkdir(parents=True)
+    for folder in (site_packages, *site_packages.parents[:3]):
+        folder.chmod(0o755)  # for the sandbox's uid, whatever our umask
+    parents = {os.path.dirname(inside) for inside in files}
+    for inside in sorted({folder for parent in parents if parent for folder in (*folders_of(parent), parent)}):
+        os.mkdir(f"{site_packages}/{inside}")
+        os.chmod(f"{site_packages}/{inside}", 0o755)
+    for inside, (path, label, _) in files.items():
+        try:
+            os.link(path, f"{site_packages}/{inside}", follow_symlinks=False)
+        except FileExistsError as error:
+            raise SandboxError(f"{label}: {inside!r} is a file in one distribution and a folder in another") from error
 
 
 def _files_of(folder: Path) -> Iterator["os.DirEntry[str]"]:
@@ -322,12 +296,16 @@ def _files_of(folder: Path) -> Iterator["os.DirEntry[str]"]:
                     yield entry
 
 
-def verify_layout(home: Path, site_packages: Path, markers: Sequence[str]) -> None:
+def verify_layout(home: Path, site_packages: Path) -> None:
     """Raise SandboxError unless an environment has plain files of ours in site-packages, and nothing else."""
-    allowed = {home / name for name in markers} | {site_packages, *site_packages.parents}
-    for path in _beside(home, site_packages):
-        if path not in allowed or path.is_symlink():
-            raise SandboxError(f"the environment holds {path.name!r} outside of site-packages; it was removed")
+    allowed = {home / STANDALONE_MARKER, site_packages, *site_packages.parents}
+    waiting = [home]
+    while waiting:
+        for path in waiting.pop().iterdir():
+            if path not in allowed or path.is_symlink():
+                raise SandboxError(f"the environment holds {path.name!r} outside of site-packages; it was removed")
+            if path != site_packages and path.is_dir():
+                waiting.append(path)
     if not site_packages.is_dir():
         raise SandboxError("the environment has no site-packages; it was removed")
     for parent, folders, names in os.walk(site_packages):
@@ -336,13 +314,3 @@ def verify_layout(home: Path, site_packages: Path, markers: Sequence[str]) -> No
             is_plain = stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)
             if not is_plain or status.st_mode & 0o7022 or status.st_uid != os.geteuid():
                 raise SandboxError(f"the environment holds {name!r}, which is not a plain file of ours; it was removed")
-
-
-def _beside(home: Path, site_packages: Path) -> Iterator[Path]:
-    """Everything in an environment but the content of site-packages."""
-    waiting = [home]
-    while waiting:
-        for path in waiting.pop().iterdir():
-            yield path
-            if path != site_packages and path.is_dir() and not path.is_symlink():
-                waiting.append(path)

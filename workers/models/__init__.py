@@ -1,1 +1,1 @@
-"""Small language models: made here, loaded, sampled from. Torch lives here and in `workers.training` alone."""
+"""Local models: load, build and sample them, serve them, and play runs with them."""

@@ -1,23 +1,27 @@
-"""Conversations as tokens: the first prompt whole, later messages appended, sampled text never tokenised again."""
+"""Conversations as tokens: the first prompt is rendered once, later messages are appended, and sampled text is never
+tokenized again."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
-Messages = Sequence[dict[str, Any]]
+from transformers import PreTrainedTokenizerBase
+
+Messages = Sequence[Mapping[str, object]]
+MessageKey = tuple[tuple[str, str], ...]
 Key = TypeVar("Key")
 
-_REMEMBERED = 4096
-"""Rendered messages kept; environments repeat themselves a lot."""
+_CACHED = 4096
+"""Rendered messages kept. Environments repeat themselves a lot."""
 
 
 class ChatUnusable(ValueError):
-    """The tokenizer's chat template cannot carry a conversation of several turns."""
+    """The tokenizer's chat template cannot represent a conversation of several turns."""
 
 
 class ChatTokens:
     """The chat template of one tokenizer, as token lists."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
         self.end: int = tokenizer.eos_token_id
         if not tokenizer.chat_template:
@@ -25,40 +29,38 @@ class ChatTokens:
         if self.end is None or tokenizer.pad_token_id in {None, self.end}:
             raise ChatUnusable("the tokenizer needs an end-of-sequence token and a padding token that differs from it")
         self._before = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "a"}]
-        self._before_ids = self._up_to_end(self._render(self._before))
-        self._openings: dict[tuple[tuple[str, str], ...], list[int]] = {}
-        self._continuations: dict[tuple[tuple[str, str], ...], list[int]] = {}
+        rendered = self._render(self._before)
+        if self.end not in rendered:
+            raise ChatUnusable("the chat template does not end the assistant's turn with the end-of-sequence token")
+        self._before_ids = rendered[: len(rendered) - rendered[::-1].index(self.end)]
+        self._openings: dict[MessageKey, list[int]] = {}
+        self._continuations: dict[MessageKey, list[int]] = {}
         self._replies: dict[str, list[int]] = {}
 
     def opening(self, messages: Messages) -> list[int]:
         """The first prompt, up to where the policy begins to write."""
-        return self._remember(self._openings, _key(messages), lambda: self._render(messages, prompts=True))
+        return _cached(self._openings, _key(messages), lambda: self._render(messages, prompts=True))
 
     def continuation(self, messages: Messages) -> list[int]:
-        """What follows the end of the policy's reply: these messages, up to where the policy writes again."""
-        return self._remember(self._continuations, _key(messages), lambda: self._after_reply(messages))
+        """The tokens after the end of the policy's reply: these messages, up to where the policy writes again."""
+
+        def render() -> list[int]:
+            whole = self._render([*self._before, *messages], prompts=True)
+            if whole[: len(self._before_ids)] != self._before_ids:
+                raise ChatUnusable("the chat template rewrites earlier turns, so later ones cannot be appended")
+            return whole[len(self._before_ids) :]
+
+        return _cached(self._continuations, _key(messages), render)
 
     def reply(self, text: str) -> list[int]:
         """A reply as if the policy had written it, with its end."""
-        return self._remember(
-            self._replies, text, lambda: [*self.tokenizer.encode(text, add_special_tokens=False), self.end]
-        )
+        encode = self.tokenizer.encode
+        return _cached(self._replies, text, lambda: [*encode(text, add_special_tokens=False), self.end])
 
     def text_of(self, reply: Sequence[int]) -> str:
-        """The reply's text without its end; special tokens that the policy wrote stay visible."""
+        """The reply's text without its end. Special tokens that the policy wrote stay visible."""
         ids = reply[:-1] if reply and reply[-1] == self.end else reply
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
-
-    def _after_reply(self, messages: Messages) -> list[int]:
-        whole = self._render([*self._before, *messages], prompts=True)
-        if whole[: len(self._before_ids)] != self._before_ids:
-            raise ChatUnusable("the chat template rewrites earlier turns, so that later ones cannot be appended")
-        return whole[len(self._before_ids) :]
-
-    def _up_to_end(self, ids: list[int]) -> list[int]:
-        if self.end not in ids:
-            raise ChatUnusable("the chat template does not end the assistant's turn with the end-of-sequence token")
-        return ids[: len(ids) - ids[::-1].index(self.end)]
 
     def _render(self, messages: Messages, *, prompts: bool = False) -> list[int]:
         plain = [{"role": message["role"], "content": message["content"]} for message in messages]
@@ -66,14 +68,14 @@ class ChatTokens:
             self.tokenizer.apply_chat_template(plain, tokenize=True, return_dict=False, add_generation_prompt=prompts)
         )
 
-    @staticmethod
-    def _remember(known: dict[Key, list[int]], key: Key, make: Callable[[], list[int]]) -> list[int]:
-        if key not in known:
-            if len(known) >= _REMEMBERED:
-                known.clear()
-            known[key] = make()
-        return known[key]
+
+def _cached(cache: dict[Key, list[int]], key: Key, render: Callable[[], list[int]]) -> list[int]:
+    if key not in cache:
+        if len(cache) >= _CACHED:
+            cache.clear()
+        cache[key] = render()
+    return cache[key]
 
 
-def _key(messages: Messages) -> tuple[tuple[str, str], ...]:
+def _key(messages: Messages) -> MessageKey:
     return tuple((str(message["role"]), str(message["content"])) for message in messages)

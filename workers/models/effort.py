@@ -1,15 +1,15 @@
-"""Forced answers of a checkpoint, in a process of its own: `python -m workers.models.effort <side id>`."""
+"""Force answers from a checkpoint after part of its reasoning: `python -m workers.models.effort <side id>`."""
 
 import sys
 import tempfile
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import structlog
 import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from backend.checkpoints.tables import Checkpoint
@@ -24,24 +24,30 @@ from workers.storage.effort import take_up
 from workers.tasks.effort_cuts import Answer, cut_side
 
 BATCH = 64
-"""Answers that are written together."""
+"""Answers sampled together."""
 SPARE = 16
-"""Tokens that a forced answer may have beyond twice those of the reply's own."""
+"""Tokens that a forced answer may have beyond twice those of the reply's own answer."""
 
 
 class ModelAnswerer:
-    """A model of this process that goes on from the middle of its own reply."""
+    """A model in this process that continues from the middle of its own reply."""
 
-    def __init__(self, model: Any, tokenizer: Any, *, temperature: float = 1.0, top_p: float = 1.0) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+    ) -> None:
         self.chat = ChatTokens(tokenizer)
-        self._encode = tokenizer.encode
         self._sampler = Sampler(
             model, end=self.chat.end, pad=tokenizer.pad_token_id, temperature=temperature, top_p=top_p
         )
 
     def __call__(
         self,
-        prompt: Sequence[dict[str, Any]],
+        prompt: Sequence[Mapping[str, object]],
         said: Reasoned,
         fractions: Sequence[float],
         *,
@@ -49,15 +55,16 @@ class ModelAnswerer:
         most_tokens: int,
         seed: int,
     ) -> list[list[Answer]]:
-        """An answer is at most twice as long as the reply's own, so that it cannot think on inside of it."""
+        """An answer has at most twice the length of the reply's own, so that it cannot continue to reason inside."""
+        encode = self.chat.tokenizer.encode
         opening = self.chat.opening(prompt)
         is_thinking = self.chat.text_of(opening[-8:]).rstrip().endswith("<think>")
-        limit = min(most_tokens, 2 * len(self._tokens(said.answer)) + SPARE)
+        limit = min(most_tokens, 2 * len(encode(said.answer, add_special_tokens=False)) + SPARE)
         prefixes = [forced(said, fraction, is_thinking=is_thinking) for fraction in fractions]
         answers: list[list[Answer]] = [[] for _ in fractions]
         waiting: list[tuple[int, Row, int]] = []
         for place, prefix in enumerate(prefixes):
-            tokens = [*opening, *self._tokens(prefix)]
+            tokens = [*opening, *encode(prefix, add_special_tokens=False)]
             room = self._sampler.context - len(tokens) - 1
             if room > 0:
                 waiting += [
@@ -72,9 +79,6 @@ class ModelAnswerer:
             self._sampler.forget()
         return answers
 
-    def _tokens(self, text: str) -> list[int]:
-        return list(self._encode(text, add_special_tokens=False))
-
 
 def main() -> int:
     configure_logging("effort")
@@ -82,11 +86,11 @@ def main() -> int:
     structlog.contextvars.bind_contextvars(side_id=sys.argv[1])
     torch.set_num_threads(1)
     work = take_up(uuid.UUID(sys.argv[1]))
+    with transaction() as session:
+        checkpoint = session.get(Checkpoint, work.checkpoint_id) if work.checkpoint_id else None
+    if checkpoint is None or checkpoint.unusable:
+        raise ModelUnusable((checkpoint and checkpoint.unusable) or "the checkpoint was deleted")
     with tempfile.TemporaryDirectory(prefix="proctor-model-") as folder:
-        with transaction() as session:
-            checkpoint = session.get(Checkpoint, work.checkpoint_id) if work.checkpoint_id else None
-        if checkpoint is None or checkpoint.unusable:
-            raise ModelUnusable(checkpoint.unusable or "" if checkpoint else "the checkpoint is gone")
         model, tokenizer = load_folder(get_folder(checkpoint.artifact, Path(folder) / "weights"))
         sampling = work.plan.sampling
         cut_side(work, ModelAnswerer(model, tokenizer, temperature=sampling.temperature, top_p=sampling.top_p))

@@ -1,31 +1,33 @@
-"""What this machine's model software reaches: `python -m workers.models.machine` says it in one line of JSON.
+"""GPUs and programs that models can use on this machine: `python -m workers.models.machine` prints a line of JSON.
 
-A worker asks it in a process of its own: torch takes seconds to import, and workers are forked from one without it.
-A torch that was built for the CPU alone is not even asked.
+A worker runs this in a separate process: torch takes seconds to import, and a worker forks from a process without it.
+A torch that was built only for the CPU is not imported at all.
 """
 
+import asyncio
 import json
 import runpy
+import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-from workers.models.converter import find_converter
+from backend.settings import get_settings
+from workers.commands import Bounds, CommandStopped, run_command
 
-_REACHING = ("cuda", "hip")
-"""Torch's words for what it was built for; it reaches AMD's GPUs under the name of the others."""
-
-
-def look() -> dict[str, Any]:
-    """`{cuda, cuda_devices, bf16, converter}`; the converter's name or null."""
-    converter = find_converter()
-    return {**reach(), "converter": converter.name if converter else None}
+CONVERTERS = ("convert_hf_to_gguf.py", "convert-hf-to-gguf")
+"""llama.cpp's converter to GGUF, in a checkout and as some distributions install it."""
+CONVERT_SECONDS = 3600.0
+_MAX_MESSAGE = 500
 
 
-def reach() -> dict[str, Any]:
-    """`{cuda, cuda_devices, bf16}`."""
-    if not _may_reach_gpus():
+class NotConverted(RuntimeError):
+    """The converter refused the model; the message is its last line of output."""
+
+
+def reach() -> dict[str, object]:
+    """GPUs that torch supports here: `{cuda, cuda_devices, bf16}`."""
+    if not may_reach_gpus():
         return {"cuda": False, "cuda_devices": 0, "bf16": False}
     import torch
 
@@ -37,15 +39,45 @@ def reach() -> dict[str, Any]:
     }
 
 
-def _may_reach_gpus() -> bool:
-    """Was torch built for any? Read from its version's file, which imports nothing; unread: maybe."""
+def may_reach_gpus() -> bool:
+    """Whether torch was built for GPUs, read from its version file without importing it. True if that is unknown."""
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return True
     file = Path(spec.origin).with_name("version.py")
     built_for = runpy.run_path(str(file)) if file.is_file() else {}
-    return any(built_for.get(name, "unread") is not None for name in _REACHING)
+    return any(built_for.get(name, "unknown") is not None for name in ("cuda", "hip"))  # torch calls AMD's GPUs cuda
+
+
+def find_converter() -> Path | None:
+    """The converter from the settings; else one next to this interpreter or on the path."""
+    if configured := get_settings().gguf_converter:
+        return configured if configured.is_file() else None
+    for name in CONVERTERS:
+        adjacent = Path(sys.executable).with_name(name)
+        if adjacent.is_file():
+            return adjacent
+        if found := shutil.which(name):
+            return Path(found)
+    return None
+
+
+def convert(program: Path, folder: Path, target: Path, precision: str) -> None:
+    """Write the folder's model as one GGUF file. Raises NotConverted."""
+    interpreter = [sys.executable] if program.suffix == ".py" else []
+    command = [*interpreter, str(program), str(folder), "--outfile", str(target), "--outtype", precision]
+    if not program.is_file():
+        raise NotConverted(f"{program.name} did not run: there is no such file")
+    try:
+        done = asyncio.run(run_command(command, Bounds(CONVERT_SECONDS)))
+    except CommandStopped as error:
+        raise NotConverted(f"{program.name} was stopped: {error}") from error
+    if done.status or not target.is_file():
+        lines = [line for line in (done.errors or done.output).splitlines() if line.strip()]
+        message = lines[-1].strip()[-_MAX_MESSAGE:] if lines else "it printed nothing"
+        raise NotConverted(f"{program.name} ended with {done.status}: {message}")
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(look()) + "\n")
+    converter = find_converter()
+    sys.stdout.write(json.dumps({**reach(), "converter": converter.name if converter else None}) + "\n")

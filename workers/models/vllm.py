@@ -1,6 +1,6 @@
-"""Weights served by vLLM, where a worker has a GPU and the program `vllm`: started here, ended here.
+"""Serve weights with vLLM, on workers that have a GPU and the program `vllm`.
 
-vLLM is a program beside us and never imported: its pins conflict with those of training.
+vLLM runs as a separate program and is never imported: its pins conflict with those of training.
 """
 
 import contextlib
@@ -15,10 +15,9 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 import structlog
 import torch
@@ -30,18 +29,18 @@ from workers.policies.openai_api import Endpoint
 PROGRAM = "vllm"
 NAME = "checkpoint"
 START_SECONDS = 1800.0
-"""Large weights are read and compiled for a while."""
+"""Large weights take a while to load and compile."""
 STOP_SECONDS = 20.0
 _POLL_SECONDS = 0.2
-_TOLD_CHARACTERS = 2000
+_LOG_BYTES = 2000
 
 logger = structlog.get_logger(__name__)
 
 
 def program() -> str | None:
-    """Where `vllm` lies: beside this interpreter, or on the path."""
-    beside = Path(sys.executable).with_name(PROGRAM)
-    return str(beside) if beside.exists() else shutil.which(PROGRAM)
+    """Path of `vllm`, next to this interpreter or on the path."""
+    adjacent = Path(sys.executable).with_name(PROGRAM)
+    return str(adjacent) if adjacent.exists() else shutil.which(PROGRAM)
 
 
 def is_offered() -> bool:
@@ -50,73 +49,53 @@ def is_offered() -> bool:
 
 @contextmanager
 def serving(source: str, *, seconds: float = START_SECONDS) -> Iterator[Endpoint]:
-    """The endpoint of a folder's or a Hugging Face model's weights, safetensors only.
+    """Serve the safetensors weights of a folder or a Hugging Face model and yield the endpoint.
 
-    Raises ModelUnusable with the end of vLLM's log when it does not come up.
+    Raises ModelUnusable with the end of vLLM's log if it does not start.
     """
-    started = program()
-    if started is None:
+    executable = program()
+    if executable is None:
         raise ModelUnusable("the program `vllm` is not installed on this worker")
-    port, key = _free_port(), secrets.token_urlsafe(24)
-    command = [started, "serve", source, "--host", "127.0.0.1", "--port", str(port), "--served-model-name", NAME]
-    # Sampling is ours to say, never the model's; weights are never pickles.
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = int(listener.getsockname()[1])
+    key = secrets.token_urlsafe(24)
+    command = [executable, "serve", source, "--host", "127.0.0.1", "--port", str(port), "--served-model-name", NAME]
+    # Proctor sets the sampling, never the model's own configuration, and weights are never pickles
     command += ["--generation-config", "vllm", "--load-format", "safetensors"]
     with tempfile.TemporaryFile() as log:
-        process = _start(command, {"VLLM_API_KEY": key}, log)
-        logger.info("vllm starts", pid=process.pid, port=port)
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "VLLM_API_KEY": key},  # noqa: TID251 - for the child; no list of processes shows the key
+            start_new_session=True,
+            preexec_fn=lambda: die_with_parent(signal.SIGTERM),
+        )
+        logger.info("starting vllm", pid=process.pid, port=port)
+        deadline = time.monotonic() + seconds
         try:
-            _wait_until_ready(process, f"http://127.0.0.1:{port}/health", log, time.monotonic() + seconds)
+            while not _is_healthy(port):
+                if (status := process.poll()) is not None or time.monotonic() > deadline:
+                    problem = "was not ready in time" if status is None else f"ended with {status} while it started"
+                    log.seek(max(log.seek(0, os.SEEK_END) - _LOG_BYTES, 0))
+                    output = " ".join(log.read().decode("utf-8", "replace").split())
+                    raise ModelUnusable(f"vLLM {problem}: {output or 'it printed nothing'}")
+                time.sleep(_POLL_SECONDS)
             url = f"http://127.0.0.1:{port}/v1"
             yield Endpoint(url, NAME, key, sends_tools=False, logprobs=True, token_ids=True, is_own=True)
         finally:
-            _end(process)
+            for number in (signal.SIGTERM, signal.SIGKILL):  # also the engine's processes, which share its session
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(STOP_SECONDS)
 
 
-def _start(command: list[str], variables: Mapping[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        env={**os.environ, **variables},  # noqa: TID251 - a child's; the key stands in no list of processes
-        start_new_session=True,
-        preexec_fn=lambda: die_with_parent(signal.SIGTERM),
-    )
-
-
-def _wait_until_ready(process: subprocess.Popen[bytes], address: str, log: IO[bytes], deadline: float) -> None:
-    while not _answers(address):
-        if process.poll() is not None:
-            raise ModelUnusable(f"vLLM ended with {process.returncode} while it started: {_end_of(log)}")
-        if time.monotonic() > deadline:
-            raise ModelUnusable(f"vLLM was not ready in time: {_end_of(log)}")
-        time.sleep(_POLL_SECONDS)
-
-
-def _answers(address: str) -> bool:
+def _is_healthy(port: int) -> bool:
     try:
-        with urllib.request.urlopen(address, timeout=2) as answer:
-            return bool(answer.status == 200)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2) as response:
+            return bool(response.status == 200)
     except (urllib.error.URLError, OSError):
         return False
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """It and the engine's processes below it, which are a session of their own."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_SECONDS)
-
-
-def _end_of(log: IO[bytes]) -> str:
-    size = log.seek(0, os.SEEK_END)
-    log.seek(max(size - _TOLD_CHARACTERS, 0))
-    return " ".join(log.read().decode("utf-8", "replace").split()) or "it said nothing"
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

@@ -37,7 +37,7 @@ from workers.tasks.event_loops import run_async
 from workers.tasks.nightly_checks import drifted, tell_of_breaking, tell_of_expiry, tell_of_weakening, weakened
 from workers.tasks.registry import JobContext
 
-LOCAL_MODULE = "workers.models.check"
+LOCAL_MODULE = "workers.models.play"
 """Runs checks with a local model in a separate process."""
 
 logger = structlog.get_logger(__name__)

@@ -40,7 +40,7 @@ from workers.tasks.children import must_run_child
 from workers.tasks.event_loops import run_async
 from workers.tasks.registry import JobContext
 
-LOCAL_MODULE = "workers.models.evaluate"
+LOCAL_MODULE = "workers.models.play"
 """Runs `evaluate` with a local model in a separate process."""
 MAX_REPORTED = 50
 """Different failures in the run's own log."""

@@ -1,27 +1,44 @@
-"""The job `exports.run`: lets a process of its own make the export and prove it."""
+"""The jobs `exports.run`, which makes and verifies an export, and `exports.upload`, which sends it to the Hub."""
 
+import json
+import tempfile
 import uuid
+import zipfile
 from datetime import UTC, datetime
+from pathlib import Path
 
+from httpx2 import HTTPError
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 from sqlalchemy.orm import Session
 
+from backend.checkpoints.hub import message_of, token_of
 from backend.checkpoints.tables import Export
+from backend.core.artifacts import open_file
 from backend.core.events import announce
+from backend.core.sealing import SecretUnreadable
 from backend.core.session import transaction
+from backend.domain.checkpoints.exports import ExportOptions, HubUpload
 from backend.domain.vocabulary import ExportStatus
+from workers.storage.digests import digest_of
 from workers.tasks.children import must_run_child
 from workers.tasks.registry import JobContext
 
 MODULE = "workers.training.export"
-_OPEN = {ExportStatus.QUEUED, ExportStatus.RUNNING}
+TOKEN_REQUIRED = "The Hub requires a token with write access. Pass one with the upload, or set HF_TOKEN on the worker."
+_UNFINISHED = {ExportStatus.QUEUED, ExportStatus.RUNNING}
+
+
+class UploadFailed(RuntimeError):
+    """The export is not on the Hub."""
 
 
 def run(context: JobContext) -> None:
-    """The job's body. A repeated attempt makes the export anew; one that is over stays as it is."""
+    """Make the export in a separate process. Another attempt starts again; a finished export is not changed."""
     export_id = uuid.UUID(context.arguments["export_id"])
     with transaction() as session:
         export = session.get_one(Export, export_id, with_for_update=True)
-        if export.status not in _OPEN:
+        if export.status not in _UNFINISHED:
             return
         export.status = ExportStatus.RUNNING
         announce(session, f"export:{export_id}")
@@ -29,11 +46,69 @@ def run(context: JobContext) -> None:
 
 
 def give_up(session: Session, context: JobContext, reason: str) -> None:
-    """Called when the job will not be tried again."""
+    """Called when the export will not be tried again."""
     export = session.get(Export, uuid.UUID(context.arguments["export_id"]))
-    if export is None or export.status not in _OPEN:
+    if export is None or export.status not in _UNFINISHED:
         return
-    export.status = ExportStatus.FAILED
-    export.reason = reason
-    export.ended_at = datetime.now(UTC)
+    export.status, export.reason, export.ended_at = ExportStatus.FAILED, reason, datetime.now(UTC)
     announce(session, f"export:{export.id}")
+
+
+def upload(context: JobContext) -> None:
+    """Upload an export. A failure is recorded with the export; a team member can try again."""
+    export_id = uuid.UUID(context.arguments["export_id"])
+    with transaction() as session:
+        export = session.get_one(Export, export_id, with_for_update=True)
+        options = ExportOptions.model_validate(export.options)
+        target, artifact, message = options.hub, export.artifact, message_of(export)
+        if target is None or target.is_over or artifact is None:
+            return
+        _update_upload(session, export, status="running")
+    try:
+        result = {"status": "completed", "url": _send(artifact, target, token_of(options), message)}
+    except (UploadFailed, SecretUnreadable) as error:
+        result = {"status": "failed", "reason": str(error)}
+    with transaction() as session:
+        _update_upload(session, session.get_one(Export, export_id), ended_at=datetime.now(UTC), **result)
+
+
+def give_up_upload(session: Session, context: JobContext, reason: str) -> None:
+    """Called when the upload will not be tried again."""
+    export = session.get(Export, uuid.UUID(context.arguments["export_id"]))
+    if export is not None:
+        _update_upload(session, export, status="failed", reason=reason, ended_at=datetime.now(UTC))
+
+
+def _send(artifact: str, target: HubUpload, token: str | None, message: str) -> str:
+    """Upload the files of the stored zip in one commit and return its URL. Raises UploadFailed."""
+    with tempfile.TemporaryDirectory(prefix="proctor-hub-") as folder:
+        with open_file(artifact) as stream, zipfile.ZipFile(stream) as archive:
+            archive.extractall(folder)
+        files: dict[str, str] = json.loads((Path(folder) / "manifest.json").read_text())["files"]
+        if changed := [name for name, digest in files.items() if digest_of(Path(folder) / name) != digest]:
+            raise UploadFailed(f"The stored zip differs from the verified files: {', '.join(changed)}")
+        api = HfApi(token=token)
+        try:
+            api.create_repo(target.repository, repo_type="model", private=target.is_private, exist_ok=True)
+            commit = api.upload_folder(
+                repo_id=target.repository, repo_type="model", folder_path=folder, commit_message=message
+            )
+        except LocalTokenNotFoundError as error:
+            raise UploadFailed(TOKEN_REQUIRED) from error
+        except HfHubHTTPError as error:
+            status = error.response.status_code if error.response is not None else 0
+            hint = f" {TOKEN_REQUIRED}" if status in {401, 403} else ""
+            raise UploadFailed(f"The Hub refused: {error}{hint}"[:1000]) from error
+        except (HTTPError, OSError) as error:
+            raise UploadFailed(f"The Hub cannot be reached: {error}"[:1000]) from error
+    return str(commit)
+
+
+def _update_upload(session: Session, export: Export, **fields: object) -> None:
+    """Record the state of the upload. Its token is deleted as soon as it has finished."""
+    options = ExportOptions.model_validate(export.options)
+    if options.hub is not None:
+        target = options.hub.model_copy(update=fields)
+        secret = None if target.is_over else options.hub_secret
+        export.options = options.model_copy(update={"hub": target, "hub_secret": secret}).model_dump(mode="json")
+        announce(session, f"export:{export.id}")

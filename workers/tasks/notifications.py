@@ -13,11 +13,8 @@ from backend.core.sealing import SecretUnreadable
 from backend.core.session import transaction
 from backend.domain.notifications.notices import DeliveryStatus, DestinationKind, next_pause
 from backend.domain.text import plain_text
-from backend.notifications import mail, webhooks
-from backend.notifications.failures import DeliveryFailed
-from backend.notifications.messages import message_of
-from backend.notifications.outbox import ask_for_job
-from backend.notifications.secrets import secret_of
+from backend.notifications.outbox import enqueue_delivery, secret_of
+from backend.notifications.sending import DeliveryFailed, message_of, send_mail, send_webhook
 from backend.notifications.tables import Notice, NoticeDelivery
 from workers.tasks.registry import JobContext
 
@@ -39,9 +36,9 @@ def run(context: JobContext) -> None:
             _fail(session, delivery, str(error))
             return
         configuration = dict(destination.configuration)
-        send: Callable[[], None] = partial(mail.send, configuration, message, secret)
+        send: Callable[[], None] = partial(send_mail, configuration, message, secret)
         if destination.kind is DestinationKind.WEBHOOK:
-            send = partial(webhooks.post, configuration["url"], message, secret)
+            send = partial(send_webhook, configuration["url"], message, secret)
     failure = None
     try:
         send()
@@ -82,7 +79,7 @@ def enqueue_due() -> int:
         found = session.scalars(due.order_by(NoticeDelivery.next_at).limit(BATCH).with_for_update(skip_locked=True))
         deliveries = found.all()
         for delivery in deliveries:
-            ask_for_job(session, delivery)
+            enqueue_delivery(session, delivery)
     return len(deliveries)
 
 

@@ -38,6 +38,8 @@ class JobBody:
     """`module:function`"""
     owns_run: bool = True
     """Whether the run fails if the job is given up."""
+    give_up: str = "give_up"
+    """Name of the function in the same module that records that the job will not be tried again, if there is one."""
 
 
 BODIES = {
@@ -52,9 +54,9 @@ BODIES = {
     "rescoring.run": JobBody("workers.tasks.regrading:run"),
     "exchange.import": JobBody("workers.tasks.rollout_imports:run"),
     "training.run": JobBody("workers.tasks.training:run"),
-    "training.preflight": JobBody("workers.tasks.preflight:run", owns_run=False),
+    "training.preflight": JobBody("workers.tasks.training:run_preflight", owns_run=False, give_up="give_up_preflight"),
     "exports.run": JobBody("workers.tasks.exports:run", owns_run=False),
-    "exports.upload": JobBody("workers.tasks.hub_uploads:run", owns_run=False),
+    "exports.upload": JobBody("workers.tasks.exports:upload", owns_run=False, give_up="give_up_upload"),
     "judging.detect": JobBody("workers.tasks.detectors:run", owns_run=False),
     "judging.follow": JobBody("workers.tasks.review:run", owns_run=False),
     "graders.run": JobBody("workers.tasks.graders:run", owns_run=False),
@@ -78,13 +80,14 @@ def find_body(name: str) -> Body:
 
 
 def find_give_up(name: str) -> GiveUp | None:
-    """What to record once a job will not be tried again: `give_up` in the body's module, if it has one."""
+    """The function that records that a job will not be tried again, if the job has one."""
     if name not in BODIES:
         return None
+    entry = BODIES[name]
     try:
-        module = import_module(BODIES[name].path.partition(":")[0])
+        module = import_module(entry.path.partition(":")[0])
     except ImportError:
         logger.exception("the body of %s cannot be imported", name)
         return None
-    callback: GiveUp | None = getattr(module, "give_up", None)
+    callback: GiveUp | None = getattr(module, entry.give_up, None)
     return callback

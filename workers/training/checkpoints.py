@@ -16,8 +16,7 @@ from backend.core.session import transaction
 from backend.domain.checkpoints.retention import KeepRule
 from backend.domain.training.configuration import Stage
 from backend.review.judged_curves import choose_best
-from workers.models.adapter import record_of, save_adapter
-from workers.models.load import load_folder
+from workers.models.load import load_folder, record_of, save_adapter
 from workers.training.heldout_evaluation import HeldoutEvaluation
 
 

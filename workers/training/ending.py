@@ -22,7 +22,7 @@ from backend.training.alarms import roll_back
 from backend.training.branches import MOST_IN_A_ROW, depth_of
 from backend.training.steering import current_settings
 from backend.training.tables import Alarm
-from workers.models.read import ModelUnusable
+from workers.models.load import ModelUnusable
 from workers.storage.interventions import mark_interventions_seen
 from workers.storage.steering import AlarmDraft, read_requests, record_alarm
 from workers.training.context import Ended

@@ -1,7 +1,6 @@
-"""One export in a process of its own: `python -m workers.training.export <export id>`.
+"""Export a checkpoint in a separate process: `python -m workers.training.export <export id>`.
 
-The checkpoint is loaded afresh (never the model that trains), written anew in the wanted form, proven by the passport
-and zipped.
+The checkpoint is loaded from its files, written in the requested form, verified by the passport, and zipped.
 """
 
 import json
@@ -13,7 +12,6 @@ import zipfile
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import structlog
 from transformers.utils.logging import disable_progress_bar
@@ -29,127 +27,101 @@ from backend.settings import get_settings
 from workers.models.load import ModelUnusable
 from workers.storage.digests import digest_of
 from workers.tasks.children import must_run_child
-from workers.training.card import write_card
-from workers.training.exporting.facts import read_facts
-from workers.training.exporting.forms import write_form
-from workers.training.exporting.manifest import About, digests, write_manifest, write_script
+from workers.training.exporting.card import read_facts, write_card
+from workers.training.exporting.files import ExportDescription, digests, write_export, write_manifest, write_script
 from workers.training.passport import PassportRequest
 
 PASSPORT = "workers.training.passport"
-_DATE = (2000, 1, 1, 0, 0, 0)
+PHASES = ("writing the files: {}", "reloading and evaluating the files", "packing")
+_ZIP_DATE = (2000, 1, 1, 0, 0, 0)
 
 logger = structlog.get_logger(__name__)
 
 
-class Refused(Exception):
-    """The export is not handed out."""
+class ExportRefused(Exception):
+    """The export was not verified."""
 
 
 def export(export_id: uuid.UUID) -> ExportStatus:
     """Make the export and record how it ended."""
     scratch = get_settings().data / "exporting"
     scratch.mkdir(parents=True, exist_ok=True)
+    status = ExportStatus.COMPLETED
     with tempfile.TemporaryDirectory(dir=scratch, prefix=f"{export_id}-") as folder:
         try:
-            found = _make(export_id, Path(folder))
-        except (Refused, ModelUnusable) as refusal:
+            fields = _make(export_id, Path(folder))
+        except (ExportRefused, ModelUnusable) as refusal:
             logger.warning("export refused", reason=str(refusal))
-            return _finish(export_id, ExportStatus.REFUSED, reason=str(refusal))
-    return _finish(export_id, ExportStatus.COMPLETED, **found)
+            status, fields = ExportStatus.REFUSED, {"reason": str(refusal)}
+    progress = {"phase": str(status), "done": len(PHASES), "total": len(PHASES)}
+    _update(export_id, **fields, status=status, progress=progress, ended_at=datetime.now(UTC))
+    return status
 
 
-def _make(export_id: uuid.UUID, folder: Path) -> dict[str, Any]:
+def _make(export_id: uuid.UUID, folder: Path) -> dict[str, object]:
+    """Returns the fields of the completed export."""
     with transaction() as session:
         row = session.get_one(Export, export_id)
         checkpoint = session.get_one(Checkpoint, row.checkpoint_id)
         form, options = row.form, ExportOptions.model_validate(row.options)
     if checkpoint.pruned_at is not None:
-        raise Refused("The weights of this checkpoint were pruned.")
-    _tell(export_id, f"writing the files: {TITLES[form]}", 0)
+        raise ExportRefused("The weights of this checkpoint were pruned.")
+
+    def begin(phase: int) -> None:
+        progress = {"phase": PHASES[phase].format(TITLES[form]), "done": phase, "total": len(PHASES)}
+        _update(export_id, progress=progress)
+
+    begin(0)
     original = get_folder(checkpoint.artifact, folder / "original")
-    made = folder / "export"
-    written = write_form(form, original, made, gguf_type=options.gguf_type)
-    _tell(export_id, "loading the files again and examining them", 1)
-    passport = _issue_passport(
-        folder, PassportRequest(str(made), str(original), str(checkpoint.id), digests(made), form, written.dtype)
-    )
+    files = folder / "export"
+    written = write_export(form, original, files, gguf_type=options.gguf_type)
+    begin(1)
+    request = PassportRequest(str(files), str(original), str(checkpoint.id), digests(files), form, written.dtype)
+    (folder / "request.json").write_text(json.dumps(asdict(request)))
+    # a separate process, so that nothing in memory can replace the files
+    must_run_child(PASSPORT, [str(folder / "request.json")], run_id=None)
+    passport = json.loads((folder / "passport.json").read_text())
     if not passport["passed"]:
-        raise _refusal(export_id, passport)
-    _tell(export_id, "packing", 2)
+        _update(export_id, passport=passport)
+        raise ExportRefused(f"The passport was refused: {passport['reason']}.")
+    begin(2)
     facts = read_facts(checkpoint.id)
-    about = About(form, written, facts.manifest.proctor.agent.system, options.licence)
-    card = write_card(facts, about, passport)
-    (made / "README.md").write_text(card)
-    (made / "passport.json").write_text(json.dumps(passport, indent=2))
-    write_script(made)
-    files = write_manifest(made, checkpoint, about)
-    packed = folder / "export.zip"
-    pack(made, packed, files)
-    return {"card": card, "passport": {**passport, "sizes": sizes_of(made)}, **_store(export_id, made, packed, options)}
-
-
-def _store(export_id: uuid.UUID, made: Path, packed: Path, options: ExportOptions) -> dict[str, Any]:
-    """The zip, which is what is downloaded; as a folder too, where other programs shall read it."""
-    key = f"exports/{export_id}.zip"
-    put_file(packed, key)
+    description = ExportDescription(form, written, facts.manifest.proctor.agent.system, options.licence)
+    card = write_card(facts, description, passport)
+    (files / "README.md").write_text(card)
+    (files / "passport.json").write_text(json.dumps(passport, indent=2))
+    write_script(files)
+    pack(files, folder / "export.zip", write_manifest(files, checkpoint, description))
+    artifact = f"exports/{export_id}.zip"
+    put_file(folder / "export.zip", artifact)
     if options.is_stored:
-        options = options.model_copy(update={"stored": f"exports/{export_id}"})
-        put_folder(made, str(options.stored))
-    return {"artifact": key, "options": options.model_dump(mode="json")}
+        stored = f"exports/{export_id}"
+        options = options.model_copy(update={"stored": stored})
+        put_folder(files, stored)
+    passport["sizes"] = {path.name: path.stat().st_size for path in sorted(files.iterdir())}
+    return {"card": card, "passport": passport, "artifact": artifact, "options": options.model_dump(mode="json")}
 
 
-def _issue_passport(folder: Path, request: PassportRequest) -> dict[str, Any]:
-    """In a fresh process, so that nothing that is still in memory can stand in for the files."""
-    asked = folder / "request.json"
-    asked.write_text(json.dumps(asdict(request)))
-    must_run_child(PASSPORT, [str(asked)], run_id=None)
-    passport: dict[str, Any] = json.loads((folder / "passport.json").read_text())
-    return passport
-
-
-def _refusal(export_id: uuid.UUID, passport: dict[str, Any]) -> Refused:
-    with transaction() as session:
-        session.get_one(Export, export_id).passport = passport
-    return Refused(f"The passport was refused: {passport['reason']}.")
-
-
-def sizes_of(made: Path) -> dict[str, int]:
-    """Bytes of each file, by name."""
-    return {path.name: path.stat().st_size for path in sorted(made.iterdir())}
-
-
-def pack(made: Path, target: Path, files: dict[str, str]) -> None:
-    """Zip the folder, then read the zip back: what is handed out is what was proven."""
+def pack(folder: Path, target: Path, files: dict[str, str]) -> None:
+    """Zip the folder, then read the zip back: its files must be the verified ones."""
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        for path in sorted(made.iterdir()):
-            with (
-                archive.open(zipfile.ZipInfo(path.name, _DATE), "w", force_zip64=True) as entry,
-                path.open("rb") as file,
-            ):
-                shutil.copyfileobj(file, entry, 1 << 20)
+        for path in sorted(folder.iterdir()):
+            entry = zipfile.ZipInfo(path.name, _ZIP_DATE)
+            with archive.open(entry, "w", force_zip64=True) as packed, path.open("rb") as file:
+                shutil.copyfileobj(file, packed, 1 << 20)
     with tempfile.TemporaryDirectory(dir=target.parent) as unpacked, zipfile.ZipFile(target) as archive:
         archive.extractall(unpacked)
         changed = [name for name, digest in files.items() if digest_of(Path(unpacked) / name) != digest]
     if changed:
-        raise Refused(f"the zip does not hold what was proven: {', '.join(changed)}")
+        raise ExportRefused(f"the zip differs from the verified files: {', '.join(changed)}")
 
 
-def _tell(export_id: uuid.UUID, phase: str, done: int) -> None:
-    with transaction() as session:
-        session.get_one(Export, export_id).progress = {"phase": phase, "done": done, "total": 3}
-        announce(session, f"export:{export_id}")
-
-
-def _finish(export_id: uuid.UUID, status: ExportStatus, **found: Any) -> ExportStatus:
+def _update(export_id: uuid.UUID, **fields: object) -> None:
     with transaction() as session:
         row = session.get_one(Export, export_id)
-        row.status = status
-        row.ended_at = datetime.now(UTC)
-        row.progress = {"phase": str(status), "done": 3, "total": 3}
-        for name, value in found.items():
+        for name, value in fields.items():
             setattr(row, name, value)
         announce(session, f"export:{export_id}")
-    return status
 
 
 def main() -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from backend.domain.training.hardware import HardwareChoice
-from workers.models.read import ModelUnusable
+from workers.models.load import ModelUnusable
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 
 from backend.domain.training.grpo import GrpoChoice
-from workers.models.adapter import unrounded
+from workers.models.load import unrounded
 from workers.training.examples import BrokenStep
 from workers.training.grpo.arguments import grpo_arguments
 from workers.training.grpo.groups import Batch, play_batch

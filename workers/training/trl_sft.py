@@ -14,7 +14,7 @@ from transformers.trainer_callback import PrinterCallback
 from trl import SFTConfig, SFTTrainer
 
 from backend.domain.training.warm_up import SftChoice
-from workers.models.adapter import unrounded
+from workers.models.load import unrounded
 from workers.training.clock import Clock
 from workers.training.examples import BrokenStep, TrainingExample, lesson_order
 from workers.training.hardware import FLOAT32, Hardware

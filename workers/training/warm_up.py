@@ -10,7 +10,7 @@ from backend.domain.training.configuration import Stage
 from backend.domain.vocabulary import Phase
 from workers.models.build import build_model, build_tokenizer
 from workers.models.chat import ChatTokens
-from workers.models.start import start_from_base, start_from_checkpoint
+from workers.models.load import start_from_base, start_from_checkpoint
 from workers.policies.scripted import ScriptedPolicy
 from workers.training.context import TrainingContext
 from workers.training.example_sources import texts_to_read

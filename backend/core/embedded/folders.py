@@ -1,4 +1,4 @@
-"""The folders of the embedded servers: when one may be created, used or moved aside. Guesses never delete one."""
+"""The folders of the embedded servers: when to create, use or move one aside. None is deleted on a guess."""
 
 import os
 import pwd
@@ -19,7 +19,7 @@ Report = Callable[[str], None]
 
 
 class EmbeddedServerFailed(RuntimeError):
-    """An embedded server did not start; the message says what to do."""
+    """An embedded server did not start. The message explains what to do."""
 
 
 def has_cluster(folder: Path, major: str) -> bool:

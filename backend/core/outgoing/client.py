@@ -74,7 +74,7 @@ def refusal_in(error: BaseException) -> AddressRefused | None:
 
 
 def reason_of(error: BaseException) -> str:
-    """Say why a request failed, in words of our own: nothing that the other side sent is repeated but a redirect."""
+    """Explain why a request failed without repeating anything that the server sent, except for a redirect."""
     inner = getattr(error, "os_error", None) or error
     if isinstance(inner, CannotConnect):
         return str(inner).rstrip(".")
@@ -135,14 +135,14 @@ class _Gate(AbstractResolver):
         """Nothing to close."""
 
     def make_socket(self, info: tuple[Any, ...]) -> socket.socket:
-        """The last check: literals never come through `resolve`."""
+        """Check the address again: literals never pass `resolve`."""
         family, kind, protocol, _, (address, port, *_rest) = info
         self._policy.check(self._resolved.get((address, port), str(address)), str(address), port)
         return socket.socket(family, kind, protocol)
 
 
 def _connector(policy: OutgoingPolicy) -> aiohttp.TCPConnector:
-    """As wide as the caller asks for."""
+    """Return a connector without its own limit of connections."""
     gate = _Gate(policy)
     return aiohttp.TCPConnector(
         limit=0, resolver=gate, ttl_dns_cache=DNS_CACHE_SECONDS, socket_factory=gate.make_socket

@@ -83,7 +83,7 @@ def error_code(body: bytes, secret: str | None = None) -> str:
 
 
 def advice_for(status: int, body: bytes) -> str:
-    """Return what to do about an error response, in words of our own."""
+    """Return advice about an error response, without quoting it."""
     if status in {400, 404, 413, 422, 429} and (text := _error_text(body)):
         for phrase, advice in _PHRASES:
             if phrase.search(text):

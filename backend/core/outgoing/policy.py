@@ -21,7 +21,7 @@ from backend.settings import Settings, get_settings
 
 
 class CannotConnect(OSError):
-    """No connection is made; the message says why and what to do."""
+    """No connection is made. The message explains why and what to do."""
 
 
 class AddressRefused(CannotConnect):

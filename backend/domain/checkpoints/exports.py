@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -88,11 +88,10 @@ _MERGED_OF_4_BIT = (
     "Recommended: the adapter merged into the base before quantization. It behaves slightly differently from what was"
     " trained; the passport reports by how much."
 )
-_WHOLE = "All weights were trained, so there is no adapter."
 
 
 def offered_forms(
-    adapter: Mapping[str, Any] | None, engines: Collection[str], *, is_pruned: bool = False
+    adapter: Mapping[str, object] | None, engines: Collection[str], *, is_pruned: bool = False
 ) -> list[OfferedForm]:
     """All forms, each with the reason if it is not available.
 
@@ -101,25 +100,25 @@ def offered_forms(
     record = AdapterRecord.model_validate(adapter) if adapter is not None else None
     offered = []
     for form in ExportForm:
-        refusal = "Its weights were pruned." if is_pruned else _refusal(form, record, engines)
-        help_ = _MERGED_OF_4_BIT if form is ExportForm.MERGED and record and record.quantisation else HELP[form]
+        refusal = None
+        if is_pruned:
+            refusal = "Its weights were pruned."
+        elif form is ExportForm.GGUF and CONVERTER not in engines:
+            refusal = "No worker has convert_hf_to_gguf.py of llama.cpp."
+        elif record is None:
+            if form not in {ExportForm.FULL, ExportForm.GGUF}:
+                refusal = "All weights were trained, so there is no adapter."
+        elif form is ExportForm.FULL:
+            refusal = "Only an adapter was trained. Choose merged for all weights."
+        elif record.kind is AdapterKind.QLORA and QUANTISER not in engines:
+            refusal = "It was trained on a 4-bit base, and no worker has bitsandbytes to load it."
+        elif form is ExportForm.MERGED_DEQUANTISED and record.quantisation is None:
+            refusal = "Its base was not quantized."
+        is_recommended = form is ExportForm.MERGED and record is not None and record.quantisation is not None
+        help_ = _MERGED_OF_4_BIT if is_recommended else HELP[form]
         offered.append(OfferedForm(form, TITLES[form], help_, refusal, is_default=form is default_form(adapter)))
     return offered
 
 
-def default_form(adapter: Mapping[str, Any] | None) -> ExportForm:
+def default_form(adapter: Mapping[str, object] | None) -> ExportForm:
     return ExportForm.FULL if adapter is None else ExportForm.MERGED
-
-
-def _refusal(form: ExportForm, record: AdapterRecord | None, engines: Collection[str]) -> str | None:
-    if form is ExportForm.GGUF and CONVERTER not in engines:
-        return "No worker has convert_hf_to_gguf.py of llama.cpp."
-    if record is None:
-        return None if form in {ExportForm.FULL, ExportForm.GGUF} else _WHOLE
-    if form is ExportForm.FULL:
-        return "Only an adapter was trained. Choose merged for all weights."
-    if record.kind is AdapterKind.QLORA and QUANTISER not in engines:
-        return "It was trained on a 4-bit base, and no worker has bitsandbytes to load it."
-    if form is ExportForm.MERGED_DEQUANTISED and record.quantisation is None:
-        return "Its base was not quantized."
-    return None

@@ -1,6 +1,6 @@
 """Which checkpoints of a training run keep their weights, and why. Weights without a reason may be pruned."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -10,68 +10,33 @@ from backend.domain.training.configuration import CheckpointChoice, Stage
 
 
 class KeepReason(StrEnum):
-    """Why the weights of a checkpoint are kept."""
+    """Why the weights of a checkpoint are kept. Binding reasons prevent pruning by id; reasons of a rule do not."""
 
-    UNTRAINED = "untrained"
+    words: str
+    is_binding: bool
+
+    def __new__(cls, value: str, words: str, is_binding: bool) -> "KeepReason":
+        reason = str.__new__(cls, value)
+        reason._value_, reason.words, reason.is_binding = value, words, is_binding
+        return reason
+
+    UNTRAINED = "untrained", "before training", False
     """The policy before training, with which results are compared."""
-    WARM_UP = "warm_up"
+    WARM_UP = "warm_up", "after the warm-up", False
     """The result of SFT, from which GRPO starts."""
-    BEST = "best"
+    BEST = "best", "best of its run", False
     """Highest held-out reward of its run."""
-    LAST = "last"
-    """One of the latest checkpoints."""
-    EVERY = "every"
-    """A checkpoint of every Nth step."""
-    MARKED = "marked"
+    LAST = "last", "one of the latest", False
+    EVERY = "every", "every Nth step", False
+    MARKED = "marked", "marked to be kept", True
     """A team member marked it."""
-    EXPORTED = "exported"
-    """It was exported."""
-    EVALUATED = "evaluated"
-    """An evaluation used it."""
-    STUDIED = "studied"
-    """A study uses it."""
-    BRANCHED = "branched"
-    """Another training run started from it."""
-    PLAYING = "playing"
+    EXPORTED = "exported", "exported", True
+    EVALUATED = "evaluated", "evaluated", True
+    STUDIED = "studied", "used by a study", True
+    BRANCHED = "branched", "another run starts from it", True
+    PLAYING = "playing", "in use right now", True
     """A running job uses it."""
-    RESUME = "resume"
-    """Its run is not finished and resumes from it."""
-
-    @property
-    def is_binding(self) -> bool:
-        """Whether it prevents pruning by id. Weights kept only by a rule can be pruned by id."""
-        return self in _BINDING
-
-    @property
-    def words(self) -> str:
-        return _WORDS[self]
-
-
-_BINDING = frozenset(
-    {
-        KeepReason.MARKED,
-        KeepReason.EXPORTED,
-        KeepReason.EVALUATED,
-        KeepReason.STUDIED,
-        KeepReason.BRANCHED,
-        KeepReason.PLAYING,
-        KeepReason.RESUME,
-    }
-)
-_WORDS = {
-    KeepReason.UNTRAINED: "before training",
-    KeepReason.WARM_UP: "after the warm-up",
-    KeepReason.BEST: "best of its run",
-    KeepReason.LAST: "one of the latest",
-    KeepReason.EVERY: "every Nth step",
-    KeepReason.MARKED: "marked to be kept",
-    KeepReason.EXPORTED: "exported",
-    KeepReason.EVALUATED: "evaluated",
-    KeepReason.STUDIED: "used by a study",
-    KeepReason.BRANCHED: "another run starts from it",
-    KeepReason.PLAYING: "in use right now",
-    KeepReason.RESUME: "its run resumes from it",
-}
+    RESUME = "resume", "its run resumes from it", True
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,23 +74,18 @@ class SavedCheckpoint(Protocol):
 
 def keep_reasons(of_run: Sequence[SavedCheckpoint], rule: KeepRule) -> list[list[KeepReason]]:
     """For each checkpoint of one run, the reasons within the run; empty if the rule does not keep it."""
-    there = sorted(saved.step for saved in of_run if saved.stage == Stage.GRPO and saved.pruned_at is None)
-    last = set(there[-rule.last :]) if rule.last else set()
-    return [list(_reasons(saved, rule, last)) for saved in of_run]
-
-
-def _reasons(saved: SavedCheckpoint, rule: KeepRule, last: set[int]) -> Iterable[KeepReason]:
-    if saved.is_kept:
-        yield KeepReason.MARKED
-    if saved.is_best:
-        yield KeepReason.BEST
-    match saved.stage:
-        case Stage.UNTRAINED:
-            yield KeepReason.UNTRAINED
-        case Stage.SFT:
-            yield KeepReason.WARM_UP
-        case _:
-            if saved.step in last:
-                yield KeepReason.LAST
-            if rule.every and saved.step % rule.every == 0:
-                yield KeepReason.EVERY
+    stored = sorted(saved.step for saved in of_run if saved.stage == Stage.GRPO and saved.pruned_at is None)
+    last = set(stored[-rule.last :]) if rule.last else set()
+    all_reasons = []
+    for saved in of_run:
+        is_grpo = saved.stage not in {Stage.UNTRAINED, Stage.SFT}
+        holds = {
+            KeepReason.MARKED: saved.is_kept,
+            KeepReason.BEST: saved.is_best,
+            KeepReason.UNTRAINED: saved.stage == Stage.UNTRAINED,
+            KeepReason.WARM_UP: saved.stage == Stage.SFT,
+            KeepReason.LAST: is_grpo and saved.step in last,
+            KeepReason.EVERY: is_grpo and rule.every > 0 and saved.step % rule.every == 0,
+        }
+        all_reasons.append([reason for reason, is_true in holds.items() if is_true])
+    return all_reasons

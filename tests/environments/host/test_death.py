@@ -80,4 +80,4 @@ async def test_a_lease_that_was_given_back_is_over(env_host: EnvHost) -> None:
     assert any(server["is_leased"] for server in (await env_host.status())["servers"])
     await env_host.ask("DELETE", f"/leases/{lease['id']}")
     with pytest.raises(HostRefused, match="this lease has ended"):
-        await env_host.hold(f"/leases/{lease['id']}")
+        await env_host.ask("GET", f"/leases/{lease['id']}/hold", seconds=None)

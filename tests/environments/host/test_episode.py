@@ -45,7 +45,7 @@ async def test_it_refuses_a_step_before_the_reset_and_after_the_end(env_host: En
             await session.step({"amount": 1}, timeout=SECONDS)
         await session.reset({}, timeout=SECONDS)
         await session.step({"amount": 3}, timeout=SECONDS)
-        with pytest.raises(EnvError, match="is over"):
+        with pytest.raises(EnvError, match="has ended"):
             await session.step({"amount": 1}, timeout=SECONDS)
 
 

@@ -1,4 +1,4 @@
-"""Which launcher is in force, what containers are asked for, and servers that somebody else runs."""
+"""Which launcher is in force, what containers are asked for, and servers that run elsewhere."""
 
 import asyncio
 import contextlib
@@ -24,10 +24,10 @@ from backend.domain.errors import RolloutError, SandboxError
 from backend.settings import get_settings
 from tests.envhost_fixture import package_files, prepared, start_host
 from workers.environments.client import EnvHost
-from workers.environments.containers import Engine, build_context, container_options
-from workers.environments.launchers import Launcher, make_offer
-from workers.environments.logs import LogTail
+from workers.environments.containers import ContainerEngine, build_context, container_options
+from workers.environments.launchers import Launcher, choose_launcher
 from workers.environments.packages import StoredPackage
+from workers.environments.processes import LogTail
 
 SECONDS = 20.0
 
@@ -161,8 +161,8 @@ class FakeEngine:
 async def test_the_engine_is_asked_in_its_own_language(folder: Path) -> None:
     fake = FakeEngine(folder)
     async with fake.serve():
-        engine = Engine(lambda: _client(fake.path), user="65534:65534", runtime="runsc")
-        assert await engine.reason_against() == ""
+        engine = ContainerEngine(lambda: _client(fake.path), user="65534:65534", runtime="runsc")
+        assert await engine.unavailable_reason() == ""
         fake.run = lambda: setattr(fake, "process", subprocess.Popen(["sleep", "60"]))  # type: ignore[method-assign]
         package, log = stored(folder, **{"server/Dockerfile": "FROM scratch\n"}), LogTail()
         container = await engine.start(package, ResourcesSpec(memory_mb=256, sessions=4), folder, log)
@@ -179,8 +179,8 @@ async def test_the_engine_is_asked_in_its_own_language(folder: Path) -> None:
         assert log.last_lines() == "last words"
         log.close()
         engine.close()
-        wrong = Engine(lambda: _client(fake.path), user="1:1", runtime="kata")
-        assert await wrong.reason_against() == "the engine has no runtime 'kata'"
+        wrong = ContainerEngine(lambda: _client(fake.path), user="1:1", runtime="kata")
+        assert await wrong.unavailable_reason() == "the engine has no runtime 'kata'"
         wrong.close()
 
 
@@ -189,11 +189,11 @@ def _client(path: Path) -> Any:
 
 
 async def test_without_an_engine_the_docker_launcher_refuses(folder: Path) -> None:
-    engine = Engine(lambda: docker.DockerClient("tcp://127.0.0.1:9", version="1.47", timeout=5), user="1:1")
+    engine = ContainerEngine(lambda: docker.DockerClient("tcp://127.0.0.1:9", version="1.47", timeout=5), user="1:1")
     python = get_settings().runtime_python
-    offer = await make_offer(python, folder, allow_unsandboxed=True, wanted="docker", engine=engine)
-    assert offer.launcher is Launcher.NONE
-    assert "no container engine answers" in offer.refusal
+    choice = await choose_launcher(python, folder, allow_unsandboxed=True, requested="docker", engine=engine)
+    assert choice.launcher is Launcher.NONE
+    assert "no container engine answers" in choice.refusal
     engine.close()
 
 
@@ -214,7 +214,7 @@ async def test_a_server_in_a_container_is_leased_and_played(folder: Path) -> Non
             await asyncio.to_thread(host.stop)
 
 
-# servers that somebody else runs
+# servers that run elsewhere
 
 
 @pytest.fixture
@@ -253,7 +253,7 @@ async def test_a_server_that_somebody_else_runs_is_played_like_any_other(
     host = await asyncio.to_thread(start_host, folder / "data", PROCTOR_LAUNCHER="remote")
     try:
         async with EnvHost(host.address) as client:
-            with pytest.raises(SandboxError, match="only reaches servers that somebody else runs"):
+            with pytest.raises(SandboxError, match="only reaches servers that run elsewhere"):
                 await prepared(client, package_files())
             await _played_elsewhere(client, files, elsewhere)
     finally:

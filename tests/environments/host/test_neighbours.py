@@ -9,7 +9,7 @@ from backend.domain.environments.manifest import ResourcesSpec
 from backend.domain.errors import LimitExceeded, RolloutError
 from tests.envhost_fixture import HostProcess, package_files, prepared
 from workers.environments.client import EnvHost, EnvServer
-from workers.environments.memory import descendants
+from workers.environments.processes import descendants
 
 pytestmark = pytest.mark.slow
 RESOURCES = ResourcesSpec(memory_mb=128, sessions=8)

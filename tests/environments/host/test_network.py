@@ -57,7 +57,7 @@ async def _reached(client: EnvHost, hash_: str, resources: ResourcesSpec) -> str
 async def test_a_network_is_there_while_an_administrator_grants_it(host_process: HostProcess) -> None:
     (files, resources), granted = _asking("talker"), set[str]()
     async with EnvHost(host_process.address, is_granted=granted.__contains__) as client:
-        with pytest.raises(SandboxError, match=r"asks for the network \(example.org\).*`proctor env grant`"):
+        with pytest.raises(SandboxError, match=r"requests network access \(example.org\).*`proctor env grant`"):
             await prepared(client, files)
         granted.add(hash_ := content_hash(files))
         await prepared(client, files)

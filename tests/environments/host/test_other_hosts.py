@@ -18,9 +18,9 @@ from backend.domain.errors import SandboxError
 from backend.settings import get_settings
 from proctor_sandbox import linux
 from tests.envhost_fixture import HostProcess, package_files, prepared, start_host
-from workers.environments.bytecode import own_files
 from workers.environments.client import EnvHost, EnvServer
-from workers.environments.granted_leases import TTL_SECONDS
+from workers.environments.pool import TTL_SECONDS
+from workers.environments.virtual_environments import own_files
 
 pytestmark = pytest.mark.slow
 RESOURCES = ResourcesSpec(memory_mb=256, sessions=64)
@@ -47,7 +47,7 @@ async def test_over_the_network_it_asks_for_its_token_and_carries_the_wire(folde
     try:
         for token in ("", "guess"):
             async with EnvHost(address, token) as client:
-                with pytest.raises(SandboxError, match="asks for its token"):
+                with pytest.raises(SandboxError, match="requires its token"):
                     await client.status()
         async with EnvHost(address, "secret-token") as client:
             hash_ = await prepared(client, package_files())
@@ -298,7 +298,7 @@ async def test_a_package_that_needs_more_gets_its_own_virtual_environment(folder
             with pytest.raises(SandboxError, match=r"could not be built:\n(.|\n)*lost-in-the-woods"):
                 await prepared(client, missing)
             fetched = package_files("fetched", dependencies=("openenv>=0.10", f"tinydependency @ file://{wheel}"))
-            with pytest.raises(SandboxError, match="fetched from an address"):
+            with pytest.raises(SandboxError, match="fetched from a URL"):
                 await prepared(client, fetched)
     finally:
         host.stop()

@@ -23,7 +23,7 @@ def test_what_was_wanted_longest_ago_goes_first(tmp_path: Path):
     store = PackageStore(tmp_path, max_bytes=1)
     old, older, oldest = (put(store, f"p{hours}", hours_ago=hours) for hours in (1, 2, 3))
     store = PackageStore(tmp_path, max_bytes=old.path.stat().st_size + 100)
-    store.tidy(())
+    store.evict(())
     assert [package.path.exists() for package in (old, older, oldest)] == [True, False, False]
     assert store.find(oldest.hash) is None
 
@@ -32,23 +32,23 @@ def test_what_is_wanted_again_stays(tmp_path: Path):
     store = PackageStore(tmp_path, max_bytes=1)
     wanted, forgotten = put(store, "wanted", hours_ago=3), put(store, "forgotten", hours_ago=1)
     assert store.find(wanted.hash)
-    store.tidy(())
+    store.evict(())
     assert (wanted.path.exists(), forgotten.path.exists()) == (True, False)
 
 
 def test_what_is_in_use_stays(tmp_path: Path):
     store = PackageStore(tmp_path, max_bytes=1)
     package = put(store, "used", hours_ago=9)
-    store.tidy({package.hash})
+    store.evict({package.hash})
     assert package.path.exists()
-    store.tidy(())
+    store.evict(())
     assert not package.path.exists()
 
 
 def test_nothing_goes_while_all_fits(tmp_path: Path):
     store = PackageStore(tmp_path)
     package = put(store, "small", hours_ago=1000)
-    store.tidy(())
+    store.evict(())
     assert package.path.exists()
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from backend.settings import get_settings
-from workers.environments.installing import Installer
 from workers.environments.pip_options import read_options
 from workers.environments.uv import NotResolved
+from workers.environments.wheels import Installer
 
 
 def wheel(folder: Path, name: str, *needs: str) -> None:
@@ -34,7 +34,7 @@ def installer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installer:
 
 async def test_requirements_come_to_wheels_with_their_versions(installer: Installer, tmp_path: Path) -> None:
     home, log = tmp_path / "home", tmp_path / "log"
-    wheels = await installer.resolve(["proctor-upper"], log)
+    wheels = await installer.index.resolve(["proctor-upper"], log)
     assert [(wheel.name, wheel.version) for wheel in wheels] == [("proctor-lower", "1.0"), ("proctor-upper", "1.0")]
     await installer.install(home, wheels, log)
     installed = {path.stem for path in installer.site_packages(home).glob("proctor_*.py")}
@@ -44,7 +44,7 @@ async def test_requirements_come_to_wheels_with_their_versions(installer: Instal
 async def test_what_is_not_found_is_named_and_logged(installer: Installer, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with pytest.raises(NotResolved, match="proctor-nowhere was not found"):
-        await installer.resolve(["proctor-upper", "proctor-nowhere"], log)
+        await installer.index.resolve(["proctor-upper", "proctor-nowhere"], log)
     assert "proctor-nowhere was not found" in log.read_text()
 
 

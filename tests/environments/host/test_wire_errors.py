@@ -15,7 +15,7 @@ SECONDS = 10.0
 
 
 async def _send(wire: Wire, frame: bytes) -> None:
-    await wire._ask(frame, "observation", "test", SECONDS)
+    await wire.exchange(frame, "observation", "test", SECONDS)
 
 
 async def test_a_frame_that_is_not_json_is_an_environment_error(env_host: EnvHost, misbehaving: str) -> None:

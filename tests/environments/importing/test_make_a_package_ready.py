@@ -59,7 +59,7 @@ def test_a_verifiers_environment_carries_its_adapter_and_a_pin():
     assert ready.name == "my_env"
     assert ready.manifest["app"] == "proctor_adapter.app:app"
     assert ready.manifest["variables"]["VERIFIERS_MODULE"] == "my_env"
-    assert "proctor_adapter/environment.py" in ready.files
+    assert "proctor_adapter/app.py" in ready.files
     assert "verifiers==0.3.1" in requirements_of(ready.files)
 
 

@@ -18,7 +18,7 @@ from tests.envhost_fixture import HostProcess, prepared_once
 from tests.environments.importing.packages import python_over, python_with, v0_zoo, v1_zoo
 from tests.rollouts.exchange.test_round_trip import exported
 from workers.environments.client import EnvHost
-from workers.environments.installing import Installer
+from workers.environments.wheels import Installer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 Ask = Callable[[str, str], Callable[[Path], Any]]
@@ -108,7 +108,7 @@ async def _built(process: HostProcess, files: dict[str, str]) -> None:
 async def _installed(home: Path, requirement: str) -> Path:
     """An interpreter with that distribution alone."""
     installer, log = Installer(get_settings().runtime_python, home.parent / "environments"), home.with_suffix(".log")
-    await installer.install(home, await installer.resolve([requirement], log), log, stands_alone=True)
+    await installer.install(home, await installer.index.resolve([requirement], log), log, is_standalone=True)
     return python_over(installer.site_packages(home), home.with_suffix(".python"))
 
 

@@ -88,13 +88,13 @@ def _template(data: bytes) -> None:
 
 def _frame(data: bytes) -> None:
     socket: Any = None  # only asked for its close code
-    answer = wire._decode(aiohttp.WSMessage(aiohttp.WSMsgType.TEXT, _text(data), None), socket, "step")
+    answer = wire.read_frame(aiohttp.WSMessage(aiohttp.WSMsgType.TEXT, _text(data), None), socket, "step")
     fields = answer.get("data")
     if not isinstance(fields, dict):
         return
     if answer.get("type") == "error":
-        raise wire._read_error(fields).as_exception("step")
-    observed = wire._observation(fields)
+        raise wire.read_error(fields, "step")
+    observed = wire.read_observation(fields)
     if not all(math.isfinite(value) for value in observed.rewards.values()):
         raise AssertionError("a reward is not finite")
 
@@ -125,7 +125,7 @@ def _uploaded(data: bytes) -> None:
 
 def _host(data: bytes) -> None:
     packages.resources_of(_text(data))
-    packages._describe("0" * 64, Path("x.zip"), {**PACKAGE, "openenv.yaml": _text(data)})
+    packages.describe("0" * 64, Path("x.zip"), {**PACKAGE, "openenv.yaml": _text(data)})
 
 
 def _requirements(data: bytes) -> None:

@@ -1,26 +1,25 @@
-"""`openenv` imports gradio for a web page of its own, which no env server of Proctor shows: 2.5 of 3.1 seconds, 80 MB.
+"""`openenv` imports gradio for a web page that no env server of Proctor shows: 2.5 of 3.1 seconds, 80 MB.
 
-While `openenv` is imported, a stand-in takes gradio's place. A package that imports gradio itself gets the real one.
+While `openenv` is imported, a stand-in replaces gradio. A package that imports gradio itself gets the real one.
 """
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import ModuleType, TracebackType
-from typing import Any
+from types import ModuleType
 
 
-class _Kind(type):
+class _AnythingType(type):
     def __instancecheck__(cls, instance: object) -> bool:
         return True  # a page that the package built with the real gradio is as good as ours
 
-    def __getattr__(cls, name: str) -> Any:
+    def __getattr__(cls, name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)
         return _Anything
 
 
-class _Anything(metaclass=_Kind):
+class _Anything(metaclass=_AnythingType):
     """Every attribute is itself, which is enough for themes, class definitions and `isinstance`."""
 
     def __init__(self, *arguments: object, **named: object) -> None:
@@ -37,20 +36,17 @@ class _Anything(metaclass=_Kind):
     def __enter__(self) -> "_Anything":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         pass
 
 
-def _mount_gradio_app(app: object, *arguments: object, **named: object) -> object:
-    """The server continues without the page."""
-    return app
-
-
-class _StandIn(ModuleType):
-    def __getattr__(self, name: str) -> Any:
+class _StandInModule(ModuleType):
+    def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)
-        return _mount_gradio_app if name == "mount_gradio_app" else _Anything
+        if name == "mount_gradio_app":  # the server continues without the page
+            return lambda app, *arguments, **named: app
+        return _Anything
 
 
 @contextmanager
@@ -59,7 +55,7 @@ def without(name: str) -> Iterator[None]:
     if name in sys.modules:
         yield
         return
-    sys.modules[name] = _StandIn(name)
+    sys.modules[name] = _StandInModule(name)
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
-"""Builds the wheel of a source distribution inside both rings of the jail: its build code is foreign code.
+"""Build the wheel of a source distribution inside both rings of the jail: its build code is foreign code.
 
-No network, limits, and of the host's files only its compiler and its headers, where it has any. The archive comes by
-one descriptor; the wheel leaves by another, its name first.
+It has no network, limits, and of the host's files only the compiler and headers, if there are any. The archive arrives
+through one descriptor; the wheel leaves through another, its name first.
 """
 
 import importlib
@@ -18,7 +18,7 @@ from typing import Any
 from proctor_sandbox import linux
 from workers.environments.inside import jail
 
-LIMITS = jail.Limits(memory_bytes=1 << 30, tmp_bytes=256 << 20, threads=64, files=1024, cpus=2)
+LIMITS = jail.ServerLimits(memory_bytes=1 << 30, tmp_bytes=256 << 20, threads=64, files=1024, cpus=2)
 _SOURCE, _RESULT = Path("/tmp/source"), Path("/tmp/wheel")
 _VARIABLES = {
     "PATH": jail.PROGRAMS_FOLDER,
@@ -45,25 +45,22 @@ def main(arguments: Sequence[str]) -> None:
     sys.prefix = sys.exec_prefix = jail.PYTHON_FOLDER
     jail.add_site_packages([jail.place_of(0)])
     site.execsitecustomize()
-    _unpack(archive)
-    _hand_over(_build(), wheel)
-
-
-_CAREFULLY: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-"""Python 3.11.3 and older know no filters; what an archive does then, it does to this sandbox."""
-
-
-def _unpack(descriptor: int) -> None:
     _SOURCE.mkdir()
-    with open(descriptor, "rb") as file:
+    with open(archive, "rb") as file:
         if zipfile.is_zipfile(file):
             zipfile.ZipFile(file).extractall(_SOURCE)
         else:
             file.seek(0)
-            with tarfile.open(fileobj=file) as archive:
-                archive.extractall(_SOURCE, **_CAREFULLY)
+            with tarfile.open(fileobj=file) as tar:
+                if hasattr(tarfile, "data_filter"):
+                    tar.extractall(_SOURCE, filter="data")
+                else:  # Python 3.11.3 and older: a hostile archive harms only this sandbox
+                    tar.extractall(_SOURCE)
     [root] = _SOURCE.iterdir()
     os.chdir(root)
+    built = _build()
+    with open(wheel, "wb") as file:
+        file.write(built.name.encode() + b"\n" + built.read_bytes())
 
 
 def _build() -> Path:
@@ -71,7 +68,8 @@ def _build() -> Path:
     os.environ.clear()  # noqa: TID251
     os.environ.update(_VARIABLES)  # noqa: TID251
     _RESULT.mkdir()
-    system = _build_system()
+    path = Path("pyproject.toml")
+    system = tomllib.loads(path.read_text()).get("build-system", {}) if path.exists() else {}
     for folder in reversed(system.get("backend-path", [])):
         sys.path.insert(0, os.path.abspath(folder))
     module, _, attribute = str(system.get("build-backend", _LEGACY)).partition(":")
@@ -80,13 +78,3 @@ def _build() -> Path:
     for part in filter(None, attribute.split(".")):
         backend = getattr(backend, part)
     return _RESULT / str(backend.build_wheel(str(_RESULT)))
-
-
-def _build_system() -> dict[str, Any]:
-    path = Path("pyproject.toml")
-    return dict(tomllib.loads(path.read_text()).get("build-system", {})) if path.exists() else {}
-
-
-def _hand_over(wheel: Path, descriptor: int) -> None:
-    with open(descriptor, "wb") as file:
-        file.write(wheel.name.encode() + b"\n" + wheel.read_bytes())

@@ -7,14 +7,15 @@ as root and, where user namespaces are allowed, as an ordinary user.
 
 import errno
 import importlib
+import json
 import os
 import resource
 import site
 import sys
+import sysconfig
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 from proctor_sandbox import linux, rings, seccomp
 
@@ -27,20 +28,29 @@ PYTHON = f"{PYTHON_FOLDER}/bin/python"
 OWN_FOLDER = "/proctor"
 """Copies of the modules that run inside."""
 PROGRAMS_FOLDER = "/programs"
-"""The host's compiler, where it is mounted."""
+"""The host's compiler, if it is mounted."""
 FLAGS = ("-s", "-P", "-S", "-B")
 """Flags of every interpreter started for foreign code: it imports nothing from its folder or from start-up files."""
 _SITE_PACKAGES = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 _PACKAGE_BYTES = 16 << 20
 _TMP_INODES = 4096
+_OWN_SOURCES = (
+    "proctor_sandbox/*.py",
+    "workers/environments/inside/*.py",
+    "workers/__init__.py",
+    "workers/environments/__init__.py",
+    "backend/__init__.py",
+    "backend/domain/__init__.py",
+    "backend/domain/environments/packages.py",
+    "backend/domain/zips.py",
+)
+"""All that runs inside, relative to the project's folder."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What one server may use."""
-
+class ServerLimits:
     memory_bytes: int
-    """Above what the warm interpreter had mapped already."""
+    """Above the memory that the warm interpreter had mapped already."""
     tmp_bytes: int
     threads: int
     """Processes and threads together."""
@@ -50,66 +60,72 @@ class Limits:
     """Servers start at different ones."""
 
 
-def place_of(number: int) -> str:
-    """Where the number-th site-packages folder lies inside."""
-    return f"{ENVIRONMENTS_FOLDER}/{number}/{_SITE_PACKAGES}"
+def main(arguments: Sequence[str]) -> None:
+    """The first step of a warm interpreter, outside: make the outer ring, then restart inside it.
 
-
-def enclose_interpreter(
-    new_root: str,
-    site_packages: Sequence[str],
-    uid: int,
-    *,
-    has_network: bool = False,
-    more: Mapping[str, str] | None = None,
-) -> None:
-    """The outer ring. `new_root` is an empty folder to build on; as root we become `uid`. Returns in a child.
-
-    Inside lies a virtual environment made here, `PYTHON_FOLDER`, whose interpreter is this one and which sees the
-    folders `site_packages` in their order. Nothing in these folders has any effect before an interpreter is started
-    or `site.addsitedir` is called inside. `more` are further folders of the host by their place.
+    `arguments`: a module in this folder, a JSON object for the ring, and the module's own arguments. Nothing of an
+    environment is imported, found or run by this process, and its knowledge of the host, such as paths, ends with it.
     """
-    mounted = {place_of(number): checked(path) for number, path in enumerate(site_packages)}
-    seen = "".join(f"import site; site.addsitedir({place!r})\n" for place in mounted)
-    interpreter = os.path.realpath(sys.executable)
-    files = {
-        f"{PYTHON_FOLDER}/pyvenv.cfg": f"home = {os.path.dirname(interpreter)}\n",
-        f"{PYTHON_FOLDER}/{_SITE_PACKAGES}/environment.pth": seen,
-        **{f"{OWN_FOLDER}/{path}": text for path, text in _own_sources().items()},
-    }
-    names = ("python", "python3", os.path.basename(interpreter))
-    links = {f"{PYTHON_FOLDER}/bin/{name}": interpreter for name in names}
-    rings.enclose(
-        new_root,
-        {**mounted, **(more or {})},
-        uid,
-        [PACKAGE_FOLDER],
-        files=files,
-        links=links,
-        has_network=has_network,
+    module, text, *rest = arguments
+    options = json.loads(text)
+    linux.die_with_parent()
+    more: dict[str, str] = {}
+    if options.get("compiler"):  # folders of the host with a compiler and headers
+        headers = sysconfig.get_path("include", vars={"installed_base": sys.base_prefix, "base": sys.base_prefix})
+        places = {PROGRAMS_FOLDER: "/usr/bin", "/usr/include": "/usr/include", headers: headers}
+        more = {place: os.path.realpath(path) for place, path in places.items() if os.path.isdir(path)}
+    enclose_interpreter(
+        options["new_root"],
+        options["site_packages"],
+        options["uid"],
+        has_network=options.get("network", False),
+        more=more,
     )
-
-
-def checked(site_packages: str) -> str:
-    """The same path without links above the environment's home. Raises OSError where one inside leads elsewhere."""
-    path = os.path.abspath(site_packages)
-    home = path.removesuffix(f"/{_SITE_PACKAGES}")
-    found = f"{os.path.realpath(home)}/{_SITE_PACKAGES}"
-    if home == path or os.path.islink(home) or os.path.realpath(path) != found:
-        raise OSError(errno.ELOOP, f"{site_packages} is not a plain {_SITE_PACKAGES} folder")
-    return found
-
-
-def continue_inside(module: str, arguments: Sequence[str]) -> NoReturn:
-    """Restart the interpreter inside the outer ring: `main(arguments)` of a module in this folder.
-
-    This process's knowledge of the host, such as paths, ends with it.
-    """
     code = (
         f"import sys; sys.path.insert(0, {OWN_FOLDER!r}); "
         f"from workers.environments.inside.{module} import main; sys.path.pop(0); main(sys.argv[1:])"
     )
-    os.execve(PYTHON, [PYTHON, *FLAGS, "-c", code, *arguments], dict(os.environ))  # noqa: TID251
+    os.execve(PYTHON, [PYTHON, *FLAGS, "-c", code, *rest], dict(os.environ))  # noqa: TID251
+
+
+def place_of(number: int) -> str:
+    """Path inside of the site-packages folder with this number."""
+    return f"{ENVIRONMENTS_FOLDER}/{number}/{_SITE_PACKAGES}"
+
+
+def enclose_interpreter(
+    new_root: str, site_packages: Sequence[str], uid: int, *, has_network: bool, more: Mapping[str, str]
+) -> None:
+    """The outer ring. `new_root` is an empty folder to build on; as root we become `uid`. Returns in a child.
+
+    Inside is a virtual environment made here, `PYTHON_FOLDER`, whose interpreter is this one and which sees the
+    folders `site_packages` in their order. Nothing in these folders has any effect before an interpreter is started
+    or `site.addsitedir` runs inside. `more` are additional folders of the host by their place.
+
+    Raises OSError if a folder is reached through a link inside of its environment's home.
+    """
+    mounted = {}
+    for number, folder in enumerate(site_packages):
+        path = os.path.abspath(folder)
+        home = path.removesuffix(f"/{_SITE_PACKAGES}")
+        target = f"{os.path.realpath(home)}/{_SITE_PACKAGES}"  # links above the home are resolved
+        if home == path or os.path.islink(home) or os.path.realpath(path) != target:
+            raise OSError(errno.ELOOP, f"{folder} is not a plain {_SITE_PACKAGES} folder")
+        mounted[place_of(number)] = target
+    interpreter = os.path.realpath(sys.executable)
+    files = {
+        f"{PYTHON_FOLDER}/pyvenv.cfg": f"home = {os.path.dirname(interpreter)}\n",
+        f"{PYTHON_FOLDER}/{_SITE_PACKAGES}/environment.pth": "".join(
+            f"import site; site.addsitedir({place!r})\n" for place in mounted
+        ),
+    }
+    root = Path(__file__).resolve().parents[3]
+    for pattern in _OWN_SOURCES:
+        files |= {f"{OWN_FOLDER}/{path.relative_to(root)}": path.read_text() for path in root.glob(pattern)}
+    names = ("python", "python3", os.path.basename(interpreter))
+    links = {f"{PYTHON_FOLDER}/bin/{name}": interpreter for name in names}
+    mounted |= more
+    rings.enclose(new_root, mounted, uid, [PACKAGE_FOLDER], files=files, links=links, has_network=has_network)
 
 
 def add_site_packages(places: Sequence[str]) -> None:
@@ -120,25 +136,7 @@ def add_site_packages(places: Sequence[str]) -> None:
     importlib.invalidate_caches()
 
 
-def _own_sources() -> dict[str, str]:
-    """The text of all that runs inside, by its path."""
-    root = Path(__file__).resolve().parents[3]
-    patterns = ("proctor_sandbox/*.py", "workers/environments/inside/*.py")
-    singles = ("workers/__init__.py", "workers/environments/__init__.py", "backend/__init__.py")
-    paths = [path for pattern in patterns for path in sorted(root.glob(pattern))]
-    paths += [
-        root / name
-        for name in (
-            *singles,
-            "backend/domain/__init__.py",
-            "backend/domain/environments/packages.py",
-            "backend/domain/zips.py",
-        )
-    ]
-    return {str(path.relative_to(root)): path.read_text() for path in paths}
-
-
-def enclose_server(limits: Limits, unpack: Callable[[str], None], *, has_network: bool = False) -> None:
+def enclose_server(limits: ServerLimits, unpack: Callable[[str], None], *, has_network: bool = False) -> None:
     """The inner ring, in a child forked from the warm interpreter; returns in a grandchild, the namespace's first.
 
     `unpack` writes the package while its folder can still be written.
@@ -156,17 +154,8 @@ def enclose_server(limits: Limits, unpack: Callable[[str], None], *, has_network
     linux.mount("proc", "/proc", "proc", private | linux.MS_NOEXEC, "subset=pid")
     unpack(PACKAGE_FOLDER)
     linux.make_read_only(PACKAGE_FOLDER)
-    set_limits(limits)
-    linux.drop_bounding_set()
-    linux.drop_capabilities()
-    linux.set_dumpable(False)
-    seccomp.install(linux.libc)
-
-
-def set_limits(limits: Limits) -> None:
-    mapped = linux.mapped_bytes()
     bounds = {
-        resource.RLIMIT_AS: mapped + limits.memory_bytes,
+        resource.RLIMIT_AS: linux.mapped_bytes() + limits.memory_bytes,
         resource.RLIMIT_NPROC: limits.threads,
         resource.RLIMIT_NOFILE: limits.files,
         resource.RLIMIT_FSIZE: limits.tmp_bytes,
@@ -179,3 +168,7 @@ def set_limits(limits: Limits) -> None:
         value = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
         resource.setrlimit(kind, (value, value))
     linux.stay_on_cores(limits.cpus, limits.first_cpu)
+    linux.drop_bounding_set()
+    linux.drop_capabilities()
+    linux.set_dumpable(False)
+    seccomp.install(linux.libc)

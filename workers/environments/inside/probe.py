@@ -1,4 +1,4 @@
-"""Inside the outer ring: makes the inner one around itself, tries to get out, and prints what held as JSON."""
+"""Inside the outer ring: make the inner one around itself, try to escape, and print which bounds held as JSON."""
 
 import json
 import os
@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from proctor_sandbox import linux
 from workers.environments.inside import jail
 
-_LIMITS = jail.Limits(memory_bytes=256 << 20, tmp_bytes=1 << 20, threads=8, files=64, cpus=1)
+_LIMITS = jail.ServerLimits(memory_bytes=256 << 20, tmp_bytes=1 << 20, threads=8, files=64, cpus=1)
 
 
 def main(arguments: Sequence[str]) -> None:
-    """`arguments`: a file of the host that is there and must not be seen."""
+    """`arguments`: a file of the host that exists and must not be visible."""
     [witness] = arguments
     linux.die_with_parent()
     linux.set_dumpable(False)

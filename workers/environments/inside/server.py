@@ -1,32 +1,49 @@
-"""One environment server, after the fork and inside the jail: import the package's app and serve it with uvicorn."""
+"""One environment server, after the fork and inside the jail: import the package's app and serve it with uvicorn.
+
+A package may be made to run from its own folder, from its parent, or under a longer name; its code says which. Names
+are read from the package's `pyproject.toml` and from its own imports: `from envs.maze.models import …` in a package
+with a `models.py` means that it calls itself `envs.maze`.
+"""
 
 import gc
+import importlib
+import importlib.machinery
+import importlib.util
 import io
 import json
 import os
 import random
+import re
 import socket as sockets
 import sys
 import threading
+import tomllib
 import zipfile
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from importlib.abc import MetaPathFinder
 from types import ModuleType
 from typing import Any
 
 from backend.domain.environments.packages import file_as_bytes
-from workers.environments.inside.import_styles import import_app
 
 _STACK_BYTES = 1 << 20
 """Stack of each thread; every session has one, and RLIMIT_AS counts them."""
-_MOST_UNCOMPILED = 8_000
+_MAX_UNCOMPILED = 8_000
 CAPACITY_PATH = "/_proctor/capacity"
+_IMPORT = re.compile(r"^\s*(?:from|import)\s+([A-Za-z_][\w.]*)", re.MULTILINE)
+_FOREIGN = {"openenv", "openenv_core"}
+_MAX_SOURCE_BYTES = 200_000
+"""Size of one source file that is scanned."""
 
 Scope = MutableMapping[str, Any]
-Channel = Callable[..., Awaitable[Any]]
+Receive = Callable[[], Awaitable[Scope]]
+Send = Callable[[Scope], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-def write_package(descriptor: int, folder: str) -> None:
-    """Unzip the package into its place. The host has checked the paths."""
+def write_package(descriptor: int, name: str, folder: str) -> None:
+    """Unzip the package to `name` in a folder. The host has checked the paths."""
+    folder = os.path.join(folder, name)
     os.lseek(descriptor, 0, os.SEEK_SET)
     with open(descriptor, "rb", closefd=False) as file, zipfile.ZipFile(io.BytesIO(file.read())) as archive:
         archive.extractall(folder)
@@ -38,32 +55,11 @@ def write_package(descriptor: int, folder: str) -> None:
 
 
 def serve(request: dict[str, Any], folder: str, listener: sockets.socket, own: str = "") -> None:
-    """Import the app and serve it until the process is ended. `own`: where the package's own environment lies."""
-    _clean_up(request["variables"])
-    root = os.path.join(folder, request["name"])
-    os.chdir(root)
-    sys.path.insert(0, root)
-    sys.path.append(folder)  # last: the package may be named like a module of the standard library
-    app = _load(request["app"], request["name"], root)
-
-    import uvicorn
-
-    config = uvicorn.Config(
-        _WithCapacity(app, request["sessions"], own),
-        log_level="warning",
-        access_log=False,
-        ws_per_message_deflate=False,
-        ws_ping_interval=None,  # a client that thinks, or rests in a pool, reads no pings
-        ws_max_size=16 << 20,
-        timeout_graceful_shutdown=1,
-    )
-    uvicorn.Server(config).run(sockets=[listener])
-
-
-def _clean_up(variables: dict[str, str]) -> None:
-    """Set up the state of a fresh process: environment variables, random state and modules."""
+    """Import the app and serve it until the process is ended. `own`: folder of the package's own environment."""
+    # the state of a fresh process: environment variables, random state and modules
     os.environ.clear()  # noqa: TID251
-    os.environ.update({"PATH": "/nonexistent", "HOME": "/tmp", "LANG": "C.UTF-8", **variables})  # noqa: TID251
+    variables = {"PATH": "/nonexistent", "HOME": "/tmp", "LANG": "C.UTF-8", **request["variables"]}
+    os.environ.update(variables)  # noqa: TID251
     random.seed()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
@@ -72,68 +68,139 @@ def _clean_up(variables: dict[str, str]) -> None:
     sys.argv[:] = ["server"]
     threading.stack_size(_STACK_BYTES)
 
+    root = os.path.join(folder, request["name"])
+    os.chdir(root)
+    sys.path.insert(0, root)
+    sys.path.append(folder)  # last: the package may be named like a module of the standard library
+    module_name, _, attribute = request["app"].partition(":")
+    app: Any = _import_app(module_name, request["name"], root)
+    for part in (attribute or "app").split("."):
+        app = getattr(app, part)
+    if not callable(app):
+        raise TypeError(f"{request['app']} is not an app but {type(app).__name__}")
 
-def _load(app: str, name: str, root: str) -> Any:
-    """The app object, however the package expects to be imported."""
-    module_name, _, attribute = app.partition(":")
-    return _attribute(import_app(module_name, name, root), attribute or "app")
+    import uvicorn
 
-
-def _attribute(module: ModuleType, path: str) -> Any:
-    found: Any = module
-    for part in path.split("."):
-        found = getattr(found, part)
-    if not callable(found):
-        raise TypeError(f"{module.__name__}:{path} is not an app but {type(found).__name__}")
-    return found
-
-
-class _WithCapacity:
-    """The app plus an address that reports its number of sessions, which OpenEnv lacks."""
-
-    def __init__(self, app: Any, assumed: int, own: str) -> None:
-        self._app = app
-        told = {"sessions": _declared_sessions() or assumed, "uncompiled": _uncompiled(own)}
-        self._body = json.dumps(told).encode()
-
-    async def __call__(self, scope: Scope, receive: Channel, send: Channel) -> None:
-        if scope["type"] == "http" and scope["path"] == CAPACITY_PATH:
-            headers = [(b"content-type", b"application/json")]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-            await send({"type": "http.response.body", "body": self._body})
-        else:
-            await self._app(scope, receive, send)
+    config = uvicorn.Config(
+        _with_capacity(app, request["sessions"], own),
+        log_level="warning",
+        access_log=False,
+        ws_per_message_deflate=False,
+        ws_ping_interval=None,  # a client that computes, or waits in a pool, reads no pings
+        ws_max_size=16 << 20,
+        timeout_graceful_shutdown=1,
+    )
+    uvicorn.Server(config).run(sockets=[listener])
 
 
-def _declared_sessions() -> int | None:
-    """The capacity of the OpenEnv server that the app's import has made; old versions do not say it."""
+def _with_capacity(app: AsgiApp, assumed_sessions: int, own: str) -> AsgiApp:
+    """The app plus an address that OpenEnv lacks.
+
+    It reports the number of sessions, and the modules of the environment in the folder `own` that were imported without
+    bytecode, relative to it.
+    """
+    sessions = assumed_sessions
     try:
         from openenv.core.env_server import HTTPEnvServer
     except ImportError:
-        return None
-
-    # not isinstance: it would ask lazy proxies for their class, which imports what they stand for
-    servers = [thing for thing in gc.get_objects() if issubclass(type(thing), HTTPEnvServer)]
-    tells = bool(servers) and hasattr(servers[-1], "get_capacity_status")
-    return int(servers[-1].get_capacity_status().max_sessions) if tells else None
-
-
-def _uncompiled(own: str) -> list[str]:
-    """Modules of the environment in the folder `own` that were imported without bytecode; relative to it."""
-    if not own:
-        return []
-    own, found = own + "/", []
-    for module in list(sys.modules.values()):
-        try:  # past what a lazy module does when it is asked
+        pass
+    else:
+        # not isinstance: it would ask lazy proxies for their class, which imports the module behind them
+        servers = [each for each in gc.get_objects() if issubclass(type(each), HTTPEnvServer)]
+        if servers and hasattr(servers[-1], "get_capacity_status"):  # old versions do not report it
+            sessions = int(servers[-1].get_capacity_status().max_sessions) or assumed_sessions
+    uncompiled = []
+    for module in list(sys.modules.values()) if own else []:
+        try:  # without triggering a lazy module's import
             spec = object.__getattribute__(module, "__dict__").get("__spec__")
         except AttributeError:
             continue
         origin, cached = getattr(spec, "origin", None), getattr(spec, "cached", None)
-        if (
-            isinstance(origin, str)
-            and isinstance(cached, str)
-            and origin.startswith(own)
-            and not os.path.exists(cached)
-        ):
-            found.append(origin.removeprefix(own))
-    return found[:_MOST_UNCOMPILED]
+        if not isinstance(origin, str) or not isinstance(cached, str):
+            continue
+        if origin.startswith(f"{own}/") and not os.path.exists(cached):
+            uncompiled.append(origin.removeprefix(f"{own}/"))
+    body = json.dumps({"sessions": sessions, "uncompiled": uncompiled[:_MAX_UNCOMPILED]}).encode()
+
+    async def serve_request(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] == CAPACITY_PATH:
+            headers = [(b"content-type", b"application/json")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+        else:
+            await app(scope, receive, send)
+
+    return serve_request
+
+
+# the names of a package
+
+
+def _import_app(module_name: str, name: str, root: str) -> ModuleType:
+    """Import the app's module, however the package expects to be imported. `name`: of the package's folder `root`."""
+    own_names = _own_names(root, module_name)
+    sys.meta_path.append(_OwnNameFinder(root, own_names))  # last: installed packages go first
+    try:
+        return importlib.import_module(module_name)
+    except ImportError as error:
+        first = error
+    for own_name in [*own_names, name]:
+        for key, module in list(sys.modules.items()):  # drop what the last attempt has loaded of the package
+            file = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), "")
+            if file and os.path.abspath(str(file)).startswith(root):
+                del sys.modules[key]
+        try:
+            return importlib.import_module(f"{own_name}.{module_name}")
+        except ImportError as error:
+            if "relative import" in str(first):
+                first = error
+    raise first
+
+
+def _own_names(root: str, app_module: str) -> list[str]:
+    """The dotted names that the package calls itself by, most likely first."""
+    names: dict[str, None] = {}
+    try:  # setuptools' `package-dir = {"maze_env" = "."}`
+        with open(os.path.join(root, "pyproject.toml"), "rb") as file:
+            folders = tomllib.load(file)["tool"]["setuptools"]["package-dir"]
+        names |= {str(name): None for name, folder in folders.items() if name and folder == "."}
+    except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError):
+        pass  # none are declared
+    imported = [app_module]
+    for folder, _, files in os.walk(root):
+        for name in sorted(files):
+            if name.endswith(".py"):
+                with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as source:
+                    imported += _IMPORT.findall(source.read(_MAX_SOURCE_BYTES))
+
+    def is_module(*parts: str) -> bool:
+        path = os.path.join(root, *parts)
+        return os.path.isfile(path + ".py") or os.path.isdir(path)
+
+    for dotted in imported:
+        parts = dotted.split(".")
+        if parts[0] in _FOREIGN or parts[0] in sys.stdlib_module_names or is_module(parts[0]):
+            continue
+        for count in range(1, len(parts)):
+            if is_module(*parts[count:]):
+                names[".".join(parts[:count])] = None
+                break
+    return list(names)
+
+
+class _OwnNameFinder(MetaPathFinder):
+    def __init__(self, root: str, names: Sequence[str]) -> None:
+        self._root, self._names = root, names
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        is_package = fullname in self._names
+        if not is_package and not any(name.startswith(fullname + ".") for name in self._names):
+            return None
+        start = os.path.join(self._root, "__init__.py")
+        if is_package and os.path.isfile(start):
+            return importlib.util.spec_from_file_location(fullname, start, submodule_search_locations=[self._root])
+        spec = importlib.machinery.ModuleSpec(fullname, None, is_package=True)
+        spec.submodule_search_locations = [self._root] if is_package else []
+        return spec

@@ -1,1 +1,1 @@
-"""What an export is made of: the forms, the proof that a merge is right, the manifest, the script that comes along."""
+"""Parts of an export: its files, the comparison with the checkpoint, the model card, and the script inside it."""

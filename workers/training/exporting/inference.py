@@ -1,55 +1,56 @@
-"""Talk with this exported policy. It needs `transformers`; an adapter needs `peft` too, and a GGUF file `gguf`.
+"""Chat with this exported policy. Requires `transformers`; an adapter also needs `peft`, and a GGUF file `gguf`.
 
-python inference.py "first message"      one reply, then more messages line by line from standard input
-python inference.py --json < messages    each line a message; each reply a line of JSON
+python inference.py "first message"      print a reply, then read more messages line by line from standard input
+python inference.py --json < messages    read one message per line and print each reply as a line of JSON
 """
 
 import argparse
 import hashlib
 import json
 import sys
-from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 HERE = Path(__file__).resolve().parent
 
 
-def load(folder: Path, base: str | None) -> tuple[Any, Any]:
-    """Model and tokenizer, as the manifest says that they were proven."""
+def load(folder: Path, base: str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load the model and tokenizer as they were verified. `base`: folder or name of an adapter's base model."""
     manifest = json.loads((folder / "manifest.json").read_text())
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    if manifest["form"] == "adapter":
-        return load_adapter(folder, manifest["base"], base), tokenizer
     if manifest["form"] == "gguf":
         name = next(folder.glob("*.gguf")).name
         return AutoModelForCausalLM.from_pretrained(folder, gguf_file=name), tokenizer
-    return AutoModelForCausalLM.from_pretrained(folder, dtype="auto"), tokenizer
-
-
-def load_adapter(folder: Path, described: dict[str, Any], given: str | None) -> Any:
-    """The base in the precision that the adapter was trained beside, and the adapter on it."""
+    if manifest["form"] != "adapter":
+        return AutoModelForCausalLM.from_pretrained(folder, dtype="auto"), tokenizer
     from peft import PeftModel
 
-    name, revision = given or described["name"], described["revision"] or ""
+    described = manifest["base"]
+    name, revision = base or described["name"], described["revision"] or ""
     if Path(name).is_dir():
         if revision.startswith("sha256:") and digest(Path(name)) != revision:
-            sys.exit(f"{name} is not the base that this adapter was trained beside")
+            sys.exit(f"{name} is not the base model that this adapter was trained on")
         revision = ""
     elif revision.startswith("sha256:"):
-        sys.exit(f"this adapter needs its base, {name}: say where it lies with --base FOLDER")
-    options: dict[str, Any] = {"dtype": getattr(torch, described["dtype"]), "revision": revision or "main"}
-    if rounding := described["quantisation"]:
+        sys.exit(f"This adapter needs its base model, {name}. Pass its folder with --base FOLDER.")
+    options = {"dtype": getattr(torch, described["dtype"]), "revision": revision or "main"}
+    if quantization := described["quantisation"]:
         options["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True,
-            bnb_4bit_quant_type=rounding["type"],
-            bnb_4bit_use_double_quant=rounding["is_double"],
+            bnb_4bit_quant_type=quantization["type"],
+            bnb_4bit_use_double_quant=quantization["is_double"],
             bnb_4bit_compute_dtype=options["dtype"],
         )
-    return PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(name, **options), folder)
+    return PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(name, **options), folder), tokenizer
 
 
 def digest(folder: Path) -> str:
@@ -61,7 +62,13 @@ def digest(folder: Path) -> str:
     return "sha256:" + whole.hexdigest()
 
 
-def reply(model: Any, tokenizer: Any, messages: list[dict[str, str]], temperature: float, longest: int) -> str:
+def reply(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    messages: list[dict[str, str]],
+    temperature: float,
+    max_tokens: int,
+) -> str:
     """The next message of the policy."""
     ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=False)
     ids = ids.to(model.device)
@@ -69,7 +76,7 @@ def reply(model: Any, tokenizer: Any, messages: list[dict[str, str]], temperatur
     written = model.generate(
         input_ids=ids,
         attention_mask=torch.ones_like(ids),
-        max_new_tokens=longest,
+        max_new_tokens=max_tokens,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,
         **sampling,
@@ -79,25 +86,20 @@ def reply(model: Any, tokenizer: Any, messages: list[dict[str, str]], temperatur
     return str(tokenizer.decode(written, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 
-def asked(first: list[str]) -> Iterator[str]:
-    yield from first
-    yield from (line.rstrip("\n") for line in sys.stdin)
-
-
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("message", nargs="*", help="what to say first")
-    options.add_argument("--base", help="folder or name of an adapter's base, when it lies elsewhere")
-    options.add_argument("--system", help="another system message than the one that it was trained with")
-    options.add_argument("--temperature", type=float, default=0.0, help="0 takes the likeliest token")
-    options.add_argument("--max-tokens", type=int, default=256)
-    options.add_argument("--json", action="store_true")
+    options.add_argument("message", nargs="*", help="first message")
+    options.add_argument("--base", help="folder or name of an adapter's base model. Default: the name in manifest.json")
+    options.add_argument("--system", help="system message. Default: that of the training")
+    options.add_argument("--temperature", type=float, default=0.0, help="0 picks the most likely token (default)")
+    options.add_argument("--max-tokens", type=int, default=256, help="maximum length of a reply")
+    options.add_argument("--json", action="store_true", help="print each reply as a line of JSON")
     given = options.parse_args()
     model, tokenizer = load(HERE, given.base)
     model.eval()
     system = given.system or json.loads((HERE / "manifest.json").read_text())["system"]
     messages = [{"role": "system", "content": system}] if system else []
-    for text in asked(given.message):
+    for text in chain(given.message, (line.rstrip("\n") for line in sys.stdin)):
         messages.append({"role": "user", "content": text})
         answer = reply(model, tokenizer, messages, given.temperature, given.max_tokens)
         messages.append({"role": "assistant", "content": answer})

@@ -1,2 +1,1 @@
-"""A look at a training run before it is queued: the model is loaded, a little is played and learned, nothing is stored
-but what was found."""
+"""Preflight of a training run before it is queued: load the model, play and train a little, store only findings."""

@@ -1,22 +1,12 @@
-"""What a pre-flight asks on a worker, one question after the other; each answer is written down at once."""
+"""The questions of a preflight, one after another. Each finding is recorded at once."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable
 
-from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.memory import estimate_memory
-from backend.domain.training.preflight.findings import (
-    FindingStatus,
-    PreflightFinding,
-    of_environment,
-    ok,
-    problem,
-    warning,
-)
+from backend.domain.training.preflight.findings import PreflightFinding, of_environment, ok, problem, warning
 from backend.domain.training.preflight.measured import (
     SCRIPTED,
     UNTRAINED,
-    TaskSuccess,
     conversation_finding,
     gradient_finding,
     success_finding,
@@ -27,153 +17,118 @@ from workers.models.chat import ChatTokens, ChatUnusable
 from workers.models.load import ModelUnusable, best_device
 from workers.training.context import TrainingContext
 from workers.training.hardware import settle
-from workers.training.planning.training_env import TrainingEnv
-from workers.training.preflight.effort import (
-    DoesNotFit,
-    measure_effort,
-    measures_of,
-    memory_mb,
-    trained_count,
-)
-from workers.training.preflight.notebook import Notebook
-from workers.training.preflight.pace import TimeEstimate
-from workers.training.preflight.play import Played, play_policy, play_script, successes
-from workers.training.preflight.subject import Subject
+from workers.training.preflight.cost import OutOfGpuMemory, measure_pass, measure_speed, measures_of, memory_mb
+from workers.training.preflight.play import InitialPolicy, PlayedEpisodes, play_policy, play_script, successes
 from workers.training.warm_up import starting_weights
 
+AddFinding = Callable[[PreflightFinding], None]
+"""Records a finding. It replaces one of the same name."""
 
-def look(bench: TrainingContext, notebook: Notebook) -> None:
-    """Ends early where a problem makes the next questions pointless."""
-    subject = _load(bench, notebook)
-    if subject is None:
+
+def inspect_training(context: TrainingContext, add: AddFinding) -> None:
+    """Ask all questions. Ends early if a problem makes the remaining ones pointless."""
+    initial = _load(context, add)
+    if initial is None:
         return
-    scripted = _ask_script(bench, notebook, subject)
-    played = _ask_policy(bench, notebook, subject)
+    scripted = _play_script(context, add, initial)
+    played = _play_policy(context, add, initial)
     if scripted is None:
-        notebook.find(_lengths_of(subject, played, UNTRAINED))
-    learned = scripted if scripted and scripted.lessons else None
+        add(_conversation(initial, played, UNTRAINED))
+    learned = scripted if scripted and scripted.examples else None
     conversations = learned or played
-    if conversations.lessons:
-        _ask_effort(bench, notebook, subject, conversations, (learned, played))
-
-
-def _load(bench: TrainingContext, notebook: Notebook) -> Subject | None:
-    notebook.progress(phase="loading the model", done=0, total=1)
+    if not conversations.examples:
+        return
+    context.recorder.progress(phase="measuring a step", done=0, total=1)
+    configuration = context.configuration
+    longest = max(len(example.tokens) for example in conversations.examples)
+    trained = sum(parameter.numel() for parameter in initial.model.parameters() if parameter.requires_grad)
+    load = load_of(configuration, tokens=longest, trained=trained)
+    estimate = estimate_memory(measures_of(initial.model), load)
     try:
-        hardware = settle(bench.configuration.hardware)
-        model, tokenizer = starting_weights(bench)
-        if bench.configuration.model.source == "scratch":
-            model = model.to(best_device())
-    except ModelUnusable as error:
-        notebook.find(problem("model", f"The model cannot be used: {error}.", "Choose another one."))
-        return None
-    count = sum(parameter.numel() for parameter in model.parameters())
-    notebook.find(ok("model", f"The model has {count / 1e6:,.2f} million weights.", parameters=count))
-    try:
-        chat = ChatTokens(tokenizer)
-    except ChatUnusable as error:
-        notebook.find(_unusable(error))
-        return None
-    template = _template(tokenizer, chat)
-    notebook.find(template)
-    return None if template.status is FindingStatus.PROBLEM else Subject(model, tokenizer, chat, hardware)
-
-
-def _template(tokenizer: Any, chat: ChatTokens) -> PreflightFinding:
-    """Does it leave earlier turns alone? Asked of two turns: a conversation must be a beginning of the longer one."""
-    try:
-        chat.continuation([{"role": "user", "content": "b"}])
-    except ChatUnusable as error:
-        return _unusable(error)
-    end = tokenizer.convert_ids_to_tokens(chat.end)
-    marks = "{% generation %}" in tokenizer.chat_template or "{%- generation" in tokenizer.chat_template
-    told = "it marks what the assistant writes" if marks else "it does not mark what the assistant writes"
-    sentence = f"The chat template leaves earlier turns as they are and ends replies with {end}; {told}"
-    why = "" if marks else ", which Proctor does itself from the tokens that were sampled"
-    return ok("chat_template", f"{sentence}{why}.", generation_markers=marks, stop_token=str(end))
-
-
-def _unusable(error: ChatUnusable) -> PreflightFinding:
-    advice = "Choose a model whose chat template only appends and ends each reply, such as an instruct model."
-    return problem("chat_template", f"Its chat template cannot be used: {error}.", advice)
-
-
-def _ask_script(bench: TrainingContext, notebook: Notebook, subject: Subject) -> Played | None:
-    """None where there is no script to play."""
-    played = play_script(bench, subject.chat)
-    if played is None:
-        return None
-    if not played.lessons:
-        advice = "Read the environment's log; its checks tell more."
-        notebook.find(problem("conversation", f"The script could not be played. {played.failure}".strip(), advice))
-        return played
-    notebook.find(_lengths_of(subject, played, SCRIPTED))
-    for env in bench.assignment.envs:
-        tasks = successes(env, bench.configuration.curriculum.rule(env.manifest), played)
-        if tasks:
-            found = _script(tasks)
-            notebook.find(of_environment(found, env.name) if bench.assignment.is_mixed else found)
-    return played
-
-
-def _lengths_of(subject: Subject, played: Played, of: str) -> PreflightFinding:
-    lengths = [len(lesson.tokens) for lesson in played.lessons]
-    if not lengths:
-        return warning("conversation", "No episode could be played: how long conversations are is unknown.")
-    context = getattr(subject.model.config.get_text_config(), "max_position_embeddings", None) or 10**9
-    return conversation_finding(lengths, context, of=of)
-
-
-def _script(tasks: Sequence[TaskSuccess]) -> PreflightFinding:
-    share = sum(task.successes for task in tasks) / len(tasks)
-    return ok("script", f"The script itself succeeds in {share:.0%} of {len(tasks)} episodes.", share=share)
-
-
-def _ask_policy(bench: TrainingContext, notebook: Notebook, subject: Subject) -> Played:
-    played = play_policy(bench, subject.policy(bench.configuration.grpo))
-    if not played.completed:
-        advice = "Read the worker's log: an episode that fails is no zero, it is lost."
-        notebook.find(problem("base_success", f"No episode could be played. {played.failure}".strip(), advice))
-        return played
-    for env in bench.assignment.envs:
-        found = list(_success(bench.configuration, env, played))
-        notebook.find(*(of_environment(each, env.name) for each in found) if bench.assignment.is_mixed else found)
-    return played
-
-
-def _success(choices: TrainingConfiguration, env: TrainingEnv, played: Played) -> Iterator[PreflightFinding]:
-    rule = choices.curriculum.rule(env.manifest)
-    tasks = successes(env, rule, played)
-    yield success_finding(tasks, choices, rule.expression)
-    if choices.recipe.has_grpo:
-        yield gradient_finding(tasks, choices)
-
-
-def _ask_effort(
-    bench: TrainingContext,
-    notebook: Notebook,
-    subject: Subject,
-    conversations: Played,
-    played: tuple[Played | None, Played],
-) -> None:
-    notebook.progress(phase="measuring a step", done=0, total=1)
-    configuration = bench.configuration
-    longest = max(len(lesson.tokens) for lesson in conversations.lessons)
-    load = load_of(configuration, tokens=longest, trained=trained_count(subject.model))
-    estimate = estimate_memory(measures_of(subject.model), load)
-    try:
-        pad = subject.chat.tokenizer.pad_token_id
-        effort = measure_effort(subject.model, pad, conversations.lessons, load.rows, subject.hardware)
-    except DoesNotFit:
+        cost = measure_pass(initial, conversations.examples, load.rows)
+    except OutOfGpuMemory:
         advice = "Compute the gradient in more parts: raise grpo.micro_batches."
-        notebook.find(problem("memory", f"A part of {load.rows} episodes does not fit into the GPU's memory.", advice))
+        add(problem("memory", f"A part of {load.rows} episodes does not fit into the GPU's memory.", advice))
         return
     memory = memory_finding(estimate, memory_mb(), episodes=f"of {longest:,} tokens, the longest that were played,")
-    peak = (
-        f" One pass over {effort.rows} episodes took {in_mb(effort.peak_bytes)} at its peak."
-        if effort.peak_bytes
-        else ""
-    )
-    notebook.find(memory.model_copy(update={"sentence": memory.sentence + peak}))
-    pace = TimeEstimate(bench, notebook, subject, conversations, effort)
-    notebook.find(time_finding(pace.speed(*played), configuration))
+    if cost.peak_bytes:
+        peak = f" One pass over {cost.rows} episodes used up to {in_mb(cost.peak_bytes)}."
+        memory = memory.model_copy(update={"sentence": memory.sentence + peak})
+    add(memory)
+    speed = measure_speed(context, initial, cost, conversations, learned, played)
+    add(time_finding(speed, configuration))
+
+
+def _load(context: TrainingContext, add: AddFinding) -> InitialPolicy | None:
+    """Load the model and check its chat template: a conversation must be the beginning of a longer one."""
+    context.recorder.progress(phase="loading the model", done=0, total=1)
+    try:
+        hardware = settle(context.configuration.hardware)
+        model, tokenizer = starting_weights(context)
+        if context.configuration.model.source == "scratch":
+            model = model.to(best_device())
+    except ModelUnusable as error:
+        add(problem("model", f"The model cannot be used: {error}.", "Choose another one."))
+        return None
+    count = sum(parameter.numel() for parameter in model.parameters())
+    add(ok("model", f"The model has {count / 1e6:,.2f} million weights.", parameters=count))
+    try:
+        chat = ChatTokens(tokenizer)
+        chat.continuation([{"role": "user", "content": "b"}])
+    except ChatUnusable as error:
+        advice = "Choose a model whose chat template only appends and ends each reply, such as an instruct model."
+        add(problem("chat_template", f"Its chat template cannot be used: {error}.", advice))
+        return None
+    end = str(tokenizer.convert_ids_to_tokens(chat.end))
+    marks = "{% generation %}" in tokenizer.chat_template or "{%- generation" in tokenizer.chat_template
+    marked = "it marks the assistant's text" if marks else "it does not mark the assistant's text; Proctor uses the"
+    sentence = f"The chat template keeps earlier turns unchanged and ends replies with {end}; {marked}"
+    sentence += "." if marks else " sampled tokens instead."
+    add(ok("chat_template", sentence, generation_markers=marks, stop_token=end))
+    return InitialPolicy(model, tokenizer, chat, hardware)
+
+
+def _conversation(initial: InitialPolicy, played: PlayedEpisodes, kind: str) -> PreflightFinding:
+    lengths = [len(example.tokens) for example in played.examples]
+    if not lengths:
+        return warning("conversation", "No episode could be played, so the length of conversations is unknown.")
+    context = getattr(initial.model.config.get_text_config(), "max_position_embeddings", None) or 10**9
+    return conversation_finding(lengths, context, of=kind)
+
+
+def _play_script(context: TrainingContext, add: AddFinding, initial: InitialPolicy) -> PlayedEpisodes | None:
+    """None if there is no scripted policy to play."""
+    played = play_script(context, initial.chat)
+    if played is None:
+        return None
+    if not played.examples:
+        advice = "Read the environment's log and run its checks."
+        message = f"The scripted policy could not be played. {played.failure}".strip()
+        add(problem("conversation", message, advice))
+        return played
+    add(_conversation(initial, played, SCRIPTED))
+    for env in context.assignment.envs:
+        if tasks := successes(env, context.configuration.curriculum.rule(env.manifest), played):
+            share = sum(task.successes for task in tasks) / len(tasks)
+            sentence = f"The scripted policy succeeds in {share:.0%} of {len(tasks)} episodes."
+            finding = ok("script", sentence, share=share)
+            add(of_environment(finding, env.name) if context.assignment.is_mixed else finding)
+    return played
+
+
+def _play_policy(context: TrainingContext, add: AddFinding, initial: InitialPolicy) -> PlayedEpisodes:
+    configuration = context.configuration
+    played = play_policy(context, initial.sampler(configuration.grpo))
+    if not played.completed:
+        advice = "Read the worker's log. A failed episode does not count as a reward of zero; it is lost."
+        add(problem("base_success", f"No episode could be played. {played.failure}".strip(), advice))
+        return played
+    for env in context.assignment.envs:
+        rule = configuration.curriculum.rule(env.manifest)
+        tasks = successes(env, rule, played)
+        findings = [success_finding(tasks, configuration, rule.expression)]
+        if configuration.recipe.has_grpo:
+            findings.append(gradient_finding(tasks, configuration))
+        for each in findings:
+            add(of_environment(each, env.name) if context.assignment.is_mixed else each)
+    return played

@@ -1,13 +1,15 @@
-"""A little play before a training run: the script's conversations, and what the policy reaches as it is."""
+"""Play a few episodes before a training run: the scripted policy's conversations, and the success of the policy."""
 
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from backend.domain.results.pass_at_k import REWARD, SuccessRule
 from backend.domain.rollouts.rollout import Rollout
+from backend.domain.training.grpo import GrpoChoice
 from backend.domain.training.preflight.measured import NOTHING, Range, TaskSuccess
 from backend.domain.vocabulary import Phase
 from workers.models.chat import ChatTokens
@@ -16,28 +18,47 @@ from workers.policies.base import Policy
 from workers.rollouts.engine import GroupPlan, TooManyFailures
 from workers.training.context import TrainingContext
 from workers.training.examples import TrainingExample, lesson_of
+from workers.training.hardware import Hardware
 from workers.training.planning.planner import Planner
 from workers.training.planning.training_env import TrainingEnv
 from workers.training.teacher import Teacher
 
 TASKS = 32
 SCRIPTED_EPISODES = 64
-EXAMINED = 32
-MOST_SECONDS = 180.0
-"""Then what was played has to suffice."""
-_HAIR = 1e-6
+EVALUATED = 32
+MAX_SECONDS = 180.0
+"""Then the episodes so far must suffice."""
+_EPSILON = 1e-6
+
+
+@dataclass(slots=True)
+class InitialPolicy:
+    """The policy as training would start it."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    chat: ChatTokens
+    hardware: Hardware
+
+    def sampler(self, choice: GrpoChoice) -> LocalPolicy:
+        """A policy that samples as in training."""
+        policy = LocalPolicy(
+            self.model, self.tokenizer, temperature=choice.temperature, top_p=choice.top_p, top_k=choice.top_k
+        )
+        policy.set_precision(is_bf16=self.hardware.is_bf16)
+        return policy
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
-    """Rollouts and how long they took altogether."""
+class PlayedEpisodes:
+    """Rollouts with their time."""
 
     rollouts: Sequence[Rollout]
-    each: Range
-    """Seconds of an episode, among the others that were played with it."""
-    failure: str = ""
+    seconds: Range
+    """Of one episode, played together with others."""
+    failure: str
     """Why there are none."""
-    lessons: Sequence[TrainingExample] = field(default=())
+    examples: Sequence[TrainingExample]
     """The completed ones as tokens."""
 
     @property
@@ -46,101 +67,93 @@ class Played:
 
     @property
     def sampled_tokens(self) -> float:
-        """Mean tokens that the policy wrote in an episode."""
-        return sum(sum(lesson.mask) for lesson in self.lessons) / len(self.lessons) if self.lessons else 0.0
+        """Mean number of tokens that the policy wrote in an episode."""
+        return sum(sum(each.mask) for each in self.examples) / len(self.examples) if self.examples else 0.0
 
 
-def play_script(bench: TrainingContext, chat: ChatTokens) -> Played | None:
-    """Conversations of the script that the warm-up would imitate; None where an environment offers none."""
-    script = _script_of(bench)
-    if script is None:
-        return None
-    return _play(bench, [bench.warm_up_plans(SCRIPTED_EPISODES)], Teacher(script, chat), chat, "scripted play")
-
-
-def _script_of(bench: TrainingContext) -> str | None:
-    """The chosen one where all environments have it, else one that they share."""
-    offered = [set(env.manifest.proctor.scripts) for env in bench.assignment.envs]
-    shared = set.intersection(*offered)
-    for name in (bench.configuration.sft.script, "teacher", "gold", *sorted(shared)):
-        if name in shared:
-            return name
+def play_script(context: TrainingContext, chat: ChatTokens) -> PlayedEpisodes | None:
+    """Play the scripted policy of the warm-up, or else another that all environments have. None if they share none."""
+    shared = set.intersection(*(set(env.manifest.proctor.scripts) for env in context.assignment.envs))
+    for script in (context.configuration.sft.script, "teacher", "gold", *sorted(shared)):
+        if script in shared:
+            plans = context.warm_up_plans(SCRIPTED_EPISODES)
+            return _play(context, [plans], Teacher(script, chat), chat, "scripted policy")
     return None
 
 
-def play_policy(bench: TrainingContext, policy: LocalPolicy) -> Played:
-    """The groups that GRPO would play first, as the policy plays before training."""
-    plans, size = _first_groups(bench), bench.configuration.grpo.tasks_per_step
+def play_policy(context: TrainingContext, policy: LocalPolicy) -> PlayedEpisodes:
+    """Play the first groups of GRPO with the policy before training."""
+    configuration = context.configuration
+    size = configuration.grpo.tasks_per_step
+    group_size = (
+        configuration.grpo.group_size if configuration.recipe.has_grpo else 2
+    )  # only the success counts for SFT
+    grpo = configuration.grpo.model_copy(update={"tasks_per_step": TASKS, "group_size": group_size})
+    plans = Planner(context.assignment.envs, configuration.model_copy(update={"grpo": grpo})).plans(1)
     parts = [plans[first : first + size] for first in range(0, len(plans), size)]
-    return _play(bench, parts, policy, policy.chat, "the policy before training")
-
-
-def _first_groups(bench: TrainingContext) -> list[GroupPlan]:
-    configuration = bench.configuration
-    update: dict[str, Any] = {"tasks_per_step": TASKS}
-    if not configuration.recipe.has_grpo:
-        update["group_size"] = 2  # only success is asked for
-    grpo = configuration.grpo.model_copy(update=update)
-    return Planner(bench.assignment.envs, configuration.model_copy(update={"grpo": grpo})).plans(1)
+    return _play(context, parts, policy, policy.chat, "policy before training")
 
 
 def _play(
-    bench: TrainingContext, parts: Sequence[Sequence[GroupPlan]], policy: Policy, chat: ChatTokens, phase: str
-) -> Played:
-    """One part after the other: a step's episodes are played together and wait for the slowest."""
+    context: TrainingContext, parts: Sequence[Sequence[GroupPlan]], policy: Policy, chat: ChatTokens, phase: str
+) -> PlayedEpisodes:
+    """Play part after part, as training does: the episodes of a step run together and wait for the slowest."""
     rollouts: list[Rollout] = []
-    each: list[float] = []
+    seconds: list[float] = []
     total = sum(len(plan.members) for plans in parts for plan in plans)
     began = time.monotonic()
 
-    def take(rollout: Rollout) -> None:
+    def record(rollout: Rollout) -> None:
         rollouts.append(rollout)
-        bench.recorder.progress(phase=phase, done=len(rollouts), total=total)
+        context.recorder.progress(phase=phase, done=len(rollouts), total=total)
 
     failure = ""
     try:
         for plans in parts:
             before, started = len(rollouts), time.monotonic()
-            bench.env_pool.play(
+            context.env_pool.play(
                 plans,
                 policy,
                 phase=Phase.CHECK,
-                seed=bench.configuration.seed,
-                on_rollout=take,
-                should_stop=lambda: time.monotonic() - began > MOST_SECONDS,
+                seed=context.configuration.seed,
+                on_rollout=record,
+                should_stop=lambda: time.monotonic() - began > MAX_SECONDS,
             )
-            each.append((time.monotonic() - started) / max(1, len(rollouts) - before))
+            seconds.append((time.monotonic() - started) / max(1, len(rollouts) - before))
     except TooManyFailures as error:
         failure = str(error)
     finally:
-        bench.env_pool.close_policy(policy)
-    lessons = [lesson_of(rollout, end=chat.end) for rollout in rollouts if rollout.is_completed]
-    return Played(rollouts, Range.of(each) if each else NOTHING, failure, lessons)
+        context.env_pool.close_policy(policy)
+    examples = [lesson_of(rollout, end=chat.end) for rollout in rollouts if rollout.is_completed]
+    return PlayedEpisodes(rollouts, Range.of(seconds) if seconds else NOTHING, failure, examples)
 
 
-def examination_seconds(bench: TrainingContext, policy: LocalPolicy) -> float:
-    """Of an episode, played as an examination plays; on training tasks."""
-    plans = bench.warm_up_plans(min(EXAMINED, bench.configuration.heldout.tasks))
-    bench.recorder.progress(phase="an examination", done=0, total=len(plans))
+def evaluation_seconds(context: TrainingContext, initial: InitialPolicy) -> float:
+    """Seconds per episode of a held-out evaluation, measured on training tasks."""
+    heldout = context.configuration.heldout
+    policy = LocalPolicy(initial.model, initial.tokenizer, temperature=heldout.temperature, lockstep=True)
+    policy.set_precision(is_bf16=initial.hardware.is_bf16)
+    plans = context.warm_up_plans(min(EVALUATED, heldout.tasks))
+    context.recorder.progress(phase="measuring a held-out evaluation", done=0, total=len(plans))
     began = time.monotonic()
     try:
-        bench.env_pool.play_in_lockstep(plans, policy, phase=Phase.CHECK, seed=bench.configuration.seed)
+        context.env_pool.play_in_lockstep(plans, policy, phase=Phase.CHECK, seed=context.configuration.seed)
     finally:
-        bench.env_pool.close_policy(policy)
+        context.env_pool.close_policy(policy)
     return (time.monotonic() - began) / len(plans)
 
 
-def successes(env: TrainingEnv, rule: SuccessRule, played: Played) -> list[TaskSuccess]:
-    """By task of this environment."""
+def successes(env: TrainingEnv, rule: SuccessRule, played: PlayedEpisodes) -> list[TaskSuccess]:
+    """How often each task of this environment succeeded."""
     groups: dict[int, list[Rollout]] = defaultdict(list)
     for rollout in played.completed:
         if rollout.task.version_id == env.tag:
             groups[rollout.group].append(rollout)
-    return [_success(group, rule) for group in groups.values()]
-
-
-def _success(group: Sequence[Rollout], rule: SuccessRule) -> TaskSuccess:
-    values = [rollout.reward if rule.column == REWARD else rollout.columns.get(rule.column) for rollout in group]
-    reached = sum(value is not None and value >= rule.at_least - _HAIR for value in values)
-    rewards = [rollout.reward or 0.0 for rollout in group]
-    return TaskSuccess(group[0].task.level, reached, len(group), max(rewards) - min(rewards) < _HAIR)
+    tasks = []
+    for group in groups.values():
+        values = [rollout.reward if rule.column == REWARD else rollout.columns.get(rule.column) for rollout in group]
+        succeeded = sum(value is not None and value >= rule.at_least - _EPSILON for value in values)
+        rewards = [rollout.reward or 0.0 for rollout in group]
+        is_uniform = max(rewards) - min(rewards) < _EPSILON
+        tasks.append(TaskSuccess(group[0].task.level, succeeded, len(group), is_uniform))
+    return tasks

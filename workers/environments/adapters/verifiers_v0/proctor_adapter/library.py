@@ -5,104 +5,170 @@ import importlib
 import json
 import math
 import os
-import re
 import threading
+import time
+import uuid
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
 
+from verifiers.legacy.clients import Client
 from verifiers.legacy.rubrics.rubric import Rubric
 from verifiers.legacy.rubrics.rubric_group import RubricGroup
+from verifiers.legacy.types import Response, ResponseMessage, ToolCall
 
-from .lines import Line, plain
-from .policy import WirePolicy
+from .conversation import Conversation, Message, column_name, plain
 
 MODEL = "policy"
-_KEPT = ["trajectory_id"]
-_WORD = re.compile(r"[^a-z0-9_]+")
+
+
+class WirePolicy(Client):
+    """The model that the library calls: the policy at the other end of a conversation."""
+
+    def __init__(self, conversations: list[Conversation]) -> None:
+        super().__init__(object())
+        self._free = list(conversations)
+        """Conversations that no rollout has claimed yet, in the order of their sessions."""
+        self._claimed: dict[str, Conversation] = {}
+
+    def conversation_of(self, trajectory_id: str) -> Conversation:
+        if trajectory_id not in self._claimed:
+            self._claimed[trajectory_id] = self._free.pop(0)
+        return self._claimed[trajectory_id]
+
+    async def get_response(self, prompt, model, sampling_args, tools=None, **named) -> Response:  # type: ignore[no-untyped-def]
+        reply = await self.conversation_of(named["state"]["trajectory_id"]).ask(list(prompt), tools)
+        calls = None
+        if reply.tool:
+            arguments = json.dumps(reply.arguments, ensure_ascii=False)
+            calls = [ToolCall(id=f"call_{uuid.uuid4().hex[:12]}", name=reply.tool, arguments=arguments)]
+        message = ResponseMessage(
+            content=reply.text if reply.text or not calls else None,
+            tool_calls=calls,
+            finish_reason="tool_calls" if calls else "stop",
+            is_truncated=False,
+        )
+        return Response(id=uuid.uuid4().hex, created=int(time.time()), model=model, message=message)
+
+    def setup_client(self, config: object) -> None:
+        return None
+
+    async def to_native_prompt(self, messages: object) -> tuple[object, Message]:
+        return messages, {}
+
+    async def get_native_response(self, *arguments: object, **named: object) -> None:
+        raise NotImplementedError  # get_response does not call it
+
+    async def _same(self, value: object) -> object:
+        return value
+
+    async def _nothing(self, *arguments: object) -> None:
+        return None
+
+    to_native_tool = from_native_response = _same
+    raise_from_native_response = close = _nothing
 
 
 @dataclass
-class Column:
-    """One function of the rubric."""
-
+class RubricColumn:
     name: str
-    """As a column's name may be written."""
+    """A valid name of a reward column."""
     function: str
     weight: float
     compares: bool
     """It scores a group of rollouts of the same task against one another."""
 
 
-class Library:
+class RubricLibrary:
     def __init__(self) -> None:
         module = importlib.import_module(os.environ["VERIFIERS_MODULE"])
-        self.arguments = json.loads(os.environ.get("VERIFIERS_ARGUMENTS") or "{}")
-        self.environment = module.load_environment(**self.arguments)
-        self.rows = self._rows()
-        self.columns, self.is_weighted_sum = _columns(self.environment.rubric)
-        self.system = self._system()
+        arguments = json.loads(os.environ.get("VERIFIERS_ARGUMENTS") or "{}")
+        env = self.environment = module.load_environment(**arguments)
+
+        # without a separate evaluation set, the last fifth of the rows is held out
+        def has(name: str) -> bool:
+            return getattr(env, name, None) is not None or getattr(env, f"{name}_source", None) is not None
+
+        train = env.get_dataset().to_list() if has("dataset") else None
+        heldout = env.get_eval_dataset().to_list() if has("eval_dataset") or train is None else None
+        if train is None:
+            train = heldout
+        elif heldout is None:
+            held = max(1, len(train) // 5) if len(train) > 1 else 0
+            train, heldout = train[: len(train) - held], train[len(train) - held :]
+        self.rows = {"train": train, "heldout": heldout}
+        self._read_rubric()
+        systems = set()
+        for row in self.rows["train"][:50]:
+            prompt = row.get("prompt")
+            first = plain(prompt[0]) if isinstance(prompt, list) and prompt else {}
+            content = first.get("content") if first.get("role") == "system" else ""
+            systems.add(content if isinstance(content, str) else "")
+        self.system = systems.pop() if len(systems) == 1 else ""
+        """The beginning of every task; a system message that differs from it is part of the task's own text."""
         self.loop = asyncio.new_event_loop()
         threading.Thread(target=self.loop.run_forever, daemon=True, name="verifiers").start()
 
-    def _rows(self) -> dict[str, list[dict[str, Any]]]:
-        """Rows by split. Without a separate evaluation set, the last fifth of the rows is held out."""
-        train = self.environment.get_dataset() if self._has("dataset") else None
-        heldout = self.environment.get_eval_dataset() if self._has("eval_dataset") or train is None else None
-        if train is None:
-            return {"train": heldout.to_list(), "heldout": heldout.to_list()}
-        rows = train.to_list()
-        if heldout is not None:
-            return {"train": rows, "heldout": heldout.to_list()}
-        held = max(1, len(rows) // 5) if len(rows) > 1 else 0
-        return {"train": rows[: len(rows) - held], "heldout": rows[len(rows) - held :]}
+    def _read_rubric(self) -> None:
+        """Read the rubric's functions, and whether the reward is their weighted sum, which a subclass may change."""
+        leaves, is_sum = [self.environment.rubric], True
+        while any(isinstance(leaf, RubricGroup) for leaf in leaves):
+            leaves = [each for leaf in leaves for each in (leaf.rubrics if isinstance(leaf, RubricGroup) else [leaf])]
+        columns: dict[str, RubricColumn] = {}
+        for leaf in [leaf for leaf in leaves if leaf is not None]:
+            is_sum = is_sum and type(leaf).score_rollout is Rubric.score_rollout
+            is_sum = is_sum and type(leaf).score_group is Rubric.score_group
+            for function, weight in zip(leaf._get_reward_funcs(), leaf._get_reward_weights(), strict=True):
+                name = getattr(function, "__name__", repr(function))
+                known = columns.get(name)
+                is_sum = is_sum and (known is None or known.weight == weight)  # twice: their values are added up
+                compares = leaf._is_group_func(function) or bool(known and known.compares)
+                columns[name] = RubricColumn(column_name(name), name, float(weight), compares)
+        self.columns = list(columns.values())
+        is_sum = is_sum and len({column.name for column in self.columns}) == len(self.columns)
+        self.is_weighted_sum = is_sum and all(math.isfinite(column.weight) for column in self.columns)
 
-    def _has(self, name: str) -> bool:
-        env = self.environment
-        return getattr(env, name, None) is not None or getattr(env, f"{name}_source", None) is not None
-
-    def _system(self) -> str:
-        """What every task begins with; a system message that differs from it is part of the task's own text."""
-        found = {_system_of(row) for row in self.rows["train"][:50]}
-        return found.pop() if len(found) == 1 else ""
-
-    def row(self, split: str, index: int) -> dict[str, Any]:
+    def row(self, split: str, index: int) -> Message:
         rows = self.rows["heldout" if split == "heldout" else "train"]
         return dict(rows[index % len(rows)])
 
     @staticmethod
-    def answer(row: dict[str, Any]) -> str | None:
-        """The one right answer, where the row has one."""
+    def answer(row: Message) -> str | None:
+        """The only right answer, if the row has one."""
         return row["answer"] if isinstance(row.get("answer"), str) else None
 
-    def start(self, row: dict[str, Any], lines: list[Line]) -> "asyncio.Future[Any]":
-        """Let the library play the row once for every line."""
-        return asyncio.run_coroutine_threadsafe(self._play(row, lines), self.loop)  # type: ignore[return-value]
+    def start(self, row: Message, conversations: list[Conversation]) -> "Future[None]":
+        return asyncio.run_coroutine_threadsafe(self._play(row, conversations), self.loop)
 
-    async def _play(self, row: dict[str, Any], lines: list[Line]) -> None:
-        policy = WirePolicy()
-        policy.free = list(lines)
-        env = self.environment
+    async def _play(self, row: Message, conversations: list[Conversation]) -> None:
+        policy, env = WirePolicy(conversations), self.environment
         try:
-            if len(lines) > 1 or env.requires_group_rollouts:
-                outcomes = await env.run_group(
-                    [dict(row) for _ in lines], policy, MODEL, {}, state_columns=["trajectory_id"]
-                )
+            if len(conversations) > 1 or env.requires_group_rollouts:
+                rows = [dict(row) for _ in conversations]
+                outcomes = await env.run_group(rows, policy, MODEL, {}, state_columns=["trajectory_id"])
             else:
                 outcomes = [await env.run_rollout(dict(row), policy, MODEL, {}, state_columns=["trajectory_id"])]
         except Exception as error:
-            for line in lines:
-                line.end(error)
+            for conversation in conversations:
+                conversation.end(error)
             return
         for outcome in outcomes:
-            policy.line_of(outcome["trajectory_id"]).end(self._result(outcome))
+            policy.conversation_of(outcome["trajectory_id"]).end(self._result(outcome))
 
-    def _result(self, outcome: dict[str, Any]) -> dict[str, Any] | BaseException:
-        if outcome.get("error"):
-            return RuntimeError(f"verifiers: {_told(outcome['error'])}")
+    def _result(self, outcome: Message) -> Message | BaseException:
+        if error := outcome.get("error"):
+            if isinstance(error, dict):
+                error = error.get("error_chain_str") or error.get("message") or error.get("error")
+            return RuntimeError(f"verifiers: {str(error)[:2000]}")
+        reward = float(outcome["reward"])
         metrics = {name: float(value) for name, value in (outcome.get("metrics") or {}).items()}
+        rewards = {column_name(name): value for name, value in metrics.items()}
+        if self.is_weighted_sum:
+            rewards |= {column.name: metrics.get(column.function, 0.0) for column in self.columns}
+        else:
+            rewards = {name: value for name, value in rewards.items() if name != "reward"} | {"reward": reward}
         return {
-            "reward": float(outcome["reward"]),
-            "rewards": self._rewards(float(outcome["reward"]), metrics),
+            "reward": reward,
+            "rewards": rewards,
             "metrics": metrics,
             "stop_condition": outcome.get("stop_condition"),
             "is_truncated": bool(outcome.get("is_truncated")),
@@ -110,24 +176,15 @@ class Library:
             "completion": [plain(message) for message in outcome["completion"] or []],
         }
 
-    def _rewards(self, reward: float, metrics: dict[str, float]) -> dict[str, float]:
-        columns = {column.name: metrics.get(column.function, 0.0) for column in self.columns}
-        named = {_column_name(name): value for name, value in metrics.items()}
-        if self.is_weighted_sum:
-            return named | columns
-        return {name: value for name, value in named.items() if name != "reward"} | {"reward": reward}
-
-    def described(self) -> dict[str, Any]:
-        """Facts for the author of the manifest."""
+    def describe(self) -> Message:
         env = self.environment
         weights = {column.name: column.weight for column in self.columns if column.weight}
-        is_sum = self.is_weighted_sum and bool(weights)
         return {
             "library": "verifiers 0.3.1",
             "kind": type(env).__name__,
             "bases": [base.__name__ for base in type(env).__mro__[:-2]],
             "system": self.system,
-            "columns": weights if is_sum else {"reward": 1.0},
+            "columns": weights if self.is_weighted_sum and weights else {"reward": 1.0},
             "group_columns": [column.name for column in self.columns if column.compares],
             "tools": [tool.model_dump() for tool in getattr(env, "tool_defs", None) or []],
             "max_turns": getattr(env, "max_turns", 1),
@@ -135,49 +192,4 @@ class Library:
         }
 
 
-def _system_of(row: dict[str, Any]) -> str:
-    prompt = row.get("prompt")
-    if isinstance(prompt, list) and prompt and (first := plain(prompt[0])).get("role") == "system":
-        content = first.get("content")
-        return content if isinstance(content, str) else ""
-    return ""
-
-
-def _columns(rubric: Any) -> tuple[list[Column], bool]:
-    """The rubric's functions; and whether the reward is their weighted sum, which a subclass may change."""
-    leaves = _leaves(rubric)
-    is_sum = all(
-        type(leaf).score_rollout is Rubric.score_rollout and type(leaf).score_group is Rubric.score_group
-        for leaf in leaves
-    )
-    weights: dict[str, float] = {}
-    compares: set[str] = set()
-    for leaf in leaves:
-        for function, weight in zip(leaf._get_reward_funcs(), leaf._get_reward_weights(), strict=True):
-            name = getattr(function, "__name__", repr(function))
-            is_sum = is_sum and (name not in weights or weights[name] == weight)  # twice: their values are added up
-            weights[name] = float(weight)
-            if leaf._is_group_func(function):
-                compares.add(name)
-    names = {function: _column_name(function) for function in weights}
-    is_sum = is_sum and len(set(names.values())) == len(names)
-    is_sum = is_sum and all(math.isfinite(weight) for weight in weights.values())
-    return [Column(names[key], key, weights[key], key in compares) for key in weights], is_sum
-
-
-def _leaves(rubric: Any) -> list[Any]:
-    if isinstance(rubric, RubricGroup):
-        return [leaf for part in rubric.rubrics for leaf in _leaves(part)]
-    return [rubric] if rubric is not None else []
-
-
-def _column_name(function: str) -> str:
-    name = _WORD.sub("_", function.lower()).strip("_") or "score"
-    name = name if name[0].isalpha() else f"f_{name}"
-    return name[:40] if name not in {"reward", "format", "length"} else f"{name}_score"
-
-
-def _told(error: Any) -> str:
-    if isinstance(error, dict):
-        return str(error.get("error_chain_str") or error.get("message") or error.get("error"))[:2000]
-    return str(error)[:2000]
+LIBRARY = RubricLibrary()

@@ -1,7 +1,7 @@
 """The library's plain chat program, run in this process: its model is the wire, its tools are called directly.
 
-The library's own program is a process of its own that reaches the model and the tools over the network, of which a
-sandbox has none. What happens at the model's boundary is what `InterceptionServer.handle_request` does.
+The library's own program is a separate process that reaches the model and the tools over the network, which a sandbox
+does not have. What happens at the model's boundary is what `InterceptionServer.handle_request` does.
 """
 
 import contextlib
@@ -27,18 +27,23 @@ from verifiers.v1.session import RolloutSession
 from verifiers.v1.trace import ModelCall, TimeSpan
 from verifiers.v1.types import AssistantMessage, Messages, Request, Response, Tool, ToolCall
 
-from .lines import Line
-from .models import Reply
+from .conversation import Conversation, Message
 
-LINE: contextvars.ContextVar[Line] = contextvars.ContextVar("line")
-"""Who plays the rollout that runs in this context."""
+Toolset = Any
+"""A tool server of the library, which has no public type."""
+CONVERSATION: contextvars.ContextVar[Conversation] = contextvars.ContextVar("conversation")
+"""The conversation of the rollout that runs in this context."""
 _SESSION: contextvars.ContextVar[RolloutSession] = contextvars.ContextVar("session")
 """The rollout whose state the tools in this context share."""
-_messages = TypeAdapter(Messages)
-_DONE = ProgramResult(exit_code=0, stdout="", stderr="")
+_servers: dict[str, MCPServer] = {}
+_toolsets: dict[str, Toolset] = {}
+"""In-process tool servers and their toolsets, by the address that the harness gets for them."""
+_shared: dict[str, str] = {}
+"""Addresses of the whole taskset's servers, by name."""
+_shared_stack = contextlib.AsyncExitStack()
 
 
-class Stopped(Exception):
+class TurnRefused(Exception):
     """The library refused the next turn; the trace says why."""
 
 
@@ -67,94 +72,80 @@ INTERCEPTION = WireInterception()
 
 
 def play_in_this_process() -> None:
-    """Let the library's plain harness and its tool servers run here."""
-    NullHarness.setup = _nothing  # type: ignore[method-assign]
+
+    async def nothing(harness: NullHarness, runtime: object) -> None:
+        return None
+
+    @asynccontextmanager
+    async def client(spec: Message) -> AsyncIterator[McpClient]:
+        async with McpClient(_servers[spec["url"]]) as client:
+            yield client
+
+    NullHarness.setup = nothing  # type: ignore[method-assign]
     NullHarness.launch = _launch  # type: ignore[method-assign,assignment]
-    rollout.serve_tools = _tools_here  # type: ignore[assignment]
-    library_mcp.mcp_client = _client_here  # type: ignore[assignment]
+    rollout.serve_tools = _serve_tools  # type: ignore[assignment]
+    library_mcp.mcp_client = client  # type: ignore[assignment]
 
 
-async def _nothing(harness: Any, runtime: Any) -> None:
-    return None
-
-
-_servers: dict[str, MCPServer] = {}
-_toolsets: dict[str, Any] = {}
-"""In-process tool servers, and what they serve, by the address that the harness is given for them."""
+async def share(toolsets: list[Toolset]) -> None:
+    """Build the servers that belong to the whole taskset once; all rollouts call the same."""
+    for toolset in toolsets:
+        address = _shared[toolset.server_name] = f"here:{uuid.uuid4().hex}"
+        _servers[address] = await _build_server(toolset, _shared_stack)
 
 
 @asynccontextmanager
-async def _tools_here(
-    toolsets: list[Any], runtime: Any, shared: Any = None, *, state_secret: str = "", **_: Any
+async def _serve_tools(
+    toolsets: list[Toolset], runtime: object, shared: object = None, *, state_secret: str = "", **_: object
 ) -> AsyncIterator[dict[str, str]]:
     """Build the servers without a process and a port; their addresses are only names."""
     async with contextlib.AsyncExitStack() as stack:
         addresses = dict(_shared)
         for toolset in toolsets:
             address = f"here:{uuid.uuid4().hex}"
-            _servers[address], _toolsets[address] = await _server(toolset, stack), toolset
+            _servers[address], _toolsets[address] = await _build_server(toolset, stack), toolset
             stack.callback(_servers.pop, address, None)
             stack.callback(_toolsets.pop, address, None)
             addresses[toolset.server_name] = address
         yield addresses
 
 
-_shared: dict[str, str] = {}
-_for_ever = contextlib.AsyncExitStack()
+async def _build_server(toolset: Toolset, stack: contextlib.AsyncExitStack) -> MCPServer:
+    async def pull_state() -> object:
+        """The library's server requests the rollout's state before every call."""
+        session = _SESSION.get()
+        return toolset._state_adapter.validate_json(session.state_adapter.dump_json(session.trace.state))
 
+    async def push_state(before: bytes) -> None:
+        session, state = _SESSION.get(), _call_state.get()
+        after = toolset._state_adapter.dump_json(state if state is not None else toolset._inert_state)
+        if after != before:
+            session.trace.state = session.state_adapter.validate_json(after)
 
-async def share(toolsets: list[Any]) -> None:
-    """Servers that belong to the whole taskset are built once; all rollouts call the same."""
-    for toolset in toolsets:
-        address = _shared[toolset.server_name] = f"here:{uuid.uuid4().hex}"
-        _servers[address] = await _server(toolset, _for_ever)
-
-
-async def _server(toolset: Any, stack: contextlib.AsyncExitStack) -> MCPServer:
     await stack.enter_async_context(toolset._exit_stack)
-    toolset._pull_state = lambda: _pull(toolset)
-    toolset._push_state = lambda before: _push(toolset, before)
+    toolset._pull_state, toolset._push_state = pull_state, push_state
     await toolset.setup()
     server = MCPServer(toolset.server_name or type(toolset).__name__)
     toolset.register(server)
     return server
 
 
-async def _pull(toolset: Any) -> Any:
-    """Requests of the library's server before every call."""
-    session = _SESSION.get()
-    return toolset._state_adapter.validate_json(session.state_adapter.dump_json(session.trace.state))
-
-
-async def _push(toolset: Any, before: bytes) -> None:
-    session, state = _SESSION.get(), _call_state.get()
-    after = toolset._state_adapter.dump_json(state if state is not None else toolset._inert_state)
-    if after != before:
-        session.trace.state = session.state_adapter.validate_json(after)
-
-
-@asynccontextmanager
-async def _client_here(spec: dict[str, Any]) -> AsyncIterator[McpClient]:
-    async with McpClient(_servers[spec["url"]]) as client:
-        yield client
-
-
 async def _launch(
-    harness: Any,
-    ctx: Any,
+    harness: NullHarness,
+    ctx: object,
     trace: Any,
-    runtime: Any,
+    runtime: object,
     endpoint: str,
     secret: str,
     mcp_urls: dict[str, str],
-    data: Any,
+    data: object,
     tool_interception_url: str | None = None,
 ) -> ProgramResult:
-    """What `run_chat_loop` does, until a reply without a call or until the library stops the rollout."""
+    """Do what `run_chat_loop` does, until a reply without a call or until the library stops the rollout."""
     session = INTERCEPTION.sessions[secret]
     _SESSION.set(session)
     system, prompt = harness.resolve_prompt(data)
-    messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
+    messages: list[Message] = [{"role": "system", "content": system}] if system else []
     if isinstance(prompt, str):
         messages.append({"role": "user", "content": prompt})
     elif prompt is not None:
@@ -166,51 +157,58 @@ async def _launch(
         servers = {"mcpServers": {name: {"url": url} for name, url in mcp_urls.items()}}
         listed, dispatch, clients = await library_mcp.connect_mcp(servers, stack)
         tools = [Tool(**schema["function"]) for schema in listed]
-        with contextlib.suppress(Stopped):
+        with contextlib.suppress(TurnRefused):
             while True:
                 reply = await _exchange(session, messages, tools)
                 messages.append(reply.model_dump(exclude_none=True))
                 if not reply.tool_calls:
                     break
-                for call in reply.tool_calls:
-                    messages.append(await _answer(session, call, clients, dispatch))
-    return _DONE
+                for call in reply.tool_calls:  # their results, as the library's program writes them
+                    arguments = json.loads(call.arguments or "{}")
+                    result = {"role": "tool", "tool_call_id": call.id, "content": "", "name": call.name}
+                    if session.request_interceptors or session.request_stops:
+                        decision = await session.decide_tool(call.id, call.name, arguments)
+                        if decision["action"] == "stop":
+                            raise TurnRefused
+                        if decision["action"] == "deny":
+                            messages.append(bound_tool_message(decision["message"]))
+                            continue
+                    result["content"] = f"error: unknown tool {call.name!r}"
+                    if call.name in dispatch:
+                        result["content"] = await library_mcp.call_mcp(clients, dispatch, call.name, arguments)
+                    messages.append(bound_tool_message(result))
+    return ProgramResult(exit_code=0, stdout="", stderr="")
 
 
-async def _answer(session: RolloutSession, call: ToolCall, clients: Any, dispatch: Any) -> dict[str, Any]:
-    """A tool's result as the library's program writes it."""
-    message = {"role": "tool", "tool_call_id": call.id, "content": "", "name": call.name}
-    if session.request_interceptors or session.request_stops:
-        decision = await session.decide_tool(call.id, call.name, json.loads(call.arguments or "{}"))
-        if decision["action"] == "stop":
-            raise Stopped
-        if decision["action"] == "deny":
-            return bound_tool_message(decision["message"])
-    if call.name in dispatch:
-        content = await library_mcp.call_mcp(clients, dispatch, call.name, json.loads(call.arguments or "{}"))
-    else:
-        content = f"error: unknown tool {call.name!r}"
-    return bound_tool_message({**message, "content": content})
-
-
-async def _exchange(session: RolloutSession, messages: list[dict[str, Any]], tools: list[Tool]) -> AssistantMessage:
-    """One turn over the model's boundary. Raises Stopped."""
+async def _exchange(session: RolloutSession, messages: list[Message], tools: list[Tool]) -> AssistantMessage:
+    """One turn over the model's boundary. Raises TurnRefused."""
     session.error = None
     if session.stopped or await session.refused() is not None:
-        raise Stopped
-    request = Request(messages=_messages.validate_python(messages), tools=tools or None)
+        raise TurnRefused
+    request = Request(messages=TypeAdapter(Messages).validate_python(messages), tools=tools or None)
     request, rewrites, stopped = await session.rewrite_request(request)
     session.trace.request_rewrites.extend(rewrites)
     turn = graph.prepare_turn(session.trace, request.messages, request.tools)
     if stopped is not None:
         turn.commit_prompt()
         session.trace.stop(stopped)
-        raise Stopped
+        raise TurnRefused
     if session.on_turn_input is not None:
-        heard, session.on_turn_input = session.on_turn_input, None
-        heard()
+        on_turn_input, session.on_turn_input = session.on_turn_input, None
+        on_turn_input()
     began = time.time()
-    response = _response(await LINE.get().ask(request.messages, request.tools), session)
+    reply = await CONVERSATION.get().ask(request.messages, request.tools)
+    calls = None
+    if reply.tool:
+        arguments = json.dumps(reply.arguments, ensure_ascii=False)
+        calls = [ToolCall(id=f"call_{uuid.uuid4().hex[:12]}", name=reply.tool, arguments=arguments)]
+    response = Response(
+        id=uuid.uuid4().hex,
+        created=int(time.time()),
+        model=session.ctx.model,
+        message=AssistantMessage(content=reply.text if reply.text or not calls else None, tool_calls=calls),
+        finish_reason="tool_calls" if calls else "stop",
+    )
     response, rewrites, stopped = await session.rewrite_response(response)
     node = turn.commit(response)
     session.consume_prepared(turn.tail)
@@ -220,17 +218,5 @@ async def _exchange(session: RolloutSession, messages: list[dict[str, Any]], too
     stopped = stopped or await session.gate_tool_calls(node)
     if stopped is not None:
         session.trace.stop(stopped)
-        raise Stopped
+        raise TurnRefused
     return response.message
-
-
-def _response(reply: Reply, session: RolloutSession) -> Response:
-    calls = None
-    if reply.tool:
-        arguments = json.dumps(reply.arguments, ensure_ascii=False)
-        calls = [ToolCall(id=f"call_{uuid.uuid4().hex[:12]}", name=reply.tool, arguments=arguments)]
-    message = AssistantMessage(content=reply.text if reply.text or not calls else None, tool_calls=calls)
-    reason = "tool_calls" if calls else "stop"
-    return Response(
-        id=uuid.uuid4().hex, created=int(time.time()), model=session.ctx.model, message=message, finish_reason=reason
-    )

@@ -1,0 +1,248 @@
+"""`proctor up`, `demo` and `migrate-data`: commands that run on this machine's data folder."""
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import TaskID as Bar
+from rich.table import Table
+
+from backend.cli.connection import left_token
+from backend.cli.figures import estimate
+from backend.cli.output import BAD_RESULT, console, fail, say, write_json
+from backend.settings import get_settings
+from backend.showcase import Story
+from backend.supervisor.children import ChildGaveUp
+from backend.supervisor.data_folder import CannotStart, running_at
+from backend.supervisor.fleet import Address
+from backend.supervisor.up import Report, Supervisor, up
+from proctor import Client, Json, ProctorError
+
+BEGAN_AT = time.monotonic()
+
+terminal = lru_cache(maxsize=1)(console)
+"""One console for events and progress bars, which would disturb each other on two."""
+
+Data = Annotated[Path | None, typer.Option("--data", help="Folder for the database, logs and artifacts.")]
+Host = Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all networks.")]
+Port = Annotated[int, typer.Option(help="Port to listen on; 0 selects a free one.", min=0, max=65535)]
+
+
+def up_command(
+    data: Data = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each event as a line of JSON.")] = False,
+) -> None:
+    """Start Proctor on this machine and serve until Ctrl-C."""
+    _serve(data, Address(host, port), _print_event_as_json if as_json else _print_event)
+
+
+def demo_command(
+    story: Annotated[
+        Story,
+        typer.Argument(
+            help="tictactoe: check a reward, train, evaluate and export. hacked-reward: train on a reward with a hole, "
+            "review the hack, repair the reward, regrade the history, and train again."
+        ),
+    ] = Story.TICTACTOE,
+    data: Data = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    preset: Annotated[
+        str | None, typer.Option(help="Training preset. `quick` shows all stages of tictactoe in a minute.")
+    ] = None,
+) -> None:
+    """Start Proctor, run a showcase on it and keep serving until Ctrl-C. A repeated call resumes the showcase."""
+    folder = data or get_settings().data
+    if url := running_at(folder):
+        say(f"Proctor is already running at {url}. The showcase runs there.\n")
+        if not run_showcase(Client(url, left_token(folder)), story, preset):
+            raise typer.Exit(BAD_RESULT)
+        return
+    should_stop = threading.Event()
+    threads: list[threading.Thread] = []  # the supervisor needs the main thread
+
+    def run(client: Client) -> None:
+        if run_showcase(client, story, preset, should_stop.is_set):
+            terminal().print(f"Proctor keeps serving at [bold]{client.url}[/]. Press Ctrl-C to stop it.")
+
+    def begin(supervisor: Supervisor) -> None:
+        client = Client(supervisor.fleet.address.url, left_token(supervisor.folder.path))
+        threads.append(threading.Thread(target=run, args=(client,), name="showcase", daemon=True))
+        threads[0].start()
+
+    def report(event: str, details: dict[str, object]) -> None:
+        if event == "stopping":
+            should_stop.set()
+            for thread in threads:
+                thread.join(timeout=5)
+        _print_event(event, details)
+
+    _serve(data, Address(host, port), report, on_all_ready=begin)
+
+
+def _serve(
+    data: Path | None, address: Address, report: Report, on_all_ready: Callable[[Supervisor], None] | None = None
+) -> None:
+    settings = get_settings()
+    try:
+        up(settings, data or settings.data, address, report, began_at=BEGAN_AT, on_all_ready=on_all_ready)
+    except (CannotStart, ChildGaveUp) as error:
+        fail(str(error))
+
+
+def _print_event(event: str, details: dict[str, object]) -> None:
+    match event:
+        case "ready":
+            terminal().print(f"[dim]{details['seconds']:6.2f} s[/]  {details['name']} ready")
+        case "address":
+            terminal().print(f"\nProctor is running at [bold]{details['url']}[/]. Press Ctrl-C to stop it.\n")
+        case "sign_in":
+            terminal().print(f"Sign in with this one-time link and set a password:\n[bold]{details['url']}[/]\n")
+        case "news":
+            terminal().print(details["message"], style="yellow", markup=False)
+        case "stopping":
+            terminal().print("stopping …")
+        case "stopped":
+            terminal().print("stopped")
+
+
+def _print_event_as_json(event: str, details: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps({"event": event, **details}) + "\n")
+    sys.stdout.flush()
+
+
+class ShowcaseDisplay:
+    """A progress bar for the current step; each finished step leaves a line."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        columns = (
+            SpinnerColumn(),
+            TextColumn("  {task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
+        self.bars = Progress(*columns, console=console, transient=True)
+        self._bar: Bar | None = None
+        self._activity = ""
+
+    def step(self, title: str) -> None:
+        self._end_bar()
+        self.console.print(f"[green]▸[/] {title}")
+
+    def say(self, text: str) -> None:
+        self._end_bar()
+        self.console.print(f"  {text}", style="dim", markup=False)
+
+    def progress(self, activity: str, done: int, total: int | None, rate: float | None) -> None:
+        if activity != self._activity:
+            self._end_bar()
+            self._activity, self._bar = activity, self.bars.add_task(activity, total=total, rate="")
+        if self._bar is not None:
+            self.bars.update(self._bar, completed=done, total=total, rate=f"{rate:.3g}/s" if rate else "")
+
+    def _end_bar(self) -> None:
+        if self._bar is not None:
+            self.bars.remove_task(self._bar)
+        self._bar, self._activity = None, ""
+
+
+def run_showcase(
+    client: Client, story: Story, preset: str | None, should_stop: Callable[[], bool] = lambda: False
+) -> bool:
+    """Run a showcase against a server. Returns whether it completed."""
+    from backend.showcase.hacked_reward import HackedReward
+    from backend.showcase.steps import Showcase, ShowcaseFailed, ShowcaseStopped
+    from backend.showcase.tictactoe import TicTacToe
+
+    shown = terminal()
+    display = ShowcaseDisplay(shown)
+    kinds: dict[Story, type[Showcase]] = {Story.TICTACTOE: TicTacToe, Story.HACKED_REWARD: HackedReward}
+    try:
+        with display.bars:
+            outcome = kinds[story](client, display, should_stop, preset).run()
+    except ShowcaseStopped:
+        return False
+    except (ShowcaseFailed, ProctorError) as error:
+        say(f"The showcase stopped: {error}", "red")
+        say(f"`proctor demo {story}` resumes it.")
+        return False
+    table = Table(title=f"{outcome.title}, mean and 95% interval", box=None, pad_edge=False)
+    table.add_column("policy")
+    table.add_column(outcome.figure, justify="right")
+    for name, figure in outcome.figures.items():
+        table.add_row(name, estimate(figure))
+    shown.print()
+    shown.print(table)
+    for name, difference in outcome.comparisons.items():
+        say(f"{name}, paired by task: {estimate(difference)}")
+    for title, link in outcome.links.items():
+        say(f"{title}: {link}")
+    shown.print()
+    return True
+
+
+def migrate_data_command(
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Data folder to convert. Default: the folder `proctor up` uses.")
+    ] = None,
+    has_backup: Annotated[
+        bool, typer.Option("--has-backup", help="Confirm that the database of DATABASE_URL has been backed up.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Convert the data of Proctor 0.1 for this version. Stop Proctor first.
+
+    The embedded database is copied before it is converted. For a database of DATABASE_URL, make a backup and confirm
+    it with --has-backup.
+    """
+    from backend.supervisor.migrate_data import CannotMigrate, migrate_data
+
+    settings = get_settings()
+    try:
+        migrated = migrate_data(
+            settings,
+            data or settings.data,
+            has_backup=has_backup,
+            report=lambda message: say(message, "dim", is_error=True),
+        )
+    except CannotMigrate as error:
+        fail(str(error))
+    result: dict[str, Json] = {"revision_before": None, "rows": {}, "backup": None}
+    if migrated:
+        result = {
+            "revision_before": migrated.revision_before,
+            "rows": migrated.rows,
+            "backup": migrated.backup,
+        }
+    if as_json:
+        write_json(result)
+    elif migrated is None:
+        say("The database already has this version's schema. Nothing to convert.")
+    else:
+        rows = ", ".join(f"{count:,} {table.replace('_', ' ')}" for table, count in migrated.rows.items())
+        say(f"Converted: {rows}.")
+        if migrated.backup:
+            say(f"Backup: {migrated.backup}. Delete it when you no longer want to go back.")

@@ -1,0 +1,208 @@
+"""Middleware: security headers, secure cookies, the refusal of cross-site changes, and the end of revoked streams."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import anyio
+from fastapi import Request
+from fastapi.concurrency import run_in_threadpool
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from backend.core.events import Hub, access_topic
+from backend.domain.vocabulary import Role
+from backend.settings import get_settings
+from backend.web.dependencies import ForgedRequest, is_cross_site
+from backend.web.error_pages import respond
+from backend.web.identity import Actor, find_actor
+from backend.web.refill import RECEIVED_HEADERS
+
+logger = logging.getLogger(__name__)
+
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
+    "form-action 'self'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
+    "Cache-Control": "no-store",
+}
+_STRICT_TRANSPORT_SECURITY = "max-age=31536000"
+"""One year. Without `includeSubDomains`: other hosts of the domain are not Proctor's."""
+_OUR_COOKIES = "proctor_"
+_HOST_PREFIX, _SECURE_PREFIX = "__Host-", "__Secure-"
+"""Browsers accept cookies with these prefixes only over TLS, so that no other host can plant them."""
+_RETRY_SECONDS = 1.0
+"""Until the next try after the database did not answer."""
+_MAX_TIMER_SECONDS = 3600.0
+"""Timers are restarted after this long, because the wall clock may change."""
+
+
+class Guard:
+    """Refuses cross-site changes before any route runs, and adds the security headers to every response.
+
+    Over TLS, our cookies have a prefixed name in the browser and their plain name in the application.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        is_secure = scope["scheme"] == "https" or get_settings().has_secure_cookies
+        if is_secure:
+            scope[RECEIVED_HEADERS] = scope["headers"]
+            scope["headers"] = [  # in place: outer layers share the scope
+                (name, _plain_cookies(value) if name == b"cookie" else value) for name, value in scope["headers"]
+            ]
+        request = Request(scope, receive)
+        is_htmx = request.headers.get("hx-request") == "true"
+
+        async def decorated(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                if is_secure:
+                    headers.setdefault("Strict-Transport-Security", _STRICT_TRANSPORT_SECURITY)
+                    message["headers"] = [
+                        (name, _secure_cookie(value) if name == b"set-cookie" else value)
+                        for name, value in message["headers"]
+                    ]
+                    headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+                if is_htmx and message["status"] == 303:
+                    # fetch would follow a 303 and swap the whole next page into the form
+                    message["status"] = 200
+                    headers["HX-Redirect"] = headers["location"]
+                    del headers["location"]
+            await send(message)
+
+        app = respond(request, ForgedRequest()) if is_cross_site(request) else self.app
+        await app(scope, receive, decorated)
+
+
+def _plain_cookies(header: bytes) -> bytes:
+    """Give our cookies their plain names, and drop those of them that arrived without a prefix."""
+    kept = []
+    for cookie in header.decode("latin-1").split(";"):
+        plain = cookie.strip().removeprefix(_HOST_PREFIX).removeprefix(_SECURE_PREFIX)
+        if plain != cookie.strip() or not plain.startswith(_OUR_COOKIES):
+            kept.append(plain)
+    return "; ".join(kept).encode("latin-1")
+
+
+def _secure_cookie(header: bytes) -> bytes:
+    """Prefix the name of our cookie, and mark it as secure."""
+    cookie = header.decode("latin-1")
+    if not cookie.startswith(_OUR_COOKIES):
+        return header
+    attributes = {part.strip().lower() for part in cookie.split(";")[1:]}
+    prefix = _HOST_PREFIX if "path=/" in attributes else _SECURE_PREFIX
+    return (prefix + cookie + ("" if "secure" in attributes else "; Secure")).encode("latin-1")
+
+
+class Revocation:
+    """Ends streamed responses when their session or token is revoked or expires, or its role no longer suffices.
+
+    A NOTIFY on the member's topic or the time of expiry triggers one check of the rows; nothing is polled. An event
+    stream ends cleanly, and also when the role changed in any way: the page reconnects with what it may see now.
+    A download is cut off, so that it is not mistaken for complete.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        scope.setdefault("state", {})  # shared with everything inside
+        request = Request(scope, receive)
+        watch: _AccessWatch | None = None
+        is_event_stream = False
+        with anyio.CancelScope() as serving:
+
+            async def watched(message: Message) -> None:
+                nonlocal watch, is_event_stream
+                is_start = message["type"] == "http.response.start"
+                if is_start:
+                    content_type = Headers(raw=message.get("headers", [])).get("content-type", "")
+                    is_event_stream = content_type.startswith("text/event-stream")
+                is_streamed = is_event_stream if is_start else watch is None and message.get("more_body")
+                actor: Actor | None = getattr(request.state, "actor", None)
+                if is_streamed and actor is not None:
+                    watch = _AccessWatch(request, actor, serving.cancel, is_event_stream=is_event_stream)
+                    watch.check()  # a revocation since the request was admitted has already been announced
+                await send(message)
+
+            try:
+                await self.app(scope, receive, watched)
+            finally:
+                if watch is not None:
+                    with anyio.CancelScope(shield=True):
+                        await watch.stop()
+        if serving.cancelled_caught:
+            logger.info("access ended during %s %s", scope["method"], scope["path"])
+            if is_event_stream:
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class _AccessWatch:
+    """Watches the access of one request's actor until `stop`."""
+
+    def __init__(self, request: Request, actor: Actor, end: Callable[[], None], *, is_event_stream: bool) -> None:
+        self._request, self._actor, self._end = request, actor, end
+        self._needed: Role = getattr(request.state, "needed_role", actor.role)
+        self._is_event_stream = is_event_stream
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_outdated = False
+        hub: Hub = request.app.state.hub
+        self._unsubscribe = hub.subscribe(access_topic(actor.person_id), self.check)
+
+    async def stop(self) -> None:
+        self._unsubscribe()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._is_outdated = False
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def check(self) -> None:
+        """Check the access, one check at a time. News during a check triggers another."""
+        self._is_outdated = True
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._check_until_current())
+
+    async def _check_until_current(self) -> None:
+        while self._is_outdated:
+            self._is_outdated = False
+            try:
+                actor = await run_in_threadpool(self._find_actor)
+            except Exception as error:
+                logger.warning("could not check the access of a stream, trying again: %s", error)
+                self._check_in(_RETRY_SECONDS)
+                return
+            suffices = actor is not None and (
+                actor.role is self._actor.role if self._is_event_stream else actor.role.includes(self._needed)
+            )
+            if actor is None or not suffices:
+                self._end()
+                return
+            if actor.valid_until is not None:
+                self._check_in((actor.valid_until - datetime.now(UTC)).total_seconds())
+
+    def _find_actor(self) -> Actor | None:
+        with self._request.app.state.transaction() as session:
+            return find_actor(session, self._request, is_use=False)
+
+    def _check_in(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        delay = min(max(seconds, 0.0) + 0.01, _MAX_TIMER_SECONDS)
+        self._timer = asyncio.get_running_loop().call_later(delay, self.check)

@@ -1,0 +1,127 @@
+"""Output and memory of the processes of a server."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+KEPT_BYTES = 64 << 10
+READ_BYTES = 64 << 10
+PAUSE_SECONDS = 0.01
+"""Between two reads: at most 6 MB a second of each process's output is read; a process that prints more has to wait."""
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class LogTail:
+    """The read end of a pipe, drained by the running event loop; keeps the last 64 KB."""
+
+    def __init__(self) -> None:
+        self._reader, self.writer = os.pipe()
+        """`writer` goes to the server; close our copy with `close_writer`."""
+        os.set_blocking(self._reader, False)
+        self._kept = bytearray()
+        self.total_bytes = 0
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._reader, self._read)
+        self._is_open = True
+
+    def close_writer(self) -> None:
+        os.close(self.writer)
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._reader, READ_BYTES)
+        except BlockingIOError:
+            return
+        self._loop.remove_reader(self._reader)
+        if data:
+            self._keep(data)
+            self._loop.call_later(PAUSE_SECONDS, self._resume)
+        elif self._is_open:
+            self._is_open = False
+            os.close(self._reader)
+
+    def _resume(self) -> None:
+        if self._is_open:
+            self._loop.add_reader(self._reader, self._read)
+
+    def _keep(self, data: bytes) -> None:
+        self.total_bytes += len(data)
+        self._kept += data
+        del self._kept[:-KEPT_BYTES]
+
+    def close(self) -> None:
+        """Read the available output and close, even if the other end is still open."""
+        if not self._is_open:
+            return
+        self._loop.remove_reader(self._reader)
+        try:
+            while data := os.read(self._reader, READ_BYTES):
+                self._keep(data)
+                if len(data) < READ_BYTES:
+                    break
+        except BlockingIOError:
+            pass
+        self._is_open = False
+        os.close(self._reader)
+
+    def last_lines(self, count: int = 30, characters: int = 3000) -> str:
+        text = self._kept.decode(errors="replace").replace("\x00", "").strip()
+        return "\n".join(text.splitlines()[-count:])[-characters:]
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident memory of one process; 0 if it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def used_bytes(pids: list[int]) -> int:
+    """Memory of several processes together, shared pages once (PSS). Only root may read that; else the sum of each."""
+    total = 0
+    try:
+        for pid in pids:
+            try:
+                text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            total += next((int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("Pss:")), 0)
+    except PermissionError:
+        return sum(resident_bytes(pid) for pid in pids)
+    return total
+
+
+def parent(pid: int) -> int:
+    """The parent of a process; 0 if it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def descendants(pid: int) -> list[int]:
+    """A process and its descendants. RLIMIT_AS limits each process alone; together they are measured with these."""
+    found = [pid] if pid else []
+    for known in found:
+        try:
+            threads = os.listdir(f"/proc/{known}/task")
+        except OSError:
+            continue
+        for thread in threads:
+            try:
+                found += [int(child) for child in Path(f"/proc/{known}/task/{thread}/children").read_text().split()]
+            except OSError:
+                continue
+    return found
+
+
+async def wait_until_too_big(pid: int, max_bytes: int, end: Callable[[], None]) -> None:
+    """Measure a process and its descendants twice a second; end it above `max_bytes`. Cancel it afterward."""
+    while True:
+        await asyncio.sleep(0.5)
+        pids = descendants(pid)
+        if sum(resident_bytes(each) for each in pids) > max_bytes and used_bytes(pids) > max_bytes:
+            end()
+            return
