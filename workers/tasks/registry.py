@@ -50,7 +50,7 @@ BODIES = {
     "evaluations.run": JobBody("workers.tasks.evaluations:run"),
     "policies.test": JobBody("workers.tasks.policies:run", owns_run=False),
     "rescoring.draft": JobBody("workers.tasks.draft_scores:run", owns_run=False),
-    "rescoring.history": JobBody("workers.tasks.regrading_history:run", owns_run=False),
+    "rescoring.history": JobBody("workers.tasks.regrading:regrade_published", owns_run=False),
     "rescoring.run": JobBody("workers.tasks.regrading:run"),
     "exchange.import": JobBody("workers.tasks.rollout_imports:run"),
     "training.run": JobBody("workers.tasks.training:run"),
