@@ -1,7 +1,7 @@
-"""A training run in several processes: `python -m workers.training.ranks.launch <run id>`.
+"""A training run in several processes: `python -m workers.training.launch <run id>`.
 
-`accelerate launch` with a configuration that is written here, in its own process, because its command hides how a
-process ended: this one ends as the first that failed, so that whoever waits can tell a kill from an error.
+Calls `accelerate launch` in this process, because its command hides how a process ended. This one ends like the first
+process that failed, so that its parent can distinguish a kill from an error.
 """
 
 import os
@@ -9,7 +9,6 @@ import signal
 import sys
 import uuid
 from pathlib import Path
-from typing import Any
 
 import torch
 import yaml
@@ -20,44 +19,40 @@ from backend.core.logs import configure_logging
 from backend.core.session import transaction
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.runs.tables import Run
-from backend.settings import get_settings
-from workers.training.ranks.joining import LAUNCHER, sign_of
+from workers.training.assignment import training_folder
+from workers.training.ranks import LAUNCHER, sign_of
 
 MODULE = "workers.training.run"
 
 
-def launch_configuration(choice: TrainingConfiguration, *, on_cpu: bool) -> dict[str, Any]:
-    """What `accelerate config` would have asked.
+def write_configuration(choice: TrainingConfiguration, folder: Path) -> Path:
+    """Write the file that `accelerate config` would write.
 
-    On a CPU it also says MULTI_GPU: accelerate starts several processes on a CPU through mpirun only, and its launcher
-    for GPUs does the same without one. The processes then see for themselves that there is no GPU.
+    It says MULTI_GPU on a CPU too: accelerate starts several CPU processes only through mpirun, while its launcher for
+    GPUs needs none. The processes then find no GPU and use the CPU.
     """
-    return {
+    configuration = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "MULTI_GPU",
-        "use_cpu": on_cpu,
+        "use_cpu": choice.hardware.device == "cpu" or not torch.cuda.is_available(),
         "num_machines": 1,
         "machine_rank": 0,
         "num_processes": choice.hardware.processes,
         "gpu_ids": "all",
-        "main_process_port": 0,  # any that is free
-        "mixed_precision": "no",  # the trainer is told by hardware.precision
+        "main_process_port": 0,  # any free port
+        "mixed_precision": "no",  # the trainer gets it from hardware.precision
     }
-
-
-def write_configuration(choice: TrainingConfiguration, folder: Path) -> Path:
-    on_cpu = choice.hardware.device == "cpu" or not torch.cuda.is_available()
     file = folder / "ranks" / "accelerate.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(yaml.safe_dump(launch_configuration(choice, on_cpu=on_cpu), sort_keys=False))
+    file.write_text(yaml.safe_dump(configuration, sort_keys=False))
     return file
 
 
 def launch(run_id: uuid.UUID) -> int:
-    """Returns the exit status of the first process that failed, or 0."""
+    """Return the exit status of the first process that failed, or 0."""
     with transaction() as session:
         choice = TrainingConfiguration.of_run(session.get_one(Run, run_id).configuration)
-    folder = get_settings().data / "training" / str(run_id)
+    folder = training_folder(run_id)
     file = write_configuration(choice, folder)
     sign_of(folder).touch()
     os.environ |= {LAUNCHER: str(os.getpid()), "GLOO_SOCKET_IFNAME": "lo"}  # noqa: TID251 - for the ranks
@@ -66,13 +61,14 @@ def launch(run_id: uuid.UUID) -> int:
         launch_command(launch_command_parser().parse_args([*options, "--module", MODULE, str(run_id)]))
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
-        sys.stderr.write(f"rank {rank} ended first, with status {failure.exitcode}: {in_words(failure.message)}\n")
+        message = failure_message(failure.message)
+        sys.stderr.write(f"rank {rank} ended first, with status {failure.exitcode}: {message}\n")
         return int(failure.exitcode)
     return 0
 
 
-def in_words(message: str | dict[str, Any]) -> str:
-    """What a process left behind: its error in a dictionary, or a sentence about its signal."""
+def failure_message(message: str | dict[str, object]) -> str:
+    """Return a process's error in one line. `message`: the error in a dictionary, or a sentence about its signal."""
     text = message["message"] if isinstance(message, dict) else message
     return " ".join(str(text).split())[:500]
 
