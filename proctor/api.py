@@ -65,7 +65,7 @@ if TYPE_CHECKING:
         JudgedFixtureResponse,
         Leaderboard,
         ListedRolloutResponse,
-        LogLineAnswer,
+        LogLineResponse,
         MarkedDemonstrations,
         Me,
         Member,
@@ -85,8 +85,8 @@ if TYPE_CHECKING:
         RevokedAccess,
         RolloutBeforeAfter,
         RolloutCount,
-        RunAnswer,
-        RunDetailAnswer,
+        RunDetailResponse,
+        RunResponse,
         RunSettings,
         RunStudies,
         Safeguards,
@@ -2366,12 +2366,12 @@ class RegradingOperations(Namespace):
             "query",
         )
 
-    def override_refusal(self, run: str | UUID, *, reason: str) -> RunAnswer:
+    def override_refusal(self, run: str | UUID, *, reason: str) -> RunResponse:
         """Continue a regrading that was refused as not faithful. The reason stays on the run.
 
         - `run`: Id of a run, the last characters of it, or `last` for the newest run.
         - `reason`: Reason, kept on the run."""
-        return self._call("RunAnswer", "POST", f"/runs/{segment(run)}/override", "body", reason=reason)
+        return self._call("RunResponse", "POST", f"/runs/{segment(run)}/override", "body", reason=reason)
 
 
 class ResultsOperations(Namespace):
@@ -2405,12 +2405,12 @@ class ResultsOperations(Namespace):
             tasks=tasks,
         )
 
-    def start_baseline(self, *, run_id: UUID | str, script: str) -> RunDetailAnswer:
+    def start_baseline(self, *, run_id: UUID | str, script: str) -> RunDetailResponse:
         """Evaluate a baseline on the tasks of a run.
 
         - `run_id`: Run whose tasks the baseline plays.
         - `script`: Baseline to evaluate: random or constant."""
-        return self._call("RunDetailAnswer", "POST", "/compare/baselines", "body", run_id=run_id, script=script)
+        return self._call("RunDetailResponse", "POST", "/compare/baselines", "body", run_id=run_id, script=script)
 
     def get_leaderboard(
         self, environment: str | UUID, *, version: int | None = None, exam: str | None = None
@@ -2836,7 +2836,7 @@ class RolloutsOperations(Namespace):
         name: str | None = None,
         split: Literal["train", "heldout"] | None = None,
         tasks: Literal["auto", "shared", "foreign"] | None = None,
-    ) -> RunDetailAnswer:
+    ) -> RunDetailResponse:
         """Import a file of verifiers 0.3 or 0.4, plain JSONL, Parquet, a `datasets` folder or another Proctor as a run.
 
         The run shows the progress. It completes, or fails with the line that is wrong and stores nothing.
@@ -2850,7 +2850,7 @@ class RolloutsOperations(Namespace):
         - `tasks`: shared: the file's task numbers are those of the environment, so the run can be compared.
           foreign: they are not. auto: shared for rollouts of the same version."""
         return self._upload(
-            "RunDetailAnswer",
+            "RunDetailResponse",
             "/rollouts/import",
             {"file": file},
             version_id=version_id,
@@ -2906,8 +2906,10 @@ class RunsOperations(Namespace):
     def start_evaluation(
         self,
         *,
-        version_id: UUID | str,
-        policy_id: UUID | str,
+        version_id: UUID | str | None = None,
+        policy_id: UUID | str | None = None,
+        environment: str | None = None,
+        policy: str | None = None,
         checkpoint_id: UUID | str | None = None,
         split: Literal["train", "heldout"] | None = None,
         tasks: int | None = None,
@@ -2925,16 +2927,36 @@ class RunsOperations(Namespace):
         seed: int | None = None,
         name: str | None = None,
         key: str | None = None,
-    ) -> RunDetailAnswer:
-        """Start an evaluation of a policy on an environment version. Repeating a `key` returns the run it started first."""
+    ) -> RunDetailResponse:
+        """Start an evaluation of a policy on an environment version. Repeating a `key` returns the run it started first.
+
+        - `version_id`: Id of the environment version. Default: see `environment`.
+        - `policy_id`: Id of the policy. Default: see `policy`.
+        - `environment`: Name or id of the environment, such as `tictactoe`, or `tictactoe@3` for version 3.
+          Default: latest version.
+        - `policy`: Name or id of the policy.
+        - `checkpoint_id`: Local policies only. Default: the best checkpoint, else the latest one.
+        - `group_size`: Rollouts per task.
+        - `temperature`: 0 is greedy.
+        - `max_tokens_per_turn`: Default: the environment's setting.
+        - `concurrency`: Maximum number of concurrent episodes per worker. Default: chosen by policy and
+          environment.
+        - `task_indexes`: These tasks instead of `tasks` and `first_task`.
+        - `workers`: Number of jobs that share the groups.
+        - `retries`: Further attempts at a failed rollout.
+        - `context`: The part of the conversation that the policy reads. Default: the environment's setting.
+        - `judge_ids`: Judges that grade the rollouts at the end of the run.
+        - `key`: Any text. Repeating a key returns the run that it started first."""
         return self._call(
-            "RunDetailAnswer",
+            "RunDetailResponse",
             "POST",
             "/evaluations",
             "body",
             "/runs/{id}",
             version_id=version_id,
             policy_id=policy_id,
+            environment=environment,
+            policy=policy,
             checkpoint_id=checkpoint_id,
             split=split,
             tasks=tasks,
@@ -2964,10 +2986,10 @@ class RunsOperations(Namespace):
         policy_id: UUID | str | None = None,
         text: str | None = None,
         limit: int | None = None,
-    ) -> Iterator[RunAnswer]:
+    ) -> Iterator[RunResponse]:
         """List runs, newest first."""
         return self._list(
-            "RunAnswer",
+            "RunResponse",
             "/runs",
             limit,
             kind=kind,
@@ -2989,26 +3011,28 @@ class RunsOperations(Namespace):
             "query",
         )
 
-    def get(self, run: str | UUID) -> RunDetailAnswer:
+    def get(self, run: str | UUID) -> RunDetailResponse:
         """Show a run with its progress, configuration and summary.
 
         - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
-        return self._call("RunDetailAnswer", "GET", f"/runs/{segment(run)}", "query", "/runs/{id}")
+        return self._call("RunDetailResponse", "GET", f"/runs/{segment(run)}", "query", "/runs/{id}")
 
     def evaluation_again(
         self, run: str | UUID, *, changes: dict[str, Any] | None = None, key: str | None = None
-    ) -> RunDetailAnswer:
+    ) -> RunDetailResponse:
         """Start an evaluation again, exactly as it was or with `changes`.
 
-        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
-        return self._call("RunDetailAnswer", "POST", f"/runs/{segment(run)}/again", "body", changes=changes, key=key)
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run.
+        - `changes`: Fields of an evaluation's request, such as `{"temperature": 0, "group_size": 8}`.
+        - `key`: Any text. Repeating a key returns the run that it started first."""
+        return self._call("RunDetailResponse", "POST", f"/runs/{segment(run)}/again", "body", changes=changes, key=key)
 
-    def get_log(self, run: str | UUID, *, limit: int | None = None) -> Iterator[LogLineAnswer]:
+    def get_log(self, run: str | UUID, *, limit: int | None = None) -> Iterator[LogLineResponse]:
         """Return the newest lines of the log, oldest first. The first line's `id` as `before` returns earlier lines.
 
         - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
         return self._list(
-            "LogLineAnswer",
+            "LogLineResponse",
             f"/runs/{segment(run)}/log",
             limit,
         )
@@ -3026,19 +3050,19 @@ class RunsOperations(Namespace):
         - `high`: Last step."""
         return self._call("", "GET", f"/runs/{segment(run)}/points", "query", name=name, low=low, high=high)
 
-    def resume(self, run: str | UUID) -> RunAnswer:
+    def resume(self, run: str | UUID) -> RunResponse:
         """Queue a stopped, paused or failed run again. It continues where it stopped.
 
         - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
-        return self._call("RunAnswer", "POST", f"/runs/{segment(run)}/resume", "query", "/runs/{id}")
+        return self._call("RunResponse", "POST", f"/runs/{segment(run)}/resume", "query", "/runs/{id}")
 
-    def stop(self, run: str | UUID) -> RunAnswer:
+    def stop(self, run: str | UUID) -> RunResponse:
         """Request a run to stop. An evaluation cancels its current rollouts; other runs finish theirs first.
 
         Training runs need the role trainer.
 
         - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
-        return self._call("RunAnswer", "POST", f"/runs/{segment(run)}/stop", "query", "/runs/{id}")
+        return self._call("RunResponse", "POST", f"/runs/{segment(run)}/stop", "query", "/runs/{id}")
 
 
 class SessionsOperations(Namespace):
@@ -3332,12 +3356,12 @@ class TrainingOperations(Namespace):
             "query",
         )
 
-    def pause_run(self, run: str | UUID) -> RunAnswer:
+    def pause_run(self, run: str | UUID) -> RunResponse:
         """Pause a training run: it saves its state after the current step. `run resume` continues from there.
 
         - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
         return self._call(
-            "RunAnswer",
+            "RunResponse",
             "POST",
             f"/runs/{segment(run)}/pause",
             "query",

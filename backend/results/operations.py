@@ -22,8 +22,8 @@ from backend.results.schemas import (
     StartBaseline,
 )
 from backend.runs.queries import get_run
-from backend.runs.rerun import AgainRequest, run_again
-from backend.runs.responses import RunDetailAnswer
+from backend.runs.rerun import RerunRequest, run_again
+from backend.runs.responses import RunDetailResponse
 from backend.runs.tables import Run
 from backend.web.identity import Actor
 from backend.web.shared import Shared
@@ -49,9 +49,9 @@ def get_figures(session: Session, actor: Actor, run: Run, request: FiguresReques
 
 
 @operation("POST /runs/{run}/again", role=Role.AUTHOR, status=201, noun="runs", audited=False)
-def run_evaluation_again(session: Session, actor: Actor, run: Run, request: AgainRequest) -> RunDetailAnswer:
+def run_evaluation_again(session: Session, actor: Actor, run: Run, request: RerunRequest) -> RunDetailResponse:
     """Start an evaluation again, exactly as it was or with `changes`."""
-    return RunDetailAnswer.of(get_run(session, run_again(session, actor, run, request).id))
+    return RunDetailResponse.of(get_run(session, run_again(session, actor, run, request).id))
 
 
 @operation("GET /compare", role=Role.VIEWER, tool=True)
@@ -85,10 +85,10 @@ def compare_runs(session: Session, actor: Actor, request: CompareTasks) -> Compa
     page="/runs/{id}",
     notice="The baseline was queued. The comparison shows it when it is completed.",
 )
-def start_baseline(session: Session, actor: Actor, request: StartBaseline) -> RunDetailAnswer:
+def start_baseline(session: Session, actor: Actor, request: StartBaseline) -> RunDetailResponse:
     """Evaluate a baseline on the tasks of a run."""
     run = start_baseline_evaluation(session, actor, get_run(session, request.run_id), request.script)
-    return RunDetailAnswer.of(get_run(session, run.id))
+    return RunDetailResponse.of(get_run(session, run.id))
 
 
 @operation("GET /leaderboards/{environment}", role=Role.VIEWER, command="leaderboard", tool=True)

@@ -17,12 +17,12 @@ from backend.core.session import transaction
 from backend.domain.studies.study import StudyKind
 from backend.domain.vocabulary import RunStatus
 from backend.errors import AppError
-from backend.runs.requests import EvaluationRequest
+from backend.runs.evaluations import start_evaluation
+from backend.runs.schemas import EvaluationRequest
 from backend.runs.service import request_stop, resume_run
-from backend.runs.starting import start_evaluation
 from backend.runs.tables import Run
 from backend.studies.tables import Study, StudyCheckpoint, checkpoint_name
-from workers.storage.requester import Asker
+from workers.storage.runs import JobRequester
 
 T = TypeVar("T")
 
@@ -107,7 +107,7 @@ def _stop_evaluations(session: Session, study: Study) -> None:
             request_stop(session, _requester(study), played.run)
 
 
-def _requester(study: Study) -> Asker:
+def _requester(study: Study) -> JobRequester:
     if study.created_by is None:
         raise StudyFailed("The person who started this study was removed. Start a new study.")
-    return Asker(study.created_by)
+    return JobRequester(study.created_by)

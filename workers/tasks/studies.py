@@ -33,7 +33,7 @@ from backend.runs.tables import Run
 from backend.studies.patterns import describe_onset, pattern_name
 from backend.studies.queries import checkpoints_of_studies, checkpoints_until, replies_of, start_of
 from backend.studies.tables import Study, StudyCheckpoint
-from workers.storage.detector_inputs import load_detector_input, stored_steps
+from workers.storage.detectors import load_detector_input, stored_steps
 from workers.storage.studies import StudyFailed, advance, end, has_played, play
 from workers.tasks.children import ChildFailed, must_run_child
 from workers.tasks.registry import JobContext
