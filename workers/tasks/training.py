@@ -23,7 +23,7 @@ from backend.runs.tables import MetricPoint, Run
 from backend.training.steering import current_settings
 from backend.training.tables import Preflight
 from workers.storage.steering import AlarmDraft, clear_alarms, record_alarm
-from workers.tasks.children import bad_end, must_run_child, run_child
+from workers.tasks.children import child_error, must_run_child, run_child
 from workers.tasks.registry import JobContext
 
 MODULE = "workers.training.run"
@@ -56,7 +56,7 @@ def run(context: JobContext) -> None:
     watchdog = TrainingWatchdog(run_id)
     status = run_child(module, [str(run_id)], run_id=run_id, may_go_on=watchdog.may_continue)
     if status and not watchdog.ends_run(status):
-        raise bad_end(module, status, run_id)
+        raise child_error(module, status, run_id)
 
 
 def module_of(run: Run) -> str:

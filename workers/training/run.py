@@ -46,7 +46,7 @@ from workers.models.chat import ChatTokens
 from workers.models.load import ModelUnusable, load_folder, start_from_base, start_from_checkpoint
 from workers.policies.scripted import ScriptedPolicy
 from workers.rollouts.engine import TooManyFailures
-from workers.storage.interventions import lay_down
+from workers.storage.interventions import mark_interventions_seen
 from workers.storage.recorder import RunRecorder
 from workers.storage.steering import AlarmDraft, read_requests, record_alarm
 from workers.training.assignment import Assignment, read_assignment, training_folder
@@ -270,7 +270,7 @@ def finish(run_id: uuid.UUID, outcome: TrainingOutcome, summary: dict[str, objec
     """Set the run's final status, and start the branch of a rollback in the same transaction."""
     with transaction() as session:
         run = session.get_one(Run, run_id)
-        lay_down(session, run)
+        mark_interventions_seen(session, run)
         if outcome.roll_back is not None:
             try:
                 if depth_of(session, run) >= MOST_IN_A_ROW:
