@@ -60,7 +60,7 @@ def test_failed_rollouts_are_in_no_average_and_in_the_coverage(session: Session,
     assert found["coverage"] == {"completed": 6, "total": 8}
     assert found["success"]["rate"]["mean"] == 0.5  # one task of two, whatever failed
     assert {at["k"]: at["tasks"] for at in found["passes"]} == {1: 2, 2: 2, 3: 1, 4: 1}
-    assert "Averages are over 6 of 8 completed" in text_of(viewer.get(f"/runs/{run.id}").text)
+    assert "Averages cover 6 of 8 completed" in text_of(viewer.get(f"/runs/{run.id}").text)
 
 
 def test_what_was_not_played_yet_is_missing_too(session: Session, viewer: TestClient) -> None:
