@@ -31,6 +31,12 @@ class Namespace:
         result = getattr(import_module("proctor.models"), model).model_validate(answer)
         return result.polled_at(poll.format(**answer)) if poll else result
 
+    def _change(self, model: str, method: str, path: str, /, **values: object) -> list[Any]:
+        """Send a change that returns all changed items at once."""
+        sent = {name: value for name, value in values.items() if value is not None}
+        kind = getattr(import_module("proctor.models"), model)
+        return [kind.model_validate(item) for item in self._client.request(method, path, body=sent)["items"]]
+
     def _download(self, path: str, to: Path | str | None, /, **query: object) -> Path:
         return self._client.download(path, to, **query)
 

@@ -222,7 +222,7 @@ def described(document: Json) -> Iterator[Described]:
                 continue
             answer: Json = next((found for status, found in route["responses"].items() if status.startswith("2")), {})
             result = answer.get("content", {}).get("application/json", {}).get("schema", {})
-            is_list = "Page_" in result.get("$ref", "")
+            is_list = method == "get" and "Page_" in result.get("$ref", "")
             inputs = [
                 Input(
                     each["name"],
