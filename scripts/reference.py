@@ -1,4 +1,4 @@
-"""Write the reference pages that the program knows best: commands, settings, JSON operations and detectors.
+"""Write the reference pages that derive from the program: commands, settings, operations, detectors, rollout fields.
 
 `make docs` calls it. The pages are not stored, so they cannot be out of date.
 """
@@ -16,7 +16,13 @@ from backend.settings import PROJECT_ROOT, Settings
 
 
 def write_pages(folder: Path) -> None:
-    pages = {"cli": commands, "settings": settings, "api-operations": operations, "detector-list": detectors}
+    pages = {
+        "cli": commands,
+        "settings": settings,
+        "api-operations": operations,
+        "detector-list": detectors,
+        "rollout-fields": fields,
+    }
     for name, write in pages.items():
         page, text = folder / f"{name}.md", write()
         if not page.is_file() or page.read_text() != text:
@@ -69,6 +75,32 @@ def _default_of(name: str) -> str:
     text = str(default)
     is_hidden = name in {"secret_key", "envhost_token", "token"} or default in (None, "")
     return "" if is_hidden else f"`{text.lower() if isinstance(default, bool) else text}`"
+
+
+def fields() -> str:
+    """Return a table of the fields that every rollout has, from their registry."""
+    from backend.domain.rollouts.fields import FIELDS
+
+    rows = []
+    for field in FIELDS.values():
+        uses = {"filter": field.is_filterable, "sort": field.is_sortable, "column": field.is_column}
+        uses["export"] = field.is_measured
+        values = ", ".join(f"`{choice}`" for choice in field.choices)
+        meaning = f"{field.help or field.heading}{': ' if values else ''}{values}"
+        used = ", ".join(use for use, is_used in uses.items() if is_used)
+        rows.append(f"| `{field.name}` | {field.kind.replace('_', ' ')} | {meaning} | {used} |")
+    return "\n".join((*FIELDS_HEAD, *rows, ""))
+
+
+FIELDS_HEAD = (
+    "# Rollout fields",
+    "",
+    "Every rollout has these fields. Reward columns, metrics, judge scores and answers come from the run. See",
+    "[filters](filters.md).",
+    "",
+    "| field | type | meaning | used in |",
+    "|---|---|---|---|",
+)
 
 
 def operations() -> str:

@@ -20,8 +20,8 @@ from backend.cli import (
     local,
     network,
     onset,
+    regrading,
     renderers,
-    rescoring,
     results,
     review,
     rollouts,
@@ -62,9 +62,10 @@ app.command("serve")(serve)
 app.command("mcp")(mcp)
 app.command("compare")(results.compare)
 app.command("leaderboard")(results.leaderboard)
-app.command("rescore")(rescoring.rescore)
-app.command("replay")(rescoring.replay)
-environments.app.command("history")(rescoring.history)
+app.command("regrade")(regrading.regrade)
+app.command("rescore", hidden=True)(regrading.regrade)  # the old spelling
+app.command("replay")(regrading.replay)
+environments.app.command("history")(regrading.history)
 environments.app.command("score-draft")(draft_score.score_draft)
 app.command("export")(exports.export)
 
@@ -95,7 +96,11 @@ GROUPS = {
 for name, typer_group in GROUPS.items():
     app.add_typer(typer_group, name=name)
 GROUPS["policy"].command("models")(renderers.list_models)
-derived.add_commands(app, GROUPS | {"data examples": training.examples_app}, derived.shipped_document())
+derived.add_commands(
+    app,
+    GROUPS | {"data examples": training.examples_app, "rollouts": exchange.rollouts_app},
+    derived.shipped_document(),
+)
 graders.add_old_groups(app, derived.shipped_document())
 
 

@@ -25,7 +25,7 @@ from backend.training.tables import Alarm, Intervention, SettingChange
 from tests.factories import make_member
 from tests.training.conftest import checkpoints_of, points_of, run_of, take_up_again
 from workers.storage.interventions import LAID_DOWN
-from workers.training.grpo.stage import MASKED, SCREENED
+from workers.training.grpo_batch import MASKED, SCREENED
 from workers.training.run import train
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]

@@ -27,9 +27,8 @@ from workers.storage.interventions import (
     prepared_branch,
 )
 from workers.storage.steering import AlarmDraft, record_alarm
-from workers.training.alarms.intervening import interventions_of, pattern_of
-from workers.training.alarms.suspicion import suspicions_of
-from workers.training.ending import Outcome, finish
+from workers.training.detector_actions import interventions_of, pattern_of, suspicions_of
+from workers.training.run import TrainingOutcome, finish
 
 
 def draft(detector: str = "paid_exit", **fields: Any) -> FlagDraft:
@@ -138,7 +137,7 @@ def test_a_pattern_is_let_pass_once_the_run_rested_for_it(run_id: uuid.UUID) -> 
     assert patterns_let_pass(run_id) == {}, "its process may have died before it could rest"
     assert len(open_interventions(run_id, reached=12)) == 1
     assert open_interventions(run_id, reached=11) == [], "the step will be played again"
-    finish(run_id, Outcome(RunStatus.PAUSED, "Seen."), {})
+    finish(run_id, TrainingOutcome(RunStatus.PAUSED, "Seen."), {})
     assert patterns_let_pass(run_id) == {"paid_exit": {"exits by x"}}
     assert open_interventions(run_id, reached=12) == []
     with transaction() as session:

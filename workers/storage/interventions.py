@@ -35,7 +35,7 @@ LAID_DOWN = "laid_down"
 
 
 @dataclass(frozen=True, slots=True)
-class Screened:
+class ScreenedRollouts:
     """Rollouts of one step that a detector keeps out of the gradient."""
 
     detector: str
@@ -46,7 +46,7 @@ class Screened:
     """In the first of them, in the detector's words."""
 
 
-def record_screened(run_id: uuid.UUID, step: int, screened: Iterable[Screened]) -> None:
+def record_screened(run_id: uuid.UUID, step: int, screened: Iterable[ScreenedRollouts]) -> None:
     """One row a detector and step; people are told of the first of a detector in this run."""
     with transaction() as session:
         run = session.get_one(Run, run_id)
@@ -61,7 +61,7 @@ def record_screened(run_id: uuid.UUID, step: int, screened: Iterable[Screened]) 
         announce(session, run_topic(run_id))
 
 
-def _tell(session: Session, run: Run, step: int, screened: Screened) -> None:
+def _tell(session: Session, run: Run, step: int, screened: ScreenedRollouts) -> None:
     seen = f" Seen in the first example: {screened.seen}" if screened.seen else ""
     outbox.announce(
         session,

@@ -43,7 +43,7 @@ class Requests:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ClaimedChange:
     """A setting from a step on."""
 
     name: str
@@ -86,14 +86,14 @@ def read_requests(run_id: uuid.UUID) -> Requests:
     return Requests(asked_at is not None or status is RunStatus.STOPPED, bool(is_pause), frozenset(changes or ()))
 
 
-def taken_changes(run_id: uuid.UUID) -> list[Change]:
+def claimed_changes(run_id: uuid.UUID) -> list[ClaimedChange]:
     """All that were taken up, also by an earlier attempt after the state from which this one goes on."""
     statement = select(SettingChange).where(SettingChange.run_id == run_id, SettingChange.step.is_not(None))
     with transaction() as session:
         return [_change(row) for row in session.scalars(statement.order_by(SettingChange.id))]
 
 
-def take_up(run_id: uuid.UUID, step_of: Callable[[str], int | None]) -> list[Change]:
+def claim_changes(run_id: uuid.UUID, step_of: Callable[[str], int | None]) -> list[ClaimedChange]:
     """Settings that wait are used from the step on that their name is given; None: it waits on."""
     waiting = select(SettingChange).where(SettingChange.run_id == run_id, SettingChange.step.is_(None))
     with transaction() as session:
@@ -104,7 +104,7 @@ def take_up(run_id: uuid.UUID, step_of: Callable[[str], int | None]) -> list[Cha
         return [_change(row) for row in rows if row.step is not None]
 
 
-def standing_alarms(run_id: uuid.UUID, first: int, last: int) -> dict[str, int]:
+def active_alarms(run_id: uuid.UUID, first: int, last: int) -> dict[str, int]:
     """Of these steps: alarms whose condition is not over, answered or not, each with its newest step."""
     of_steps = (Alarm.run_id == run_id, Alarm.step.between(first, last))
     with transaction() as session:
@@ -112,7 +112,7 @@ def standing_alarms(run_id: uuid.UUID, first: int, last: int) -> dict[str, int]:
     return {row.name: row.step for row in rows if CLEARED not in row.evidence}
 
 
-def record_alarm(run_id: uuid.UUID, draft: AlarmDraft, changes: Iterable[Change] = ()) -> Stored:
+def record_alarm(run_id: uuid.UUID, draft: AlarmDraft, changes: Iterable[ClaimedChange] = ()) -> Stored:
     """Store an alarm with the settings that it changes. The same one again, after a resume, is met again; of what ends
     the process each time, only while it is open, so that it can be answered each time."""
     kind = ALARM_KINDS[draft.name]
@@ -194,6 +194,6 @@ def _known(session: Session, run_id: uuid.UUID, draft: AlarmDraft) -> Alarm | No
     return next((row for row in rows if row.evidence.get(CONDITION) == draft.condition), None)
 
 
-def _change(row: SettingChange) -> Change:
+def _change(row: SettingChange) -> ClaimedChange:
     assert row.step is not None
-    return Change(row.name, row.before, row.after, row.step)
+    return ClaimedChange(row.name, row.before, row.after, row.step)

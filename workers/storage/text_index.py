@@ -8,8 +8,8 @@ from sqlalchemy.orm import Session
 
 from backend.core.session import transaction
 from backend.domain.vocabulary import RunKind
+from backend.rollouts.filters import body_of
 from backend.rollouts.tables import Rollout, RolloutText
-from backend.rollouts.text_search import body_of
 from backend.runs.tables import Run
 
 BATCH = 500

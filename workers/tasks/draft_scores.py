@@ -20,7 +20,7 @@ from backend.core.session import transaction
 from backend.detectors.tables import Flag
 from backend.domain.environments.manifest import Manifest, ManifestInvalid, read_manifest
 from backend.domain.environments.packages import MANIFEST_PATH, content_hash
-from backend.domain.rollouts.divergence import Recorded
+from backend.domain.rollouts.divergence import RecordedEpisode
 from backend.domain.rollouts.rollout import TaskSpec
 from backend.domain.statistics import TIE, estimate_mean
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind
@@ -31,7 +31,7 @@ from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
 from workers.environments.client import HostRefused
 from workers.rollouts.engine import TooManyFailures
-from workers.rollouts.regrading import Replayed, StoredEpisode, replay_episodes
+from workers.rollouts.regrading import ReplayedEpisode, StoredEpisode, replay_episodes
 from workers.storage.env_host import open_env_host
 from workers.tasks.event_loops import run_async
 from workers.tasks.registry import JobContext
@@ -153,7 +153,7 @@ def _stored(session: Session, ids: Collection[uuid.UUID]) -> dict[uuid.UUID, _St
             StoredEpisode(
                 id=row.id,
                 task=TaskSpec(row.Task.split, row.Task.index, row.Task.level, row.Task.seed, row.Task.arguments),
-                recorded=Recorded(orjson.loads(row.opening), orjson.loads(row.steps)),
+                recorded=RecordedEpisode(orjson.loads(row.opening), orjson.loads(row.steps)),
                 stop_reason=row.stop_reason,
                 tokens_out=row.tokens_out,
                 is_truncated=row.is_truncated,
@@ -179,7 +179,7 @@ async def _score(question: _Question) -> dict[str, Any]:
     return await asyncio.to_thread(_answer, question, played)
 
 
-def _answer(question: _Question, played: Sequence[Replayed]) -> dict[str, Any]:
+def _answer(question: _Question, played: Sequence[ReplayedEpisode]) -> dict[str, Any]:
     after = {each.episode.id: each for each in played}
     return {
         "draft_revision": question.revision,
@@ -193,7 +193,7 @@ def _answer(question: _Question, played: Sequence[Replayed]) -> dict[str, Any]:
 
 
 def _part(
-    stored: Mapping[uuid.UUID, _Stored], after: Mapping[uuid.UUID, Replayed], ids: Collection[uuid.UUID]
+    stored: Mapping[uuid.UUID, _Stored], after: Mapping[uuid.UUID, ReplayedEpisode], ids: Collection[uuid.UUID]
 ) -> dict[str, Any]:
     """Means before and after over those that came to their end, and how many went another way than they had."""
     pairs = [(stored[each].reward, after[each]) for each in ids if each in after and each in stored]
@@ -210,7 +210,7 @@ def _part(
 
 
 def _ranking(
-    stored: Mapping[uuid.UUID, _Stored], after: Mapping[uuid.UUID, Replayed], ids: Collection[uuid.UUID]
+    stored: Mapping[uuid.UUID, _Stored], after: Mapping[uuid.UUID, ReplayedEpisode], ids: Collection[uuid.UUID]
 ) -> list[dict[str, Any]]:
     """Policies in the order of the new means, each with its place in the old order."""
     earned: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)

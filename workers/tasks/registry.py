@@ -52,7 +52,7 @@ BODIES = {
     "evaluations.run": Entry("workers.tasks.evaluations:run"),
     "policies.test": Entry("workers.tasks.policies:look", owns_run=False),
     "rescoring.draft": Entry("workers.tasks.draft_scores:run", owns_run=False),
-    "rescoring.history": Entry("workers.tasks.regrading_history:run", owns_run=False),
+    "rescoring.history": Entry("workers.tasks.regrading:regrade_published", owns_run=False),
     "rescoring.run": Entry("workers.tasks.regrading:run"),
     "exchange.import": Entry("workers.tasks.rollout_imports:run"),
     "training.run": Entry("workers.tasks.training:run"),

@@ -29,7 +29,7 @@ from workers.tasks.registry import JobContext
 MODULE = "workers.training.run"
 MODULES = {"unsloth": "workers.training.with_unsloth"}
 """Engines whose training process starts differently."""
-LAUNCHER = "workers.training.ranks.launch"
+LAUNCHER = "workers.training.launch"
 """Starts runs that train in several processes."""
 PREFLIGHT_MODULE = "workers.training.preflight.run"
 STALL, OUT_OF_MEMORY, KILLED = "stall", "out_of_memory", "process_killed"

@@ -15,17 +15,17 @@ from backend.domain.rollouts.fields import OPERATORS, Family, Field, FieldKind, 
 MAX_LENGTH = 2000
 """Characters of an expression."""
 MAX_DEPTH = 20
-"""Parentheses and `not`s inside of each other."""
+"""Nested parentheses and `not`s."""
 MAX_TESTS = 60
 MAX_VALUES = 200
-"""Of one `in (…)`."""
+"""Values of one `in (…)`."""
 
 TRUE_WORDS = frozenset({"yes", "true", "on"})
 FALSE_WORDS = frozenset({"no", "false", "off"})
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,3})?")
 OR = re.compile(r"\bor\b", re.IGNORECASE)
-"""Where an expression may have to be put in parentheses before more is added."""
+"""An expression with `or` may need parentheses before a clause is added."""
 _KEYWORDS = frozenset({"and", "or", "not", "in", "has"})
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -51,7 +51,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Has:
-    """There is a value; of a yes-or-no field: it is yes."""
+    """The field has a value; a yes-or-no field is yes."""
 
     field: Field
 
@@ -75,7 +75,7 @@ Node = Comparison | Has | Not | And | Or
 
 
 class FilterError(ValueError):
-    """What is wrong with an expression, and where."""
+    """A mistake in an expression, with its place."""
 
     def __init__(self, message: str, start: int = 0, end: int | None = None) -> None:
         super().__init__(message)
@@ -85,7 +85,7 @@ class FilterError(ValueError):
 
 
 def leaves_of(node: Node | None) -> list[Comparison | Has]:
-    """Every test and `has` in the tree, from left to right."""
+    """All comparisons of the tree, from left to right."""
     match node:
         case None:
             return []
@@ -118,12 +118,12 @@ def quoted(text: str) -> str:
 
 
 def field_name(family: str, name: str) -> str:
-    """`judge.strict`, `judge."strict one"`: a field of a family whose names are somebody's."""
+    """The name of a field of a family, quoted if needed: `judge.strict`, `judge."strict one"`."""
     return f"{family}.{name}" if re.fullmatch(r"[\w.-]+", name) else f'{family}."{name.replace(chr(34), "")}"'
 
 
 def tokens_of(expression: str) -> list[Token]:
-    """With one at the end that says so. Raises FilterError for what is no token."""
+    """Tokens of the expression and a final `end` token. Raises FilterError."""
     tokens, position = [], 0
     while position < len(expression):
         found = _TOKEN.match(expression, position)
@@ -135,7 +135,7 @@ def tokens_of(expression: str) -> list[Token]:
             what = (
                 "This text has no closing quote."
                 if rest.lstrip()[0] in "\"'"
-                else f"`{rest.lstrip()[0]}` means nothing."
+                else f"`{rest.lstrip()[0]}` is not part of the filter language."
             )
             raise FilterError(what, start, len(expression) if "quote" in what else start + 1)
         kind = str(found.lastgroup)
@@ -146,12 +146,12 @@ def tokens_of(expression: str) -> list[Token]:
 
 
 def unquoted(token: Token) -> str:
-    """The text that a token stands for."""
+    """The text of a token without its quotes."""
     return re.sub(r"\\(.)", r"\1", token.text[1:-1], flags=re.DOTALL) if token.kind == "string" else token.text
 
 
 def clauses_of(expression: str) -> list[str] | None:
-    """The parts that `and` joins, as they are written; None where `or` joins the whole or it cannot be read."""
+    """The parts that `and` joins, as written. None if `or` joins them, or if the expression cannot be read."""
     try:
         tokens = tokens_of(expression)
     except FilterError:
@@ -168,7 +168,7 @@ def clauses_of(expression: str) -> list[str] | None:
 
 
 def with_clause(expression: str, field: str, clause: str) -> str:
-    """The expression with what it asks of a field replaced by one clause; by nothing when that is empty."""
+    """Replace the conditions on a field by one clause; an empty clause removes them."""
     parts = clauses_of(expression)
     if parts is None:
         parts = [f"({expression})"]
@@ -177,17 +177,17 @@ def with_clause(expression: str, field: str, clause: str) -> str:
 
 
 def subject_of(clause: str) -> str:
-    """The field that a clause of one test is about."""
+    """The field of a clause with one comparison."""
     words = [token.text.lower() for token in tokens_of(clause) if token.kind == "word"]
     return next((word for word in words if word not in {"has", "not"}), "") if not clause.startswith("(") else ""
 
 
 def parse(expression: str, fields: Mapping[str, Field]) -> Node | None:
-    """The expression as a tree; None for a blank one. Raises FilterError."""
+    """Parse an expression into a tree; None if it is blank. Raises FilterError."""
     if len(expression) > MAX_LENGTH:
         raise FilterError(f"This is longer than {MAX_LENGTH} characters.", MAX_LENGTH, len(expression))
     if unstorable := _UNSTORABLE.search(expression):
-        raise FilterError("This has a character that no text can have.", unstorable.start())
+        raise FilterError("This has an invalid character.", unstorable.start())
     if not expression.strip():
         return None
     return _Parser(expression, fields).whole()
@@ -213,7 +213,7 @@ class _Parser:
         return token
 
     def takes(self, *texts: str) -> bool:
-        """Go past this keyword or mark, if it stands here."""
+        """Consume this keyword or mark if it is next."""
         found = (self.here.keyword or (self.here.text if self.here.kind == "mark" else "")) in texts
         if found:
             self.next()
@@ -283,7 +283,7 @@ class _Parser:
         return Comparison(field, self._allowed(field, sign, operator), (self._value(field, sign),))
 
     def _has(self, field: Field) -> Node:
-        """`has flag = repeated_text` says the same as `flag = repeated_text`."""
+        """`has flag = repeated_text` means the same as `flag = repeated_text`."""
         if self.here.kind != "operator":
             return Has(field)
         operator = self.next()
@@ -315,7 +315,7 @@ class _Parser:
     def _allowed(self, field: Field, operator: str, token: Token | None = None) -> str:
         if operator not in OPERATORS[field.kind]:
             signs = " ".join(OPERATORS[field.kind])
-            raise _wrong(token or self.here, f"`{field.name}` knows no `{operator}`: use one of {signs}.")
+            raise _wrong(token or self.here, f"`{field.name}` does not support `{operator}`. Use one of {signs}.")
         return operator
 
     def _list(self, field: Field) -> tuple[Value, ...]:
@@ -352,7 +352,7 @@ class _Parser:
 def _number(token: Token, text: str, field: Field) -> float:
     value = float(text) if _NUMBER.fullmatch(text) else math.inf
     if not math.isfinite(value):
-        raise _wrong(token, f"`{field.name}` is a number: `{_short(text)}` is none.")
+        raise _wrong(token, f"`{field.name}` is a number, but `{_short(text)}` is not.")
     return value
 
 

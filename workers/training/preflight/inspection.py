@@ -17,9 +17,9 @@ from workers.models.chat import ChatTokens, ChatUnusable
 from workers.models.load import ModelUnusable, best_device
 from workers.training.context import TrainingContext
 from workers.training.hardware import settle
+from workers.training.initial_policy import starting_weights
 from workers.training.preflight.cost import OutOfGpuMemory, measure_pass, measure_speed, measures_of, memory_mb
 from workers.training.preflight.play import InitialPolicy, PlayedEpisodes, play_policy, play_script, successes
-from workers.training.warm_up import starting_weights
 
 AddFinding = Callable[[PreflightFinding], None]
 """Records a finding. It replaces one of the same name."""

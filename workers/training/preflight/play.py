@@ -16,11 +16,11 @@ from workers.models.chat import ChatTokens
 from workers.models.policy import LocalPolicy
 from workers.policies.base import Policy
 from workers.rollouts.engine import GroupPlan, TooManyFailures
+from workers.training.assignment import TrainingEnv
 from workers.training.context import TrainingContext
-from workers.training.examples import TrainingExample, lesson_of
+from workers.training.curriculum import Planner
+from workers.training.examples import TrainingExample, example_of
 from workers.training.hardware import Hardware
-from workers.training.planning.planner import Planner
-from workers.training.planning.training_env import TrainingEnv
 from workers.training.teacher import Teacher
 
 TASKS = 32
@@ -124,7 +124,7 @@ def _play(
         failure = str(error)
     finally:
         context.env_pool.close_policy(policy)
-    examples = [lesson_of(rollout, end=chat.end) for rollout in rollouts if rollout.is_completed]
+    examples = [example_of(rollout, end=chat.end) for rollout in rollouts if rollout.is_completed]
     return PlayedEpisodes(rollouts, Range.of(seconds) if seconds else NOTHING, failure, examples)
 
 
