@@ -29,7 +29,6 @@ from backend.environments import (
     play_operations,
     play_pages,
     trial_pages,
-    version_pages,
 )
 from backend.environments import operations as environments_operations
 from backend.environments import pages as environments_pages
@@ -88,7 +87,6 @@ PAGES = (
     environments_pages,
     editor_pages,
     trial_pages,
-    version_pages,
     play_pages,
     import_pages,
     policies_pages,

@@ -2758,7 +2758,7 @@ class RolloutsOperations(Namespace):
 
         - `file`: JSONL, Parquet or a zip.
         - `version_id`: Environment version of the rollouts.
-        - `environment`: The same as `name` or `name@version`. Default: the one that the file names.
+        - `environment`: The same as `name` or `name@version`. Default: from the file.
         - `policy`: Policy. Default: the model that the file names.
         - `name`: Name of the run. Default: from the policy and the file.
         - `split`: Split of tasks that do not name theirs.
@@ -3410,7 +3410,7 @@ class TrainingOperations(Namespace):
 
 class ViewsOperations(Namespace):
     def list(self, *, limit: int | None = None) -> Iterator[View]:
-        """List your saved views, then those that others share."""
+        """List your saved views, then shared views of others."""
         return self._list(
             "View",
             "/views",

@@ -1972,12 +1972,13 @@ class AlarmResponse(Model):
     """Possible answers; empty if it is already answered."""
 
 
-class StepDifference(Model):
+class Difference(Model):
     """One step that differs."""
 
     step: int
+    """0 is the reset, 1 the first reply."""
     parts: list[StepPart]
-    fields: list[str]
+    fields: list[str] = []
     """Fields of the observation and reward columns that differ."""
 
 
@@ -2410,7 +2411,7 @@ class RolloutBeforeAfter(Model):
     rollout_id: UUID
     source_id: UUID | None
     columns: list[ColumnPair]
-    differences: list[StepDifference]
+    differences: list[Difference]
 
 
 class AlarmList(Model):

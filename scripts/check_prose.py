@@ -29,6 +29,7 @@ UNREAD = (
     "docs/cli.md",
     "docs/settings.md",
     "docs/api-operations.md",
+    "docs/check-list.md",
     "docs/detector-list.md",
     "docs/rollout-fields.md",
     "docs/_theme",

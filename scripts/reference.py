@@ -1,9 +1,10 @@
-"""Write the reference pages that derive from the program: commands, settings, operations, detectors, rollout fields.
+"""Write the reference pages that derive from the code: commands, settings, operations, checks, detectors and fields.
 
 `make docs` calls it. The pages are not stored, so they cannot be out of date.
 """
 
 import ast
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from fastapi.routing import APIRoute, iter_route_contexts
 from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.spec import Subject
 from backend.settings import PROJECT_ROOT, Settings
+from workers.environments.checks.registry import CHECKS
 
 
 def write_pages(folder: Path) -> None:
@@ -20,6 +22,7 @@ def write_pages(folder: Path) -> None:
         "cli": commands,
         "settings": settings,
         "api-operations": operations,
+        "check-list": checks,
         "detector-list": detectors,
         "rollout-fields": fields,
     }
@@ -27,6 +30,20 @@ def write_pages(folder: Path) -> None:
         page, text = folder / f"{name}.md", write()
         if not page.is_file() or page.read_text() != text:
             page.write_text(text)
+
+
+def checks() -> str:
+    """Return a table of the environment checks by theme, from their declarations."""
+    lines = [
+        "# List of checks",
+        "",
+        "[Checks](certificate.md) explains certificates. A result is skipped if a check that it needs has failed.",
+    ]
+    for theme, members in itertools.groupby(CHECKS, key=lambda check: check.theme):
+        lines += ["", f"## {theme.capitalize()}"]
+        lines += ["| check | condition | method and threshold | runs |", "|---|---|---|---|"]
+        lines += [f"| `{each.id}` | {each.sentence} | {each.method} | {each.cost.value} |" for each in members]
+    return "\n".join((*lines, "", "Thresholds without a source are Proctor's choice.", ""))
 
 
 def commands() -> str:

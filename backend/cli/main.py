@@ -10,7 +10,6 @@ from backend.cli import (
     checkpoints,
     derived,
     detectors,
-    draft_score,
     effort,
     environments,
     exchange,
@@ -18,7 +17,6 @@ from backend.cli import (
     graders,
     importing,
     local,
-    network,
     onset,
     regrading,
     renderers,
@@ -45,7 +43,6 @@ app.command("up")(local.up_command)
 app.command("demo")(local.demo_command)
 app.command("migrate-data")(local.migrate_data_command)
 environments.app.command("import")(importing.import_package)
-environments.app.command("grant")(network.grant)
 app.command("eval")(starting.evaluate)
 app.command("train")(training.train)
 app.command("runs")(runs.runs)
@@ -66,7 +63,6 @@ app.command("regrade")(regrading.regrade)
 app.command("rescore", hidden=True)(regrading.regrade)  # the old spelling
 app.command("replay")(regrading.replay)
 environments.app.command("history")(regrading.history)
-environments.app.command("score-draft")(draft_score.score_draft)
 app.command("export")(exports.export)
 
 

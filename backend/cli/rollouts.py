@@ -28,7 +28,7 @@ def rollouts(
         bool, typer.Option("--fields", help="List the fields of filters and orders of this run.")
     ] = False,
     transcript: Annotated[bool, typer.Option("--transcript", help="Print the whole conversations.")] = False,
-    status: Annotated[str | None, typer.Option(help="completed, failed or cancelled.")] = None,
+    status: Annotated[str | None, typer.Option(help="completed, failed or `cancelled`.")] = None,
     phase: Annotated[str | None, typer.Option(help="evaluation, train, heldout, warm_up, check or play.")] = None,
     step: Annotated[int | None, typer.Option(help="Training step.")] = None,
     level: Annotated[int | None, typer.Option(help="Difficulty level.")] = None,

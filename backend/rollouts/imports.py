@@ -131,7 +131,7 @@ def _save_upload(upload: IO[bytes], path: Path) -> tuple[int, str]:
 
 
 def _find_version(session: Session, request: ImportRollouts, found: FileSurvey | None) -> EnvironmentVersion:
-    """The version that the request names, otherwise the one that the file names."""
+    """The version in the request, otherwise the version in the file."""
 
     def newest(name: str, number: int | None = None) -> EnvironmentVersion | None:
         own = [Environment.name == name, Environment.archived_at.is_(None)]

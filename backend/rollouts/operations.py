@@ -106,7 +106,7 @@ def delete_run(session: Session, actor: Actor, run: Run) -> None:
 
 @operation("GET /views", role=Role.VIEWER, noun="views")
 def list_views(session: Session, actor: Actor) -> Page[View]:
-    """List your saved views, then those that others share."""
+    """List your saved views, then shared views of others."""
     return Page(items=saved_views.list_views(session, actor))
 
 

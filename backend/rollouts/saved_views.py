@@ -18,7 +18,7 @@ MAX_VIEWS = 200
 
 
 def list_views(session: Session, actor: Actor) -> list[View]:
-    """List the actor's own views, then those that others share, by name."""
+    """List the actor's own views, then shared views of others, by name."""
     statement = (
         select(SavedView, Person.name)
         .join(Person, Person.id == SavedView.person_id)

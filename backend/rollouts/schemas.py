@@ -212,7 +212,7 @@ class ImportRollouts(Request):
     file: UploadFile = Field(description="JSONL, Parquet or a zip.")
     version_id: uuid.UUID | None = Field(None, description="Environment version of the rollouts.")
     environment: str | None = Field(
-        None, max_length=80, description="The same as `name` or `name@version`. Default: the one that the file names."
+        None, max_length=80, description="The same as `name` or `name@version`. Default: from the file."
     )
     policy: str | None = Field(None, max_length=80, description="Policy. Default: the model that the file names.")
     name: str | None = Field(

@@ -4,7 +4,7 @@ Reasoning monitors are deliberately excluded: a filter on them could select trai
 """
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -22,20 +22,34 @@ from backend.domain.graders.settings import (
 from backend.domain.rollouts.fields import (
     AFTER_REWARDS,
     BEFORE_REWARDS,
+    GROUP_KINDS,
     Family,
     Field,
     FieldKind,
     column_field_name,
     family_field,
 )
+from backend.domain.rollouts.filters import clauses_of, subject_of
 from backend.domain.training.mix import MixPart
-from backend.domain.vocabulary import RunKind
+from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, StopReason, Verdict
 from backend.graders.tables import Grader
 from backend.rollouts.tables import Rollout, RolloutText
 from backend.runs.tables import Run
 
 SAMPLED = 200
 """Rollouts at either end of a run that are sampled for the names of metrics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shortcut:
+    """A menu next to the filter box that writes one clause into the expression."""
+
+    field: str
+    label: str
+    options: Sequence[tuple[str, str]]
+    """Clause and label; the empty clause removes the condition."""
+    chosen: str
+    """The clause in the expression, if it is one of the options."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +117,37 @@ class FilterScope:
     def sortable(self) -> list[str]:
         """Every name to sort by."""
         return ["seq", *(name for name, field in self.fields.items() if field.is_sortable)]
+
+    def shortcuts(self, expression: str) -> list[Shortcut]:
+        """Menus next to the filter box, with the clauses of the expression selected."""
+
+        def equal(field: str, values: Iterable[str]) -> list[tuple[str, str]]:
+            return [(f"{field} = {value}", str(value).replace("_", " ")) for value in values]
+
+        def normal(clause: str) -> str:
+            return " ".join(clause.lower().split())
+
+        statuses = (RolloutStatus.COMPLETED, RolloutStatus.FAILED, RolloutStatus.CANCELLED)
+        flags = [("has flag", "flagged"), ("not has flag", "not flagged")]
+        flags += [(f"flag = {name}", name.replace("_", " ")) for name in self.fields["flag"].choices]
+        verdicts = [("has verdict", "reviewed"), ("not has verdict", "not reviewed"), *equal("verdict", Verdict)]
+        menus = [
+            ("status", "Status", "any", equal("status", statuses)),
+            ("phase", "Phase", "all", equal("phase", Phase)),
+            ("stop_reason", "Ended by", "any", equal("stop_reason", StopReason)),
+            ("flag", "Flags", "all", flags),
+            ("verdict", "Verdict", "all", verdicts),
+            ("group", "Group", "all", equal("group", GROUP_KINDS)),
+        ]
+        clauses = {subject_of(clause): clause for clause in clauses_of(expression) or ()}
+        shortcuts = []
+        for name, label, everything, options in menus:
+            if name == "phase" and self.run.kind is not RunKind.TRAINING:
+                continue
+            by_normal = {normal(option): option for option, _ in options}
+            chosen = by_normal.get(normal(clauses.get(name, "")), "")
+            shortcuts.append(Shortcut(name, label, [("", everything), *options], chosen))
+        return shortcuts
 
     def _answers(self) -> Iterator[Field]:
         for name, (_, settings) in self.questions.items():

@@ -1,7 +1,7 @@
 """/runs/{id}/rollouts: the table of a run's rollouts with its filter, columns and saved views; /help/filters."""
 
 import uuid
-from collections.abc import AsyncIterable, Iterable, Sequence
+from collections.abc import AsyncIterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -12,15 +12,14 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from backend.core.events import run_topic
-from backend.domain.rollouts.fields import GROUP_KINDS, Field
-from backend.domain.rollouts.filters import clauses_of, subject_of, with_clause
-from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, StopReason, Verdict
+from backend.domain.rollouts.fields import Field
+from backend.domain.rollouts.filters import with_clause
 from backend.errors import InvalidInput, NotFound
 from backend.rollouts import saved_views
 from backend.rollouts.filters import WrongFilter, select_rollouts
 from backend.rollouts.listing import MatchCount, RolloutList, list_rollouts, total_of
 from backend.rollouts.schemas import FieldResponse, SaveView, UpdateView, View
-from backend.rollouts.scope import FilterScope, scope_of
+from backend.rollouts.scope import Shortcut, scope_of
 from backend.runs import queries
 from backend.runs.header import RunHeader, head_blocks, run_header
 from backend.runs.requests import RolloutFilter
@@ -46,24 +45,6 @@ class FilterMistake:
     before: str = ""
     at: str = ""
     after: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Shortcut:
-    """A menu next to the filter box that writes one clause into the expression."""
-
-    field: str
-    label: str
-    options: Sequence[tuple[str, str]]
-    """Clause and label; the empty clause removes the condition."""
-    chosen: str
-    """The clause in the expression, if it is one of the options."""
-
-
-@dataclass(frozen=True, slots=True)
-class FilterHelpPage:
-    reference: str
-    """Markdown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +178,7 @@ def _context(session: Session, actor: Actor, run: Run, filter: RolloutFilter) ->
         filter=filter,
         columns=scope.shown_columns(filter.columns),
         all_columns=scope.columns,
-        shortcuts=_shortcuts(scope, filter.expression),
+        shortcuts=scope.shortcuts(filter.expression),
         fields=[FieldResponse.of_field(field).model_dump(mode="json") for field in scope.fields.values()],
         views=saved_views.list_views(session, actor),
         matching=found.matching or MatchCount(total),
@@ -207,38 +188,8 @@ def _context(session: Session, actor: Actor, run: Run, filter: RolloutFilter) ->
     )
 
 
-def _shortcuts(scope: FilterScope, expression: str) -> list[Shortcut]:
-    def equal(field: str, values: Iterable[str]) -> list[tuple[str, str]]:
-        return [(f"{field} = {value}", str(value).replace("_", " ")) for value in values]
-
-    def normal(clause: str) -> str:
-        return " ".join(clause.lower().split())
-
-    statuses = (RolloutStatus.COMPLETED, RolloutStatus.FAILED, RolloutStatus.CANCELLED)
-    flags = [("has flag", "flagged"), ("not has flag", "not flagged")]
-    flags += [(f"flag = {name}", name.replace("_", " ")) for name in scope.fields["flag"].choices]
-    verdicts = [("has verdict", "reviewed"), ("not has verdict", "not reviewed"), *equal("verdict", Verdict)]
-    menus = [
-        ("status", "Status", "any", equal("status", statuses)),
-        ("phase", "Phase", "all", equal("phase", Phase)),
-        ("stop_reason", "Ended by", "any", equal("stop_reason", StopReason)),
-        ("flag", "Flags", "all", flags),
-        ("verdict", "Verdict", "all", verdicts),
-        ("group", "Group", "all", equal("group", GROUP_KINDS)),
-    ]
-    clauses = {subject_of(clause): clause for clause in clauses_of(expression) or ()}
-    shortcuts = []
-    for field, label, everything, options in menus:
-        if field == "phase" and scope.run.kind is not RunKind.TRAINING:
-            continue
-        by_normal = {normal(option): option for option, _ in options}
-        chosen = by_normal.get(normal(clauses.get(field, "")), "")
-        shortcuts.append(Shortcut(field, label, [("", everything), *options], chosen))
-    return shortcuts
-
-
 @router.get("/help/filters", response_class=HTMLResponse)
 def show_filter_help(request: Request, _: Viewer) -> HTMLResponse:
     if not FILTER_REFERENCE.is_file():
         raise NotFound("The documentation is not installed here. See docs/filters.md in the source code.")
-    return page(request, "rollouts/help.html", FilterHelpPage(FILTER_REFERENCE.read_text()))
+    return page(request, "rollouts/help.html", {"reference": FILTER_REFERENCE.read_text()})

@@ -14,6 +14,7 @@ from backend.domain.vocabulary import Split
 from backend.rollouts.export import facts_of, records
 from backend.rollouts.formats import native
 from backend.rollouts.listing import list_rollouts
+from backend.rollouts.schemas import RolloutResponse
 from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Rollout
 from backend.runs.requests import RolloutFilter
@@ -46,6 +47,7 @@ def test_a_measurement_is_stored_filtered_sorted_shown_exported_and_imported(
     found = list_rollouts(session, run, RolloutFilter(where=f"{field.name} > 3", sort=f"-{field.name}")).items
     assert [item.value(field) for item in found] == [7, 5]
     assert field in scope_of(session, run).columns
+    assert name in RolloutResponse.model_fields
 
     facts = facts_of(session, run)
     exported: list[dict[str, Any]] = list(records(session, run, facts))

@@ -50,7 +50,7 @@ class ReplayedEpisode:
     episode: StoredEpisode
     rollout: Rollout
     replies_ended: bool = False
-    """The environment asked for another reply when there was none."""
+    """The environment needed another reply, but none was stored."""
 
     @property
     def replies_left(self) -> int:
@@ -67,7 +67,7 @@ async def replay_episodes(
 ) -> list[ReplayedEpisode]:
     """Replay the episodes that have replies. An episode gets as many turns as it has replies.
 
-    Raises TooManyFailures as the engine does. Returns early with the finished episodes when asked to stop.
+    Raises TooManyFailures as the engine does. Returns the finished episodes early if `should_stop` is true.
     """
     replayed: list[ReplayedEpisode] = []
     by_turns = sorted((each for each in episodes if each.recorded.steps), key=lambda each: each.turns)

@@ -83,7 +83,7 @@ class RegradingRule:
     """How a replayed episode becomes a row."""
 
     columns: Sequence[str]
-    """Of the target version."""
+    """Reward columns of the target version."""
     version: str
     """Name of the target version, for messages."""
     noise: float = 0.0

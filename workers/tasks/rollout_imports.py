@@ -52,7 +52,7 @@ class ImportStopped(Exception):
 
 
 def run(context: JobContext) -> None:
-    """The job's body. A repeated job stores what is missing."""
+    """The job's body. A repeated job stores missing rollouts."""
     run_id = context.need_run()
     with transaction() as session:
         if not begin_run(session, session.get_one(Run, run_id)):

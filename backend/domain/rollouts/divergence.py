@@ -32,7 +32,7 @@ class RecordedEpisode:
     steps: Sequence[Json]
     """`domain.rollouts.rollout.Step` as JSON."""
     prompts: Sequence[str] = ()
-    """What the policy read before each of its replies, if known."""
+    """The prompt before each reply, if known."""
 
 
 @dataclass(frozen=True, slots=True)

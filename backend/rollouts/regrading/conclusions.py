@@ -304,7 +304,7 @@ Rewards = Mapping[uuid.UUID, Sequence[Sequence[float]]]
 
 
 def _place_policies(parts: Sequence[HistoryPart], rewards: Rewards) -> list[RegradedPolicy]:
-    """Policies in the new order. Those that earn the same share a place."""
+    """Policies in the new order. Policies with equal rewards share a place."""
     estimates = {run_id: [_estimate(values) for values in sides] for run_id, sides in rewards.items()}
     policies = []
     for part in parts:

@@ -20,10 +20,10 @@ from backend.rollouts.regrading.schemas import (
     PreviewRegrading,
     RegradingBatch,
     RegradingPreview,
+    RewardTermResponse,
     RolloutBeforeAfter,
     StartRegrading,
     StartReplay,
-    StepDifference,
 )
 from backend.rollouts.regrading.weights import apply_weights, list_reward_terms, preview_weights
 from backend.rollouts.tables import Rollout
@@ -49,7 +49,8 @@ def preview_regrading(session: Session, actor: Actor, request: PreviewRegrading)
     weighted = apply_weights(offered, request.weights)
     plan = RegradingPlan(where=request.where.strip(), phase=request.phase)
     preview = preview_weights(session, run, weighted, service.conditions_of(session, run, plan))
-    return RegradingPreview.of_terms(weighted, offered, preview)
+    columns, all_terms = ([RewardTermResponse.of(term) for term in terms] for terms in (weighted, offered))
+    return RegradingPreview(columns=columns, offered=all_terms, preview=preview)
 
 
 @operation("POST /replays", role=Role.AUTHOR, noun="regrading", status=201, tool=True, poll=_BATCH, audited=False)
@@ -113,7 +114,7 @@ def get_rollout_before_after(session: Session, actor: Actor, rollout: Rollout) -
         rollout_id=rollout.id,
         source_id=rollout.source_id,
         columns=queries.column_pairs(before, rollout) if before else [],
-        differences=[StepDifference.of(each) for each in found],
+        differences=list(found),
     )
 
 

@@ -53,7 +53,7 @@ VersionFormDep = Annotated[VersionForm, Depends(read_form(VersionForm))]
 
 @dataclass(frozen=True, slots=True)
 class VersionChoice:
-    """A version, and whether its latest certificate says that stored episodes earn the same again."""
+    """A version, and the result of the regrading check in its latest certificate."""
 
     version: EnvironmentVersion
     check: CheckStatus | None
@@ -107,13 +107,6 @@ class RolloutPairPage:
     copies: Sequence[queries.RolloutCopy]
     names: Sequence[str]
     """Columns of the rollout or of a copy."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchPage:
-    """Runs that were started together."""
-
-    runs: Sequence[Run]
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +220,7 @@ def _before_after(session: Session, run_id: uuid.UUID) -> BeforeAfterPage:
 
 @router.get("/rescores/{batch}", response_class=HTMLResponse)
 def show_batch(request: Request, batch: uuid.UUID, session: SessionDep, _: Viewer) -> HTMLResponse:
-    return page(request, "rollouts/regrading/batch.html", BatchPage(queries.runs_of_batch(session, batch)))
+    return page(request, "rollouts/regrading/batch.html", {"runs": queries.runs_of_batch(session, batch)})
 
 
 @router.get("/rollouts/{rollout_id}/before-after", response_class=HTMLResponse)

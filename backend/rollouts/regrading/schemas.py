@@ -5,12 +5,12 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from backend.domain.rollouts.divergence import StepPart
+from backend.domain.rollouts.divergence import Difference
 from backend.domain.rollouts.regrading import Weight
 from backend.domain.statistics import Estimate
 from backend.domain.vocabulary import Phase
 from backend.operations.schemas import Progress, Request, Response
-from backend.rollouts.regrading.weights import RewardTerm, TermOrigin, WeightsPreview
+from backend.rollouts.regrading.weights import TermOrigin, WeightsPreview
 from backend.runs.responses import RunAnswer, RunDetailAnswer
 
 MAX_RUNS = 200
@@ -135,13 +135,6 @@ class RegradingPreview(Response):
     """All terms that can carry a weight, with their current weight."""
     preview: WeightsPreview
 
-    @classmethod
-    def of_terms(
-        cls, weighted: list[RewardTerm], offered: list[RewardTerm], preview: WeightsPreview
-    ) -> "RegradingPreview":
-        terms = [[RewardTermResponse.of(term) for term in each] for each in (weighted, offered)]
-        return cls(columns=terms[0], offered=terms[1], preview=preview)
-
 
 class ColumnChange(Response):
     """A column before and after, over the rollouts that both runs completed; the reward first."""
@@ -187,22 +180,13 @@ class ColumnPair(Response):
     after: float | None
 
 
-class StepDifference(Response):
-    """One step that differs."""
-
-    step: int
-    parts: list[StepPart]
-    fields: list[str]
-    """Fields of the observation and reward columns that differ."""
-
-
 class RolloutBeforeAfter(Response):
     """A rollout compared with its source."""
 
     rollout_id: uuid.UUID
     source_id: uuid.UUID | None
     columns: list[ColumnPair]
-    differences: list[StepDifference]
+    differences: list[Difference]
 
 
 class DraftScoreResponse(Response):

@@ -229,7 +229,7 @@ def conditions_of(session: Session, run: Run, plan: RegradingPlan) -> list[Colum
 
 
 def check_statuses(session: Session, version_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, CheckStatus | None]:
-    """Whether each version's latest certificate says that stored episodes earn the same again; None if unknown."""
+    """Result of the regrading check in each version's latest certificate; None without one."""
     statement = select(Certificate.version_id, Certificate.results).where(Certificate.version_id.in_(version_ids))
     statuses: dict[uuid.UUID, CheckStatus | None] = dict.fromkeys(version_ids)
     for version_id, results in session.execute(statement.order_by(Certificate.created_at, Certificate.id)):
