@@ -1178,7 +1178,7 @@ class FlagsOperations(Namespace):
         *,
         verdict: Literal["honest", "hack", "broken_reward", "unsure"],
         comment: str | None = None,
-    ) -> list[VerdictResponse]:
+    ) -> Sequence[VerdictResponse]:
         """Give a verdict on a flag. It counts for every flag on the same rollout.
 
         - `flag`: Id of a flag.
@@ -2522,7 +2522,7 @@ class ReviewOperations(Namespace):
         verdict: Literal["honest", "hack", "broken_reward", "unsure"],
         comment: str | None = None,
         evidence: bool | None = None,
-    ) -> list[VerdictResponse]:
+    ) -> Sequence[VerdictResponse]:
         """Give a verdict. The newest one counts and none is overwritten; `proctor review undo` takes it back.
 
         One record is stored per flag on the rollout.
@@ -2610,7 +2610,7 @@ class ReviewOperations(Namespace):
         - `per_day`: Number of items that you intend to review per day."""
         return self._call("ReviewStats", "PUT", "/review/target", "body", per_day=per_day)
 
-    def undo_verdict(self, *, verdict: UUID | str | None = None) -> list[VerdictResponse]:
+    def undo_verdict(self, *, verdict: UUID | str | None = None) -> Sequence[VerdictResponse]:
         """Take back your latest verdict in force; again, the one before. Its consequences are withdrawn.
 
         The verdict stays in the history.
@@ -2624,7 +2624,7 @@ class ReviewOperations(Namespace):
         *,
         verdict: Literal["honest", "hack", "broken_reward", "unsure"],
         comment: str | None = None,
-    ) -> list[VerdictResponse]:
+    ) -> Sequence[VerdictResponse]:
         """Give a verdict on a rollout, flagged or not.
 
         - `comment`: Reason for the verdict."""
@@ -3147,14 +3147,16 @@ class TrainingOperations(Namespace):
             "query",
         )
 
-    def change_settings(self, run: str | UUID, *, changes: dict[str, dict[str, Any]]) -> list[SettingChangeResponse]:
+    def change_settings(
+        self, run: str | UUID, *, changes: dict[str, dict[str, Any]]
+    ) -> Sequence[SettingChangeResponse]:
         """Change settings of a training run from its next step on. Memory settings change when the run is resumed.
 
         - `run`: Id of a run, the last characters of it, or `last` for the newest run.
         - `changes`: By dotted name: `{"grpo.learning_rate": 2e-4}`."""
         return self._change("SettingChangeResponse", "POST", f"/runs/{segment(run)}/settings", changes=changes)
 
-    def undo_change(self, run: str | UUID, change_id: str | UUID) -> list[SettingChangeResponse]:
+    def undo_change(self, run: str | UUID, change_id: str | UUID) -> Sequence[SettingChangeResponse]:
         """Restore the value that a setting had before a change.
 
         - `run`: Id of a run, the last characters of it, or `last` for the newest run."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
 from proctor.api import Operations
-from proctor.namespace import Json
+from proctor.namespace import Json as Json
 
 if TYPE_CHECKING:
     import httpx

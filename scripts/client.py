@@ -230,7 +230,7 @@ def _method(document: dict[str, Any], path: str, method: str, route: dict[str, A
         options.append("limit: int | None = None")
         statement = f"return self._list({item!r}, {prefix}{address!r}, limit, {known})"
     elif is_page:
-        returns = f"list[{item}]"
+        returns = f"Sequence[{item}]"
         statement = f"return self._change({item!r}, {method.upper()!r}, {prefix}{address!r}, {known})"
     else:
         returns = _type(result, models) if result else "None"
