@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 STAMP := $(VENV)/.installed-$(WORKER)
 RUNTIME_STAMP := $(RUNTIME)/.installed
 SITE := frontend/docs/index.html
-DOCS := $(filter-out docs/cli.md docs/settings.md docs/api-operations.md docs/detector-list.md,$(shell find docs -type f)) README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md scripts/reference.py
+DOCS := $(filter-out docs/cli.md docs/settings.md docs/api-operations.md docs/check-list.md docs/detector-list.md docs/rollout-fields.md,$(shell find docs -type f)) README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md scripts/reference.py
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
 .DEFAULT_GOAL := help
@@ -114,7 +114,7 @@ screenshots: setup ## photograph the pages of a running `make demo` for docs/scr
 	@$(BIN)/python -m scripts.screenshots $(ARGS)
 
 clean: ## remove caches and build output; data and virtual environments stay
-	@rm -rf build dist frontend/docs docs/cli.md docs/settings.md docs/api-operations.md docs/detector-list.md *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@rm -rf build dist frontend/docs docs/cli.md docs/settings.md docs/api-operations.md docs/check-list.md docs/detector-list.md docs/rollout-fields.md *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -not -path "./$(VENV)/*" -not -path "./$(RUNTIME)/*" -prune -exec rm -rf {} +
 
 $(SITE): $(DOCS) | $(STAMP)

@@ -29,7 +29,6 @@ from backend.environments import (
     play_operations,
     play_pages,
     trial_pages,
-    version_pages,
 )
 from backend.environments import operations as environments_operations
 from backend.environments import pages as environments_pages
@@ -48,16 +47,12 @@ from backend.results import compare_pages, leaderboard_pages
 from backend.results import operations as results_operations
 from backend.review import operations as review_operations
 from backend.review import pages as review_pages
-from backend.rollouts import exchange_operations, exchange_pages, filter_help_pages, table_pages
+from backend.rollouts import exchange_pages, table_pages
 from backend.rollouts import operations as rollouts_operations
 from backend.rollouts import pages as rollouts_pages
-from backend.rollouts.regrading import draft_operations as regrading_draft_operations
-from backend.rollouts.regrading import draft_pages as regrading_draft_pages
-from backend.rollouts.regrading import history_operations as regrading_history_operations
-from backend.rollouts.regrading import history_pages as regrading_history_pages
 from backend.rollouts.regrading import operations as regrading_operations
 from backend.rollouts.regrading import pages as regrading_pages
-from backend.runs import evaluation_pages, list_pages, tab_pages
+from backend.runs import evaluation_pages, tab_pages
 from backend.runs import operations as runs_operations
 from backend.runs import pages as runs_pages
 from backend.studies.effort import operations as effort_operations
@@ -66,7 +61,7 @@ from backend.studies.onset import operations as onset_operations
 from backend.studies.onset import pages as onset_pages
 from backend.team import operations as team_operations
 from backend.team import pages as team_pages
-from backend.training import example_operations, example_pages, steering_pages
+from backend.training import example_operations, example_pages, sft_operations, sft_pages, steering_pages
 from backend.training import operations as training_operations
 from backend.training import pages as training_pages
 from backend.web import docs_site, error_pages, routing
@@ -92,26 +87,22 @@ PAGES = (
     environments_pages,
     editor_pages,
     trial_pages,
-    version_pages,
     play_pages,
     import_pages,
     policies_pages,
     evaluation_pages,
-    list_pages,
     runs_pages,
     tab_pages,
     table_pages,
     rollouts_pages,
     compare_pages,
     leaderboard_pages,
-    filter_help_pages,
     steering_pages,
     example_pages,
+    sft_pages,
     training_pages,
     checkpoints_pages,
     regrading_pages,
-    regrading_draft_pages,
-    regrading_history_pages,
     docs_site,
 )
 """Modules with pages. Those of imports and exports come before `/runs/{run_id}`."""
@@ -120,10 +111,6 @@ JSON = (
     effort_operations,
     results_operations,
     checkpoints_operations,
-    exchange_operations,
-    regrading_operations,
-    regrading_draft_operations,
-    regrading_history_operations,
 )
 """Modules with hand-written JSON routes under `/api/v1`."""
 OPERATIONS = (
@@ -133,8 +120,10 @@ OPERATIONS = (
     detectors_operations,
     review_operations,
     example_operations,
+    sft_operations,
     policies_operations,
     rollouts_operations,
+    regrading_operations,
     runs_operations,
     team_operations,
     graders_operations,

@@ -21,8 +21,8 @@ from backend.environments.library import library_names, load_package, render_tem
 from backend.settings import get_settings
 from benchmarks.harness import Measure, Options, installation
 from workers.environments.checks.base import by_level
-from workers.environments.checks.examine import examine
-from workers.environments.checks.subject import Subject
+from workers.environments.checks.registry import run_checks
+from workers.environments.checks.subject import CheckSubject
 from workers.environments.client import EnvHost
 
 REPEATS = 1
@@ -44,9 +44,9 @@ async def _certify(name: str, files: Mapping[str, str]) -> list[Measure]:
     async with EnvHost(get_settings().envhost_address) as host:
         await host.prepare(hash_, files)
         async with host.lease(hash_, resources) as server:
-            subject = Subject(manifest, server, files=files, twin=lambda: host.lease(hash_, resources))
+            subject = CheckSubject(manifest, server, files=files, second_process=lambda: host.lease(hash_, resources))
             began = time.perf_counter()
-            results = await examine(subject, on_begin=lambda check: None, on_result=lambda result: None)
+            results = await run_checks(subject, on_begin=lambda check: None, on_result=lambda result: None)
             seconds = time.perf_counter() - began
             known = [policy for policy in POLICIES if policy in subject.scripts or policy in {"random", "constant"}]
             played = {policy: await subject.completed(policy) for policy in known}

@@ -14,14 +14,13 @@ from collections.abc import Iterator
 
 from backend.core.session import transaction
 from backend.domain.environments.packages import content_hash
-from backend.domain.rollouts.regrading import RescorePlan
+from backend.domain.rollouts.regrading import RegradingPlan
 from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.vocabulary import PolicyKind, RunKind, RunStatus, Split
 from backend.environments.library import load_package
 from backend.environments.tables import EnvironmentVersion
 from backend.policies.tables import Policy
-from backend.rollouts.regrading.columns import candidates, weighed
-from backend.rollouts.regrading.preview import preview
+from backend.rollouts.regrading.weights import apply_weights, list_reward_terms, preview_weights
 from backend.runs.tables import Run
 from benchmarks.harness import Measure, Options, create_run, import_built_in, installation, tree_cpu_seconds
 from workers.policies.scripted import ScriptedPolicy
@@ -44,8 +43,8 @@ def measure(options: Options) -> Iterator[Measure]:
         previews = [_preview_seconds(source.id, weights) for _ in range(options.repeats)]
         yield Measure(f"preview of {count:,} rollouts", "ms", [1000 * seconds for seconds in previews])
         for name, target, graded, plan in (
-            ("other weights", 10_000, version, RescorePlan(weights=weights)),
-            ("another version's rewards", 1000, halved, RescorePlan()),
+            ("other weights", 10_000, version, RegradingPlan(weights=weights)),
+            ("another version's rewards", 1000, halved, RegradingPlan()),
         ):
             rates, cpu = zip(*(_regrade(source, graded, plan) for _ in range(options.repeats)), strict=True)
             yield Measure(name, "rollouts/s", rates, higher_is_better=True, target=target)
@@ -85,13 +84,13 @@ def _play(version: EnvironmentVersion, count: int) -> Run:
 def _preview_seconds(run_id: uuid.UUID, weights: dict[str, float]) -> float:
     with transaction() as session:
         run = session.get_one(Run, run_id)
-        columns = weighed(candidates(session, run), weights)
+        columns = apply_weights(list_reward_terms(session, run), weights)
         began = time.perf_counter()
-        preview(session, run, columns)
+        preview_weights(session, run, columns)
         return time.perf_counter() - began
 
 
-def _regrade(source: Run, version: EnvironmentVersion, plan: RescorePlan) -> tuple[float, float]:
+def _regrade(source: Run, version: EnvironmentVersion, plan: RegradingPlan) -> tuple[float, float]:
     """Regrade as a worker does. Returns the rate that the run reports, and all processes' CPU per rollout in ms."""
     configuration = plan.model_copy(update={"concurrency": CONCURRENCY}).model_dump(mode="json")
     run = create_run(version, RunKind.RESCORE, RunStatus.QUEUED, configuration=configuration, source_run_id=source.id)

@@ -41,10 +41,10 @@ from workers.models.policy import LocalPolicy
 from workers.storage.recorder import RunRecorder
 from workers.training import run as training_run
 from workers.training.assignment import read_assignment
-from workers.training.background_writer import BackgroundWriter
 from workers.training.context import single_groups
+from workers.training.curriculum import warm_up_tasks
 from workers.training.env_pool import env_pool_of
-from workers.training.planning.tasks import warm_up_tasks
+from workers.training.reporting import BackgroundWriter
 
 REPEATS = 3
 SKIPPED_STEPS = 2

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         AnsweredAlarm,
         AssignedItems,
         AuditEntry,
+        BeforeAfter,
         BranchResponse,
         CertificateResponse,
         CheckpointResponse,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         DraftFile,
         DraftResponse,
         DraftSaved,
+        DraftScoreResponse,
         EndpointPreset,
         EnvironmentDetail,
         EnvironmentResponse,
@@ -53,13 +55,15 @@ if TYPE_CHECKING:
         GradeResponse,
         GraderResponse,
         GradingEstimateResponse,
+        HistoryResponse,
         ImportLog,
         ImportResponse,
         InterventionList,
         InvitedMember,
         JudgedFixtureResponse,
         ListedRolloutResponse,
-        LogLineAnswer,
+        LogLineResponse,
+        MarkedDemonstrations,
         Me,
         Member,
         NetworkResponse,
@@ -70,16 +74,20 @@ if TYPE_CHECKING:
         PreflightResponse,
         PresetResponse,
         PruneResult,
+        RegradingBatch,
+        RegradingPreview,
         ReviewItemDetail,
         ReviewItemResponse,
         ReviewStats,
         RevokedAccess,
+        RolloutBeforeAfter,
         RolloutCount,
-        RunAnswer,
-        RunDetailAnswer,
+        RunDetailResponse,
+        RunResponse,
         RunSettings,
         Safeguards,
         SettingChangeResponse,
+        SftPreview,
         SignInSession,
         StartedTraining,
         TeamReview,
@@ -2179,6 +2187,188 @@ class PoliciesOperations(Namespace):
         )
 
 
+class RegradingOperations(Namespace):
+    def get_draft_score(self, job: str | UUID) -> DraftScoreResponse:
+        """Show the result of a draft score."""
+        return self._call(
+            "DraftScoreResponse",
+            "GET",
+            f"/draft-scores/{segment(job)}",
+            "query",
+        )
+
+    def get_history(self, name: str | UUID, number: str | UUID) -> HistoryResponse:
+        """Show how far other versions' runs are regraded by this version, and which conclusions change."""
+        return self._call(
+            "HistoryResponse",
+            "GET",
+            f"/environments/{segment(name)}/versions/{segment(number)}/history",
+            "query",
+        )
+
+    def regrade_history(self, name: str | UUID, number: str | UUID) -> HistoryResponse:
+        """Queue a regrading of every evaluation and training run of other versions that this version has not regraded."""
+        return self._call(
+            "HistoryResponse",
+            "POST",
+            f"/environments/{segment(name)}/versions/{segment(number)}/history",
+            "query",
+        )
+
+    def start_replay(
+        self,
+        *,
+        version_id: UUID | str,
+        run_ids: Sequence[UUID | str] | None = None,
+        evaluations_of: UUID | str | None = None,
+        rollout_ids: Sequence[UUID | str] | None = None,
+        where: str | None = None,
+        phase: Literal["evaluation", "check", "play", "warm_up", "train", "heldout", "canary"] | None = None,
+        name: str | None = None,
+        key: str | None = None,
+    ) -> RegradingBatch:
+        """Play stored replies on a version: one new run for each source run.
+
+        - `version_id`: Version to play on.
+        - `run_ids`: Runs to take rollouts from.
+        - `evaluations_of`: Instead of `run_ids`: every completed evaluation of this environment version.
+        - `rollout_ids`: Only these rollouts.
+        - `where`: Filter on the rollouts, such as `win = 0 and tokens > 200`. Default: all.
+        - `phase`: Training runs only. Default: `heldout`.
+        - `name`: Name of the new run.
+        - `key`: Idempotency key: the same key returns the runs that it started first."""
+        return self._call(
+            "RegradingBatch",
+            "POST",
+            "/replays",
+            "body",
+            "/rescores/{batch}",
+            run_ids=run_ids,
+            evaluations_of=evaluations_of,
+            rollout_ids=rollout_ids,
+            where=where,
+            phase=phase,
+            name=name,
+            key=key,
+            version_id=version_id,
+        )
+
+    def start(
+        self,
+        *,
+        run_ids: Sequence[UUID | str] | None = None,
+        evaluations_of: UUID | str | None = None,
+        rollout_ids: Sequence[UUID | str] | None = None,
+        where: str | None = None,
+        phase: Literal["evaluation", "check", "play", "warm_up", "train", "heldout", "canary"] | None = None,
+        name: str | None = None,
+        key: str | None = None,
+        weights: dict[str, float] | None = None,
+        version_id: UUID | str | None = None,
+        override: str | None = None,
+    ) -> RegradingBatch:
+        """Regrade stored rollouts by other weights or by another version's rewards: one new run for each source run.
+
+        - `run_ids`: Runs to take rollouts from.
+        - `evaluations_of`: Instead of `run_ids`: every completed evaluation of this environment version.
+        - `rollout_ids`: Only these rollouts.
+        - `where`: Filter on the rollouts, such as `win = 0 and tokens > 200`. Default: all.
+        - `phase`: Training runs only. Default: `heldout`.
+        - `name`: Name of the new run.
+        - `key`: Idempotency key: the same key returns the runs that it started first.
+        - `weights`: Weight by column. Reward columns that are not named keep their weight.
+        - `version_id`: Version whose rewards to use.
+        - `override`: Reason to continue if regrading is not faithful. It is kept on the run."""
+        return self._call(
+            "RegradingBatch",
+            "POST",
+            "/rescores",
+            "body",
+            "/rescores/{batch}",
+            run_ids=run_ids,
+            evaluations_of=evaluations_of,
+            rollout_ids=rollout_ids,
+            where=where,
+            phase=phase,
+            name=name,
+            key=key,
+            weights=weights,
+            version_id=version_id,
+            override=override,
+        )
+
+    def preview(
+        self,
+        *,
+        run_id: UUID | str,
+        weights: dict[str, float],
+        where: str | None = None,
+        phase: Literal["evaluation", "check", "play", "warm_up", "train", "heldout", "canary"] | None = None,
+    ) -> RegradingPreview:
+        """Preview the effect of other weights on a run. Stores nothing.
+
+        - `weights`: Weight by column.
+        - `where`: Filter on the rollouts, such as `win = 0 and tokens > 200`. Default: all.
+        - `phase`: Training runs only. Default: `heldout`."""
+        return self._call(
+            "RegradingPreview",
+            "POST",
+            "/rescores/preview",
+            "body",
+            run_id=run_id,
+            weights=weights,
+            where=where,
+            phase=phase,
+        )
+
+    def get_batch(self, batch: str | UUID) -> RegradingBatch:
+        """Show runs that were started together, with their progress."""
+        return self._call(
+            "RegradingBatch",
+            "GET",
+            f"/rescores/{segment(batch)}",
+            "query",
+        )
+
+    def score_by_draft(self, rollout_id: str | UUID) -> DraftScoreResponse:
+        """Score a rollout, its cluster and the history by the draft of its environment, before it is published."""
+        return self._call(
+            "DraftScoreResponse",
+            "POST",
+            f"/rollouts/{segment(rollout_id)}/draft-score",
+            "query",
+        )
+
+    def get_rollout_before_after(self, rollout: str | UUID) -> RolloutBeforeAfter:
+        """Compare a rollout with its source: reward columns, and every step that differs.
+
+        - `rollout`: Id of a rollout."""
+        return self._call(
+            "RolloutBeforeAfter",
+            "GET",
+            f"/rollouts/{segment(rollout)}/before-after",
+            "query",
+        )
+
+    def get_before_after(self, run: str | UUID) -> BeforeAfter:
+        """Compare a regraded or replayed run with its source: counts, reward columns and diverging steps.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._call(
+            "BeforeAfter",
+            "GET",
+            f"/runs/{segment(run)}/before-after",
+            "query",
+        )
+
+    def override_refusal(self, run: str | UUID, *, reason: str) -> RunResponse:
+        """Continue a regrading that was refused as not faithful. The reason stays on the run.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run.
+        - `reason`: Reason, kept on the run."""
+        return self._call("RunResponse", "POST", f"/runs/{segment(run)}/override", "body", reason=reason)
+
+
 class ReviewOperations(Namespace):
     def assign_items(
         self,
@@ -2554,6 +2744,41 @@ class RolloutsOperations(Namespace):
             run_id=run_id,
         )
 
+    def import_(
+        self,
+        *,
+        file: Path | str,
+        version_id: UUID | str | None = None,
+        environment: str | None = None,
+        policy: str | None = None,
+        name: str | None = None,
+        split: Literal["train", "heldout"] | None = None,
+        tasks: Literal["auto", "shared", "foreign"] | None = None,
+    ) -> RunDetailResponse:
+        """Import a file of verifiers 0.3 or 0.4, plain JSONL, Parquet, a `datasets` folder or another Proctor as a run.
+
+        The run shows the progress. It completes, or fails with the line that is wrong and stores nothing.
+
+        - `file`: JSONL, Parquet or a zip.
+        - `version_id`: Environment version of the rollouts.
+        - `environment`: The same as `name` or `name@version`. Default: from the file.
+        - `policy`: Policy. Default: the model that the file names.
+        - `name`: Name of the run. Default: from the policy and the file.
+        - `split`: Split of tasks that do not name theirs.
+        - `tasks`: shared: the file's task numbers are those of the environment, so the run can be compared.
+          foreign: they are not. auto: shared for rollouts of the same version."""
+        return self._upload(
+            "RunDetailResponse",
+            "/rollouts/import",
+            {"file": file},
+            version_id=version_id,
+            environment=environment,
+            policy=policy,
+            name=name,
+            split=split,
+            tasks=tasks,
+        )
+
     def get(self, rollout: str | UUID) -> WholeRolloutResponse:
         """Read one rollout with its steps, messages and tokens.
 
@@ -2564,6 +2789,24 @@ class RolloutsOperations(Namespace):
             f"/rollouts/{segment(rollout)}",
             "query",
         )
+
+    def export(
+        self,
+        run: str | UUID,
+        *,
+        format: Literal["jsonl", "parquet", "huggingface", "verifiers_v0", "verifiers_v1", "inspect"] | None = None,
+        where: str | None = None,
+        to: Path | str | None = None,
+    ) -> Path:
+        """Export a run's rollouts: JSONL, Parquet, a Hugging Face folder, verifiers 0.3 or 0.4, or an Inspect log.
+
+        Failed rollouts stay failed in every format.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run.
+        - `format`: File format. huggingface and verifiers_v0 are zips.
+        - `where`: Filter on the rollouts. Default: all rollouts.
+        - `to`: File or folder to write. Default: the file's own name, in the current folder."""
+        return self._download(f"/runs/{segment(run)}/export", to, format=format, where=where)
 
     def list_filter_fields(self, run: str | UUID) -> FilterFields:
         """List the fields that filters and sort orders of a run's rollouts can use.
@@ -2581,8 +2824,10 @@ class RunsOperations(Namespace):
     def start_evaluation(
         self,
         *,
-        version_id: UUID | str,
-        policy_id: UUID | str,
+        version_id: UUID | str | None = None,
+        policy_id: UUID | str | None = None,
+        environment: str | None = None,
+        policy: str | None = None,
         checkpoint_id: UUID | str | None = None,
         split: Literal["train", "heldout"] | None = None,
         tasks: int | None = None,
@@ -2600,16 +2845,36 @@ class RunsOperations(Namespace):
         seed: int | None = None,
         name: str | None = None,
         key: str | None = None,
-    ) -> RunDetailAnswer:
-        """Start an evaluation of a policy on an environment version. Repeating a `key` returns the run it started first."""
+    ) -> RunDetailResponse:
+        """Start an evaluation of a policy on an environment version. Repeating a `key` returns the run it started first.
+
+        - `version_id`: Id of the environment version. Default: see `environment`.
+        - `policy_id`: Id of the policy. Default: see `policy`.
+        - `environment`: Name or id of the environment, such as `tictactoe`, or `tictactoe@3` for version 3.
+          Default: latest version.
+        - `policy`: Name or id of the policy.
+        - `checkpoint_id`: Local policies only. Default: the best checkpoint, else the latest one.
+        - `group_size`: Rollouts per task.
+        - `temperature`: 0 is greedy.
+        - `max_tokens_per_turn`: Default: the environment's setting.
+        - `concurrency`: Maximum number of concurrent episodes per worker. Default: chosen by policy and
+          environment.
+        - `task_indexes`: These tasks instead of `tasks` and `first_task`.
+        - `workers`: Number of jobs that share the groups.
+        - `retries`: Further attempts at a failed rollout.
+        - `context`: The part of the conversation that the policy reads. Default: the environment's setting.
+        - `judge_ids`: Judges that grade the rollouts at the end of the run.
+        - `key`: Any text. Repeating a key returns the run that it started first."""
         return self._call(
-            "RunDetailAnswer",
+            "RunDetailResponse",
             "POST",
             "/evaluations",
             "body",
             "/runs/{id}",
             version_id=version_id,
             policy_id=policy_id,
+            environment=environment,
+            policy=policy,
             checkpoint_id=checkpoint_id,
             split=split,
             tasks=tasks,
@@ -2639,10 +2904,10 @@ class RunsOperations(Namespace):
         policy_id: UUID | str | None = None,
         text: str | None = None,
         limit: int | None = None,
-    ) -> Iterator[RunAnswer]:
+    ) -> Iterator[RunResponse]:
         """List runs, newest first."""
         return self._list(
-            "RunAnswer",
+            "RunResponse",
             "/runs",
             limit,
             kind=kind,
@@ -2653,18 +2918,29 @@ class RunsOperations(Namespace):
             text=text,
         )
 
-    def get(self, run: str | UUID) -> RunDetailAnswer:
+    def delete(self, run: str | UUID) -> None:
+        """Delete an imported run with all its rollouts. Runs that were played here are kept.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._call(
+            "",
+            "DELETE",
+            f"/runs/{segment(run)}",
+            "query",
+        )
+
+    def get(self, run: str | UUID) -> RunDetailResponse:
         """Show a run with its progress, configuration and summary.
 
         - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
-        return self._call("RunDetailAnswer", "GET", f"/runs/{segment(run)}", "query", "/runs/{id}")
+        return self._call("RunDetailResponse", "GET", f"/runs/{segment(run)}", "query", "/runs/{id}")
 
-    def get_log(self, run: str | UUID, *, limit: int | None = None) -> Iterator[LogLineAnswer]:
+    def get_log(self, run: str | UUID, *, limit: int | None = None) -> Iterator[LogLineResponse]:
         """Return the newest lines of the log, oldest first. The first line's `id` as `before` returns earlier lines.
 
         - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
         return self._list(
-            "LogLineAnswer",
+            "LogLineResponse",
             f"/runs/{segment(run)}/log",
             limit,
         )
@@ -2682,19 +2958,19 @@ class RunsOperations(Namespace):
         - `high`: Last step."""
         return self._call("", "GET", f"/runs/{segment(run)}/points", "query", name=name, low=low, high=high)
 
-    def resume(self, run: str | UUID) -> RunAnswer:
+    def resume(self, run: str | UUID) -> RunResponse:
         """Queue a stopped, paused or failed run again. It continues where it stopped.
 
         - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
-        return self._call("RunAnswer", "POST", f"/runs/{segment(run)}/resume", "query", "/runs/{id}")
+        return self._call("RunResponse", "POST", f"/runs/{segment(run)}/resume", "query", "/runs/{id}")
 
-    def stop(self, run: str | UUID) -> RunAnswer:
+    def stop(self, run: str | UUID) -> RunResponse:
         """Request a run to stop. An evaluation cancels its current rollouts; other runs finish theirs first.
 
         Training runs need the role trainer.
 
         - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
-        return self._call("RunAnswer", "POST", f"/runs/{segment(run)}/stop", "query", "/runs/{id}")
+        return self._call("RunResponse", "POST", f"/runs/{segment(run)}/stop", "query", "/runs/{id}")
 
 
 class SessionsOperations(Namespace):
@@ -2874,12 +3150,12 @@ class TrainingOperations(Namespace):
             "query",
         )
 
-    def pause_run(self, run: str | UUID) -> RunAnswer:
+    def pause_run(self, run: str | UUID) -> RunResponse:
         """Pause a training run: it saves its state after the current step. `run resume` continues from there.
 
         - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
         return self._call(
-            "RunAnswer",
+            "RunResponse",
             "POST",
             f"/runs/{segment(run)}/pause",
             "query",
@@ -2915,6 +3191,132 @@ class TrainingOperations(Namespace):
             "SettingChangeResponse",
             f"/runs/{segment(run)}/settings/{segment(change_id)}/undo",
             limit,
+        )
+
+    def preview_sft(
+        self,
+        *,
+        run: Sequence[UUID | str] | None = None,
+        best_of_group: bool | None = None,
+        min_reward: float | None = None,
+        honest_only: bool | None = None,
+        without_flags: bool | None = None,
+        understood_only: bool | None = None,
+        where: str | None = None,
+        heldout: bool | None = None,
+        repeats: bool | None = None,
+    ) -> SftPreview:
+        """Preview training data from rollouts: numbers of conversations, repeats and tokens, with samples.
+
+        - `run`: Runs to take conversations from.
+        - `best_of_group`: The rollout with the highest reward of each group; ties: the first.
+        - `min_reward`: Minimum reward.
+        - `honest_only`: Only rollouts with the verdict honest. Hacks and broken rewards never pass.
+        - `without_flags`: Only rollouts that no detector flagged.
+        - `understood_only`: Only conversations whose every reply could be parsed.
+        - `where`: Filter on the rollouts. Default: all rollouts.
+        - `heldout`: Include held-out tasks, which should not be trained on.
+        - `repeats`: Keep repeated conversations."""
+        return self._call(
+            "SftPreview",
+            "GET",
+            "/sft",
+            "query",
+            run=run,
+            best_of_group=best_of_group,
+            min_reward=min_reward,
+            honest_only=honest_only,
+            without_flags=without_flags,
+            understood_only=understood_only,
+            where=where,
+            heldout=heldout,
+            repeats=repeats,
+        )
+
+    def mark_demonstrations(
+        self,
+        *,
+        run: Sequence[UUID | str] | None = None,
+        best_of_group: bool | None = None,
+        min_reward: float | None = None,
+        honest_only: bool | None = None,
+        without_flags: bool | None = None,
+        understood_only: bool | None = None,
+        where: str | None = None,
+        heldout: bool | None = None,
+        repeats: bool | None = None,
+        is_wanted: bool | None = None,
+    ) -> MarkedDemonstrations:
+        """Mark rollouts as demonstrations for the SFT warm-up, or remove the mark. Held-out tasks are never marked.
+
+        - `run`: Runs to take conversations from.
+        - `best_of_group`: The rollout with the highest reward of each group; ties: the first.
+        - `min_reward`: Minimum reward.
+        - `honest_only`: Only rollouts with the verdict honest. Hacks and broken rewards never pass.
+        - `without_flags`: Only rollouts that no detector flagged.
+        - `understood_only`: Only conversations whose every reply could be parsed.
+        - `where`: Filter on the rollouts. Default: all rollouts.
+        - `heldout`: Include held-out tasks, which should not be trained on.
+        - `repeats`: Keep repeated conversations.
+        - `is_wanted`: False removes the mark."""
+        return self._call(
+            "MarkedDemonstrations",
+            "POST",
+            "/sft/demonstrations",
+            "body",
+            run=run,
+            best_of_group=best_of_group,
+            min_reward=min_reward,
+            honest_only=honest_only,
+            without_flags=without_flags,
+            understood_only=understood_only,
+            where=where,
+            heldout=heldout,
+            repeats=repeats,
+            is_wanted=is_wanted,
+        )
+
+    def download_sft(
+        self,
+        *,
+        run: Sequence[UUID | str] | None = None,
+        best_of_group: bool | None = None,
+        min_reward: float | None = None,
+        honest_only: bool | None = None,
+        without_flags: bool | None = None,
+        understood_only: bool | None = None,
+        where: str | None = None,
+        heldout: bool | None = None,
+        repeats: bool | None = None,
+        format: Literal["jsonl", "huggingface"] | None = None,
+        to: Path | str | None = None,
+    ) -> Path:
+        """Download training data from rollouts as chat JSONL, or as a zipped folder for Hugging Face's `datasets`.
+
+        - `run`: Runs to take conversations from.
+        - `best_of_group`: The rollout with the highest reward of each group; ties: the first.
+        - `min_reward`: Minimum reward.
+        - `honest_only`: Only rollouts with the verdict honest. Hacks and broken rewards never pass.
+        - `without_flags`: Only rollouts that no detector flagged.
+        - `understood_only`: Only conversations whose every reply could be parsed.
+        - `where`: Filter on the rollouts. Default: all rollouts.
+        - `heldout`: Include held-out tasks, which should not be trained on.
+        - `repeats`: Keep repeated conversations.
+        - `format`: Chat JSONL, or a zipped folder for Hugging Face's `datasets`.
+        - `to`: File or folder to write. Default: the file's own name, in the current folder."""
+        return self._download(
+            "/sft/file",
+            to,
+            run=run,
+            best_of_group=best_of_group,
+            min_reward=min_reward,
+            honest_only=honest_only,
+            without_flags=without_flags,
+            understood_only=understood_only,
+            where=where,
+            heldout=heldout,
+            repeats=repeats,
+            format=format,
         )
 
     def start(
@@ -3037,7 +3439,7 @@ class TrainingOperations(Namespace):
 
 class ViewsOperations(Namespace):
     def list(self, *, limit: int | None = None) -> Iterator[View]:
-        """List your saved views, then those that others share."""
+        """List your saved views, then shared views of others."""
         return self._list(
             "View",
             "/views",
@@ -3099,6 +3501,7 @@ class Operations:
         self.members = MembersOperations(client)
         self.notifications = NotificationsOperations(client)
         self.policies = PoliciesOperations(client)
+        self.regrading = RegradingOperations(client)
         self.review = ReviewOperations(client)
         self.rollouts = RolloutsOperations(client)
         self.runs = RunsOperations(client)

@@ -34,6 +34,21 @@ class HeldoutInterval(RootModel[tuple[float, float]]):
     """95% confidence interval of the held-out reward."""
 
 
+class DraftScoreResponse(Model):
+    """The rewards that a draft gives to stored rollouts."""
+
+    id: UUID
+    rollout_id: UUID
+    environment: str
+    is_stale: bool
+    """The draft was saved since."""
+    answer: dict[str, Any] | None
+    """
+    Null while the draft is being played; then `this`, `cluster` and `history` with means before and after,
+    `policies` in their new order, or `error`.
+    """
+
+
 class DemonstrationResponse(Model):
     rollout_id: UUID
     is_wanted: bool
@@ -212,6 +227,29 @@ class RolloutCount(Model):
     total: int
 
 
+class SftPreview(Model):
+    """Size and samples of the training data that a filter selects."""
+
+    conversations: int = 0
+    repeats: int = 0
+    """Skipped as repeated conversations."""
+    near_repeats: int = 0
+    """Included, although they differ from another only in numbers, case and punctuation."""
+    heldout: int = 0
+    """Skipped because their tasks are held out."""
+    tokens: int = 0
+    """Estimated at four characters each."""
+    tokens_written: int = 0
+    is_whole: bool = True
+    """False if only the first 20,000 conversations were read."""
+    samples: list[dict[str, Any]] = []
+
+
+class MarkedDemonstrations(Model):
+    changed: int
+    """Number of rollouts whose mark changed."""
+
+
 class ExampleFileResponse(Model):
     """Uploaded conversations."""
 
@@ -301,8 +339,6 @@ class CurrentWorkResponse(Model):
 
 
 class Gpu(Model):
-    """One accelerator."""
-
     name: str = "?"
     memory_mb: int = 0
 
@@ -360,7 +396,7 @@ class RunStatus(StrEnum):
 
 class Role(StrEnum):
     """
-    What a member may do. Each role may do all that the roles before it may.
+    Roles of members. Each role includes the rights of the roles before it.
     """
 
     viewer = "viewer"
@@ -383,18 +419,22 @@ class Token(Model):
     used_at: AwareDatetime | None
 
 
-class OpenTold(Model):
+class OpenItems(Model):
+    """Unreviewed items of one environment."""
+
     environment: str
     open: int
     oldest: AwareDatetime
+    """When the oldest one was flagged or sampled."""
 
 
-class ReviewerTold(Model):
-    """Items that a person reviewed, without cluster verdicts."""
+class ReviewerActivity(Model):
+    """Items that a team member reviewed, without cluster verdicts."""
 
     name: str
     judged: int
     by_day: list[int]
+    """The last 14 days, oldest first."""
 
 
 class SignInSession(Model):
@@ -506,7 +546,7 @@ class EffortOutcome(StrEnum):
 
 class AlarmAction(StrEnum):
     """
-    What a training run does about an alarm by itself.
+    A training run's automatic response to an alarm.
     """
 
     note = "note"
@@ -529,7 +569,7 @@ class Action(StrEnum):
 
 class AlarmAnswer(StrEnum):
     """
-    What a person does about an alarm.
+    A person's response to an alarm.
     """
 
     lower_rate = "lower_rate"
@@ -554,7 +594,7 @@ class CoverageAnswer(Model):
     total: int
 
 
-class LogLineAnswer(Model):
+class LogLineResponse(Model):
     """One line of a run's log."""
 
     id: int
@@ -607,11 +647,39 @@ class JobStatus(StrEnum):
     failed = "failed"
 
 
+class Estimate(Model):
+    """A mean with its 95% interval."""
+
+    mean: float
+    low: float
+    high: float
+    count: int
+
+
 class AlarmAnswerOption(Model):
     """An answer to an alarm that has an effect in the current state of the run."""
 
     answer: AlarmAnswer
     label: str
+
+
+class ColumnPair(Model):
+    """One column of a rollout before and after."""
+
+    name: str
+    before: float | None
+    after: float | None
+
+
+class StepPart(StrEnum):
+    """
+    A part of a step that can differ.
+    """
+
+    observation = "observation"
+    rewards = "rewards"
+    done = "done"
+    parse = "parse"
 
 
 class Split(StrEnum):
@@ -621,7 +689,7 @@ class Split(StrEnum):
 
 class Phase(StrEnum):
     """
-    Why a rollout was played.
+    Purpose of a rollout.
     """
 
     evaluation = "evaluation"
@@ -651,7 +719,7 @@ class StopReason(StrEnum):
 
 class ErrorKind(StrEnum):
     """
-    At which boundary a failed rollout broke.
+    The boundary at which a rollout failed.
     """
 
     policy = "policy"
@@ -703,8 +771,37 @@ class ReviewItemResponse(Model):
     """When the rollout was stored, or when the run was flagged."""
 
 
+class GroupSpread(Model):
+    """Fractions of the groups with several rollouts. Good and bad are separated at the middle of the reward range."""
+
+    groups: int
+    mixed: float
+    all_good: float
+    all_bad: float
+
+
+class RankedRollout(Model):
+    """One rollout with its rank in both orders, 1 for the best."""
+
+    rollout_id: UUID
+    before: float
+    after: float
+    place_before: int
+    place_after: int
+
+
+class TermOrigin(StrEnum):
+    """
+    Where the value of a reward term is stored.
+    """
+
+    column = "column"
+    metric = "metric"
+    judge = "judge"
+
+
 class BackendDomainPoliciesConnectionsFinding(Model):
-    """One thing that was tried."""
+    """The result of one check."""
 
     check: str
     status: CheckStatus
@@ -923,7 +1020,7 @@ class HubUpload(Model):
 
 class ExportForm(StrEnum):
     """
-    What is handed out of a checkpoint.
+    Contents of an export.
     """
 
     full = "full"
@@ -939,6 +1036,79 @@ class ExportStatus(StrEnum):
     completed = "completed"
     refused = "refused"
     failed = "failed"
+
+
+class HistoryPartResponse(Model):
+    """A run of the environment, or one phase of a training run."""
+
+    run_id: UUID
+    name: str
+    kind: RunKind
+    version: int
+    phase: Phase | None
+    rescore_id: UUID | None
+    """The regrading run; null if none was started."""
+    status: RunStatus | None
+    reason: str | None
+    """Why the regrading was refused, was stopped or failed."""
+    done: int
+    total: int
+
+
+class MovedMean(Model):
+    """A run whose new mean is outside the 95% interval of the old one."""
+
+    run_id: UUID
+    rescore_id: UUID
+    name: str
+    phase: Phase | None
+    before: Estimate
+    after: Estimate
+    difference: Estimate
+    """Paired by group."""
+    rollouts: int
+
+
+class RegradedCheckpoint(Model):
+    """A checkpoint that is the best of its run on one side."""
+
+    checkpoint_id: UUID
+    stage: str
+    step: int
+    before: Estimate
+    after: Estimate
+    is_pruned: bool
+
+
+class RegradedPolicy(Model):
+    """A policy in one evaluation, on the tasks that all ranked policies share."""
+
+    run_id: UUID
+    name: str
+    before: Estimate
+    after: Estimate
+    place_before: int
+    place_after: int
+
+
+class TurnedPair(Model):
+    """Two policies whose order reversed. Differences are first minus second, paired by task."""
+
+    first: str
+    """The better one before."""
+    second: str
+    before: Estimate
+    after: Estimate
+    is_clear: bool
+    """Both intervals exclude zero."""
+
+
+class UnrankedPolicy(Model):
+    """A policy that is not ranked."""
+
+    run_id: UUID
+    name: str
+    reason: str
 
 
 class Range(RootModel[tuple[float, float]]):
@@ -1229,7 +1399,7 @@ class CheckRunResponse(Model):
     certificate: CheckStatus | None = None
 
 
-class RunDetailAnswer(Job):
+class RunDetailResponse(Job):
     """A run with its resolved configuration."""
 
     is_finished: bool
@@ -1251,17 +1421,17 @@ class RunDetailAnswer(Job):
     policy_id: UUID | None
     checkpoint_id: UUID | None
     source_run_id: UUID | None
-    """The run that this one re-scores, replays, does again or branches off."""
+    """The run that this one rescores, replays, repeats or branches from."""
     branch_step: int | None
-    """Of a training run that branches off another: the step whose weights it goes on from."""
+    """Branches of a training run: the step whose weights it started from."""
     columns: list[str]
     weights: list[float]
     seed: int
     progress: dict[str, Any]
     summary: dict[str, Any]
-    """Final figures: for evaluations `reward` and `columns`, each {mean, low, high, count}."""
+    """Final figures. Evaluations: `reward` and `columns`, each {mean, low, high, count}."""
     coverage: CoverageAnswer | None
-    """Completed rollouts of those that were to be played, once that is known."""
+    """Completed rollouts of all rollouts, once known."""
     reason: str | None
     """Why it failed, paused or stopped."""
     attempt: int
@@ -1419,7 +1589,7 @@ class PolicyResponse(Model):
 
 
 class ConnectionTestResponse(Job):
-    """What a worker found when it tried the endpoint."""
+    """The findings of a worker that tested the endpoint."""
 
     is_finished: bool
     is_successful: bool
@@ -1472,6 +1642,18 @@ class ReviewItemDetail(Model):
 class WholeRolloutResponse(Model):
     """A rollout with its conversation."""
 
+    tokens_out: int
+    """Tokens generated by the policy."""
+    tokens_in: int
+    """Prompt tokens read by the policy."""
+    tokens_cached: int
+    """Prompt tokens from the endpoint's cache."""
+    policy_seconds: float
+    """Seconds spent in the policy."""
+    environment_seconds: float
+    """Seconds spent in the environment."""
+    queue_seconds: float
+    """Seconds waiting for a slot and between retries."""
     id: UUID
     run_id: UUID
     group_id: UUID
@@ -1500,11 +1682,7 @@ class WholeRolloutResponse(Model):
     metrics: dict[str, Any]
     advantage: float | None
     turns: int
-    tokens_in: int
-    tokens_out: int
     is_truncated: bool
-    policy_seconds: float
-    environment_seconds: float
     excerpt: str
     """The end of the last reply."""
     ended_at: AwareDatetime | None
@@ -1568,7 +1746,7 @@ class InterventionList(Model):
     actions: dict[str, DetectorActionResponse]
 
 
-class RunAnswer(Job):
+class RunResponse(Job):
     """A run."""
 
     is_finished: bool
@@ -1590,17 +1768,17 @@ class RunAnswer(Job):
     policy_id: UUID | None
     checkpoint_id: UUID | None
     source_run_id: UUID | None
-    """The run that this one re-scores, replays, does again or branches off."""
+    """The run that this one rescores, replays, repeats or branches from."""
     branch_step: int | None
-    """Of a training run that branches off another: the step whose weights it goes on from."""
+    """Branches of a training run: the step whose weights it started from."""
     columns: list[str]
     weights: list[float]
     seed: int
     progress: dict[str, Any]
     summary: dict[str, Any]
-    """Final figures: for evaluations `reward` and `columns`, each {mean, low, high, count}."""
+    """Final figures. Evaluations: `reward` and `columns`, each {mean, low, high, count}."""
     coverage: CoverageAnswer | None
-    """Completed rollouts of those that were to be played, once that is known."""
+    """Completed rollouts of all rollouts, once known."""
     reason: str | None
     """Why it failed, paused or stopped."""
     attempt: int
@@ -1610,15 +1788,18 @@ class RunAnswer(Job):
 
 
 class TeamReview(Model):
+    """The review work of the team in the last 14 days."""
+
     open: int
     oldest: AwareDatetime | None
-    by_environment: list[OpenTold]
+    by_environment: list[OpenItems]
     judged: int
     days: int
-    reviewers: list[ReviewerTold]
+    reviewers: list[ReviewerActivity]
     judged_twice: int
     agreeing: int
     kappa: float | None
+    """Cohen's kappa; null if too few items were reviewed twice."""
 
 
 class NewToken(Model):
@@ -1674,7 +1855,7 @@ class PreflightResponse(Job):
 
 
 class Capabilities(Model):
-    """What a worker's machine offers."""
+    """A worker's machine."""
 
     flavour: str = "core"
     """`transformers`, `vllm` or `unsloth`; `core` without any engine."""
@@ -1682,19 +1863,19 @@ class Capabilities(Model):
     memory_mb: int = 0
     gpus: list[Gpu] | None = None
     engines: dict[str, str] | None = None
-    """What is installed there, with its version: torch, trl, peft, bitsandbytes, vllm, unsloth, llama.cpp, …"""
+    """Installed engines with their versions: torch, trl, peft, bitsandbytes, vllm, unsloth, llama.cpp, …"""
     cuda: bool | None = None
-    """Does torch reach a GPU? Null: it was not asked, or has not answered yet."""
+    """Whether torch can use a GPU. Null until torch was probed."""
     cuda_devices: int | None = None
-    """How many GPUs torch reaches; null as above."""
+    """Number of GPUs that torch can use. Null until torch was probed."""
     bf16: bool | None = None
-    """Does the GPU compute in bfloat16?"""
+    """Whether the GPU supports bfloat16."""
     artifacts: str | None = None
-    """Id of the artifact store that it reads; empty: it reads none. Null: it has not reported."""
+    """Id of the artifact store that it can read; empty if none. Null until it has reported."""
     launcher: str | None = None
-    """How foreign code is isolated."""
+    """How environment code is isolated."""
     launcher_warning: str | None = None
-    """What an administrator should change about that."""
+    """Advice for administrators about the isolation."""
 
 
 class SettingChangeResponse(Model):
@@ -1750,6 +1931,19 @@ class EffortTold(Model):
     ended_at: AwareDatetime | None
 
 
+class ColumnChange(Model):
+    """A column before and after, over the rollouts that both runs completed; the reward first."""
+
+    name: str
+    before: float | None
+    """Null if the source has no such column."""
+    after: float | None
+    difference: Estimate | None
+    """After minus before over tasks, with its 95% interval."""
+    weight_before: float | None
+    weight_after: float | None
+
+
 class AlarmResponse(Model):
     """A problem in a training run."""
 
@@ -1776,9 +1970,31 @@ class AlarmResponse(Model):
     """Possible answers; empty if it is already answered."""
 
 
+class Difference(Model):
+    """One step that differs."""
+
+    step: int
+    """0 is the reset, 1 the first reply."""
+    parts: list[StepPart]
+    fields: list[str] = []
+    """Fields of the observation and reward columns that differ."""
+
+
 class ListedRolloutResponse(Model):
     """A rollout in a list."""
 
+    tokens_out: int
+    """Tokens generated by the policy."""
+    tokens_in: int
+    """Prompt tokens read by the policy."""
+    tokens_cached: int
+    """Prompt tokens from the endpoint's cache."""
+    policy_seconds: float
+    """Seconds spent in the policy."""
+    environment_seconds: float
+    """Seconds spent in the environment."""
+    queue_seconds: float
+    """Seconds waiting for a slot and between retries."""
     id: UUID
     run_id: UUID
     group_id: UUID
@@ -1807,11 +2023,7 @@ class ListedRolloutResponse(Model):
     metrics: dict[str, Any]
     advantage: float | None
     turns: int
-    tokens_in: int
-    tokens_out: int
     is_truncated: bool
-    policy_seconds: float
-    environment_seconds: float
     excerpt: str
     """The end of the last reply."""
     ended_at: AwareDatetime | None
@@ -1825,6 +2037,40 @@ class ListedRolloutResponse(Model):
     """Answers by question."""
     values: dict[str, Any] | None = None
     """Values of the requested `columns`."""
+
+
+class RewardTermResponse(Model):
+    """A value that can carry a weight."""
+
+    name: str
+    origin: TermOrigin
+    weight: float
+    saw_reasoning: bool
+    """A judge that was shown the policy's reasoning. Only the weight 0 is accepted."""
+
+
+class WeightsPreview(Model):
+    """A run under its own weights and under others."""
+
+    rollouts: int
+    """Rollouts that the preview read."""
+    is_part: bool
+    """The run has more."""
+    without_value: int
+    """Rollouts without a judge's score. Regrading stores them as failed, without a reward."""
+    before: Estimate | None = None
+    """Mean reward over tasks."""
+    after: Estimate | None = None
+    difference: Estimate | None = None
+    spread_before: GroupSpread | None = None
+    spread_after: GroupSpread | None = None
+    rank_correlation: float | None = None
+    """Kendall's tau-b of both orders of the rollouts: 1 is the same order, -1 the reverse."""
+    turned_pairs: float | None = None
+    """Fraction of the pairs within a group that change their order."""
+    best: list[RankedRollout] = Field([], validate_default=True)
+    """By the new weights."""
+    worst: list[RankedRollout] = Field([], validate_default=True)
 
 
 class TriedRollout(Model):
@@ -1951,6 +2197,36 @@ class QuestionSettings(Model):
     flags: list[str] = Field([], max_length=12)
     flags_from: float = Field(0.7, ge=0.0, le=1.0)
     each: int = Field(4, ge=1, le=6)
+
+
+class PolicyRanking(Model):
+    """The policies of one evaluation."""
+
+    label: str
+    tasks: int
+    """Tasks that all policies share."""
+    contenders: list[RegradedPolicy]
+    """In the new order."""
+    rank_correlation: float | None
+    """Kendall's tau-b of the two orders; null if all policies earn the same on one side."""
+    turned: list[TurnedPair]
+    turned_count: int
+    apart: list[UnrankedPolicy]
+    is_changed: bool
+
+
+class BestCheckpointChange(Model):
+    """The best checkpoint of a training run before and after."""
+
+    run_id: UUID
+    name: str
+    before: RegradedCheckpoint
+    after: RegradedCheckpoint
+    examinations: int
+    """Number of held-out evaluations."""
+    difference: Estimate | None
+    """New best minus old best by the new reward, paired by task; null if they are the same."""
+    is_changed: bool
 
 
 class FileDiffResponse(Model):
@@ -2102,6 +2378,40 @@ class InvitedMember(Model):
     """The sign-in link. It works once and is shown only here."""
 
 
+class RegradingBatch(Job):
+    """Runs that were started together."""
+
+    is_finished: bool
+    is_successful: bool
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
+    done: int = 0
+    total: int | None = None
+    """Null until it is known."""
+    message: str = ""
+    """The current state in a few words, or what went wrong."""
+    batch: UUID
+    runs: list[RunResponse]
+
+
+class RegradingPreview(Model):
+    """The effect of other weights on a run."""
+
+    columns: list[RewardTermResponse]
+    """With the new weights."""
+    offered: list[RewardTermResponse]
+    """All terms that can carry a weight, with their current weight."""
+    preview: WeightsPreview
+
+
+class RolloutBeforeAfter(Model):
+    """A rollout compared with its source."""
+
+    rollout_id: UUID
+    source_id: UUID | None
+    columns: list[ColumnPair]
+    differences: list[Difference]
+
+
 class AlarmList(Model):
     items: list[AlarmResponse]
     """Newest first."""
@@ -2113,6 +2423,29 @@ class AnsweredAlarm(Model):
     alarm: AlarmResponse
     branch_run_id: UUID | None
     """The branch that a roll back started."""
+
+
+class BeforeAfter(Model):
+    """A regraded or replayed run compared with its source."""
+
+    run: RunDetailResponse
+    source_run_id: UUID | None
+    rollouts: int
+    completed: int
+    failed: int
+    changed: int
+    """Completed with another reward."""
+    diverged: int
+    """Differ from the source at some step."""
+    replies_ended: int
+    """The stored replies ran out before the episode ended."""
+    replies_left: int
+    """The episode ended before all stored replies were used."""
+    grounds: str
+    """Why the result can be trusted."""
+    columns: list[ColumnChange]
+    diverging_steps: dict[str, int]
+    """Number of rollouts by the first step that differs; 0 is the reset."""
 
 
 class Safeguards(Model):
@@ -2170,6 +2503,36 @@ class BackendDomainGradersEvidenceFinding(Model):
     low: list[UUID] | None = None
     patterns: list[FoundPattern] | None = None
     dropped: int = 0
+
+
+class Conclusions(Model):
+    """Changed conclusions over all parts that are regraded."""
+
+    is_changed: bool
+    compared: int
+    """Parts that were compared for means that moved."""
+    rankings: list[PolicyRanking]
+    """The largest first."""
+    checkpoints: list[BestCheckpointChange]
+    moved: list[MovedMean]
+    """The largest change first."""
+
+
+class HistoryResponse(Model):
+    """The history of an environment by one version's rewards."""
+
+    environment: str
+    version: int
+    parts: list[HistoryPartResponse]
+    missing: int
+    """Parts without a regrading."""
+    graded: int
+    open: int
+    unended: int
+    """Refused, stopped or failed."""
+    rollouts_done: int
+    rollouts_asked: int
+    conclusions: Conclusions
 
 
 class GradedRunResponse(Job):

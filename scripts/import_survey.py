@@ -22,7 +22,7 @@ from backend.domain.environments.import_report import ImportReport
 from backend.domain.environments.packages import PackageInvalid
 from backend.domain.errors import RolloutError
 from backend.environments.import_sources import read_tree
-from backend.environments.imports import Wishes, probe_manifest, understand
+from backend.environments.imports import ImportOptions, inspect_package, probe_manifest
 from backend.settings import PROJECT_ROOT
 from workers.environments.client import EnvHost
 from workers.environments.probing import play, start
@@ -124,8 +124,8 @@ def _pairs(given: list[str]) -> Iterator[tuple[str, str]]:
 async def _look(host: EnvHost, folder: Path, requires: list[str], variables: dict[str, str]) -> Entry:
     added = [*requires, *(f"{name}={value}" for name, value in variables.items())]
     try:
-        wishes = Wishes(requires=requires, variables=variables)
-        ready, report = understand(read_tree(folder), folder.name, wishes)
+        options = ImportOptions(requires=requires, variables=variables)
+        ready, report = inspect_package(read_tree(folder), folder.name, options)
     except PackageInvalid as error:
         return Entry(folder.name, "–", ImportReport(why_not=str(error)), added)
     files = {**ready.files, "openenv.yaml": probe_manifest(ready.manifest)}

@@ -1,9 +1,10 @@
-"""Write the reference pages that the program knows best: commands, settings, JSON operations and detectors.
+"""Write the reference pages that derive from the code: commands, settings, operations, checks, detectors and fields.
 
 `make docs` calls it. The pages are not stored, so they cannot be out of date.
 """
 
 import ast
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -13,14 +14,36 @@ from fastapi.routing import APIRoute, iter_route_contexts
 from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.spec import Subject
 from backend.settings import PROJECT_ROOT, Settings
+from workers.environments.checks.registry import CHECKS
 
 
 def write_pages(folder: Path) -> None:
-    pages = {"cli": commands, "settings": settings, "api-operations": operations, "detector-list": detectors}
+    pages = {
+        "cli": commands,
+        "settings": settings,
+        "api-operations": operations,
+        "check-list": checks,
+        "detector-list": detectors,
+        "rollout-fields": fields,
+    }
     for name, write in pages.items():
         page, text = folder / f"{name}.md", write()
         if not page.is_file() or page.read_text() != text:
             page.write_text(text)
+
+
+def checks() -> str:
+    """Return a table of the environment checks by theme, from their declarations."""
+    lines = [
+        "# List of checks",
+        "",
+        "[Checks](certificate.md) explains certificates. A result is skipped if a check that it needs has failed.",
+    ]
+    for theme, members in itertools.groupby(CHECKS, key=lambda check: check.theme):
+        lines += ["", f"## {theme.capitalize()}"]
+        lines += ["| check | condition | method and threshold | runs |", "|---|---|---|---|"]
+        lines += [f"| `{each.id}` | {each.sentence} | {each.method} | {each.cost.value} |" for each in members]
+    return "\n".join((*lines, "", "Thresholds without a source are Proctor's choice.", ""))
 
 
 def commands() -> str:
@@ -69,6 +92,32 @@ def _default_of(name: str) -> str:
     text = str(default)
     is_hidden = name in {"secret_key", "envhost_token", "token"} or default in (None, "")
     return "" if is_hidden else f"`{text.lower() if isinstance(default, bool) else text}`"
+
+
+def fields() -> str:
+    """Return a table of the fields that every rollout has, from their registry."""
+    from backend.domain.rollouts.fields import FIELDS
+
+    rows = []
+    for field in FIELDS.values():
+        uses = {"filter": field.is_filterable, "sort": field.is_sortable, "column": field.is_column}
+        uses["export"] = field.is_measured
+        values = ", ".join(f"`{choice}`" for choice in field.choices)
+        meaning = f"{field.help or field.heading}{': ' if values else ''}{values}"
+        used = ", ".join(use for use, is_used in uses.items() if is_used)
+        rows.append(f"| `{field.name}` | {field.kind.replace('_', ' ')} | {meaning} | {used} |")
+    return "\n".join((*FIELDS_HEAD, *rows, ""))
+
+
+FIELDS_HEAD = (
+    "# Rollout fields",
+    "",
+    "Every rollout has these fields. Reward columns, metrics, judge scores and answers come from the run. See",
+    "[filters](filters.md).",
+    "",
+    "| field | type | meaning | used in |",
+    "|---|---|---|---|",
+)
 
 
 def operations() -> str:

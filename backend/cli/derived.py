@@ -110,6 +110,8 @@ class Described:
         defaults = {each.name: each.schema.get("default") for each in self.inputs}
         sent = {name: value for name, value in values.items() if value not in (None, [], defaults[name])}
         if self.extension.get("downloads"):
+            if given["out"]:
+                given["out"].parent.mkdir(parents=True, exist_ok=True)
             file = client.download(path, given["out"], **sent)
             return {"file": str(file), "bytes": file.stat().st_size}
         if files := self.extension.get("uploads"):
@@ -270,7 +272,8 @@ _OUT = Parameter(
     "out",
     Parameter.KEYWORD_ONLY,
     annotation=Annotated[
-        Path | None, typer.Option("--out", "-o", help="File or folder to write. Default: the file's own name.")
+        Path | None,
+        typer.Option("--out", "--output", "-o", help="File or folder to write. Default: the file's own name."),
     ],
     default=None,
 )

@@ -1,21 +1,24 @@
 """`proctor env …`: packages on disk and environments on the server."""
 
+from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from backend.cli.certificates import tell_certificate
 from backend.cli.connection import connect
 from backend.cli.derived import renders
-from backend.cli.names import version_of
+from backend.cli.names import short, version_of
 from backend.cli.options import AsJson, EnvironmentName, NoWait
 from backend.cli.output import BAD_RESULT, OK, console, fail, say, write_json, write_table
-from backend.cli.watching import watch
+from backend.cli.watching import look_while, watch
+from backend.domain.text import JsonObject
 
 TEMPLATES = (
     "single_turn, multi_turn_game, tool_calling, code_execution, process_supervised, judged_answer or optimisation."
 )
+
+MARKS = {"passed": ("✓", "green"), "warned": ("!", "yellow"), "failed": ("✗", "red"), "skipped": ("–", "dim")}
 
 app = typer.Typer(help="Write, check and play environments.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -28,11 +31,11 @@ def init(
     as_json: AsJson = False,
 ) -> None:
     """Write a new package from a template. Needs no server."""
-    from backend.cli import packages  # reads manifests, which `up` need not
+    from backend.cli import working_copy  # imports the manifest, which `up` does not need
 
     target = folder or Path(name)
-    files = packages.new_package(name, template)
-    packages.write_folder(target, files)
+    files = working_copy.new_package(name, template)
+    working_copy.write_folder(target, files)
     if as_json:
         write_json({"folder": str(target), "files": sorted(files)})
         return
@@ -66,10 +69,10 @@ def push(
         fail("--dry-run and --private belong to --to-hub")
     if (no_check or regrade) and not publish:
         fail("--no-check and --regrade belong to --publish")
-    from backend.cli import pushing
+    from backend.cli import working_copy
 
     client = connect()
-    draft = pushing.push_draft(client, folder, force=force)
+    draft = working_copy.push_draft(client, folder, force=force)
     name, problems = draft["environment"], draft["validation"]["problems"]
     version = None
     if publish and draft["validation"]["is_publishable"]:
@@ -78,7 +81,27 @@ def push(
     if as_json:
         write_json({"environment": name, "revision": draft["revision"], "problems": problems, "version": version})
     else:
-        _tell_pushed(name, problems, version, is_checked=not no_check, is_regraded=regrade)
+        output = console()
+        for problem in problems:
+            key = f"{problem['key']}: " if problem["key"] else ""
+            output.print(f"{problem['path']}:{problem['line']}: {key}{problem['message']}", markup=False)
+        if version:
+            output.print(f"{name} v{version['number']} is published ({version['content_hash'][:12]})", markup=False)
+            next_step = (
+                "it is not checked yet" if no_check else f"its checks run: `proctor env check {name}` waits for them"
+            )
+            if regrade:
+                next_step += (
+                    f"\npast rollouts are being scored: `proctor env history {name}@{version['number']}` shows progress"
+                )
+        else:
+            output.print(f"the draft of {name} is saved", markup=False)
+            next_step = (
+                "nothing is published"
+                if problems
+                else f"`proctor env try {name}` plays it, `--publish` makes a version"
+            )
+        output.print(next_step, style="dim", markup=False)
     raise typer.Exit(OK if draft["validation"]["is_publishable"] else BAD_RESULT)
 
 
@@ -98,15 +121,15 @@ def pull(
     `--version 3` (or NAME@3) gives the complete OpenEnv package: server, client, Dockerfile, README, pyproject and an
     inference.py that lets any OpenAI-compatible endpoint play it.
     """
-    from backend.cli import pushing
+    from backend.cli import working_copy
 
     client = connect()
     name, _, number = environment.partition("@")
     target = folder or Path(name)
     if version or number:
-        files = pushing.pull_version(client, name, str(version or number), target, is_bare=bare, force=force)
+        files = working_copy.pull_version(client, name, str(version or number), target, is_bare=bare, force=force)
     else:
-        files = pushing.pull_draft(client, name, target, force=force)
+        files = working_copy.pull_draft(client, name, target, force=force)
     if as_json:
         write_json({"folder": str(target), "files": sorted(files)})
         return
@@ -118,9 +141,9 @@ def diff(
     folder: Annotated[Path, typer.Argument(help="The package's folder.")] = Path(), as_json: AsJson = False
 ) -> None:
     """Show how a folder differs from the draft on the server. Exits with 1 if it does."""
-    from backend.cli import pushing
+    from backend.cli import working_copy
 
-    lines = list(pushing.differences(connect(), folder))
+    lines = list(working_copy.differences(connect(), folder))
     if as_json:
         write_json({"differences": lines})
     for line in () if as_json else lines:
@@ -129,26 +152,31 @@ def diff(
 
 
 @renders("environments.list")
-def show_environments(found: Any) -> None:
-    """A table with the latest version of each environment."""
-    rows = [_row(environment) for environment in found]
+def show_environments(environments: list[JsonObject]) -> None:
+    rows: list[tuple[object, ...]] = []
+    for environment in environments:
+        name, description, latest = environment["name"], environment["description"], environment["latest"]
+        if latest is None:
+            rows.append((name, "draft", None, None, "", description))
+        else:
+            rewards = " ".join(f"{column['name']}×{column['weight']:g}" for column in latest["columns"])
+            version = latest["number"], latest["content_hash"][:12], latest["certificate"]
+            rows.append((name, *version, rewards, description))
     columns = ("environment", "version", "hash", "certificate", "columns", "description")
     write_table(columns, rows, empty="No environments yet. Create one with `proctor env init`.")
 
 
 @renders("environments.list_versions")
-def show_versions(found: Any) -> None:
-    """A table of the versions of an environment."""
-    shown = ("number", "content_hash", "certificate", "published_by", "published_at", "notes")
-    rows = [[version[name] for name in shown] for version in found]
-    write_table([name.replace("_", " ") for name in shown], rows, empty="No version has been published yet.")
+def show_versions(versions: list[JsonObject]) -> None:
+    columns = ("number", "content_hash", "certificate", "published_by", "published_at", "notes")
+    rows = [[version[name] for name in columns] for version in versions]
+    write_table([name.replace("_", " ") for name in columns], rows, empty="No version has been published yet.")
 
 
 @renders("imports.list")
-def show_imports(found: Any) -> None:
-    """A table of imports."""
-    shown = ("id", "name", "kind", "status", "phase", "environment", "source")
-    write_table(shown, [[row[name] for name in shown] for row in found], empty="Nothing has been imported yet.")
+def show_imports(imports: list[JsonObject]) -> None:
+    columns = ("id", "name", "kind", "status", "phase", "environment", "source")
+    write_table(columns, [[row[name] for name in columns] for row in imports], empty="Nothing has been imported yet.")
 
 
 @app.command("check")
@@ -179,7 +207,7 @@ def check(
     if as_json:
         write_json(certificate)
     else:
-        tell_certificate(certificate)
+        show_certificate(certificate)
     raise typer.Exit(BAD_RESULT if certificate["status"] == "failed" else OK)
 
 
@@ -196,14 +224,14 @@ def play(
     ] = None,
 ) -> None:
     """Play an episode in the terminal, by hand or with a policy. It is stored as a rollout."""
-    from backend.cli.play import Table, play_episode
+    from backend.cli.play import EpisodeChoice, play_episode
 
     if turns is not None and not policy:
         fail("--turns belongs to --policy")
     client = connect()
     version = version_of(client, environment)
-    table = Table(client, version["environment"], {"level": level, "index": index, "seed": seed})
-    play_episode(table, version["number"], policy=policy, turns=turns)
+    choice = EpisodeChoice(client, version["environment"], {"level": level, "index": index, "seed": seed})
+    play_episode(choice, version["number"], policy=policy, turns=turns)
 
 
 @app.command("try")
@@ -222,21 +250,96 @@ def try_draft(
     as_json: AsJson = False,
 ) -> None:
     """Try a draft: reset it, act, and see the reward columns. No rollout is stored. Exits with 1 if it breaks."""
-    from backend.cli.play import Table
-    from backend.cli.trying import draft_of, try_episode
+    from backend.cli import working_copy
+    from backend.cli.play import EpisodeChoice, try_episode
+    from backend.domain.environments.packages import MANIFEST_PATH
 
     client = connect()
-    table = Table(client, draft_of(client, environment, force=force), {"level": level, "index": index, "seed": seed})
-    try_episode(table, script=script, replies=reply or [], as_json=as_json)
+    if (Path(environment) / MANIFEST_PATH).is_file():
+        draft = working_copy.push_draft(client, Path(environment), force=force)
+        if problems := draft["validation"]["problems"]:
+            first = problems[0]
+            fail(f"{first['path']}:{first['line']}: {first['key']} {first['message']}", BAD_RESULT)
+        environment = str(draft["environment"])
+    choice = EpisodeChoice(client, environment, {"level": level, "index": index, "seed": seed})
+    try_episode(choice, script=script, replies=reply or [], as_json=as_json)
 
 
-def _row(environment: dict[str, Any]) -> tuple[object, ...]:
-    latest = environment["latest"]
-    if latest is None:
-        return environment["name"], "draft", None, None, "", environment["description"]
-    columns = " ".join(f"{column['name']}×{column['weight']:g}" for column in latest["columns"])
-    shown = (latest["number"], latest["content_hash"][:12], latest["certificate"], columns)
-    return environment["name"], *shown, environment["description"]
+@app.command("score-draft")
+def score_draft(
+    rollout: Annotated[str, typer.Argument(metavar="ROLLOUT", help="Id of a completed rollout.")],
+    as_json: AsJson = False,
+) -> None:
+    """Score a rollout, its cluster and the history with the draft's reward before it is published."""
+    client = connect()
+    job = client.post(f"/rollouts/{rollout}/draft-score")
+    result = look_while(lambda each: each["answer"] is None, job, lambda: client.get(f"/draft-scores/{job['id']}"))
+    if as_json:
+        write_json(result)
+        return
+    answer = result["answer"]
+    if answer["error"]:
+        fail(answer["error"], BAD_RESULT)
+    rows = []
+    for name, part in (("this", answer["this"]), ("its pattern", answer["cluster"]), ("history", answer["history"])):
+        means = [f"{part[when]['mean']:.4g}" if part[when] else "–" for when in ("before", "after")]
+        rows.append((name, part["count"], *means, part["lower"], part["higher"]))
+    say(f"by the draft of {result['environment']}, for {short(rollout)}")
+    write_table(("episodes", "count", "before", "after", "lower", "higher"), rows, empty="")
+
+
+@app.command("grant")
+def grant(
+    name: Annotated[str, typer.Argument(help="An environment or ENVIRONMENT@VERSION. Default: its latest version.")],
+    withdraw: Annotated[bool, typer.Option("--withdraw", help="Withdraw the grant.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Show the current state without changing it.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Grant or withdraw network access for the servers of exactly this version. For administrators.
+
+    A granted server can use the host's whole network, not only the hosts that its manifest names. Read its code first.
+    """
+    if withdraw and show:
+        fail("--withdraw and --show exclude each other")
+    client = connect()
+    version = version_of(client, name)
+    path = f"/environments/{version['environment']}/versions/{version['number']}/network"
+    state = client.get(path) if show else client.request("DELETE" if withdraw else "PUT", path)
+    if as_json:
+        write_json(state)
+    else:
+        hosts = f" ({', '.join(state['hosts'])})" if state["hosts"] else ""
+        by = f", by {state['granted_by']}" if state["granted_by"] else ""
+        say(f"{version['environment']}@{version['number']}: network {state['words']}{hosts}{by}")
+    is_done = not state["is_granted"] if withdraw else state["is_open"]
+    raise typer.Exit(OK if is_done or show else BAD_RESULT)
+
+
+def show_certificate(certificate: JsonObject) -> None:
+    """Print every check by theme, in the order checked, and the outcome at the end."""
+    theme = None
+    for result in certificate["results"]:
+        if result.get("theme") != theme:
+            theme = result.get("theme")
+            say(f"\n{theme}" if theme else "", "bold")
+        mark, style = MARKS[result["status"]]
+        console().print(f"{mark} {result['check']:<22} {result['sentence']}", style=style, markup=False)
+        cost = f"  ({result['seconds']:.2f} s, {result['episodes']} episodes)" if result.get("episodes") else ""
+        say(f"    {result['evidence']}{cost}")
+        if result["status"] in {"failed", "warned"}:
+            if result.get("advice"):
+                say(f"    {result['advice']}", "dim")
+            if result.get("rollouts"):
+                say("    rollouts: " + " ".join(short(str(rollout)) for rollout in result["rollouts"]), "dim")
+    states = [
+        str(result["status"]) if result.get("applies", True) else "not applicable" for result in certificate["results"]
+    ]
+    counts = ", ".join(f"{count} {state}" for state, count in Counter(states).most_common())
+    seconds = sum(result["seconds"] for result in certificate["results"])
+    episodes = sum(result.get("episodes", 0) for result in certificate["results"])
+    _, style = MARKS[certificate["status"]]
+    say(f"\n{certificate['status']}: {counts}; {episodes:,} episodes in {seconds:.1f} s", style)
+    say(f"holds for {certificate['content_hash']}", "dim")
 
 
 def _push_to_hub(folder: Path, repository: str, private: bool, dry_run: bool, notes: str, as_json: bool) -> None:
@@ -245,35 +348,14 @@ def _push_to_hub(folder: Path, repository: str, private: bool, dry_run: bool, no
     shipment = hub.prepare(folder, repository, is_private=private)
     address = None if dry_run else hub.send(shipment, notes or "Sent by Proctor")
     if as_json:
-        told = {"space": repository, "private": private, "files": sorted(shipment.files), "added": shipment.added}
-        write_json(told | {"bytes": shipment.bytes, "address": address})
+        summary = {"space": repository, "private": private, "files": sorted(shipment.files), "added": shipment.added}
+        write_json(summary | {"bytes": shipment.bytes, "address": address})
         return
     rows = [
-        (path, f"{len(text.encode()):,}", "made for the export" if path in shipment.added else "")
+        (path, f"{len(text.encode()):,}", "generated for the export" if path in shipment.added else "")
         for path, text in sorted(shipment.files.items())
     ]
     write_table(("file", "bytes", ""), rows, empty="Nothing.")
     space = f"{'private ' if private else ''}Docker Space {repository}"
-    what = f"{space}: {len(shipment.files)} files, {shipment.bytes:,} bytes"
-    say(f"would be sent to the {what}. Nothing was sent." if dry_run else f"sent to the {what}: {address}")
-
-
-def _tell_pushed(
-    name: str, problems: list[dict[str, Any]], version: dict[str, Any] | None, *, is_checked: bool, is_regraded: bool
-) -> None:
-    """What happened, and the step that comes next."""
-    shown = console()
-    for problem in problems:
-        key = f"{problem['key']}: " if problem["key"] else ""
-        shown.print(f"{problem['path']}:{problem['line']}: {key}{problem['message']}", markup=False)
-    if version:
-        shown.print(f"{name} v{version['number']} is published ({version['content_hash'][:12]})", markup=False)
-        after = f"its checks run: `proctor env check {name}` waits for them" if is_checked else "it is not checked yet"
-        if is_regraded:
-            after += f"\nits history is graded again: `proctor env history {name}@{version['number']}` tells how far"
-    else:
-        shown.print(f"the draft of {name} is saved", markup=False)
-        after = (
-            "nothing is published" if problems else f"`proctor env try {name}` plays it, `--publish` makes a version"
-        )
-    shown.print(after, style="dim", markup=False)
+    size = f"{space}: {len(shipment.files)} files, {shipment.bytes:,} bytes"
+    say(f"would be sent to the {size}. Nothing was sent." if dry_run else f"sent to the {size}: {address}")

@@ -5,7 +5,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from backend.cli import packages
+from backend.cli import working_copy
 from backend.cli.output import BAD_RESULT, fail
 from backend.domain.checkpoints.exports import REPOSITORY
 from backend.domain.environments.manifest import ManifestInvalid, read_manifest
@@ -32,7 +32,7 @@ def prepare(folder: Path, repository: str, *, is_private: bool) -> SpaceUpload:
     """Read the package without uploading it. Ends the command if the package or the name cannot be used."""
     if not re.fullmatch(REPOSITORY, repository):
         fail(f"{repository!r} is not the name of a Space: write owner/name")
-    files = packages.read_folder(folder)
+    files = working_copy.read_folder(folder)
     try:
         manifest = read_manifest(files[MANIFEST_PATH])
     except ManifestInvalid as error:
@@ -54,7 +54,7 @@ def send(upload: SpaceUpload, message: str) -> str:
     api, repository = HfApi(), upload.repository
     try:
         with tempfile.TemporaryDirectory(prefix="proctor-space-") as staged:
-            packages.write_folder(Path(staged), upload.files)
+            working_copy.write_folder(Path(staged), upload.files)
             space = api.create_repo(
                 repository, repo_type="space", space_sdk="docker", private=upload.is_private, exist_ok=True
             )

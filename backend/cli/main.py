@@ -10,7 +10,6 @@ from backend.cli import (
     checkpoints,
     derived,
     detectors,
-    draft_score,
     effort,
     environments,
     exchange,
@@ -18,10 +17,9 @@ from backend.cli import (
     graders,
     importing,
     local,
-    network,
     onset,
+    regrading,
     renderers,
-    rescoring,
     results,
     review,
     rollouts,
@@ -45,7 +43,6 @@ app.command("up")(local.up_command)
 app.command("demo")(local.demo_command)
 app.command("migrate-data")(local.migrate_data_command)
 environments.app.command("import")(importing.import_package)
-environments.app.command("grant")(network.grant)
 app.command("eval")(starting.evaluate)
 app.command("train")(training.train)
 app.command("runs")(runs.runs)
@@ -62,10 +59,10 @@ app.command("serve")(serve)
 app.command("mcp")(mcp)
 app.command("compare")(results.compare)
 app.command("leaderboard")(results.leaderboard)
-app.command("rescore")(rescoring.rescore)
-app.command("replay")(rescoring.replay)
-environments.app.command("history")(rescoring.history)
-environments.app.command("score-draft")(draft_score.score_draft)
+app.command("regrade")(regrading.regrade)
+app.command("rescore", hidden=True)(regrading.regrade)  # the old spelling
+app.command("replay")(regrading.replay)
+environments.app.command("history")(regrading.history)
 app.command("export")(exports.export)
 
 
@@ -95,7 +92,11 @@ GROUPS = {
 for name, typer_group in GROUPS.items():
     app.add_typer(typer_group, name=name)
 GROUPS["policy"].command("models")(renderers.list_models)
-derived.add_commands(app, GROUPS | {"data examples": training.examples_app}, derived.shipped_document())
+derived.add_commands(
+    app,
+    GROUPS | {"data examples": training.examples_app, "rollouts": exchange.rollouts_app},
+    derived.shipped_document(),
+)
 graders.add_old_groups(app, derived.shipped_document())
 
 

@@ -1,13 +1,14 @@
-"""Playing an episode in the terminal, one reply a line; or watching a policy play it."""
+"""Play an episode in the terminal: on a version (`proctor env play`), or on a draft (`proctor env try`)."""
 
 import time
 from dataclasses import dataclass
-from typing import Any
 
+import typer
 from rich.console import Console
 from rich.prompt import Prompt
 
-from backend.cli.output import BAD_RESULT, console, fail
+from backend.cli.output import BAD_RESULT, OK, console, fail, write_json
+from backend.domain.text import JsonObject
 from proctor import Client
 
 POLL_SECONDS = 0.15
@@ -15,78 +16,127 @@ _BROKEN = {"failed", "stuck"}
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """Where an episode is played."""
+class EpisodeChoice:
+    """The environment to play and the chosen parts of its task; None is random."""
 
     client: Client
     environment: str
     task: dict[str, int | None]
-    """Chosen parts of the task; None is random."""
 
     @property
     def chosen(self) -> dict[str, int]:
         return {key: value for key, value in self.task.items() if value is not None}
 
 
-def play_episode(table: Table, version: int, *, policy: str = "", turns: int | None = None) -> None:
-    """Until the episode is done or left by Ctrl-C or Ctrl-D. `policy` plays first: `turns` of it, or to the end."""
-    shown, client = console(), table.client
-    view = client.post(f"/environments/{table.environment}/play", {"version": version, **table.chosen})
-    address = f"/environments/{table.environment}/play/{view['run_id']}"
-    where = f"task {view['index']}, level {view['level']}"
-    shown.print(f"[dim]{table.environment} v{view['version']}, {where}. Ctrl-D leaves.[/]")
-    told = 0
+def play_episode(choice: EpisodeChoice, version: int, *, policy: str = "", turns: int | None = None) -> None:
+    """Play until the episode ends or Ctrl-C or Ctrl-D. `policy` plays first: `turns` of it, or to the end."""
+    output, client = console(), choice.client
+    view = client.post(f"/environments/{choice.environment}/play", {"version": version, **choice.chosen})
+    address = f"/environments/{choice.environment}/play/{view['run_id']}"
+    task = f"task {view['index']}, level {view['level']}"
+    output.print(f"[dim]{choice.environment} v{view['version']}, {task}. Ctrl-D leaves.[/]")
     try:
-        view = _when_answered(client, address, view)
+        view = _wait_for_turn(client, address, view)
         if policy and view["phase"] == "yours":
-            told = _show_turns(shown, view, told)
-            asked = {"policy": policy, "moves": turns, "revision": view["revision"]}
-            view = _when_answered(client, address, client.post(f"{address}/policy", asked), shown, told)
-        while _is_open(shown, view):
-            reply = Prompt.ask("[bold]you[/]", console=shown)
+            printed = _print_turns(output, view, 0)
+            request = {"policy": policy, "moves": turns, "revision": view["revision"]}
+            view = _wait_for_turn(client, address, client.post(f"{address}/policy", request), output, printed)
+        while _print_prompt(output, view):
+            reply = Prompt.ask("[bold]you[/]", console=output)
             view = client.post(f"{address}/reply", {"reply": reply, "revision": view["revision"]})
-            view = _when_answered(client, address, view)
+            view = _wait_for_turn(client, address, view)
     except (EOFError, KeyboardInterrupt):
         client.post(f"{address}/leave")
-        shown.print("left without a reward")
+        output.print("left without a reward")
 
 
-def _is_open(shown: Console, view: dict[str, Any]) -> bool:
-    """Show the episode; end the command with 1 if it broke."""
-    _show(shown, view)
-    if view["phase"] in _BROKEN:
-        fail(view["message"] or "the environment failed", BAD_RESULT)
-    if view["status"] != "playing":
-        shown.print(f"[bold]{view['stop_reason']}[/]: reward {view['reward']}")
-    return bool(view["status"] == "playing")
-
-
-def _when_answered(
-    client: Client, address: str, view: dict[str, Any], shown: Console | None = None, told: int = 0
-) -> dict[str, Any]:
-    """Wait until a reply is expected and return the view. With `shown`, print turns as they are played."""
+def _wait_for_turn(
+    client: Client, address: str, view: JsonObject, output: Console | None = None, printed: int = 0
+) -> JsonObject:
+    """Wait until a reply is expected and return the view. With `output`, print turns as they are played."""
     while True:
-        if shown is not None:
-            told = _show_turns(shown, view, told)
+        if output is not None:
+            printed = _print_turns(output, view, printed)
         if view["status"] != "playing" or view["phase"] in {"yours", *_BROKEN}:
             return view
         time.sleep(POLL_SECONDS)
         view = client.get(address)
 
 
-def _show_turns(shown: Console, view: dict[str, Any], told: int) -> int:
-    """Print the turns after the first `told`; return the number printed so far."""
-    for number, step in enumerate(view["steps"][told:], start=told + 1):
+def _print_turns(output: Console, view: JsonObject, printed: int) -> int:
+    """Print the turns after the first `printed`; return the number printed so far."""
+    for number, step in enumerate(view["steps"][printed:], start=printed + 1):
         author = (view["authors"] + [""] * number)[number - 1] or "you"
-        shown.print(f"{number} {author}: {step['reply']}", markup=False, style="bold")
-        shown.print(step["text"] or "the episode is over", markup=False)
-    return max(told, len(view["steps"]))
+        output.print(f"{number} {author}: {step['reply']}", markup=False, style="bold")
+        output.print(step["text"] or "the episode is over", markup=False)
+    return max(printed, len(view["steps"]))
 
 
-def _show(shown: Console, view: dict[str, Any]) -> None:
-    shown.print()
-    shown.print(view["text"], markup=False)
+def _print_prompt(output: Console, view: JsonObject) -> bool:
+    """Print the episode's state; return whether it expects a reply. Ends the command with 1 if it broke."""
+    output.print()
+    output.print(view["text"], markup=False)
     if view["choices"]:
-        shown.print("may answer: " + "  ".join(view["choices"][:40]), style="dim", markup=False)
+        output.print("legal replies: " + "  ".join(view["choices"][:40]), style="dim", markup=False)
     columns = "  ".join(f"{name} {value:g}" for name, value in view["columns"].items())
-    shown.print(f"turn {view['turns']} of {view['max_turns']}   {columns}", style="dim", markup=False)
+    output.print(f"turn {view['turns']} of {view['max_turns']}   {columns}", style="dim", markup=False)
+    if view["phase"] in _BROKEN:
+        fail(view["message"] or "the environment failed", BAD_RESULT)
+    if view["status"] != "playing":
+        output.print(f"[bold]{view['stop_reason']}[/]: reward {view['reward']}")
+    return bool(view["status"] == "playing")
+
+
+def try_episode(choice: EpisodeChoice, *, script: str, replies: list[str], as_json: bool) -> None:
+    """Reset the draft, then let a script play to the end, send the given replies, or prompt for replies."""
+    client, address = choice.client, f"/environments/{choice.environment}/try"
+
+    def request(path: str, body: object) -> JsonObject:
+        trial: JsonObject = client.post(f"{address}{path}", body)
+        while trial["is_waiting"]:
+            time.sleep(POLL_SECONDS)
+            trial = client.get(address)
+        return trial
+
+    trial = request("", choice.chosen)
+    actions: list[tuple[str, object]] = [("/act", {"reply": text}) for text in replies]
+    for path, body in [*actions, *([("/script", {"script": script})] if script else [])]:
+        if _is_open(trial):
+            trial = request(path, body)
+    if as_json:
+        write_json(trial)
+    else:
+        output, task = console(), trial["task"]
+        output.print(
+            f"[dim]draft of {choice.environment}, {task['split']} task {task['index']}, level {task['level']}[/]"
+        )
+        printed = _print_trial(output, trial, 0)
+        while _is_open(trial) and not script and not replies:
+            try:
+                reply = Prompt.ask("[bold]you[/]", console=output)
+            except (EOFError, KeyboardInterrupt):
+                break
+            trial = request("/act", {"reply": reply})
+            printed = _print_trial(output, trial, printed)
+    raise typer.Exit(BAD_RESULT if trial["answer"].get("error") else OK)
+
+
+def _is_open(trial: JsonObject) -> bool:
+    """Return whether the draft answered and the episode continues."""
+    return not trial["answer"].get("error") and trial["answer"].get("status") != "completed"
+
+
+def _print_trial(output: Console, trial: JsonObject, printed: int) -> int:
+    """Print the messages after the first `printed`, the columns and any error; return the number of messages."""
+    answer = trial["answer"]
+    messages = answer.get("messages", [])
+    for message in messages[printed:]:
+        output.print(f"{message['role']}:", style="bold")
+        output.print(message["content"], markup=False)
+    columns = "  ".join(f"{name} {value:g}" for name, value, _ in answer.get("columns", []))
+    output.print(f"{len(answer.get('steps', []))} turns   {columns}", style="dim", markup=False)
+    if answer.get("error"):
+        output.print(answer["error"], style="red", markup=False)
+    elif answer.get("status") == "completed":
+        output.print(f"[bold]{answer['stop_reason']}[/]: reward {answer['reward']:g}")
+    return len(messages)

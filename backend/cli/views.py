@@ -1,21 +1,20 @@
-"""How runs, rollouts and comparisons look in a terminal."""
+"""Runs, rollouts and transcripts in a terminal."""
 
-from typing import Any
-
+from backend.cli.derived import Json
 from backend.cli.figures import dollars, estimate, figure_fields
 from backend.cli.names import short
 from backend.cli.output import console, write_fields, write_table
 
 
-def _done(run: dict[str, Any]) -> str:
-    """Completed rollouts of those planned; of a run that goes on, how far it is."""
+def _done(run: Json) -> str:
+    """Completed and planned rollouts; the progress of a run that continues."""
     if found := run.get("coverage"):
         return f"{found['completed']:,}/{found['total']:,}"
     total = run["progress"].get("total")
     return f"{run['progress'].get('done') or 0:,}/{total:,}" if total else "–"
 
 
-def write_runs(runs: list[dict[str, Any]]) -> None:
+def write_runs(runs: list[Json]) -> None:
     rows = [
         (
             *(short(run["id"]), run["kind"], run["status"], run["name"]),
@@ -32,16 +31,16 @@ def write_runs(runs: list[dict[str, Any]]) -> None:
         "name",
         "environment",
         "policy",
-        "reward [95 %]",
+        "reward [95%]",
         "completed",
         "cost",
         "started (UTC)",
     )
-    write_table(columns, rows, empty="No run yet.")
+    write_table(columns, rows, empty="No runs yet.")
 
 
-def write_run(run: dict[str, Any], url: str, figures: dict[str, Any] | None = None) -> None:
-    """With its figures where the caller has read them, else with what the run itself keeps."""
+def write_run(run: Json, url: str, figures: Json | None = None) -> None:
+    """Show a run with its figures if the caller has read them, otherwise with its summary."""
     summary = run["summary"] if figures is None else {"rollouts_per_second": run["summary"].get("rollouts_per_second")}
     write_fields(
         {
@@ -62,7 +61,7 @@ def write_run(run: dict[str, Any], url: str, figures: dict[str, Any] | None = No
     )
 
 
-def write_rollouts(rollouts: list[dict[str, Any]]) -> None:
+def write_rollouts(rollouts: list[Json]) -> None:
     names = list(rollouts[0]["columns"]) if rollouts else []
     rows = [
         (
@@ -73,11 +72,11 @@ def write_rollouts(rollouts: list[dict[str, Any]]) -> None:
         )
         for rollout in rollouts
     ]
-    columns = ("no.", "rollout", "task", "level", "status", "ended by", "reward", *names, "turns", "last words")
-    write_table(columns, rows, empty="No rollout fits.")
+    columns = ("no.", "rollout", "task", "level", "status", "ended by", "reward", *names, "turns", "last reply")
+    write_table(columns, rows, empty="No rollout matches.")
 
 
-def write_transcript(rollout: dict[str, Any]) -> None:
+def write_transcript(rollout: Json) -> None:
     shown = console()
     title = f"task {rollout['index']}, level {rollout['level']}: {rollout['stop_reason']}, reward {rollout['reward']}"
     shown.rule(title)

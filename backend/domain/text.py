@@ -4,9 +4,12 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import orjson
 
+JsonObject = dict[str, Any]
+"""A decoded JSON object: an action, an observation's fields, a schema, a response."""
 MAX_DEPTH = 100
 """Maximum depth of nested values. orjson and Postgres refuse much deeper ones."""
 

@@ -1,4 +1,4 @@
-"""A form for an action, made from its JSON schema, and the reply that a model would have written for it."""
+"""A form for an action, built from its JSON schema, and the reply that a model would have written for it."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ PREFIX = "field."
 """Form fields of the action are named `field.<name>`."""
 MAX_CHOICES = 200
 SHORT_TEXT = 200
-"""Characters that a text may have at most to be written in a field of one line."""
+"""Maximum characters of a text that gets a one-line input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class ActionField:
 
     name: str
     kind: Literal["text", "integer", "number", "boolean", "choice", "lines", "json", "call"]
-    """lines: a list of texts, one a line. call: not an input but a tool, whose inputs follow."""
+    """lines: a list of texts, one per line. call: a tool, followed by its inputs."""
     hint: str = ""
     choices: tuple[str, ...] = ()
     minimum: float | None = None
@@ -32,7 +32,7 @@ class ActionField:
     is_short: bool = False
     """A text of one line."""
     tool: str = ""
-    """The tool whose argument it is; `name` is then `<tool>.<argument>`."""
+    """The tool of an argument; `name` is then `<tool>.<argument>`."""
 
     @property
     def label(self) -> str:
@@ -41,7 +41,7 @@ class ActionField:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One button: a legal value and the reply that means it."""
+    """One button: a legal value and the reply for it."""
 
     label: str
     reply: str
@@ -50,40 +50,50 @@ class Choice:
 def action_fields(
     spec: ActionSpec, schema: Mapping[str, Any], observation: Mapping[str, Any] | None = None
 ) -> list[ActionField]:
-    """A reply in a tag or as plain text carries one field; JSON carries them all; a call carries a tool's arguments.
+    """Return the inputs: one field for a tag or plain text, all fields for JSON, a tool's arguments for a call.
 
-    `observation`: where an environment lists its tools itself.
+    `observation`: lists the tools if the manifest does not.
     """
     if spec.format == "tool":
-        return [field for tool in _tools(spec, observation or {}) for field in _call_fields(tool)]
+        if isinstance(spec.tools, list):
+            tools: Sequence[Tool] = spec.tools
+        else:
+            try:
+                tools = read_tools((observation or {}).get(spec.tools or "") or [])
+            except ToolsUnusable:
+                tools = ()
+        return [field for tool in tools for field in _call_fields(tool)]
     properties = schema.get("properties") or {}
     names = [spec.field or ""] if spec.format != "json" else [name for name in properties if name != "metadata"]
     required = set(schema.get("required") or ())
+    bare = {"type": spec.type}  # before the schema is known, the manifest is enough
     return [
-        _field(name, _resolved(properties.get(name) or _bare(spec), schema), spec.format != "json" or name in required)
+        _field(name, _resolved(properties.get(name) or bare, schema), spec.format != "json" or name in required)
         for name in names
     ]
 
 
 def legal_choices(spec: ActionSpec, observation: Mapping[str, Any]) -> list[Choice]:
-    """The values that the observation lists as legal now, where the manifest names such a field."""
+    """Return the values that the observation lists as legal, if the manifest names such a field."""
     values = observation.get(spec.choices) if spec.choices else None
     if not isinstance(values, list) or not spec.field:
         return []
     if spec.format == "tool":
-        return [_call_choice(value) for value in values[:MAX_CHOICES] if isinstance(value, dict) and "name" in value]
+        choices = []
+        for value in [value for value in values[:MAX_CHOICES] if isinstance(value, dict) and "name" in value]:
+            arguments = value.get("arguments")
+            arguments = arguments if isinstance(arguments, Mapping) else {}
+            described = ", ".join(f"{name}={argument}" for name, argument in arguments.items())
+            choices.append(Choice(f"{value['name']}({described})"[:80], write_call(str(value["name"]), arguments)))
+        return choices
     plain = [value for value in values if isinstance(value, str | int | float)][:MAX_CHOICES]
     return [Choice(str(value), write_reply(spec, {spec.field: value})) for value in plain]
 
 
 def reply_of_form(spec: ActionSpec, fields: Sequence[ActionField], sent: Mapping[str, str]) -> str:
     """Write the reply for this action. Raises InvalidInput with a message per field."""
-    if spec.format == "tool":
-        return _reply_of_call(spec, fields, sent)
-    return write_reply(spec, _values(fields, sent))
-
-
-def _reply_of_call(spec: ActionSpec, fields: Sequence[ActionField], sent: Mapping[str, str]) -> str:
+    if spec.format != "tool":
+        return write_reply(spec, _values(fields, sent))
     tool = sent.get("tool", "")
     if not any(field.kind == "call" and field.name == tool for field in fields):
         raise InvalidInput(fields={"tool": "Choose one of the tools."})
@@ -96,26 +106,20 @@ def _values(fields: Sequence[ActionField], sent: Mapping[str, str]) -> dict[str,
     wrong: dict[str, str] = {}
     for field in fields:
         text = sent.get(PREFIX + field.name, "")
-        is_sent = bool(text.strip()) or field.kind == "boolean" or (field.kind in _MAY_BE_EMPTY and field.is_required)
+        is_sent = (
+            bool(text.strip()) or field.kind == "boolean" or (field.kind in {"text", "lines"} and field.is_required)
+        )
         try:
             if is_sent or (field.kind == "text" and not field.tool):
                 action[field.label] = _value(field, text)
             elif field.is_required:
                 wrong[PREFIX + field.name] = "Fill this in."
         except (ValueError, RecursionError):
-            wrong[PREFIX + field.name] = f"This is not {_IN_WORDS[field.kind]}."
+            expected = {"integer": "a whole number", "number": "a number", "json": "JSON"}[field.kind]
+            wrong[PREFIX + field.name] = f"This is not {expected}."
     if wrong:
         raise InvalidInput(fields=wrong)
     return action
-
-
-def _tools(spec: ActionSpec, observation: Mapping[str, Any]) -> Sequence[Tool]:
-    if isinstance(spec.tools, list):
-        return spec.tools
-    try:
-        return read_tools(observation.get(spec.tools or "") or [])
-    except ToolsUnusable:
-        return ()
 
 
 def _call_fields(tool: Tool) -> list[ActionField]:
@@ -129,17 +133,6 @@ def _call_fields(tool: Tool) -> list[ActionField]:
     ]
     named = [replace(field, name=f"{tool.name}.{field.name}", tool=tool.name) for field in arguments]
     return [ActionField(tool.name, "call", tool.description[:300]), *named]
-
-
-def _call_choice(value: Mapping[str, Any]) -> Choice:
-    arguments = value.get("arguments")
-    arguments = arguments if isinstance(arguments, Mapping) else {}
-    told = ", ".join(f"{name}={argument}" for name, argument in arguments.items())
-    return Choice(f"{value['name']}({told})"[:80], write_call(str(value["name"]), arguments))
-
-
-_MAY_BE_EMPTY = {"text", "lines"}
-_IN_WORDS = {"integer": "a whole number", "number": "a number", "json": "JSON"}
 
 
 def _value(field: ActionField, text: str) -> Any:
@@ -158,13 +151,8 @@ def _value(field: ActionField, text: str) -> Any:
             return text.replace("\r\n", "\n")
 
 
-def _bare(spec: ActionSpec) -> dict[str, Any]:
-    """Before the schema is known, the manifest is enough."""
-    return {"type": spec.type}
-
-
 def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema itself, past references (`#/$defs/…`) and an optional's null."""
+    """Resolve references (`#/$defs/…`) and the null of an optional."""
     for _ in range(8):
         alternatives = [part for part in schema.get("anyOf", ()) if part.get("type") != "null"]
         reference = str(schema.get("$ref", ""))

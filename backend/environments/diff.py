@@ -7,13 +7,11 @@ from typing import Literal
 
 CONTEXT_LINES = 3
 MAX_COMPARED_LINES = 3000
-"""Longer changed passages are shown as replaced: comparing them line by line takes seconds."""
+"""Longer changed passages are shown as replaced, because comparing them line by line takes seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiffLine:
-    """One row."""
-
     kind: Literal["same", "added", "removed", "gap"]
     text: str = ""
     before: int | None = None
@@ -23,7 +21,7 @@ class DiffLine:
 
 @dataclass(frozen=True, slots=True)
 class FileDiff:
-    """One file that is not the same on both sides."""
+    """One file that differs."""
 
     path: str
     change: Literal["added", "removed", "changed"]
@@ -39,27 +37,19 @@ class FileDiff:
 
 
 def diff_files(before: Mapping[str, str], after: Mapping[str, str]) -> list[FileDiff]:
-    """Every file that differs, in path order."""
-    return [
-        _diff_file(path, before.get(path), after.get(path))
-        for path in sorted({*before, *after})
-        if before.get(path) != after.get(path)
-    ]
-
-
-def _diff_file(path: str, before: str | None, after: str | None) -> FileDiff:
-    lines = list(_diff_lines((before or "").splitlines(), (after or "").splitlines()))
-    change: Literal["added", "removed", "changed"] = "changed"
-    if before is None:
-        change = "added"
-    elif after is None:
-        change = "removed"
-    return FileDiff(path, change, lines)
+    """Return every file that differs, in path order."""
+    diffs = []
+    for path in sorted({*before, *after}):
+        old, new = before.get(path), after.get(path)
+        if old != new:
+            lines = list(_diff_lines((old or "").splitlines(), (new or "").splitlines()))
+            diffs.append(FileDiff(path, "added" if old is None else "removed" if new is None else "changed", lines))
+    return diffs
 
 
 def _diff_lines(before: list[str], after: list[str]) -> Iterator[DiffLine]:
     position = (0, 0)
-    for group in _groups(before, after):
+    for group in _changed_passages(before, after):
         if (group[0][1], group[0][3]) != position:
             yield DiffLine("gap")
         for tag, start, stop, other_start, other_stop in group:
@@ -76,20 +66,17 @@ def _diff_lines(before: list[str], after: list[str]) -> Iterator[DiffLine]:
         yield DiffLine("gap")
 
 
-_Operation = tuple[str, int, int, int, int]
-
-
-def _groups(before: list[str], after: list[str]) -> Iterator[list[_Operation]]:
+def _changed_passages(before: list[str], after: list[str]) -> Iterator[list[tuple[str, int, int, int, int]]]:
+    """Yield difflib's operations (tag, start, stop, other start, other stop) by passage."""
     if before == after:
         return
     if max(len(before), len(after)) <= MAX_COMPARED_LINES:
         yield from SequenceMatcher(None, before, after).get_grouped_opcodes(CONTEXT_LINES)
         return
-    start = _shared(before, after)
-    end = _shared(before[start:][::-1], after[start:][::-1])
-    first = max(0, start - CONTEXT_LINES)
+    start = _common_prefix(before, after)
+    end = _common_prefix(before[start:][::-1], after[start:][::-1])
+    first, tail = max(0, start - CONTEXT_LINES), min(end, CONTEXT_LINES)
     stop, other_stop = len(before) - end, len(after) - end
-    tail = min(end, CONTEXT_LINES)
     yield [
         ("equal", first, start, first, start),
         ("replace", start, stop, start, other_stop),
@@ -97,8 +84,7 @@ def _groups(before: list[str], after: list[str]) -> Iterator[list[_Operation]]:
     ]
 
 
-def _shared(left: list[str], right: list[str]) -> int:
-    """How many lines both begin with."""
-    return next(
-        (n for n, pair in enumerate(zip(left, right, strict=False)) if pair[0] != pair[1]), min(len(left), len(right))
-    )
+def _common_prefix(left: list[str], right: list[str]) -> int:
+    """Return the number of lines that both begin with."""
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((number for number, (one, other) in pairs if one != other), min(len(left), len(right)))

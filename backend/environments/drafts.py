@@ -1,4 +1,4 @@
-"""Drafts: one per environment. Two tabs or two people never overwrite each other unnoticed."""
+"""Edit the draft of an environment. Two tabs or two people cannot overwrite each other unnoticed."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from backend.web.audit import audit
 if TYPE_CHECKING:  # workers check versions too, and never load the web
     from backend.web.identity import Actor
 
-SITTING = timedelta(minutes=10)
-"""Autosaves of one person within this time are one line of the audit log."""
+AUTOSAVE_WINDOW = timedelta(minutes=10)
+"""Saves of one person within this time make one entry of the audit log."""
 
 
 class DraftChanged(Conflict):
@@ -35,7 +35,7 @@ class EnvironmentIsArchived(Conflict):
 def save_draft(
     session: Session, actor: Actor | None, environment: Environment, files: Mapping[str, str], revision: int
 ) -> EnvironmentDraft:
-    """Replace the draft's files, if the draft is still what it was at `revision`."""
+    """Replace the draft's files. Raises DraftChanged if the draft has changed since `revision`."""
     draft = locked_draft(session, environment)
     refuse_unseen(draft.revision, revision)
     return write_draft(session, actor, draft, files)
@@ -51,9 +51,9 @@ def save_file(
     mark: str,
     overwrite: bool = False,
 ) -> EnvironmentDraft:
-    """Save one file. `mark`: `text_mark` of the text that the author began with, so that two tabs may edit two files.
+    """Save one file. `mark`: `text_mark` of the text that the author opened, so that two tabs can edit two files.
 
-    `overwrite`: the author has seen that the file changed and wants theirs.
+    `overwrite`: the author saw the conflict and chose the new text.
     """
     draft = locked_draft(session, environment)
     now = package_of(draft).get(path)
@@ -66,7 +66,7 @@ def save_file(
 
 
 def add_file(session: Session, actor: Actor | None, environment: Environment, path: str) -> EnvironmentDraft:
-    """A new, empty file."""
+    """Add an empty file."""
     draft = locked_draft(session, environment)
     if path in package_of(draft):
         raise InvalidInput(fields={"path": f"There is a file {path} already."})
@@ -119,7 +119,7 @@ def package_of(draft: EnvironmentDraft) -> dict[str, str]:
 
 
 def locked_draft(session: Session, environment: Environment) -> EnvironmentDraft:
-    """The draft as it is now; others wait until this transaction ends."""
+    """Lock the draft until this transaction ends, and return its current state."""
     if environment.archived_at is not None:
         raise EnvironmentIsArchived
     draft = get_draft(session, environment)
@@ -130,16 +130,16 @@ def locked_draft(session: Session, environment: Environment) -> EnvironmentDraft
 def write_draft(
     session: Session, actor: Actor | None, draft: EnvironmentDraft, files: Mapping[str, str]
 ) -> EnvironmentDraft:
-    """Store the author's files; those that are generated alike are left out."""
+    """Store the author's files, without files that Proctor generates with the same text."""
     checked_files(files)
     files = without_generated(files)
     if files != draft.files:
-        now = datetime.now(UTC)
-        if draft.updated_by != actor.person_id if actor else None or now - draft.updated_at > SITTING:
+        now, person_id = datetime.now(UTC), actor.person_id if actor else None
+        if draft.updated_by != person_id or now - draft.updated_at > AUTOSAVE_WINDOW:
             audit(session, actor, "environment.edit", "environment", draft.environment_id, revision=draft.revision + 1)
         draft.files = files
         draft.revision += 1
-        draft.updated_by = actor.person_id if actor else None
+        draft.updated_by = person_id
         draft.updated_at = now
         session.flush()
         announce(session, draft_topic(draft.environment_id))

@@ -1,28 +1,27 @@
-"""The editor of a draft: one file at a time, saved while typing, checked while typing, published from here."""
+"""The editor of a draft: one file at a time, saved and validated while typing, and published from here."""
 
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from sqlalchemy.orm import Session
 
-from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.packages import MANIFEST_PATH
 from backend.environments import drafts, queries, service, trials
-from backend.environments.column_source import ColumnSource, column_sources, functions_without_column
-from backend.environments.diff import FileDiff, diff_files
-from backend.environments.file_tree import Folder, file_tree
+from backend.environments.diff import diff_files
 from backend.environments.play import rollout_of
-from backend.environments.queries import VersionRow
 from backend.environments.scaffold import generated_files
 from backend.environments.schemas import DeletedFile, EditedFile, NewFile, RenamedFile, RestoredVersion
 from backend.environments.tables import Environment, EnvironmentDraft
-from backend.environments.trials import TrialView
-from backend.environments.validation import FileProblem, Validation, validate_package
+from backend.environments.validation import (
+    column_sources,
+    functions_without_column,
+    validate_package,
+)
 from backend.errors import AppError, InvalidInput
 from backend.web.dependencies import Author, SessionDep
 from backend.web.form_data import read_form
@@ -38,56 +37,41 @@ Edited = Annotated[EditedFile, Depends(read_form(EditedFile))]
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class Folder:
+    """A folder of the package: folders first, then files, each by name."""
+
+    name: str
+    path: str
+    folders: list["Folder"] = field(default_factory=list)
+    files: list[tuple[str, str]] = field(default_factory=list)
+    """(name, whole path)"""
+
+    def holds(self, path: str) -> bool:
+        return path.startswith(f"{self.path}/")
+
+
+def folder_tree(paths: Iterable[str]) -> Folder:
+    root = Folder("", "")
+    for path in sorted(paths):
+        folder, *parents = root, *path.split("/")[:-1]
+        for name in parents:
+            inner = next((each for each in folder.folders if each.name == name), None)
+            if inner is None:
+                inner = Folder(name, f"{folder.path}/{name}".lstrip("/"))
+                folder.folders.append(inner)
+            folder = inner
+        folder.files.append((path.rpartition("/")[2], path))
+    return root
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutBeside:
     """A rollout that is shown next to the code."""
 
     rollout_id: uuid.UUID
     task: str
     reward: float | None
     entries: Sequence[Entry]
-
-
-@dataclass(frozen=True, slots=True)
-class EditPage:
-    environment: Environment
-    draft: EnvironmentDraft
-    editor: str | None
-    """Who saved last."""
-    path: str
-    text: str
-    mark: str
-    revision: int
-    """Revision that the author has seen; publishing a different one is refused."""
-    mode: str
-    notes: str
-    is_checking: bool
-    """Whether the checks run after publishing."""
-    is_regrading: bool
-    """Whether past rollouts are scored again. Ticked by default next to a rollout, where rewards are repaired."""
-    problems: Sequence[FileProblem]
-    problem_counts: Mapping[str, int]
-    """By file."""
-    manifest: Manifest | None
-    tree: Folder
-    """The author's files."""
-    generated: Sequence[str]
-    """Paths of the standard files that the author has not replaced."""
-    sources: Sequence[ColumnSource]
-    """Where each reward column is computed."""
-    lost: Sequence[tuple[str, str, int]]
-    """Columns of the code that the manifest does not name: (name, path, line)."""
-    trial: TrialView | None
-    stored_mark: str
-    versions: Sequence[VersionRow]
-    """The newest few."""
-    newest: int | None
-    message: str = ""
-    """What went wrong with the last save."""
-    conflict: FileDiff | None = None
-    """Difference between the stored text and the author's text."""
-    is_quiet: bool = False
-    """Saved while typing: whatever the page said before stays."""
-    beside: Beside | None = None
 
 
 @router.get("/environments/{name}/edit", response_class=HTMLResponse)
@@ -103,7 +87,7 @@ def edit_draft(
     environment = queries.get_environment(session, name)
     draft = queries.get_draft(session, environment)
     path = file if file in drafts.package_of(draft) else MANIFEST_PATH
-    return _edit_page(request, session, environment, draft, path, beside=_beside(session, environment, beside))
+    return _edit_page(request, session, environment, draft, path, beside)
 
 
 @router.post("/environments/{name}/edit", response_class=HTMLResponse)
@@ -120,7 +104,13 @@ def save_draft(request: Request, session: SessionDep, actor: Author, name: str, 
     except AppError as error:
         return _refused(request, session, environment, form, text, error)
     if form.then != "publish":
-        return _saved(request, session, environment, draft, form, has_seen_all=form.revision == before)
+        if wants_block(request):
+            # other people's changes to other files are not shown until the page is reloaded
+            revision = draft.revision if form.revision == before else form.revision
+            typed = {"notes": form.notes, "revision": revision, "is_quiet": form.then == "autosave"}
+            return _edit_page(request, session, environment, draft, form.path, form.beside, typed)
+        beside = f"&beside={form.beside}" if form.beside else ""
+        return see_other(f"/environments/{name}/edit?file={form.path}{beside}", "The draft is saved.")
     try:
         with session.begin_nested():
             drafts.refuse_unseen(before, form.revision)
@@ -135,18 +125,22 @@ def save_draft(request: Request, session: SessionDep, actor: Author, name: str, 
             )
     except AppError as error:
         return _refused(request, session, environment, form, text, error)
-    graded = " The history is graded again in the background." if form.regrade else ""
-    told = f"Version {version.number} is published.{graded}"
-    return see_other(f"/environments/{name}/versions/{version.number}", told)
+    regraded = " Past rollouts are being scored again in the background." if form.regrade else ""
+    notice = f"Version {version.number} is published.{regraded}"
+    return see_other(f"/environments/{name}/versions/{version.number}", notice)
 
 
 @router.post("/environments/{name}/edit/validate")
 def validate_while_typing(session: SessionDep, _: Author, name: str, form: Edited) -> JSONResponse:
-    """Problems of the draft with this text in it. Nothing is stored."""
+    """List the problems of the draft with this text. Nothing is stored."""
     environment = queries.get_environment(session, name)
     draft = queries.get_draft(session, environment)
     files = {**draft.files, form.path: form.text.replace("\r\n", "\n")}
-    return JSONResponse({"problems": [as_annotation(problem) for problem in validate_package(files, name).problems]})
+    problems = []
+    for problem in validate_package(files, name).problems:
+        message = f"{problem.key}: {problem.message}" if problem.key else problem.message
+        problems.append({"path": problem.path, "line": problem.line, "message": message, "type": "error"})
+    return JSONResponse({"problems": problems})
 
 
 @router.post("/environments/{name}/files")
@@ -155,7 +149,7 @@ def add_file(
 ) -> Response:
     path = form.path.strip()
     drafts.add_file(session, actor, queries.get_environment(session, name), path)
-    return see_other(f"/environments/{name}/edit?file={path}", f"{path} is there.")
+    return see_other(f"/environments/{name}/edit?file={path}", f"{path} is created.")
 
 
 @router.post("/environments/{name}/files/rename")
@@ -164,7 +158,7 @@ def rename_file(
 ) -> Response:
     new_path = form.new_path.strip()
     drafts.rename_file(session, actor, queries.get_environment(session, name), form.path, new_path)
-    return see_other(f"/environments/{name}/edit?file={new_path}", f"{form.path} is {new_path} now.")
+    return see_other(f"/environments/{name}/edit?file={new_path}", f"{form.path} is now {new_path}.")
 
 
 @router.post("/environments/{name}/files/delete")
@@ -179,43 +173,11 @@ def delete_file(
 def bring_back(
     session: SessionDep, actor: Author, name: str, form: Annotated[RestoredVersion, Depends(read_form(RestoredVersion))]
 ) -> Response:
-    """Replace the draft with a version's files. The page asks first: unpublished changes are lost."""
+    """Replace the draft with a version's files. The page asks first, because unpublished changes are lost."""
     environment = queries.get_environment(session, name)
     version = queries.get_version(session, environment, form.version, with_files=True)
     drafts.save_draft(session, actor, environment, version.files, form.revision)
     return see_other(f"/environments/{name}/edit", f"The draft is version {version.number} again.")
-
-
-def as_annotation(problem: FileProblem) -> dict[str, Any]:
-    """As the editor's island reads it."""
-    message = f"{problem.key}: {problem.message}" if problem.key else problem.message
-    return {"path": problem.path, "line": problem.line, "message": message, "type": "error"}
-
-
-def _saved(
-    request: Request,
-    session: Session,
-    environment: Environment,
-    draft: EnvironmentDraft,
-    form: EditedFile,
-    *,
-    has_seen_all: bool,
-) -> Response:
-    """Changes of others to other files stay unseen by this page until it is loaded again."""
-    if wants_block(request):
-        return _edit_page(
-            request,
-            session,
-            environment,
-            draft,
-            form.path,
-            notes=form.notes,
-            revision=draft.revision if has_seen_all else form.revision,
-            is_quiet=form.then == "autosave",
-            beside=_beside(session, environment, form.beside),
-        )
-    kept = f"&beside={form.beside}" if form.beside else ""
-    return see_other(f"/environments/{environment.name}/edit?file={form.path}{kept}", "The draft is saved.")
 
 
 def _refused(
@@ -224,39 +186,16 @@ def _refused(
     """Show the page again with the typed text and its difference from the stored text."""
     draft = queries.get_draft(session, environment)
     session.refresh(draft)
-    message = error.message
+    message, conflict = error.message, None
     if isinstance(error, InvalidInput) and not isinstance(error, service.PackageHasProblems):
         message = " ".join([message, *error.fields.values()])
-    conflict = None
     if isinstance(error, drafts.DraftChanged):
         files = drafts.package_of(draft)
         stored = {form.path: files[form.path]} if form.path in files else {}
         conflict = next(iter(diff_files(stored, {form.path: text})), None)
-    return _edit_page(
-        request,
-        session,
-        environment,
-        draft,
-        form.path,
-        text=text,
-        mark=form.mark,
-        notes=form.notes,
-        is_checking=form.check,
-        is_regrading=form.regrade,
-        message=message,
-        conflict=conflict,
-        status=error.status,
-        beside=_beside(session, environment, form.beside),
-    )
-
-
-def _beside(session: Session, environment: Environment, rollout_id: uuid.UUID | None) -> Beside | None:
-    if rollout_id is None:
-        return None
-    rollout = rollout_of(session, environment, rollout_id, with_messages=True)
-    run, task = rollout.run, rollout.group.task
-    entries = transcript_of(rollout.messages, rollout.steps, run.columns, weights=run.weights)
-    return Beside(rollout.id, f"{task.split}/{task.index}", rollout.reward, entries)
+    typed: dict[str, object] = {"text": text, "mark": form.mark, "notes": form.notes}
+    typed |= {"is_checking": form.check, "is_regrading": form.regrade, "message": message, "conflict": conflict}
+    return _edit_page(request, session, environment, draft, form.path, form.beside, typed, status=error.status)
 
 
 def _edit_page(
@@ -265,51 +204,51 @@ def _edit_page(
     environment: Environment,
     draft: EnvironmentDraft,
     path: str,
+    rollout_id: uuid.UUID | None,
+    typed: Mapping[str, object] | None = None,
     *,
-    text: str | None = None,
-    mark: str | None = None,
-    notes: str = "",
-    is_checking: bool = True,
-    is_regrading: bool | None = None,
-    message: str = "",
-    conflict: FileDiff | None = None,
-    revision: int | None = None,
-    is_quiet: bool = False,
     status: int = 200,
-    beside: Beside | None = None,
 ) -> HTMLResponse:
-    actor = current_actor(request)
+    """Show the editor. `typed`: the person's text and choices, instead of the stored ones."""
+    actor, is_quiet = current_actor(request), bool(typed and typed.get("is_quiet"))
     person_id = actor.person_id if actor and not is_quiet else None
-    files, generated = drafts.package_of(draft), generated_files(draft.files)
-    validation: Validation = validate_package(files, environment.name)
-    stored = files.get(path, "")
+    files = drafts.package_of(draft)
+    validation = validate_package(files, environment.name)
+    manifest, stored = validation.manifest, files.get(path, "")
     versions = queries.versions_of(session, environment)
-    context = EditPage(
-        environment=environment,
-        draft=draft,
-        editor=queries.person_name(session, draft.updated_by),
-        path=path,
-        text=stored if text is None else text,
-        mark=drafts.text_mark(stored) if mark is None else mark,
-        revision=draft.revision if revision is None else revision,
-        mode=_MODES.get(path.rpartition(".")[2].lower(), "dockerfile" if path.endswith("Dockerfile") else "text"),
-        notes=notes,
-        is_checking=is_checking,
-        is_regrading=beside is not None if is_regrading is None else is_regrading,
-        problems=validation.problems,
-        problem_counts=Counter(problem.path for problem in validation.problems),
-        manifest=validation.manifest,
-        tree=file_tree(draft.files),
-        generated=sorted(generated),
-        sources=column_sources(validation.manifest.columns, files) if validation.manifest else (),
-        lost=functions_without_column(validation.manifest.columns, files) if validation.manifest else (),
-        trial=trials.trial_view(session, draft, person_id, validation.manifest) if person_id else None,
-        stored_mark=drafts.text_mark(stored),
-        versions=versions[:SHOWN_VERSIONS],
-        newest=versions[0].version.number if versions else None,
-        message=message,
-        conflict=conflict,
-        is_quiet=is_quiet,
-        beside=beside,
-    )
+    beside = None
+    if rollout_id is not None:
+        rollout = rollout_of(session, environment, rollout_id, with_messages=True)
+        run, task = rollout.run, rollout.group.task
+        entries = transcript_of(rollout.messages, rollout.steps, run.columns, weights=run.weights)
+        beside = RolloutBeside(rollout.id, f"{task.split}/{task.index}", rollout.reward, entries)
+    context = {
+        "environment": environment,
+        "draft": draft,
+        "editor": queries.person_name(session, draft.updated_by),
+        "path": path,
+        "text": stored,
+        "mark": drafts.text_mark(stored),
+        "stored_mark": drafts.text_mark(stored),
+        "revision": draft.revision,  # publishing a different one is refused
+        "mode": _MODES.get(path.rpartition(".")[2].lower(), "dockerfile" if path.endswith("Dockerfile") else "text"),
+        "notes": "",
+        "is_checking": True,
+        "is_regrading": beside is not None,  # rewards are repaired next to a rollout
+        "problems": validation.problems,
+        "problem_counts": Counter(problem.path for problem in validation.problems),
+        "manifest": manifest,
+        "tree": folder_tree(draft.files),
+        "generated": sorted(generated_files(draft.files)),
+        "sources": column_sources(manifest.columns, files) if manifest else (),
+        "lost": functions_without_column(manifest.columns, files) if manifest else (),
+        "trial": trials.trial_view(session, draft, person_id, manifest) if person_id else None,
+        "versions": versions[:SHOWN_VERSIONS],
+        "newest": versions[0].version.number if versions else None,
+        "message": "",
+        "conflict": None,
+        "is_quiet": False,  # saved while typing: messages on the page stay
+        "beside": beside,
+        **(typed or {}),
+    }
     return page(request, "environments/edit.html", context, block="partial", status=status)

@@ -1,6 +1,6 @@
 """Export a package as a complete standalone OpenEnv package: the author's files plus generated ones.
 
-Nothing that is there is changed, except that a manifest without `validation:` gets one, which `openenv validate` wants.
+Existing files stay unchanged, except that a manifest without `validation:` gets one, which `openenv validate` requires.
 """
 
 import ast
@@ -21,13 +21,16 @@ SANDBOX = PROJECT_ROOT / "proctor_sandbox"
 
 
 def complete_package(files: Mapping[str, str], manifest: Manifest) -> dict[str, str]:
-    """All files of the export, text by path."""
+    """Return all files of the export, text by path. The README gets the metadata that the Hub reads."""
     whole = dict(files)
     if "validation" not in (read_yaml(files[MANIFEST_PATH]) or {}):
         whole[MANIFEST_PATH] = files[MANIFEST_PATH].rstrip() + "\n" + _validation(manifest)
     for path, text in _missing(files, manifest).items():
         whole.setdefault(path, text)
-    whole["README.md"] = _with_front_matter(whole["README.md"], manifest)
+    if not whole["README.md"].startswith("---\n"):
+        title = manifest.name.replace("_", " ").capitalize()
+        front = {"title": title, "sdk": "docker", "app_port": manifest.port, "tags": ["openenv"]}
+        whole["README.md"] = f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n\n{whole['README.md']}"
     return whole
 
 
@@ -44,7 +47,9 @@ def _missing(files: Mapping[str, str], manifest: Manifest) -> dict[str, str]:
         "__NAME__": manifest.name,
         "__CLASS__": "".join(part.capitalize() for part in manifest.name.split("_")),
         "__TITLE__": manifest.name.replace("_", " ").capitalize(),
-        "__DESCRIPTION__": _plain(manifest.description) or "An OpenEnv environment",
+        # one line that is safe between quotes
+        "__DESCRIPTION__": re.sub(r'[\\"\x00-\x1f]+', " ", manifest.description).strip()[:300]
+        or "An OpenEnv environment",
         "__APP__": manifest.app,
         "__PORT__": str(manifest.port),
     }
@@ -74,11 +79,6 @@ _PARTS = {
 }
 
 
-def _plain(text: str) -> str:
-    """Return the text as one line that is safe between quotes."""
-    return re.sub(r'[\\"\x00-\x1f]+', " ", text).strip()[:300]
-
-
 def _validation(manifest: Manifest) -> str:
     episode, resources = manifest.proctor.episode, manifest.proctor.resources
     network = "no-network" if resources.network == "none" else "public"
@@ -104,27 +104,13 @@ def _validation(manifest: Manifest) -> str:
     return yaml.safe_dump({"validation": block}, sort_keys=False)
 
 
-def _with_front_matter(readme: str, manifest: Manifest) -> str:
-    """Add the metadata that the Hub reads."""
-    if readme.startswith("---\n"):
-        return readme
-    title = manifest.name.replace("_", " ").capitalize()
-    front = {"title": title, "sdk": "docker", "app_port": manifest.port, "tags": ["openenv"]}
-    return f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n\n{readme}"
-
-
 def _needs_sandbox(files: Mapping[str, str]) -> bool:
-    """Does its code run programs that a model wrote?"""
-    return any(_imports_sandbox(text) for path, text in files.items() if path.endswith(".py"))
-
-
-def _imports_sandbox(text: str) -> bool:
-    tree = parse_python("", text)
-    if not isinstance(tree, ast.Module):
-        return False
-    for node in ast.walk(tree):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        if any(name.partition(".")[0] == "proctor_sandbox" for name in names):
-            return True
+    """Return whether the code imports `proctor_sandbox`, to run programs that a model wrote."""
+    for path, text in files.items():
+        tree = parse_python("", text) if path.endswith(".py") else None
+        for node in ast.walk(tree) if isinstance(tree, ast.Module) else ():
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if any(name.partition(".")[0] == "proctor_sandbox" for name in names):
+                return True
     return False

@@ -1,7 +1,7 @@
-"""Pages of imports: what was imported, a form for a new one, and the report with the proposed block."""
+"""Pages of imports: the list, the form for a new one, and the report with the proposed block."""
 
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -15,7 +15,7 @@ from backend.domain.environments.import_report import ImportReport
 from backend.domain.environments.packages import PackageInvalid
 from backend.environments import imports as importing
 from backend.environments.import_sources import MAX_UPLOAD_BYTES, read_zip
-from backend.environments.imports import KINDS, Preview, Wishes
+from backend.environments.imports import KINDS, ImportOptions, PromptPreview
 from backend.environments.schemas import BlockForm, ImportForm, MapColumns
 from backend.environments.tables import EnvironmentImport
 from backend.errors import AppError, InvalidInput
@@ -29,23 +29,10 @@ router = APIRouter()
 
 
 @dataclass(frozen=True, slots=True)
-class ImportsPage:
-    imports: Sequence[EnvironmentImport]
-    kinds: dict[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class NewImportPage:
-    form: ImportForm
-    errors: dict[str, str]
-    message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class ImportPage:
     row: EnvironmentImport
     report: ImportReport
-    preview: Preview
+    preview: PromptPreview
     kind: str
     name: str
     message: str = ""
@@ -57,12 +44,12 @@ class ImportPage:
 
 @router.get("/imports", response_class=HTMLResponse)
 def list_imports(request: Request, session: SessionDep, _: Viewer) -> HTMLResponse:
-    return page(request, "environments/imports.html", ImportsPage(importing.recent_imports(session), KINDS))
+    return page(request, "environments/imports.html", {"imports": importing.recent_imports(session), "kinds": KINDS})
 
 
 @router.get("/imports/new", response_class=HTMLResponse)
 def new_import(request: Request, _: Author) -> HTMLResponse:
-    return page(request, "environments/import_new.html", NewImportPage(ImportForm(), {}))
+    return page(request, "environments/import_new.html", {"form": ImportForm(), "errors": {}, "message": ""})
 
 
 @router.post("/imports", response_class=HTMLResponse, max_body_size=MAX_UPLOAD_BYTES + 2**20)
@@ -78,16 +65,15 @@ def start_import(
         if wants_block(request):
             raise
         fields = error.fields if isinstance(error, InvalidInput) else {}
-        context = NewImportPage(form, fields, "" if fields else error.message)
+        context = {"form": form, "errors": fields, "message": "" if fields else error.message}
         return page(request, "environments/import_new.html", context, status=error.status)
     finally:
         if form.package is not None:
             form.package.file.close()
-    return see_other(f"/imports/{row.id}", "The package is being looked at.")
+    return see_other(f"/imports/{row.id}", "The package is being inspected.")
 
 
-def _wishes(form: ImportForm) -> Wishes:
-    """`requires` has one requirement per line, `variables` one NAME=value per line."""
+def _start(session: Session, actor: Actor, form: ImportForm) -> EnvironmentImport:
     variables = {}
     for line in filter(None, map(str.strip, form.variables.splitlines())):
         name, has_value, value = line.partition("=")
@@ -95,22 +81,20 @@ def _wishes(form: ImportForm) -> Wishes:
             raise InvalidInput(fields={"variables": "Write one NAME=value per line."})
         variables[name.strip()] = value.strip()
     requires = [line.strip() for line in form.requires.splitlines() if line.strip()]
-    return Wishes(form.name.strip(), form.path.strip(), requires, variables)
-
-
-def _start(session: Session, actor: Actor, form: ImportForm) -> EnvironmentImport:
+    options = ImportOptions(form.name.strip(), form.path.strip(), requires, variables)
     if form.kind == "git":
-        return importing.import_repository(session, actor, form.url, form.reference.strip(), _wishes(form))
+        return importing.import_repository(session, actor, form.url, form.reference.strip(), options)
     if form.kind == "remote":
-        return importing.import_server(session, actor, form.url, _wishes(form))
+        return importing.import_server(session, actor, form.url, options)
     if form.package is None:
         raise InvalidInput(fields={"package": "Choose the package's zip."})
-    name = form.package.filename or "package.zip"
+    filename = form.package.filename or "package.zip"
     try:
-        files, folder = read_zip(form.package.file.read(), name)
+        files, folder = read_zip(form.package.file.read(), filename)
     except PackageInvalid as error:
         raise InvalidInput(fields={"package": str(error)}) from error
-    return importing.import_files(session, actor, files, folder=folder, source=f"upload {name}", wishes=_wishes(form))
+    source = f"upload {filename}"
+    return importing.import_files(session, actor, files, folder=folder, source=source, options=options)
 
 
 @router.get("/imports/{import_id}", response_class=HTMLResponse)
@@ -120,7 +104,7 @@ def show_import(request: Request, session: SessionDep, _: Viewer, import_id: uui
 
 @router.get("/imports/{import_id}/events", response_class=EventSourceResponse)
 async def import_events(request: Request, _: Viewer, import_id: uuid.UUID) -> AsyncIterator[ServerSentEvent]:
-    """The report as it comes about."""
+    """Stream the report while the package is inspected."""
 
     def read(session: Session) -> ImportPage:
         return _page(importing.get_import(session, import_id))
@@ -139,10 +123,10 @@ def map_columns(
 ) -> Response:
     row = importing.get_import(session, import_id, with_files=True)
     importing.map_columns(session, actor, row, form.columns_from)
-    told = (
-        f"The columns come from {form.columns_from}." if form.columns_from else "The scalar reward is the one column."
+    source = (
+        f"The columns come from {form.columns_from}." if form.columns_from else "The scalar reward is the only column."
     )
-    return see_other(f"/imports/{import_id}", told)
+    return see_other(f"/imports/{import_id}", source)
 
 
 @router.post("/imports/{import_id}/block", response_class=HTMLResponse)
@@ -168,5 +152,5 @@ def save_block(
 
 
 def _page(row: EnvironmentImport, message: str = "") -> ImportPage:
-    shown = importing.preview(row) if row.block else Preview([])
-    return ImportPage(row, importing.report_of(row), shown, KINDS.get(row.kind, row.kind), row.name, message)
+    report = ImportReport.model_validate(row.report)
+    return ImportPage(row, report, importing.preview(row), KINDS.get(row.kind, row.kind), row.name, message)

@@ -1,4 +1,4 @@
-"""Where a foreign package comes from: a zip, a folder, an address. Repositories are read in `importing_git`."""
+"""Read a foreign package from a zip, a folder or a git repository, and check the addresses of servers."""
 
 import io
 import os
@@ -29,9 +29,9 @@ MAX_FILE_BYTES = 20_000_000
 
 
 def read_zip(data: bytes, name: str = "") -> tuple[dict[str, bytes], str]:
-    """The files, and the name of the folder that they lie in. Raises PackageInvalid."""
+    """Return the files and the name of their folder. Raises PackageInvalid."""
     if len(data) > MAX_UPLOAD_BYTES:
-        raise PackageInvalid(f"the zip has {len(data):,} bytes; at most {MAX_UPLOAD_BYTES:,} are taken")
+        raise PackageInvalid(f"the zip has {len(data):,} bytes; the limit is {MAX_UPLOAD_BYTES:,}")
     files: dict[str, bytes] = {}
     left = MAX_UNPACKED_BYTES
     try:
@@ -49,7 +49,7 @@ def read_zip(data: bytes, name: str = "") -> tuple[dict[str, bytes], str]:
 
 
 def read_tree(folder: Path) -> dict[str, bytes]:
-    """The files of a folder by path; links are not followed. Raises PackageInvalid."""
+    """Return the files of a folder by path; links are not followed. Raises PackageInvalid."""
     files: dict[str, bytes] = {}
     total = 0
     for path in sorted(folder.rglob("*")):
@@ -66,7 +66,10 @@ def read_tree(folder: Path) -> dict[str, bytes]:
 
 
 def checked_url(text: str) -> str:
-    """An address that this server may ask: http(s), and not private where that is refused. Raises PackageInvalid."""
+    """Check that this server may connect to an address, and return it without spaces and slashes around it.
+
+    It must be http(s), and public unless private addresses are allowed. Raises PackageInvalid.
+    """
     url = text.strip().rstrip("/")
     try:
         parts = urlsplit(url)
@@ -90,8 +93,8 @@ CLONE_SECONDS = 120.0
 READ_SECONDS = 60.0
 MAX_PACK_BYTES = 500_000_000
 SLOW_BYTES, SLOW_SECONDS = 1000, 20
-"""A server that sends less for so long is given up."""
-_ALONE = {
+"""A server that sends fewer bytes than this for this long is given up."""
+_ISOLATED_ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "LC_ALL": "C",
     "GIT_TERMINAL_PROMPT": "0",
@@ -99,34 +102,37 @@ _ALONE = {
     "GIT_CONFIG_GLOBAL": "/dev/null",
     "GIT_ALLOW_PROTOCOL": "http:https",
 }
-"""For a server that clones for others: nothing of its own configuration, and the web only."""
-_CAREFUL = {
+"""For a server that clones for users: none of its own configuration, and http(s) only."""
+_SAFE_OPTIONS = {
     "core.hooksPath": "/dev/null",
     "fetch.fsckObjects": "true",
     "http.lowSpeedLimit": str(SLOW_BYTES),
     "http.lowSpeedTime": str(SLOW_SECONDS),
 }
-_FIRST_THAT_PINS = (2, 37)
-"""The git that knows `http.curloptResolve`."""
+_MIN_GIT = (2, 37)
+"""The first version with `http.curloptResolve`."""
 _ENTRY = re.compile(rb"^(?P<mode>\d{6}) (?P<kind>\w+) (?P<id>[0-9a-f]+) +(?P<size>\d+|-)\t(?P<path>.+)$", re.DOTALL)
 _FILE_MODES = {b"100644", b"100755"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _TreeEntry:
     path: str
     id: str
     size: int
 
 
 def read_repository(url: str, reference: str = "", path: str = "", *, is_own: bool = False) -> dict[str, bytes]:
-    """The files below `path` of the newest commit, or of a branch or tag. Raises PackageInvalid.
+    """Return the files below `path` of the latest commit, or of a branch or tag. Raises PackageInvalid.
 
-    `is_own`: on one's own side, with one's own git configuration and any address that it knows.
+    `is_own`: on the user's own machine, with its git configuration and any address.
     """
     if reference.startswith("-") or "\0" in reference:
         raise PackageInvalid(f"there is no branch or tag {reference[:80]!r}")
-    inside = _checked_path(path)
+    folder_path = PurePosixPath(path.strip().strip("/"))
+    if ".." in folder_path.parts or "\0" in path:
+        raise PackageInvalid(f"the path {path[:100]!r} leads outside of the repository")
+    inside = "" if str(folder_path) == "." else str(folder_path)
     with tempfile.TemporaryDirectory(prefix="proctor-clone-") as folder:
         git = _Git(Path(folder), is_own=is_own)
         git.fetch(url, reference)
@@ -137,23 +143,16 @@ def read_repository(url: str, reference: str = "", path: str = "", *, is_own: bo
     return {f"{inside}/{name}" if inside else name: data for name, data in files.items()}
 
 
-def _checked_path(path: str) -> str:
-    inside = PurePosixPath(path.strip().strip("/"))
-    if ".." in inside.parts or "\0" in path:
-        raise PackageInvalid(f"the path {path[:100]!r} leads outside of the repository")
-    return "" if str(inside) == "." else str(inside)
-
-
 class _Git:
-    """One bare repository in a folder that is thrown away."""
+    """One bare repository in a temporary folder."""
 
     def __init__(self, folder: Path, *, is_own: bool) -> None:
         self._folder, self._is_own = folder, is_own
-        self._home = folder / "it"
+        self._home = folder / "repository"
 
     def fetch(self, url: str, reference: str) -> None:
         address, more = (url, {}) if self._is_own else _web_address(url)
-        options = {**_CAREFUL, **more}
+        options = {**_SAFE_OPTIONS, **more}
         branch = ("--branch", reference) if reference else ()
         shallow = ("--bare", "--quiet", "--depth", "1", "--no-tags", "--single-branch")
         try:
@@ -161,12 +160,12 @@ class _Git:
         except subprocess.TimeoutExpired as error:
             raise PackageInvalid(f"cloning {url} took longer than {CLONE_SECONDS:g} s") from error
         except subprocess.CalledProcessError as error:
-            why = _own_words(error.stderr) if self._is_own else _why(error.stderr)
+            why = _last_line(error.stderr) if self._is_own else _explain(error.stderr)
             raise PackageInvalid(f"{url} cannot be cloned: {why}") from error
 
-    def entries(self, path: str) -> list[_Entry]:
+    def entries(self, path: str) -> list[_TreeEntry]:
         """List the plain files below a folder, without links and submodules. Raises PackageInvalid."""
-        found: list[_Entry] = []
+        found: list[_TreeEntry] = []
         with self._reading(("ls-tree", "-r", "-z", "-l", "--end-of-options", f"HEAD:{path}")) as process:
             for count, line in enumerate(_split(process)):
                 match = _ENTRY.match(line)
@@ -176,26 +175,23 @@ class _Git:
                     )
                 if match and match["mode"] in _FILE_MODES and int(match["size"]) <= MAX_FILE_BYTES:
                     name = match["path"].decode(errors="replace")
-                    found.append(_Entry(name, match["id"].decode(), int(match["size"])))
+                    found.append(_TreeEntry(name, match["id"].decode(), int(match["size"])))
         if process.returncode:
-            raise PackageInvalid(self._why_no_folder(path))
+            if not path:
+                raise PackageInvalid("the repository has no commit")
+            shown = self._run({}, ("ls-tree", "--end-of-options", "HEAD", f":(literal){path}"), READ_SECONDS)
+            if shown.startswith(b"160000"):
+                raise PackageInvalid(f"{path} is a submodule: import the repository that it points to")
+            raise PackageInvalid(f"the repository has no folder {path!r}")
         if sum(entry.size for entry in found) > MAX_UNPACKED_BYTES:
             raise PackageInvalid(
                 f"the repository holds more than {MAX_UNPACKED_BYTES:,} bytes: name the package's folder in it"
             )
         return found
 
-    def _why_no_folder(self, path: str) -> str:
-        if not path:
-            return "the repository has no commit"
-        shown = self._run({}, ("ls-tree", "--end-of-options", "HEAD", f":(literal){path}"), READ_SECONDS)
-        if shown.startswith(b"160000"):
-            return f"{path} is a submodule: import the repository that it points to"
-        return f"the repository has no folder {path!r}"
-
-    def contents(self, entries: Sequence[_Entry]) -> dict[str, bytes]:
-        asked = "".join(f"{entry.id}\n" for entry in entries).encode()
-        output = self._run({}, ("cat-file", "--batch"), READ_SECONDS, asked)
+    def contents(self, entries: Sequence[_TreeEntry]) -> dict[str, bytes]:
+        ids = "".join(f"{entry.id}\n" for entry in entries).encode()
+        output = self._run({}, ("cat-file", "--batch"), READ_SECONDS, ids)
         files, at = {}, 0
         for entry in entries:
             at = output.index(b"\n", at) + 1
@@ -203,23 +199,20 @@ class _Git:
             at += entry.size + 1
         return files
 
-    def _command(self, options: Mapping[str, str], arguments: Sequence[str]) -> list[str]:
-        told = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
-        where = ["--git-dir", str(self._home)] if arguments[0] != "clone" else []
-        return ["git", *told, *where, *arguments]
-
-    def _start(self, command: Sequence[str]) -> "subprocess.Popen[bytes]":
-        environment = None if self._is_own else {**_ALONE, "HOME": str(self._folder)}
+    def _start(self, options: Mapping[str, str], arguments: Sequence[str]) -> "subprocess.Popen[bytes]":
+        configuration = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
+        repository = ["--git-dir", str(self._home)] if arguments[0] != "clone" else []
+        environment = None if self._is_own else {**_ISOLATED_ENVIRONMENT, "HOME": str(self._folder)}
         try:
             process = subprocess.Popen(
-                command,
+                ["git", *configuration, *repository, *arguments],
                 env=environment,
                 cwd=self._folder,
                 start_new_session=True,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
             )
         except FileNotFoundError as error:
             raise PackageInvalid("git is not installed here; upload the package as a zip") from error
@@ -228,7 +221,7 @@ class _Git:
         return process
 
     def _run(self, options: Mapping[str, str], arguments: Sequence[str], seconds: float, given: bytes = b"") -> bytes:
-        process = self._start(self._command(options, arguments))
+        process = self._start(options, arguments)
         try:
             output, errors = process.communicate(given, timeout=seconds)
         finally:
@@ -239,21 +232,20 @@ class _Git:
 
     @contextmanager
     def _reading(self, arguments: Sequence[str]) -> "Iterator[subprocess.Popen[bytes]]":
-        command = self._command({}, arguments)
-        process = self._start(command)
-        overdue = threading.Timer(READ_SECONDS, _kill_group, (process.pid,))  # ends a read that waits for it, too
+        process = self._start({}, arguments)
+        overdue = threading.Timer(READ_SECONDS, _kill_group, (process.pid,))  # also ends a read that waits for it
         overdue.start()
         try:
             yield process
             process.wait(READ_SECONDS)
             if process.returncode == -signal.SIGKILL:
-                raise subprocess.TimeoutExpired(command, READ_SECONDS)
+                raise subprocess.TimeoutExpired(arguments[0], READ_SECONDS)
         finally:
             overdue.cancel()
             _end(process)
 
 
-def _end_with_parent() -> None:
+def _die_with_parent() -> None:
     die_with_parent(signal.SIGKILL)
 
 
@@ -272,7 +264,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _split(process: "subprocess.Popen[bytes]") -> Iterator[bytes]:
-    """Split its output at zero bytes."""
+    """Split the output at zero bytes."""
     assert process.stdout is not None
     rest = b""
     while part := process.stdout.read1(1 << 16):  # type: ignore[attr-defined]
@@ -281,12 +273,22 @@ def _split(process: "subprocess.Popen[bytes]") -> Iterator[bytes]:
 
 
 def _web_address(url: str) -> tuple[str, dict[str, str]]:
-    """The address in canonical form, and git's options: no redirect is followed (git then ignores alternates on other
-    hosts too), and the name leads to the addresses that were checked. Raises PackageInvalid."""
+    """Return the address in canonical form, and git's options for it. Raises PackageInvalid.
+
+    git follows no redirect, and therefore no alternates on other hosts. The name resolves to the checked addresses.
+    """
     parts = urlsplit(checked_url(url))
     policy = outgoing_policy()
-    if not policy.allow_private:
-        _refuse_old_git()
+    if not policy.allow_private:  # an older git ignores the checked addresses
+        command = ["git", "version"]
+        output = subprocess.run(
+            command, capture_output=True, env=_ISOLATED_ENVIRONMENT, check=True, timeout=READ_SECONDS
+        ).stdout
+        version = re.search(rb"(\d+)\.(\d+)", output)
+        if version is None or tuple(map(int, version.groups())) < _MIN_GIT:
+            raise PackageInvalid(
+                "this server's git is older than 2.37 and cannot clone safely; upload the package as a zip"
+            )
     try:
         target = policy.resolve(str(parts.hostname), port_of(parts))
     except (CannotConnect, ValueError) as error:
@@ -299,39 +301,26 @@ def _web_address(url: str) -> tuple[str, dict[str, str]]:
     return address, {"http.followRedirects": "false", "http.curloptResolve": pinned, "transfer.bundleURI": "false"}
 
 
-def _refuse_old_git() -> None:
-    """An older git ignores the addresses that were checked. Raises PackageInvalid."""
-    told = subprocess.run(["git", "version"], capture_output=True, env=_ALONE, check=True, timeout=READ_SECONDS).stdout
-    version = re.search(rb"(\d+)\.(\d+)", told)
-    if version is None or tuple(map(int, version.groups())) < _FIRST_THAT_PINS:
-        raise PackageInvalid(
-            "this server's git is older than 2.37 and cannot clone safely; upload the package as a zip"
-        )
-
-
-def _own_words(errors: bytes) -> str:
-    """The last line of git's message, for a repository that the reader's own machine cloned."""
+def _last_line(errors: bytes) -> str:
+    """Return the last line of git's message, for a clone on the user's own machine."""
     lines = errors.decode(errors="replace").strip().splitlines()
     lines = [line for line in lines if line.startswith(("fatal:", "remote:", "error:"))] or lines
     return lines[-1][:300] if lines else "git failed"
 
 
-def _why(errors: bytes) -> str:
-    """What git's message means. It is not repeated: git quotes the server's own text."""
-    said = errors.decode(errors="replace")
-    if re.search("index-pack|unpack-objects|File too large", said):
-        return f"it is larger than {MAX_PACK_BYTES:,} bytes, or broken on its way"
-    return next((why for pattern, why in _REASONS if re.search(pattern, said)), "git failed") + _status(said)
-
-
-def _status(said: str) -> str:
-    status = re.search(r"returned error: (\d{3})\b", said)
-    return f" (HTTP {status[1]})" if status else ""
+def _explain(errors: bytes) -> str:
+    """Explain git's message without repeating it, because git quotes the server's own text."""
+    message = errors.decode(errors="replace")
+    if re.search("index-pack|unpack-objects|File too large", message):
+        return f"it is larger than {MAX_PACK_BYTES:,} bytes, or the transfer was damaged"
+    why = next((why for pattern, why in _REASONS if re.search(pattern, message)), "git failed")
+    status = re.search(r"returned error: (\d{3})\b", message)
+    return f"{why} (HTTP {status[1]})" if status else why
 
 
 _REASONS = (
-    ("Operation too slow", f"its server sent next to nothing for {SLOW_SECONDS} s"),
-    (r"redirect|returned error: 30\d", "its server redirects; give the address where it leads to"),
+    ("Operation too slow", f"its server sent almost nothing for {SLOW_SECONDS} s"),
+    (r"redirect|returned error: 30\d", "its server redirects; give the final address"),
     (r"Remote branch .* not found|couldn't find remote ref", "it has no such branch or tag"),
     (r"could not read Username|Authentication failed|error: 40[13]", "its server asks for a sign-in"),
     (r"repository .* not found|error: 404", "there is no repository at this address"),
@@ -341,4 +330,4 @@ _REASONS = (
     (r"empty repository|no commit", "the repository has no commit"),
     (r"error: 5\d\d", "its server failed"),
 )
-"""git's own words, matched in this order."""
+"""Patterns of git's messages, matched in this order."""

@@ -1,4 +1,4 @@
-"""The environments and templates that come with Proctor, read as plain files. Nothing of them is imported."""
+"""The built-in environments and templates, read as plain files. None of their code is imported."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from backend.settings import PROJECT_ROOT
 PACKAGES = PROJECT_ROOT / "workers" / "library"
 TEMPLATES = PACKAGES / "templates"
 
-_UNREAD = {"__pycache__", ".ruff_cache", ".mypy_cache", ".pytest_cache"}
+_CACHES = {"__pycache__", ".ruff_cache", ".mypy_cache", ".pytest_cache"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +25,16 @@ class Template:
 
 _TEMPLATES = (
     Template("single_turn", "Single turn", "One question, one answer, graded by several small reward columns."),
-    Template("multi_turn_game", "Multi-turn game", "A task that goes on until it is solved or the turns are used up."),
+    Template("multi_turn_game", "Multi-turn game", "A task that continues until it is solved or the turns run out."),
     Template(
-        "tool_calling", "Tool calling", "Tools with arguments, called one by one, that change a state which lasts."
+        "tool_calling", "Tool calling", "Tools with arguments, called one by one, that change a persistent state."
     ),
-    Template("code_execution", "Code execution", "A program is written, and hidden tests run it in a sandbox."),
+    Template("code_execution", "Code execution", "The policy writes a program, and hidden tests run it in a sandbox."),
+    Template("process_supervised", "Process-supervised", "A problem solved line by line, with every line checked."),
     Template(
-        "process_supervised", "Process-supervised", "A problem worked out line by line, and every line is checked."
+        "judged_answer", "Judged answer", "Free text: facts are counted, and a judge scores the wording as one column."
     ),
-    Template("judged_answer", "Judged answer", "Free words: facts are counted, the wording is judged as one column."),
-    Template("optimisation", "Optimisation", "A measured quantity is made better in a few attempts."),
+    Template("optimisation", "Optimisation", "A measured quantity to improve in a few attempts."),
 )
 
 
@@ -71,5 +71,5 @@ def render_template(template: str, name: str) -> dict[str, str]:
 
 
 def _read(folder: Path) -> dict[str, str]:
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and not _UNREAD & set(path.parts))
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and not _CACHES & set(path.parts))
     return {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in paths}

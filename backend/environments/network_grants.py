@@ -1,4 +1,4 @@
-"""The network of a version's servers: what its manifest asks for, and the grant that an administrator may give."""
+"""Network access of a version's servers: the hosts that its manifest requests, and an administrator's grant."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,9 +30,9 @@ class NetworkState:
     hosts: Sequence[str]
     """Hosts that the manifest requests; empty: none."""
     is_open: bool = False
-    """Its servers get the network."""
+    """Whether its servers can reach the hosts."""
     is_granted: bool = False
-    """By an administrator, who may withdraw it."""
+    """Whether an administrator granted it."""
     granted_by: str | None = None
     granted_at: datetime | None = None
     is_closed: bool = False
@@ -48,15 +48,15 @@ class NetworkState:
 
 
 def network_state(session: Session, version: EnvironmentVersion) -> NetworkState:
-    asked = Manifest.model_validate(version.manifest).proctor.resources.network
-    if not isinstance(asked, NetworkSpec):
+    network = Manifest.model_validate(version.manifest).proctor.resources.network
+    if not isinstance(network, NetworkSpec):
         return NetworkState(())
     rule = NetworkRule.read(get_settings().allow_network)
     statement = select(NetworkGrant, Person.name).outerjoin(Person, Person.id == NetworkGrant.granted_by)
     found = session.execute(statement.where(NetworkGrant.content_hash == version.content_hash)).one_or_none()
     grant, granter = found or (None, None)
     return NetworkState(
-        hosts=asked.hosts,
+        hosts=network.hosts,
         is_open=rule.allows(version.content_hash, is_granted=grant is not None),
         is_granted=grant is not None,
         granted_by=granter,
@@ -66,7 +66,7 @@ def network_state(session: Session, version: EnvironmentVersion) -> NetworkState
 
 
 def grant_network(session: Session, actor: Actor, version: EnvironmentVersion, environment: str) -> NetworkState:
-    """Let the servers of exactly this content reach the network. Granted twice is granted."""
+    """Let the servers of exactly this content reach the network. Idempotent."""
     state = network_state(session, version)
     if not state.hosts:
         raise AsksForNoNetwork

@@ -8,42 +8,12 @@ from sqlalchemy.orm import Session
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.packages import content_hash, pack
 from backend.domain.vocabulary import Role
-from backend.environments import drafts, network_grants, queries, service
+from backend.environments import drafts, network_grants, queries, schemas, service
 from backend.environments import references as _references  # noqa: F401  how addresses name environments
 from backend.environments.diff import diff_files
 from backend.environments.export import complete_package
 from backend.environments.queries import CheckRun, VersionRow
 from backend.environments.scaffold import generated_files, with_generated
-from backend.environments.schemas import (
-    MAX_FILES_BODY_BYTES,
-    CertificateResponse,
-    CheckRunResponse,
-    CreateEnvironment,
-    DeleteDraftFile,
-    DiffResponse,
-    DiffVersions,
-    DraftFile,
-    DraftResponse,
-    DraftSaved,
-    EnvironmentDetail,
-    EnvironmentResponse,
-    ExportedPackage,
-    FileDiffResponse,
-    ListEnvironments,
-    NetworkResponse,
-    PackageProblem,
-    PublishVersion,
-    ReadDraftFile,
-    ReplaceDraft,
-    RewardColumn,
-    StartChecks,
-    ValidatePackage,
-    ValidationResponse,
-    VersionDetail,
-    VersionResponse,
-    WriteDraftFile,
-)
-from backend.environments.starting_points import starting_files
 from backend.environments.tables import Certificate, Environment, EnvironmentDraft, EnvironmentVersion
 from backend.environments.validation import validate_package
 from backend.errors import InvalidInput, NotFound
@@ -54,7 +24,9 @@ from backend.web.paging import Page
 
 
 @operation("GET /environments", role=Role.VIEWER, command="env list", tool=True)
-def list_environments(session: Session, actor: Actor, request: ListEnvironments) -> Page[EnvironmentResponse]:
+def list_environments(
+    session: Session, actor: Actor, request: schemas.ListEnvironments
+) -> Page[schemas.EnvironmentResponse]:
     """List environments by name, each with its latest version."""
     rows = queries.list_environments(session, with_archived=request.archived)
     return Page(items=[_summary(row.environment, row.latest, row.versions) for row in rows])
@@ -66,15 +38,15 @@ def list_environments(session: Session, actor: Actor, request: ListEnvironments)
     status=201,
     tool=True,
     audited=False,
-    max_body_size=MAX_FILES_BODY_BYTES,
+    max_body_size=schemas.MAX_FILES_BODY_BYTES,
 )
-def create_environment(session: Session, actor: Actor, request: CreateEnvironment) -> EnvironmentDetail:
+def create_environment(session: Session, actor: Actor, request: schemas.CreateEnvironment) -> schemas.EnvironmentDetail:
     """Create an environment with a draft, from a template, a copy of another environment or the given files."""
     if (request.template is None) == (request.files is None):
         raise InvalidInput(fields={"template": "Give either a template or the files."})
     files = request.files
     if files is None:
-        files = starting_files(session, request.template or "", request.name)
+        files = service.starting_files(session, request.template or "", request.name)
     return _detail(session, service.create_environment(session, actor, request.name, files))
 
 
@@ -83,15 +55,15 @@ def create_environment(session: Session, actor: Actor, request: CreateEnvironmen
     role=Role.VIEWER,
     tool=True,
     audited=False,
-    max_body_size=MAX_FILES_BODY_BYTES,
+    max_body_size=schemas.MAX_FILES_BODY_BYTES,
 )
-def validate_files(session: Session, actor: Actor, request: ValidatePackage) -> ValidationResponse:
+def validate_files(session: Session, actor: Actor, request: schemas.ValidatePackage) -> schemas.ValidationResponse:
     """List the problems of a package without storing it or running its code."""
     return _validation(request.files, request.name)
 
 
 @operation("GET /environments/{environment}", role=Role.VIEWER, command="env show", tool=True)
-def get_environment(session: Session, actor: Actor, environment: Environment) -> EnvironmentDetail:
+def get_environment(session: Session, actor: Actor, environment: Environment) -> schemas.EnvironmentDetail:
     """Show an environment with its latest version and the state of its draft."""
     return _detail(session, environment)
 
@@ -100,38 +72,34 @@ def get_environment(session: Session, actor: Actor, environment: Environment) ->
 
 
 @operation("GET /environments/{environment}/draft", role=Role.VIEWER, tool=True)
-def get_draft(session: Session, actor: Actor, environment: Environment) -> DraftResponse:
+def get_draft(session: Session, actor: Actor, environment: Environment) -> schemas.DraftResponse:
     """Show all files of the draft and its problems."""
-    draft = queries.get_draft(session, environment)
-    return DraftResponse(
-        **_saved(environment, draft).model_dump(),
-        files=drafts.package_of(draft),
-        generated=sorted(generated_files(draft.files)),
-    )
+    return _whole_draft(environment, queries.get_draft(session, environment))
 
 
-@operation("PUT /environments/{environment}/draft", role=Role.AUTHOR, audited=False, max_body_size=MAX_FILES_BODY_BYTES)
-def put_draft(session: Session, actor: Actor, environment: Environment, request: ReplaceDraft) -> DraftResponse:
+@operation(
+    "PUT /environments/{environment}/draft", role=Role.AUTHOR, audited=False, max_body_size=schemas.MAX_FILES_BODY_BYTES
+)
+def put_draft(
+    session: Session, actor: Actor, environment: Environment, request: schemas.ReplaceDraft
+) -> schemas.DraftResponse:
     """Replace all files of the draft."""
     revision = request.revision
     if revision is None:
         revision = drafts.locked_draft(session, environment).revision
-    draft = drafts.save_draft(session, actor, environment, request.files, revision)
-    return DraftResponse(
-        **_saved(environment, draft).model_dump(),
-        files=drafts.package_of(draft),
-        generated=sorted(generated_files(draft.files)),
-    )
+    return _whole_draft(environment, drafts.save_draft(session, actor, environment, request.files, revision))
 
 
 @operation("GET /environments/{environment}/draft/file", role=Role.VIEWER, tool=True)
-def read_draft_file(session: Session, actor: Actor, environment: Environment, request: ReadDraftFile) -> DraftFile:
+def read_draft_file(
+    session: Session, actor: Actor, environment: Environment, request: schemas.ReadDraftFile
+) -> schemas.DraftFile:
     """Read one file of the draft."""
     draft = queries.get_draft(session, environment)
     package = drafts.package_of(draft)
     if request.path not in package:
         drafts.require_file(draft, request.path)
-    return DraftFile(path=request.path, text=package[request.path], revision=draft.revision)
+    return schemas.DraftFile(path=request.path, text=package[request.path], revision=draft.revision)
 
 
 @operation(
@@ -139,9 +107,11 @@ def read_draft_file(session: Session, actor: Actor, environment: Environment, re
     role=Role.AUTHOR,
     tool=True,
     audited=False,
-    max_body_size=MAX_FILES_BODY_BYTES,
+    max_body_size=schemas.MAX_FILES_BODY_BYTES,
 )
-def write_draft_file(session: Session, actor: Actor, environment: Environment, request: WriteDraftFile) -> DraftSaved:
+def write_draft_file(
+    session: Session, actor: Actor, environment: Environment, request: schemas.WriteDraftFile
+) -> schemas.DraftSaved:
     """Create or replace one file of the draft, and list the draft's problems afterward."""
     draft = drafts.locked_draft(session, environment)
     if request.revision is not None:
@@ -151,7 +121,9 @@ def write_draft_file(session: Session, actor: Actor, environment: Environment, r
 
 
 @operation("DELETE /environments/{environment}/draft/file", role=Role.AUTHOR, status=200, tool=True, audited=False)
-def delete_draft_file(session: Session, actor: Actor, environment: Environment, request: DeleteDraftFile) -> DraftSaved:
+def delete_draft_file(
+    session: Session, actor: Actor, environment: Environment, request: schemas.DeleteDraftFile
+) -> schemas.DraftSaved:
     """Delete one file of the draft, and list the draft's problems afterward."""
     draft = drafts.locked_draft(session, environment)
     if request.revision is not None:
@@ -165,7 +137,9 @@ def delete_draft_file(session: Session, actor: Actor, environment: Environment, 
 
 
 @operation("POST /environments/{environment}/publish", role=Role.AUTHOR, status=201, tool=True, audited=False)
-def publish(session: Session, actor: Actor, environment: Environment, request: PublishVersion) -> VersionResponse:
+def publish(
+    session: Session, actor: Actor, environment: Environment, request: schemas.PublishVersion
+) -> schemas.VersionResponse:
     """Publish the draft as the next version and run its checks."""
     version = service.publish_version(
         session,
@@ -186,7 +160,7 @@ def publish(session: Session, actor: Actor, environment: Environment, request: P
     page="/environments/{name}",
     notice="{name} is archived. Its versions and runs are kept.",
 )
-def archive_environment(session: Session, actor: Actor, environment: Environment) -> EnvironmentDetail:
+def archive_environment(session: Session, actor: Actor, environment: Environment) -> schemas.EnvironmentDetail:
     """Archive an environment. It disappears from lists and choices; its versions, runs and rollouts are kept."""
     environment.archived_at = environment.archived_at or datetime.now(UTC)
     session.flush()
@@ -200,7 +174,7 @@ def archive_environment(session: Session, actor: Actor, environment: Environment
     page="/environments/{name}",
     notice="{name} is no longer archived.",
 )
-def restore_environment(session: Session, actor: Actor, environment: Environment) -> EnvironmentDetail:
+def restore_environment(session: Session, actor: Actor, environment: Environment) -> schemas.EnvironmentDetail:
     """Take an environment out of the archive."""
     environment.archived_at = None
     session.flush()
@@ -208,26 +182,28 @@ def restore_environment(session: Session, actor: Actor, environment: Environment
 
 
 @operation("GET /environments/{environment}/versions", role=Role.VIEWER, command="env versions", tool=True)
-def list_versions(session: Session, actor: Actor, environment: Environment) -> Page[VersionResponse]:
+def list_versions(session: Session, actor: Actor, environment: Environment) -> Page[schemas.VersionResponse]:
     """List the published versions, newest first."""
     return Page(items=[_version(environment, row) for row in queries.versions_of(session, environment)])
 
 
 @operation("GET /environments/{environment}/versions/{number}", role=Role.VIEWER)
-def get_version(session: Session, actor: Actor, environment: Environment, number: int) -> VersionDetail:
+def get_version(session: Session, actor: Actor, environment: Environment, number: int) -> schemas.VersionDetail:
     """Show a version with its manifest and files."""
     version = queries.get_version(session, environment, number, with_files=True)
     certificate = queries.newest_certificate(session, version)
     publisher = queries.person_name(session, version.published_by)
     shown = _version(environment, VersionRow(version, publisher, certificate.status if certificate else None))
-    return VersionDetail(**shown.model_dump(), manifest=version.manifest, files=version.files)
+    return schemas.VersionDetail(**shown.model_dump(), manifest=version.manifest, files=version.files)
 
 
 @operation("GET /environments/{environment}/diff", role=Role.VIEWER, tool=True)
-def diff_versions(session: Session, actor: Actor, environment: Environment, request: DiffVersions) -> DiffResponse:
+def diff_versions(
+    session: Session, actor: Actor, environment: Environment, request: schemas.DiffVersions
+) -> schemas.DiffResponse:
     """Compare two versions, or a version and the draft, file by file."""
     old, new = (queries.files_named(session, environment, name) for name in (request.before, request.after))
-    return DiffResponse(files=[FileDiffResponse.of(each) for each in diff_files(old, new)])
+    return schemas.DiffResponse(files=[schemas.FileDiffResponse.of(each) for each in diff_files(old, new)])
 
 
 @operation("GET /environments/{environment}/versions/{number}/files", role=Role.VIEWER)
@@ -239,12 +215,12 @@ def download_files(session: Session, actor: Actor, environment: Environment, num
 
 
 @operation("GET /environments/{environment}/versions/{number}/export", role=Role.VIEWER)
-def export_version(session: Session, actor: Actor, environment: Environment, number: int) -> ExportedPackage:
+def export_version(session: Session, actor: Actor, environment: Environment, number: int) -> schemas.ExportedPackage:
     """Show the complete OpenEnv package that runs without Proctor: the version's files and generated ones."""
     version = queries.get_version(session, environment, number, with_files=True)
     files = complete_package(version.files, Manifest.model_validate(version.manifest))
     added = sorted(path for path in files if files[path] != version.files.get(path))
-    return ExportedPackage(files=files, added=added, content_hash=version.content_hash)
+    return schemas.ExportedPackage(files=files, added=added, content_hash=version.content_hash)
 
 
 # Checks and certificates
@@ -260,8 +236,8 @@ def export_version(session: Session, actor: Actor, environment: Environment, num
     notice="The checks are queued.",
 )
 def start_checks(
-    session: Session, actor: Actor, environment: Environment, number: int, request: StartChecks
-) -> CheckRunResponse:
+    session: Session, actor: Actor, environment: Environment, number: int, request: schemas.StartChecks
+) -> schemas.CheckRunResponse:
     """Queue the checks of a version. If they are already running, their run is returned."""
     version = queries.get_version(session, environment, number)
     run = service.start_check(session, actor, version, environment.name, policy=request.policy)
@@ -269,14 +245,18 @@ def start_checks(
 
 
 @operation("GET /environments/{environment}/versions/{number}/checks", role=Role.VIEWER)
-def list_checks(session: Session, actor: Actor, environment: Environment, number: int) -> Page[CheckRunResponse]:
+def list_checks(
+    session: Session, actor: Actor, environment: Environment, number: int
+) -> Page[schemas.CheckRunResponse]:
     """List the latest check runs of a version, newest first."""
     version = queries.get_version(session, environment, number)
     return Page(items=[_check_run(check) for check in queries.check_runs_of(session, environment, version=version)])
 
 
 @operation("GET /environments/{environment}/versions/{number}/certificate", role=Role.VIEWER, tool=True)
-def get_certificate(session: Session, actor: Actor, environment: Environment, number: int) -> CertificateResponse:
+def get_certificate(
+    session: Session, actor: Actor, environment: Environment, number: int
+) -> schemas.CertificateResponse:
     """Show the latest certificate with the result of every check."""
     version = queries.get_version(session, environment, number)
     certificate = queries.newest_certificate(session, version)
@@ -288,7 +268,7 @@ def get_certificate(session: Session, actor: Actor, environment: Environment, nu
 @operation("GET /environments/{environment}/versions/{number}/certificates", role=Role.VIEWER)
 def list_certificates(
     session: Session, actor: Actor, environment: Environment, number: int
-) -> Page[CertificateResponse]:
+) -> Page[schemas.CertificateResponse]:
     """List all certificates of a version, newest first."""
     version = queries.get_version(session, environment, number)
     return Page(items=[_certificate(version, row) for row in queries.certificates_of(session, version)])
@@ -298,10 +278,10 @@ def list_certificates(
 
 
 @operation("GET /environments/{environment}/versions/{number}/network", role=Role.VIEWER)
-def get_network(session: Session, actor: Actor, environment: Environment, number: int) -> NetworkResponse:
+def get_network(session: Session, actor: Actor, environment: Environment, number: int) -> schemas.NetworkResponse:
     """Show which hosts a version requests and whether its servers may reach the network."""
     version = queries.get_version(session, environment, number)
-    return NetworkResponse.of(network_grants.network_state(session, version))
+    return schemas.NetworkResponse.of(network_grants.network_state(session, version))
 
 
 @operation(
@@ -311,10 +291,10 @@ def get_network(session: Session, actor: Actor, environment: Environment, number
     page="/environments/{environment}/versions/{number}",
     notice="New servers of this version have network access.",
 )
-def grant_network(session: Session, actor: Actor, environment: Environment, number: int) -> NetworkResponse:
+def grant_network(session: Session, actor: Actor, environment: Environment, number: int) -> schemas.NetworkResponse:
     """Grant network access to the servers of exactly this version."""
     version = queries.get_version(session, environment, number)
-    return NetworkResponse.of(network_grants.grant_network(session, actor, version, environment.name))
+    return schemas.NetworkResponse.of(network_grants.grant_network(session, actor, version, environment.name))
 
 
 @operation(
@@ -325,17 +305,17 @@ def grant_network(session: Session, actor: Actor, environment: Environment, numb
     page="/environments/{environment}/versions/{number}",
     notice="New servers of this version have no network access.",
 )
-def withdraw_network(session: Session, actor: Actor, environment: Environment, number: int) -> NetworkResponse:
+def withdraw_network(session: Session, actor: Actor, environment: Environment, number: int) -> schemas.NetworkResponse:
     """Withdraw network access. Running episodes finish; new servers start without it."""
     version = queries.get_version(session, environment, number)
-    return NetworkResponse.of(network_grants.withdraw_network(session, actor, version, environment.name))
+    return schemas.NetworkResponse.of(network_grants.withdraw_network(session, actor, version, environment.name))
 
 
 # Responses
 
 
-def _summary(environment: Environment, latest: VersionRow | None, versions: int) -> EnvironmentResponse:
-    return EnvironmentResponse(
+def _summary(environment: Environment, latest: VersionRow | None, versions: int) -> schemas.EnvironmentResponse:
+    return schemas.EnvironmentResponse(
         name=environment.name,
         description=environment.description,
         is_built_in=environment.is_built_in,
@@ -346,10 +326,10 @@ def _summary(environment: Environment, latest: VersionRow | None, versions: int)
     )
 
 
-def _detail(session: Session, environment: Environment) -> EnvironmentDetail:
+def _detail(session: Session, environment: Environment) -> schemas.EnvironmentDetail:
     versions = queries.versions_of(session, environment)
     draft = queries.get_draft(session, environment)
-    return EnvironmentDetail(
+    return schemas.EnvironmentDetail(
         **_summary(environment, versions[0] if versions else None, len(versions)).model_dump(),
         draft_revision=draft.revision,
         draft_updated_at=draft.updated_at,
@@ -357,9 +337,9 @@ def _detail(session: Session, environment: Environment) -> EnvironmentDetail:
     )
 
 
-def _version(environment: Environment, row: VersionRow) -> VersionResponse:
+def _version(environment: Environment, row: VersionRow) -> schemas.VersionResponse:
     version = row.version
-    return VersionResponse(
+    return schemas.VersionResponse(
         id=version.id,
         environment=environment.name,
         number=version.number,
@@ -368,20 +348,20 @@ def _version(environment: Environment, row: VersionRow) -> VersionResponse:
         notes=version.notes,
         published_by=row.publisher,
         published_at=version.published_at,
-        columns=[RewardColumn.of(column) for column in row.manifest.columns],
+        columns=[schemas.RewardColumn.of(column) for column in row.manifest.columns],
     )
 
 
-def _whole_draft(environment: Environment, draft: EnvironmentDraft) -> DraftResponse:
-    return DraftResponse(
+def _whole_draft(environment: Environment, draft: EnvironmentDraft) -> schemas.DraftResponse:
+    return schemas.DraftResponse(
         **_saved(environment, draft).model_dump(),
         files=drafts.package_of(draft),
         generated=sorted(generated_files(draft.files)),
     )
 
 
-def _saved(environment: Environment, draft: EnvironmentDraft) -> DraftSaved:
-    return DraftSaved(
+def _saved(environment: Environment, draft: EnvironmentDraft) -> schemas.DraftSaved:
+    return schemas.DraftSaved(
         environment=environment.name,
         revision=draft.revision,
         updated_at=draft.updated_at,
@@ -389,20 +369,20 @@ def _saved(environment: Environment, draft: EnvironmentDraft) -> DraftSaved:
     )
 
 
-def _validation(files: Mapping[str, str], name: str | None) -> ValidationResponse:
+def _validation(files: Mapping[str, str], name: str | None) -> schemas.ValidationResponse:
     found = validate_package(files, name)
     has_no_package = any(problem.path == "" for problem in found.problems)
-    return ValidationResponse(
+    return schemas.ValidationResponse(
         is_publishable=found.is_publishable,
-        problems=[PackageProblem.of(problem) for problem in found.problems],
-        columns=[RewardColumn.of(column) for column in found.manifest.columns] if found.manifest else [],
+        problems=[schemas.PackageProblem.of(problem) for problem in found.problems],
+        columns=[schemas.RewardColumn.of(column) for column in found.manifest.columns] if found.manifest else [],
         content_hash="" if has_no_package else content_hash(with_generated(files)),
     )
 
 
-def _check_run(check: CheckRun) -> CheckRunResponse:
+def _check_run(check: CheckRun) -> schemas.CheckRunResponse:
     run = check.run
-    return CheckRunResponse(
+    return schemas.CheckRunResponse(
         run_id=run.id,
         status=run.status,
         version=check.version_number,
@@ -411,8 +391,8 @@ def _check_run(check: CheckRun) -> CheckRunResponse:
     )
 
 
-def _certificate(version: EnvironmentVersion, certificate: Certificate) -> CertificateResponse:
-    return CertificateResponse(
+def _certificate(version: EnvironmentVersion, certificate: Certificate) -> schemas.CertificateResponse:
+    return schemas.CertificateResponse(
         id=certificate.id,
         run_id=certificate.run_id,
         status=certificate.status,

@@ -1,4 +1,4 @@
-"""Hand play: a rollout that a person plays. Each action is a job that replays the episode with one reply more."""
+"""Hand play: a rollout that a person plays. Each reply is a job that replays the episode with one more reply."""
 
 import secrets
 import uuid
@@ -29,6 +29,8 @@ from backend.web.identity import Actor
 PLAY_JOB = "environments.play"
 MAX_REPLY_CHARACTERS = 20_000
 MAX_SEED = 2**63 - 1
+UNSAVED_COLUMNS = frozenset({"length"})
+"""Columns that depend on a policy's tokenizer, so a fixture cannot contain them."""
 
 
 class NotYourPlay(NotAllowed):
@@ -51,8 +53,16 @@ class NothingToTakeBack(Conflict):
     """There is no reply to take back yet."""
 
 
-class NobodyPlaysOn(Conflict):
+class NoPolicyIsPlaying(Conflict):
     """No policy is playing here; it is your turn."""
+
+
+class EpisodeIsNotOver(Conflict):
+    """Only a finished episode can be kept."""
+
+
+class TaskIsHeldOut(Conflict):
+    """This task is held out: training on it would spoil held-out evaluations. Play a training task."""
 
 
 def choose_task(
@@ -104,46 +114,45 @@ def start_play(
     session.flush()
     add_rollout(session, run, task)
     audit(session, actor, "play.start", "run", run.id, environment=environment.name, version=version.number)
-    most = manifest.proctor.episode.max_turns
-    state = PlayState(PlayPhase.OPENING, list(replies), authors=list(authors), total=most)
-    ask(session, run, state)
+    turns = manifest.proctor.episode.max_turns
+    request_play(session, run, PlayState(PlayPhase.OPENING, list(replies), authors=list(authors), total=turns))
     announce(session, RUNS)
     return run
 
 
 def send_reply(session: Session, actor: Actor, run: Run, reply: str, revision: int | None = None) -> None:
-    """The person's next reply. `revision`: what the page showed, so that a form sent twice acts once."""
-    state = state_in_hand(session, actor, run, revision)
-    _mean(session, run, state, [*replies_of(session, run), plain_reply(reply)])
+    """Send the person's next reply. `revision`: as shown on the page, so that a form sent twice acts once."""
+    state = open_state(session, actor, run, revision)
+    _request_replies(session, run, state, [*replies_of(session, run), plain_reply(reply)])
 
 
 def take_back(session: Session, actor: Actor, run: Run, revision: int | None = None) -> None:
     """Undo the last reply: the episode is replayed with one fewer."""
-    state = state_in_hand(session, actor, run, revision)
+    state = open_state(session, actor, run, revision)
     replies = replies_of(session, run)
     if not replies:
         raise NothingToTakeBack
-    _mean(session, run, state, replies[:-1])
+    _request_replies(session, run, state, replies[:-1])
 
 
 def try_again(session: Session, actor: Actor, run: Run, revision: int | None = None) -> None:
-    """Ask for the same once more after the environment or the worker failed."""
-    state = state_in_hand(session, actor, run, revision)
+    """Repeat the request after the environment or the worker failed."""
+    state = open_state(session, actor, run, revision)
     if state.phase is not PlayPhase.STUCK and run.status is not RunStatus.FAILED:
         raise Conflict("Nothing failed here; send a reply.")
-    ask(session, run, state)
+    request_play(session, run, state)
 
 
 def take_over(session: Session, actor: Actor, run: Run) -> None:
     """Stop the policy and continue by hand."""
     state = owned_state(session, actor, run)
     if not state.mover:
-        raise NobodyPlaysOn
-    _mean(session, run, state, replies_of(session, run))
+        raise NoPolicyIsPlaying
+    _request_replies(session, run, state, replies_of(session, run))
 
 
 def abandon_play(session: Session, actor: Actor, run: Run) -> None:
-    """Leave the episode. It stays on record, without a reward."""
+    """Leave the episode. It is kept without a reward."""
     state = owned_state(session, actor, run)
     rollout = rollout_of_play(session, run)
     rollout.status = RolloutStatus.CANCELLED
@@ -158,7 +167,7 @@ def abandon_play(session: Session, actor: Actor, run: Run) -> None:
 
 
 def play_again(session: Session, actor: Actor, run: Run, *, turns: int = 0) -> Run:
-    """A new episode of this person on the same task, begun with the first `turns` replies of that one."""
+    """Start a new episode on the same task with the first `turns` replies of this one."""
     task = task_of_play(session, run)
     version = run.version
     spec = TaskSpec(task.split, task.index, task.level, task.seed, task.arguments)
@@ -167,7 +176,7 @@ def play_again(session: Session, actor: Actor, run: Run, *, turns: int = 0) -> R
 
 
 def owned_state(session: Session, actor: Actor, run: Run) -> PlayState:
-    """The state under the run's lock, if this person may change it."""
+    """Lock the run and return its state. Raises an error unless it is this person's open episode."""
     locked = select(Run).where(Run.id == run.id).with_for_update().execution_options(populate_existing=True)
     session.scalars(locked).one()
     if run.created_by != actor.person_id:
@@ -178,7 +187,8 @@ def owned_state(session: Session, actor: Actor, run: Run) -> PlayState:
     return state
 
 
-def state_in_hand(session: Session, actor: Actor, run: Run, revision: int | None) -> PlayState:
+def open_state(session: Session, actor: Actor, run: Run, revision: int | None) -> PlayState:
+    """Return the locked state. Raises an error unless it is the person's turn and the page is up to date."""
     state = owned_state(session, actor, run)
     if revision is not None and revision != state.revision:
         raise PlayMovedOn
@@ -187,7 +197,7 @@ def state_in_hand(session: Session, actor: Actor, run: Run, revision: int | None
     return state
 
 
-def ask(session: Session, run: Run, state: PlayState) -> None:
+def request_play(session: Session, run: Run, state: PlayState) -> None:
     """Store the request and queue the job that reads it."""
     phase = PlayPhase.THINKING if state.replies or state.mover else PlayPhase.OPENING
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -201,13 +211,14 @@ def ask(session: Session, run: Run, state: PlayState) -> None:
     announce(session, run_topic(run.id))
 
 
-def _mean(session: Session, run: Run, state: PlayState, replies: list[str]) -> None:
+def _request_replies(session: Session, run: Run, state: PlayState, replies: list[str]) -> None:
     """Request the episode with exactly these replies; authors of existing replies are kept."""
-    ask(session, run, replace(state, replies=replies, authors=state.authors[: len(replies)], mover={}, moves=0))
+    authors = state.authors[: len(replies)]
+    request_play(session, run, replace(state, replies=replies, authors=authors, mover={}, moves=0))
 
 
 def plain_reply(reply: str) -> str:
-    """The reply as a database stores it. Browsers send line ends as CR LF; a model writes LF."""
+    """Return the reply as the database stores it. Browsers send line ends as CR LF; a model writes LF."""
     text = reply.replace("\r\n", "\n")
     if len(text) > MAX_REPLY_CHARACTERS:
         raise InvalidInput(fields={"reply": f"At most {MAX_REPLY_CHARACTERS:,} characters."})
@@ -220,41 +231,28 @@ def plain_reply(reply: str) -> str:
     return text
 
 
-UNSAVED_COLUMNS = frozenset({"length"})
-"""Columns that depend on a policy's tokenizer: a fixture cannot hold them."""
-
-
-class EpisodeIsNotOver(Conflict):
-    """Only an episode that was played to its end can be kept."""
-
-
-class TaskIsHeldOut(Conflict):
-    """This task is held out: training on it would spoil held-out evaluations. Play a training task."""
-
-
 def let_policy_play(
     session: Session, actor: Actor, run: Run, key: str, *, moves: int | None, revision: int | None
 ) -> None:
     """Let the policy play the next `moves` turns, or to the end. The person may continue after that."""
-    state = state_in_hand(session, actor, run, revision)
+    state = open_state(session, actor, run, revision)
     mover = get_policy_option(session, key)
-    wanted = state.total if moves is None else max(1, min(moves, state.total))
+    turns = state.total if moves is None else max(1, min(moves, state.total))
     replies = replies_of(session, run)
-    audit(session, actor, "play.let_policy_play", "run", run.id, policy=mover["name"], moves=wanted)
+    audit(session, actor, "play.let_policy_play", "run", run.id, policy=mover["name"], moves=turns)
     authors = state.authors[: len(replies)]
-    run.configuration = {**run.configuration, "mover": key}  # chosen again on the page
-    ask(session, run, replace(state, replies=replies, authors=authors, mover=mover, moves=wanted))
+    run.configuration = {**run.configuration, "mover": key}  # preselected on the page
+    request_play(session, run, replace(state, replies=replies, authors=authors, mover=mover, moves=turns))
 
 
 def play_from(session: Session, actor: Actor, environment: Environment, rollout_id: uuid.UUID, *, turns: int) -> Run:
-    """A new episode of this person on a rollout's task, begun with its first `turns` replies."""
+    """Start a new episode on a rollout's task with its first `turns` replies."""
     rollout = rollout_of(session, environment, rollout_id)
     task = rollout.group.task
     spec = TaskSpec(task.split, task.index, task.level, task.seed, task.arguments)
     replies = [str(step["reply"]) for step in rollout.steps][:turns]
-    author = (
-        "" if rollout.run.policy is None or rollout.run.policy.kind is PolicyKind.HUMAN else rollout.run.policy.name
-    )
+    policy = rollout.run.policy
+    author = "" if policy is None or policy.kind is PolicyKind.HUMAN else policy.name
     return start_play(session, actor, environment, task.version, spec, replies=replies, authors=[author] * len(replies))
 
 
@@ -268,7 +266,7 @@ def save_fixture(
     note: str,
     kind: FixtureKind,
 ) -> str:
-    """Write the episode and what it earned as a fixture into the draft; its path."""
+    """Save the episode and its columns as a fixture in the draft; return its path."""
     rollout = _finished(session, environment, rollout_id)
     path = fixture_path(name)
     draft = locked_draft(session, environment)
@@ -283,7 +281,7 @@ def save_fixture(
 def mark_demonstration(
     session: Session, actor: Actor, environment: Environment, rollout_id: uuid.UUID, *, is_wanted: bool
 ) -> Rollout:
-    """May the SFT warm-up learn from this episode?"""
+    """Allow or forbid the SFT warm-up to learn from this episode."""
     rollout = _finished(session, environment, rollout_id)
     if is_wanted and rollout.group.task.split is Split.HELDOUT:
         raise TaskIsHeldOut
@@ -297,7 +295,7 @@ def mark_demonstration(
 def rollout_of(
     session: Session, environment: Environment, rollout_id: uuid.UUID, *, with_messages: bool = False
 ) -> Rollout:
-    """A rollout of this environment with its task, run and steps. Raises NotFound."""
+    """Return a rollout of this environment with its task, run and steps. Raises NotFound."""
     statement = (
         select(Rollout)
         .join(Rollout.group)
@@ -327,9 +325,14 @@ def _finished(session: Session, environment: Environment, rollout_id: uuid.UUID)
 
 
 def _fixture_of(rollout: Rollout, name: str, note: str, kind: FixtureKind) -> Fixture:
-    task = rollout.group.task
+    """Build the fixture. Columns are computed from the steps, because stored values are single precision."""
+    task, turns = rollout.group.task, max(len(rollout.steps), 1)
     manifest = Manifest.model_validate(task.version.manifest)
     usual = task_of(manifest, task.split, task.index)
+    columns = columns_over_episode(manifest.columns, [step["rewards"] for step in rollout.steps])
+    stored = dict(zip(rollout.run.columns, rollout.columns or (), strict=True))
+    if "format" in stored:
+        columns["format"] = round(stored["format"] * turns) / turns
     return Fixture(
         name=name,
         note=note.strip(),
@@ -340,16 +343,6 @@ def _fixture_of(rollout: Rollout, name: str, note: str, kind: FixtureKind) -> Fi
             level=task.level if task.level != usual.level else None,
         ),
         replies=[str(step["reply"]) for step in rollout.steps],
-        columns=_columns(manifest, rollout),
+        columns={name: value for name, value in columns.items() if name not in UNSAVED_COLUMNS},
         kind=kind,
     )
-
-
-def _columns(manifest: Manifest, rollout: Rollout) -> dict[str, float]:
-    """In full precision from the steps; the stored values are single precision."""
-    exact = columns_over_episode(manifest.columns, [step["rewards"] for step in rollout.steps])
-    stored = dict(zip(rollout.run.columns, rollout.columns or (), strict=True))
-    turns = max(len(rollout.steps), 1)
-    if "format" in stored:
-        exact["format"] = round(stored["format"] * turns) / turns
-    return {name: value for name, value in exact.items() if name not in UNSAVED_COLUMNS}

@@ -1,7 +1,7 @@
-"""Hand play in the browser: choose a task, reply, see what each reply earned."""
+"""Hand play in the browser: choose a task, send replies, read the rewards."""
 
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -16,10 +16,8 @@ from backend.domain.vocabulary import Split
 from backend.environments import play, play_queries, queries
 from backend.environments.action_form import reply_of_form
 from backend.environments.play_queries import PlayView, play_view
-from backend.environments.schemas import ChooseTask, LetPolicyPlay
-from backend.environments.tables import Environment, EnvironmentVersion
+from backend.environments.schemas import ChooseTask
 from backend.errors import InvalidInput
-from backend.runs.tables import Run
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.form_data import SentForm, read_form
 from backend.web.page import page, see_other, wants_block
@@ -27,18 +25,6 @@ from backend.web.streams import live_blocks
 
 router = APIRouter()
 TEMPLATE = "environments/play.html"
-
-
-@dataclass(frozen=True, slots=True)
-class ChoosePage:
-    environment: Environment
-    versions: Sequence[EnvironmentVersion]
-    version: EnvironmentVersion
-    manifest: Manifest
-    chosen: ChooseTask
-    plays: Sequence[Run]
-    """The person's own episodes, newest first."""
-    errors: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +85,7 @@ async def play_events(request: Request, actor: Viewer, name: str, run_id: uuid.U
 def reply(
     request: Request, session: SessionDep, actor: Author, name: str, run_id: uuid.UUID, sent: SentForm
 ) -> Response:
-    """A whole reply (`reply`), or an action by its fields (`field.<name>`), put into the words of a model."""
+    """Send a whole reply (`reply`), or an action by its fields (`field.<name>`), which is written as a reply."""
     view = play_view(session, name, run_id)
     text = sent["reply"] if "reply" in sent else reply_of_form(view.spec, view.fields, sent)
     play.send_reply(session, actor, view.run, text, _revision(sent))
@@ -120,42 +106,6 @@ def try_again(
 ) -> Response:
     play.try_again(session, actor, play_queries.get_play(session, name, run_id), _revision(sent))
     return _moved_on(request, session, actor.person_id, name, run_id)
-
-
-@router.post("/environments/{name}/play/{run_id}/leave")
-def abandon(session: SessionDep, actor: Author, name: str, run_id: uuid.UUID) -> Response:
-    play.abandon_play(session, actor, play_queries.get_play(session, name, run_id))
-    return see_other(play_url(name, run_id))
-
-
-@router.post("/environments/{name}/play/{run_id}/again")
-def play_again(session: SessionDep, actor: Author, name: str, run_id: uuid.UUID, sent: SentForm) -> Response:
-    """A new episode on the same task, from the start or after the first `turns` replies of this one."""
-    turns = sent.get("turns", "0")
-    run = play.play_again(
-        session, actor, play_queries.get_play(session, name, run_id), turns=int(turns) if turns.isdecimal() else 0
-    )
-    return see_other(play_url(name, run.id))
-
-
-@router.post("/environments/{name}/play/{run_id}/policy")
-def let_policy_play(
-    session: SessionDep,
-    actor: Author,
-    name: str,
-    run_id: uuid.UUID,
-    form: Annotated[LetPolicyPlay, Depends(read_form(LetPolicyPlay))],
-) -> Response:
-    run = play_queries.get_play(session, name, run_id)
-    play.let_policy_play(session, actor, run, form.policy, moves=form.moves, revision=form.revision)
-    return see_other(play_url(name, run_id))
-
-
-@router.post("/environments/{name}/play/{run_id}/over")
-def take_over(session: SessionDep, actor: Author, name: str, run_id: uuid.UUID) -> Response:
-    """Stop the policy and continue by hand."""
-    play.take_over(session, actor, play_queries.get_play(session, name, run_id))
-    return see_other(play_url(name, run_id))
 
 
 def play_url(name: str, run_id: uuid.UUID) -> str:
@@ -188,13 +138,13 @@ def _choose_page(
 ) -> HTMLResponse:
     environment = queries.get_environment(session, name)
     version = queries.get_version(session, environment, chosen.version)
-    context = ChoosePage(
-        environment=environment,
-        versions=[row.version for row in queries.versions_of(session, environment)],
-        version=version,
-        manifest=Manifest.model_validate(version.manifest),
-        chosen=chosen,
-        plays=play_queries.plays_of(session, environment, person_id),
-        errors=error.fields if error else {},
-    )
+    context = {
+        "environment": environment,
+        "versions": [row.version for row in queries.versions_of(session, environment)],
+        "version": version,
+        "manifest": Manifest.model_validate(version.manifest),
+        "chosen": chosen,
+        "plays": play_queries.plays_of(session, environment, person_id),
+        "errors": error.fields if error else {},
+    }
     return page(request, "environments/choose_task.html", context, status=error.status if error else 200)

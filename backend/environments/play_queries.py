@@ -1,4 +1,4 @@
-"""A hand-played episode as a page and as JSON shows it."""
+"""Read hand-played episodes, and the view of one that pages and JSON share."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ HUMAN = "human"
 
 
 def get_play(session: Session, name: str, run_id: uuid.UUID) -> Run:
-    """The play run with its version and environment. Raises NotFound."""
+    """Return the play run with its version and environment. Raises NotFound."""
     statement = (
         select(Run)
         .join(Run.version)
@@ -46,7 +46,7 @@ def get_play(session: Session, name: str, run_id: uuid.UUID) -> Run:
 
 
 def plays_of(session: Session, environment: Environment, person_id: uuid.UUID, *, limit: int = 10) -> list[Run]:
-    """This person's episodes, newest first."""
+    """List the person's episodes, newest first."""
     statement = (
         select(Run)
         .join(Run.version)
@@ -67,26 +67,26 @@ def task_of_play(session: Session, run: Run) -> Task:
 
 
 def rollout_of_play(session: Session, run: Run) -> Rollout:
-    """The one rollout of a play run, with all that is deferred."""
+    """Return the rollout of a play run with its deferred columns."""
     options = (undefer(Rollout.opening), undefer(Rollout.steps), undefer(Rollout.messages))
     statement = select(Rollout).where(Rollout.run_id == run.id).options(*options)
     return session.scalars(statement.execution_options(populate_existing=True)).one()
 
 
 def replies_of(session: Session, run: Run) -> list[str]:
-    """The replies that the environment has answered."""
+    """Return the replies that the environment has answered."""
     return [str(step["reply"]) for step in rollout_of_play(session, run).steps]
 
 
 def human_policy(session: Session) -> uuid.UUID:
-    """The policy of all people, made on demand."""
+    """Return the policy of all people; create it if needed."""
     row = {"id": new_id(), "name": HUMAN, "kind": PolicyKind.HUMAN, "description": "A person who plays by hand."}
     session.execute(insert(Policy).values(row | {"configuration": {}}).on_conflict_do_nothing(index_elements=["name"]))
     return session.scalars(select(Policy.id).where(Policy.name == HUMAN)).one()
 
 
 def add_rollout(session: Session, run: Run, task: TaskSpec) -> None:
-    """The run's one group and rollout, to be filled by its job."""
+    """Create the run's group and rollout, which its job fills."""
     task_id = stable_id("task", run.version_id, task.split, task.index, task.seed)
     row = {"id": task_id, "version_id": run.version_id, "split": task.split, "index": task.index}
     row |= {"level": task.level, "seed": task.seed, "arguments": dict(task.arguments)}
@@ -114,7 +114,7 @@ def add_rollout(session: Session, run: Run, task: TaskSpec) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PlayView:
-    """Everything about one episode, as of now."""
+    """The current state of an episode."""
 
     run: Run
     environment: Environment
@@ -124,13 +124,13 @@ class PlayView:
     rollout: Rollout
     state: PlayState
     observation: Mapping[str, Any]
-    """The newest that the environment gave."""
+    """The latest one."""
     text: str
     """The observation as a model would read it; empty when the episode has ended."""
     entries: Sequence[Entry]
-    """The conversation up to the newest reply."""
+    """The conversation up to the latest reply."""
     columns: Mapping[str, float]
-    """Reward columns so far; those of the platform come at the end."""
+    """Reward columns so far; Proctor's own columns come at the end."""
     reward: float
     """So far."""
     fields: Sequence[ActionField]
@@ -138,7 +138,7 @@ class PlayView:
     pending: str | None
     """A reply that the environment has not answered."""
     policies: Sequence[PolicyOption]
-    """Policies that may play on."""
+    """Policies that can continue the episode."""
 
     @property
     def spec(self) -> ActionSpec:
@@ -146,7 +146,7 @@ class PlayView:
 
     @property
     def foreign_moves(self) -> Mapping[str, list[int]]:
-        """By the name of each policy that played here: its turns, counted from 1."""
+        """Turns of each policy that played here, by its name, counted from 1."""
         found: dict[str, list[int]] = {}
         for turn, author in enumerate(self.state.authors, start=1):
             if author:
@@ -168,17 +168,21 @@ class PlayView:
 
 
 def play_view(session: Session, name: str, run_id: uuid.UUID) -> PlayView:
-    """Raises NotFound."""
+    """Read an episode. Raises NotFound."""
     run = get_play(session, name, run_id)
     rollout = rollout_of_play(session, run)
     state = PlayState.from_json(run.progress)
     manifest = Manifest.model_validate(run.version.manifest)
     spec = manifest.proctor.agent.action
-    observation = _newest_observation(rollout)
+    taken = [step for step in rollout.steps if step["action"] is not None]  # others have no observation
+    observation = taken[-1]["observation"] if taken else rollout.opening
     messages = list(rollout.messages)
     is_open = bool(messages) and messages[-1]["role"] == "user"
     text = str(messages.pop()["content"]) if is_open else ""
-    columns = _columns(manifest, run, rollout)
+    if rollout.columns is not None:
+        columns = dict(zip(run.columns, rollout.columns, strict=True))
+    else:
+        columns = columns_over_episode(manifest.columns, [step["rewards"] for step in rollout.steps])
     played = [step["reply"] for step in rollout.steps]
     return PlayView(
         run=run,
@@ -198,15 +202,3 @@ def play_view(session: Session, name: str, run_id: uuid.UUID) -> PlayView:
         policies=policy_options(session, manifest) if run.status is RunStatus.RUNNING else (),
         pending=state.replies[-1] if len(state.replies) > len(played) else None,
     )
-
-
-def _newest_observation(rollout: Rollout) -> Mapping[str, Any]:
-    """Return the latest observation; a reply that could not be parsed has none."""
-    taken = [step for step in rollout.steps if step["action"] is not None]
-    return taken[-1]["observation"] if taken else rollout.opening
-
-
-def _columns(manifest: Manifest, run: Run, rollout: Rollout) -> dict[str, float]:
-    if rollout.columns is not None:
-        return dict(zip(run.columns, rollout.columns, strict=True))
-    return columns_over_episode(manifest.columns, [step["rewards"] for step in rollout.steps])

@@ -1,13 +1,12 @@
-"""Reading environments: lists, versions, certificates and drafts. `get_` raises NotFound, `find_` may be None."""
+"""Read environments, versions, certificates and drafts. `get_` raises NotFound, `find_` may return None."""
 
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from sqlalchemy import ColumnElement, Select, func, select
+from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import distinct_on
-from sqlalchemy.orm import Session, aliased, contains_eager, joinedload, undefer
+from sqlalchemy.orm import Session, contains_eager, joinedload, undefer
 
 from backend.domain.environments.manifest import Manifest
 from backend.domain.vocabulary import CheckStatus, RunKind, RunStatus
@@ -33,7 +32,7 @@ class VersionRow:
     version: EnvironmentVersion
     publisher: str | None
     certificate: CheckStatus | None
-    """Of its newest certificate."""
+    """Status of the latest certificate."""
 
     @property
     def manifest(self) -> Manifest:
@@ -42,18 +41,18 @@ class VersionRow:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentRow:
-    """One line of the list of environments."""
+    """One row of the list of environments."""
 
     environment: Environment
     latest: VersionRow | None
     versions: int
     runs: Sequence[Run]
-    """The newest few, newest first."""
+    """The latest few, newest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckRun:
-    """One run of the checks, with the certificate it made if it came so far."""
+    """One run of the checks, with the status of its certificate if it has one."""
 
     run: Run
     status: CheckStatus | None
@@ -85,8 +84,8 @@ def get_draft(session: Session, environment: Environment) -> EnvironmentDraft:
 def find_version(
     session: Session, environment: Environment, number: int | None = None, *, with_files: bool = False
 ) -> EnvironmentVersion | None:
-    """The version of that number; without a number, the newest."""
-    statement = _versions_of(environment)
+    """Return the version of this number. Default: the latest."""
+    statement = select(EnvironmentVersion).where(EnvironmentVersion.environment_id == environment.id)
     if number is not None:
         statement = statement.where(EnvironmentVersion.number == number)
     if with_files:
@@ -106,30 +105,59 @@ def get_version(
 
 
 def find_version_of_content(session: Session, environment: Environment, content_hash: str) -> EnvironmentVersion | None:
-    """The version that has exactly this content."""
-    statement = _versions_of(environment).where(EnvironmentVersion.content_hash == content_hash)
+    statement = select(EnvironmentVersion).where(
+        EnvironmentVersion.environment_id == environment.id, EnvironmentVersion.content_hash == content_hash
+    )
     return session.scalars(statement.options(joinedload(EnvironmentVersion.publisher))).first()
 
 
 def versions_of(session: Session, environment: Environment) -> list[VersionRow]:
-    """Newest first."""
-    statement = _version_rows().where(EnvironmentVersion.environment_id == environment.id)
-    rows = session.execute(statement.order_by(EnvironmentVersion.number.desc()))
-    return [VersionRow(version, publisher, status) for version, publisher, status in rows]
+    """List versions, newest first."""
+    statement = (
+        select(EnvironmentVersion, Person.name, EnvironmentVersion.certificate)
+        .outerjoin(EnvironmentVersion.publisher)
+        .where(EnvironmentVersion.environment_id == environment.id)
+        .order_by(EnvironmentVersion.number.desc())
+    )
+    return [VersionRow(*row) for row in session.execute(statement)]
 
 
 def list_environments(session: Session, *, with_archived: bool = False) -> list[EnvironmentRow]:
-    """By name, each with its newest version and its last runs."""
+    """List environments by name, each with its latest version and its last runs."""
     statement = select(Environment).order_by(Environment.name)
     if not with_archived:
         statement = statement.where(Environment.archived_at.is_(None))
     environments = session.scalars(statement).all()
-    latest = _latest_versions(session)
-    runs = _last_runs(session)
+    count = func.count().over(partition_by=EnvironmentVersion.environment_id)
+    versions = (
+        select(EnvironmentVersion, Person.name, EnvironmentVersion.certificate, count)
+        .ext(distinct_on(EnvironmentVersion.environment_id))
+        .outerjoin(EnvironmentVersion.publisher)
+        .order_by(EnvironmentVersion.environment_id, EnvironmentVersion.number.desc())
+    )
+    latest = {
+        version.environment_id: (VersionRow(version, publisher, certificate), number)
+        for version, publisher, certificate, number in session.execute(versions)
+    }
+    rank = func.row_number().over(
+        partition_by=EnvironmentVersion.environment_id, order_by=(Run.created_at.desc(), Run.id.desc())
+    )
+    ranked = select(Run.id, rank.label("rank")).join(Run.version).subquery()
+    last_runs = (
+        select(Run)
+        .join(ranked, ranked.c.id == Run.id)
+        .join(Run.version)
+        .where(ranked.c.rank <= LAST_RUNS)
+        .options(contains_eager(Run.version))
+        .order_by(ranked.c.rank)
+    )
+    runs: dict[uuid.UUID, list[Run]] = {}
+    for run in session.scalars(last_runs):
+        runs.setdefault(run.version.environment_id, []).append(run)
     rows = []
     for environment in environments:
-        version, count = latest.get(environment.id, (None, 0))
-        rows.append(EnvironmentRow(environment, version, count, runs.get(environment.id, [])))
+        version, total = latest.get(environment.id, (None, 0))
+        rows.append(EnvironmentRow(environment, version, total, runs.get(environment.id, [])))
     return rows
 
 
@@ -148,7 +176,7 @@ def get_certificate(session: Session, version: EnvironmentVersion, run_id: uuid.
 
 
 def certificates_of(session: Session, version: EnvironmentVersion, limit: int = 100) -> Sequence[Certificate]:
-    """Newest first."""
+    """List certificates, newest first."""
     statement = select(Certificate).where(Certificate.version_id == version.id)
     return session.scalars(statement.order_by(Certificate.created_at.desc(), Certificate.id.desc()).limit(limit)).all()
 
@@ -156,7 +184,7 @@ def certificates_of(session: Session, version: EnvironmentVersion, limit: int = 
 def check_runs_of(
     session: Session, environment: Environment, *, version: EnvironmentVersion | None = None, limit: int = 20
 ) -> list[CheckRun]:
-    """Runs of the checks on one version or on any, newest first."""
+    """List runs of the checks on one version or on any, newest first."""
     statement = (
         select(Run, Certificate.status, EnvironmentVersion.number)
         .join(Run.version)
@@ -172,7 +200,7 @@ def check_runs_of(
 
 
 def find_open_check(session: Session, version: EnvironmentVersion) -> Run | None:
-    """The check that is queued or running on this version."""
+    """Return the check that is queued or running on this version."""
     statement = select(Run).where(
         Run.version_id == version.id,
         Run.kind == RunKind.CHECK,
@@ -198,7 +226,7 @@ def recent_runs(session: Session, environment: Environment, *, limit: int = 10) 
 
 
 def files_named(session: Session, environment: Environment, name: str) -> dict[str, str]:
-    """The files of the draft (`draft`), of a version (its number) or of the latest version (empty)."""
+    """Return the files of the draft (`draft`), of a version (its number) or of the latest version (empty)."""
     if name == DRAFT or not (name or find_version(session, environment)):
         return with_generated(get_draft(session, environment).files)
     if name and (not name.isdecimal() or len(name) > 9):
@@ -208,61 +236,3 @@ def files_named(session: Session, environment: Environment, name: str) -> dict[s
 
 def person_name(session: Session, person_id: uuid.UUID | None) -> str | None:
     return session.scalar(select(Person.name).where(Person.id == person_id)) if person_id else None
-
-
-def _versions_of(environment: Environment) -> Select[EnvironmentVersion]:
-    return select(EnvironmentVersion).where(EnvironmentVersion.environment_id == environment.id)
-
-
-def _version_rows(*more: ColumnElement[Any]) -> Select[Any]:
-    """(version, its publisher's name, the status of its newest certificate, *more)"""
-    newest = (
-        select(Certificate.status)
-        .where(Certificate.version_id == EnvironmentVersion.id)
-        .order_by(Certificate.created_at.desc(), Certificate.id.desc())
-        .limit(1)
-        .correlate(EnvironmentVersion)
-        .scalar_subquery()
-    )
-    return select(EnvironmentVersion, Person.name, newest, *more).outerjoin(EnvironmentVersion.publisher)
-
-
-def _latest_versions(session: Session) -> dict[uuid.UUID, tuple[VersionRow, int]]:
-    """By environment: the newest version, and how many there are."""
-    other = aliased(EnvironmentVersion)
-    count = (
-        select(func.count())
-        .where(other.environment_id == EnvironmentVersion.environment_id)
-        .correlate(EnvironmentVersion)
-        .scalar_subquery()
-    )
-    statement = (
-        _version_rows(count)
-        .ext(distinct_on(EnvironmentVersion.environment_id))
-        .order_by(EnvironmentVersion.environment_id, EnvironmentVersion.number.desc())
-    )
-    rows = session.execute(statement)
-    return {
-        version.environment_id: (VersionRow(version, publisher, status), number)
-        for version, publisher, status, number in rows
-    }
-
-
-def _last_runs(session: Session) -> dict[uuid.UUID, list[Run]]:
-    """By environment, newest first."""
-    rank = func.row_number().over(
-        partition_by=EnvironmentVersion.environment_id, order_by=(Run.created_at.desc(), Run.id.desc())
-    )
-    numbered = select(Run.id, rank.label("rank")).join(Run.version).subquery()
-    statement = (
-        select(Run)
-        .join(numbered, numbered.c.id == Run.id)
-        .join(Run.version)
-        .where(numbered.c.rank <= LAST_RUNS)
-        .options(contains_eager(Run.version))
-        .order_by(numbered.c.rank)
-    )
-    runs: dict[uuid.UUID, list[Run]] = {}
-    for run in session.scalars(statement):
-        runs.setdefault(run.version.environment_id, []).append(run)
-    return runs

@@ -1,8 +1,8 @@
-"""The life of an environment: created from a template, edited as a draft, published in versions that never change."""
+"""Create environments, publish their drafts as immutable versions, and queue checks."""
 
 from __future__ import annotations
 
-import uuid
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,11 +13,17 @@ from sqlalchemy.orm import Session
 from backend.core.events import RUNS, announce
 from backend.core.queue import enqueue
 from backend.domain.environments.manifest import Manifest
-from backend.domain.environments.packages import content_hash
+from backend.domain.environments.packages import MANIFEST_PATH, content_hash
 from backend.domain.vocabulary import Queue, RunKind
 from backend.environments.drafts import checked_files, locked_draft, package_of, refuse_unseen, write_draft
-from backend.environments.library import library_names, load_package
-from backend.environments.queries import find_environment, find_open_check, find_version_of_content, get_draft
+from backend.environments.library import library_names, load_package, render_template
+from backend.environments.queries import (
+    find_environment,
+    find_open_check,
+    find_version,
+    find_version_of_content,
+    get_draft,
+)
 from backend.environments.scaffold import without_generated
 from backend.environments.tables import Environment, EnvironmentDraft, EnvironmentVersion
 from backend.environments.validation import FileProblem, validate_package
@@ -31,10 +37,13 @@ if TYPE_CHECKING:  # workers check versions too, and never load the web
 
 CHECK_JOB = "environments.check"
 HISTORY_JOB = "rescoring.history"
-"""Grades the environment's history again by a version's rewards."""
-_IMPORT_LOCK = 0x50524F43
+"""Scores the environment's past rollouts with a version's rewards."""
+COPY = "copy:"
+"""Prefix of a starting point that is another environment."""
 RESERVED_NAMES = frozenset({"new", "validate", "import"})
-"""Names that are reserved for pages."""
+"""Names that are part of addresses."""
+_IMPORT_LOCK = 0x50524F43
+_NAME_LINE = re.compile(r"^name:.*$", re.MULTILINE)
 
 
 class NameIsTaken(Conflict):
@@ -54,10 +63,9 @@ class PackageHasProblems(InvalidInput):
 
     def __init__(self, problems: list[FileProblem]) -> None:
         first = problems[0]
-        where = f"{first.path} line {first.line}: " if first.path else ""
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         super().__init__(
-            f"Nothing was published. {where}{first.key + ': ' if first.key else ''}{first.message}{more}",
+            f"Nothing was published. {first.place}{first.key + ': ' if first.key else ''}{first.message}{more}",
             {f"{problem.path}:{problem.line}": f"{problem.key} {problem.message}".strip() for problem in problems},
         )
         self.problems = problems
@@ -66,23 +74,48 @@ class PackageHasProblems(InvalidInput):
 def create_environment(
     session: Session, actor: Actor | None, name: str, files: Mapping[str, str], *, is_built_in: bool = False
 ) -> Environment:
-    """An environment with its first draft; nothing is published yet."""
+    """Create an environment with its first draft; nothing is published yet."""
     if name in RESERVED_NAMES:
         raise InvalidInput(fields={"name": f"`{name}` is reserved. Choose another name."})
     checked_files(files)
     if find_environment(session, name):
         raise NameIsTaken(f"There is an environment called {name} already. Choose another name.")
-    environment = Environment(name=name, created_by=_id(actor), is_built_in=is_built_in)
-    environment.description = _description(files)
+    person_id = actor.person_id if actor else None
+    manifest = validate_package(files).manifest
+    environment = Environment(name=name, created_by=person_id, is_built_in=is_built_in)
+    environment.description = manifest.description if manifest else ""
     try:
         with session.begin_nested():
             session.add(environment)
     except IntegrityError as error:
         raise NameIsTaken(f"Someone else has just created an environment called {name}.") from error
-    session.add(EnvironmentDraft(environment_id=environment.id, files=without_generated(files), updated_by=_id(actor)))
+    session.add(EnvironmentDraft(environment_id=environment.id, files=without_generated(files), updated_by=person_id))
     audit(session, actor, "environment.create", "environment", environment.id, name=name)
     session.flush()
     return environment
+
+
+def starting_files(session: Session, key: str, name: str) -> dict[str, str]:
+    """Return the first draft of an environment of this name, from a template or a copy.
+
+    `copy:NAME` copies the latest version (the draft if there is none), `copy:NAME@3` version 3. Raises InvalidInput.
+    """
+    if not key.startswith(COPY):
+        try:
+            return render_template(key, name)
+        except KeyError as error:
+            raise InvalidInput(fields={"template": "There is no such template."}) from error
+    original = key.removeprefix(COPY)
+    known, _, number = original.partition("@")
+    environment = find_environment(session, known)
+    if environment is None or (number and not (number.isdecimal() and len(number) < 10)):
+        raise InvalidInput(fields={"template": f"There is no environment {original[:60]!r} to copy."})
+    version = find_version(session, environment, int(number) if number else None, with_files=True)
+    if version is None and number:
+        raise InvalidInput(fields={"template": f"{known} has no version {number}."})
+    files = dict(version.files if version else package_of(get_draft(session, environment)))
+    files[MANIFEST_PATH] = _NAME_LINE.sub(f"name: {name}", files[MANIFEST_PATH], count=1)
+    return files
 
 
 def publish_version(
@@ -95,9 +128,9 @@ def publish_version(
     check: bool = False,
     regrade: bool = False,
 ) -> EnvironmentVersion:
-    """Make the draft the next version, and have it checked, and the history graded again by it, if wanted.
+    """Publish the draft as the next version; run its checks and rescore past rollouts on request.
 
-    `revision`: what the publisher saw; None takes the draft as it is.
+    `revision`: the draft that the publisher saw. None takes the draft as it is.
     """
     session.refresh(environment, with_for_update=True)
     draft = locked_draft(session, environment)
@@ -107,13 +140,13 @@ def publish_version(
     if check:
         start_check(session, actor, version, environment.name)
     if regrade and actor:
-        asked = {"version_id": str(version.id), "person_id": str(actor.person_id)}
-        enqueue(session, HISTORY_JOB, queue=Queue.CPU, arguments=asked)
+        arguments = {"version_id": str(version.id), "person_id": str(actor.person_id)}
+        enqueue(session, HISTORY_JOB, queue=Queue.CPU, arguments=arguments)
     return version
 
 
 def is_published(draft: EnvironmentDraft, versions: Sequence[EnvironmentVersion]) -> bool:
-    """Is the draft's content one of these versions?"""
+    """Return whether one of these versions has the draft's content."""
     digest = content_hash(package_of(draft))
     return any(version.content_hash == digest for version in versions)
 
@@ -121,20 +154,15 @@ def is_published(draft: EnvironmentDraft, versions: Sequence[EnvironmentVersion]
 def import_package(
     session: Session, name: str, files: Mapping[str, str], *, notes: str = ""
 ) -> EnvironmentVersion | None:
-    """Bring a built-in package up to date: a new version when its content is new, None when nothing changed.
+    """Publish a new version of a built-in package if its content is new; None if nothing changed.
 
-    A draft that people changed is left alone.
+    A draft that people changed is kept.
     """
     environment = find_environment(session, name)
     if environment is None:
         environment = create_environment(session, None, name, files, is_built_in=True)
     session.refresh(environment, with_for_update=True)
-    newest = session.scalars(
-        select(EnvironmentVersion)
-        .where(EnvironmentVersion.environment_id == environment.id)
-        .order_by(EnvironmentVersion.number.desc())
-        .limit(1)
-    ).first()
+    newest = find_version(session, environment)
     if find_version_of_content(session, environment, content_hash(files)):
         return None
     draft = get_draft(session, environment)
@@ -145,9 +173,9 @@ def import_package(
 
 
 def import_builtins(session: Session) -> list[str]:
-    """Bring the environments that come with Proctor up to date; what was published, as `name v2`.
+    """Publish new versions of the built-in environments; return them as `name v2`.
 
-    Several processes may start at once: the lock lets the first do it and shows the others that nothing is left.
+    If several processes start at once, the first one publishes and the others find nothing left.
     """
     session.execute(select(func.pg_advisory_xact_lock(_IMPORT_LOCK)))
     published = []
@@ -162,7 +190,7 @@ def start_check(
 ) -> Run:
     """Queue the checks of a version, or return their run if they are already running.
 
-    `policy`: a stored policy that the tasks are measured with too (`get_policy_option`); empty: scripts only.
+    `policy`: a stored policy that measures the tasks too (`get_policy_option`); empty: scripted policies only.
     """
     session.execute(select(EnvironmentVersion.id).where(EnvironmentVersion.id == version.id).with_for_update())
     reference = get_policy_option(session, policy) if policy else {}
@@ -178,7 +206,7 @@ def start_check(
         configuration={"reference": reference} if reference else {},
         columns=manifest.column_names,
         weights=[column.weight for column in manifest.columns],
-        created_by=_id(actor),
+        created_by=actor.person_id if actor else None,
     )
     session.add(run)
     session.flush()
@@ -192,7 +220,7 @@ def start_check(
 def _publish(
     session: Session, actor: Actor | None, environment: Environment, files: Mapping[str, str], notes: str
 ) -> EnvironmentVersion:
-    """The caller holds the environment's row, so numbers follow one another."""
+    """Publish files as the next version. The caller holds the environment's lock, so numbers are consecutive."""
     validation = validate_package(files, environment.name)
     if validation.manifest is None or not validation.is_publishable:
         raise PackageHasProblems(validation.problems)
@@ -201,28 +229,18 @@ def _publish(
         by = f", published by {twin.publisher.name}" if twin.publisher else ""
         raise NothingToPublish(f"Version {twin.number}{by}, has exactly this content. Nothing was published.")
     highest = select(func.max(EnvironmentVersion.number)).where(EnvironmentVersion.environment_id == environment.id)
+    number = (session.scalar(highest) or 0) + 1
     version = EnvironmentVersion(
         environment_id=environment.id,
-        number=(session.scalar(highest) or 0) + 1,
+        number=number,
         content_hash=digest,
         files=dict(files),
         manifest=validation.manifest.model_dump(mode="json"),
         notes=notes.strip(),
-        published_by=_id(actor),
+        published_by=actor.person_id if actor else None,
     )
     session.add(version)
     environment.description = validation.manifest.description
-    audit(
-        session, actor, "environment.publish", "environment", environment.id, number=version.number, content_hash=digest
-    )
+    audit(session, actor, "environment.publish", "environment", environment.id, number=number, content_hash=digest)
     session.flush()
     return version
-
-
-def _id(actor: Actor | None) -> uuid.UUID | None:
-    return actor.person_id if actor else None
-
-
-def _description(files: Mapping[str, str]) -> str:
-    manifest = validate_package(files).manifest
-    return manifest.description if manifest else ""

@@ -1,6 +1,6 @@
-"""The "try it" panel of the editor: the draft as it is saved, played with one's own replies; and news of the draft."""
+"""The editor's panel for trying the saved draft, and live news of the draft."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -29,7 +29,7 @@ TEMPLATE = "environments/edit.html"
 
 
 def topics_of(session: SessionDep, actor: Author, name: str) -> tuple[str, str]:
-    """Found before the stream begins, which itself holds no transaction."""
+    """Resolve the topics before the stream begins, because the stream holds no transaction."""
     environment = queries.get_environment(session, name)
     return draft_topic(environment.id), trial_topic(environment.id, actor.person_id)
 
@@ -55,7 +55,7 @@ class TryPage:
 async def draft_events(
     request: Request, actor: Author, topics: Topics, name: str, file: str = ""
 ) -> AsyncIterator[ServerSentEvent]:
-    """Answers of the trial, and whether the open file was saved elsewhere."""
+    """Stream the trial's responses, and whether the open file was saved elsewhere."""
 
     def render(session: Session) -> dict[str, str]:
         context = _context(session, actor, name, file)
@@ -80,9 +80,17 @@ def reset_trial(
 
 @router.post("/environments/{name}/try/act", response_class=HTMLResponse)
 def act(request: Request, session: SessionDep, actor: Author, name: str, sent: SentForm) -> Response:
-    """A whole reply (`reply`), or an action by its fields, put into the words of a model."""
+    """Send a whole reply (`reply`), or an action by its fields, which is written as a reply."""
     environment = queries.get_environment(session, name)
-    trials.act(session, actor, environment, _reply(session, actor, environment, sent))
+    text = sent.get("reply")
+    if text is None:
+        draft = queries.get_draft(session, environment)
+        manifest = validate_package(draft.files, environment.name).manifest
+        view = trials.trial_view(session, draft, actor.person_id, manifest)
+        if manifest is None or view is None:
+            raise InvalidInput(fields={"reply": "Reset the draft with a task first."})
+        text = reply_of_form(manifest.proctor.agent.action, view.fields, sent)
+    trials.act(session, actor, environment, text)
     return _answer(request, session, actor, name)
 
 
@@ -94,27 +102,16 @@ def take_back(request: Request, session: SessionDep, actor: Author, name: str) -
 
 @router.post("/environments/{name}/try/replay", response_class=HTMLResponse)
 def replay(request: Request, session: SessionDep, actor: Author, name: str) -> Response:
-    """The same task and replies on what is saved now."""
+    """Play the same task and replies on the saved draft."""
     trials.replay(session, actor, queries.get_environment(session, name))
     return _answer(request, session, actor, name)
 
 
 @router.post("/environments/{name}/try/script", response_class=HTMLResponse)
 def follow_script(request: Request, session: SessionDep, actor: Author, name: str, sent: SentForm) -> Response:
-    """A script of the environment plays on to the end."""
+    """Let a script of the environment play to the end."""
     trials.follow_script(session, actor, queries.get_environment(session, name), sent.get("script", "gold")[:40])
     return _answer(request, session, actor, name)
-
-
-def _reply(session: Session, actor: Actor, environment: Environment, sent: Mapping[str, str]) -> str:
-    if "reply" in sent:
-        return sent["reply"]
-    draft = queries.get_draft(session, environment)
-    manifest = validate_package(draft.files, environment.name).manifest
-    view = trials.trial_view(session, draft, actor.person_id, manifest)
-    if manifest is None or view is None:
-        raise InvalidInput(fields={"reply": "Reset the draft with a task first."})
-    return reply_of_form(manifest.proctor.agent.action, view.fields, sent)
 
 
 def _answer(request: Request, session: Session, actor: Actor, name: str) -> Response:

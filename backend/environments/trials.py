@@ -1,4 +1,4 @@
-"""Trying a draft: reset it with a task, act, see the columns. One trial a person; nothing of it becomes a rollout."""
+"""Try a draft: reset it with a task, act, read the columns. One trial per person; it creates no rollouts."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ class TrialView:
 
     trial: DraftTrial
     is_stale: bool
-    """The draft was saved since it answered."""
+    """Whether the draft was saved since it answered."""
     text: str
     """The prompt that a model would read now; empty when the episode has ended."""
     observation: Mapping[str, Any]
@@ -70,35 +70,35 @@ def reset_trial(session: Session, actor: Actor, environment: Environment, chosen
     """Start a new trial on this task; open parts of it are random."""
     manifest = _manifest(environment, get_draft(session, environment))
     task = choose_task(manifest, chosen.split, level=chosen.level, index=chosen.index, seed=chosen.seed)
-    told = {"split": str(task.split), "index": task.index, "level": task.level, "seed": task.seed}
     row = {"id": new_id(), "environment_id": environment.id, "person_id": actor.person_id, "revision": 1}
     row |= {"is_waiting": False, "task": {}, "replies": [], "draft_revision": 0, "answer": {}}
     session.execute(insert(DraftTrial).values(row).on_conflict_do_nothing())
     trial = _locked(session, actor, environment)
-    trial.task, trial.answer = told, {}
-    _ask(session, environment, trial, [])
+    trial.task = {"split": str(task.split), "index": task.index, "level": task.level, "seed": task.seed}
+    trial.answer = {}
+    _request(session, environment, trial, [])
 
 
 def act(session: Session, actor: Actor, environment: Environment, reply: str) -> None:
     trial = _locked(session, actor, environment)
-    _ask(session, environment, trial, [*_played(trial), plain_reply(reply)])
+    _request(session, environment, trial, [*_played(trial), plain_reply(reply)])
 
 
 def take_back(session: Session, actor: Actor, environment: Environment) -> None:
     trial = _locked(session, actor, environment)
-    _ask(session, environment, trial, _played(trial)[:-1])
+    _request(session, environment, trial, _played(trial)[:-1])
 
 
 def replay(session: Session, actor: Actor, environment: Environment) -> None:
-    """The same task and replies on the draft as it is saved now."""
+    """Play the same task and replies on the draft as it is saved now."""
     trial = _locked(session, actor, environment)
-    _ask(session, environment, trial, trial.replies)
+    _request(session, environment, trial, trial.replies)
 
 
 def follow_script(session: Session, actor: Actor, environment: Environment, script: str) -> None:
-    """A script of the environment plays on to the end."""
+    """Let a script of the environment play to the end."""
     trial = _locked(session, actor, environment)
-    _ask(session, environment, trial, _played(trial), script=script)
+    _request(session, environment, trial, _played(trial), script=script)
 
 
 def find_trial(session: Session, environment_id: uuid.UUID, person_id: uuid.UUID) -> DraftTrial | None:
@@ -109,7 +109,7 @@ def find_trial(session: Session, environment_id: uuid.UUID, person_id: uuid.UUID
 def trial_view(
     session: Session, draft: EnvironmentDraft, person_id: uuid.UUID, manifest: Manifest | None
 ) -> TrialView | None:
-    """None where nothing was tried yet. `manifest`: the draft's, where it can be read."""
+    """Return the trial with its transcript; None before the first trial. `manifest`: the draft's, if it is valid."""
     trial = find_trial(session, draft.environment_id, person_id)
     if trial is None or not trial.task:
         return None
@@ -140,8 +140,7 @@ def _manifest(environment: Environment, draft: EnvironmentDraft) -> Manifest:
     validation = validate_package(draft.files, environment.name)
     if validation.manifest is None or validation.problems:
         first = validation.problems[0]
-        where = f"{first.path} line {first.line}: " if first.path else ""
-        raise DraftCannotBeTried(f"The draft cannot be tried yet. {where}{first.key} {first.message}.")
+        raise DraftCannotBeTried(f"The draft cannot be tried yet. {first.place}{first.key} {first.message}.")
     return validation.manifest
 
 
@@ -155,7 +154,9 @@ def _locked(session: Session, actor: Actor, environment: Environment) -> DraftTr
     return trial
 
 
-def _ask(session: Session, environment: Environment, trial: DraftTrial, replies: list[str], script: str = "") -> None:
+def _request(
+    session: Session, environment: Environment, trial: DraftTrial, replies: list[str], script: str = ""
+) -> None:
     """Store the request and queue the job that reads it. It replaces an older request."""
     _manifest(environment, get_draft(session, environment))
     trial.replies = replies

@@ -1,120 +1,74 @@
-"""Validate a package's files and locate its problems. Code is parsed, never executed."""
+"""Validate a package, and locate its problems and the code of its reward columns. Code is parsed, never executed."""
 
 import ast
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from backend.domain.environments.fixtures import fixture_problems, is_fixture
-from backend.domain.environments.manifest import ActionSpec, Manifest, ManifestInvalid, line_of, read_manifest
+from backend.domain.environments.manifest import (
+    PLATFORM_COLUMNS,
+    Manifest,
+    ManifestInvalid,
+    RewardColumn,
+    line_of,
+    read_manifest,
+)
 from backend.domain.environments.packages import MANIFEST_PATH, MAX_FILE_BYTES, PackageInvalid, check_files
 from backend.domain.templates import parse_template
 from backend.environments.scaffold import with_generated
 
-Kind = Literal["Action", "Observation"]
-
-_WIRE_FIELDS = {"reward", "done", "metadata"}
-"""Fields of OpenEnv's base classes, which templates and replies may not name."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelFields:
-    """The fields of all classes of one kind in a package."""
-
-    kind: Kind
-    fields: frozenset[str]
-
-
-def fields_of(trees: Sequence[ast.Module], kind: Kind) -> ModelFields | None:
-    """None when no such class can be found, or when one inherits from a class that is not in the package."""
-    classes = {node.name: node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
-    bases = {name: [_last_name(base) for base in node.bases] for name, node in classes.items()}
-    children: dict[str, list[str]] = {}
-    for name, parents in bases.items():
-        for parent in parents:
-            children.setdefault(parent, []).append(name)
-    derived = _reached(children.get(kind, ()), children)
-    found: set[str] = set()
-    for name in _reached(derived, {name: parents for name, parents in bases.items() if name != kind}):
-        if name in classes and (name != kind or kind in derived):
-            found.update(_own_fields(classes[name].body))
-        elif name not in {kind, "BaseModel", "Generic", "ABC", "object"}:
-            return None
-    return ModelFields(kind, frozenset(found - _WIRE_FIELDS)) if derived else None
-
-
-def _reached(start: Iterable[str], edges: Mapping[str, Sequence[str]]) -> set[str]:
-    """All that a walk along the edges meets, the start included."""
-    seen = set(start)
-    waiting = list(seen)
-    while waiting:
-        for name in edges.get(waiting.pop(), ()):
-            if name not in seen:
-                seen.add(name)
-                waiting.append(name)
-    return seen
-
-
-def _own_fields(body: Iterable[ast.stmt]) -> Iterable[str]:
-    for statement in body:
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            yield statement.target.id
-
-
-def _last_name(base: ast.expr) -> str:
-    """`Action` for `Action`, `types.Action` and `Action[int]`."""
-    if isinstance(base, ast.Subscript):
-        base = base.value
-    return base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "")
-
-
 MAX_PARSED_FILE = 150_000
-"""Words and signs of a Python file that is parsed: time and memory grow with them."""
+"""Maximum words and signs of a Python file that is parsed: time and memory grow with them."""
 MAX_PARSED = 300_000
-"""Total size of a package's Python files; the rest is not checked."""
+"""Maximum words and signs of a package's Python files; the rest is not checked."""
 _WORD_OR_SIGN = re.compile(r"\w+|[^\w\s]")
+_WIRE_FIELDS = {"reward", "done", "metadata"}
+"""Fields of OpenEnv's base classes, which templates and replies cannot name."""
+_NO_SOURCES = ("test_", "tests/", "client.py", "inference.py", "inference_words.py")
+"""Files that mention reward columns but do not compute them."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileProblem:
-    """One thing that keeps a draft from being published."""
+    """An error that prevents a draft from being published."""
 
     path: str
-    """The file; empty when it is about the package as a whole."""
+    """The file; empty for the package as a whole."""
     line: int
     """1-based."""
     message: str
     key: str = ""
     """In a manifest: the dotted key, e.g. `proctor.rewards.win`."""
 
+    @property
+    def place(self) -> str:
+        """The beginning of a message: path and line, if any."""
+        return f"{self.path} line {self.line}: " if self.path else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """A package as far as it can be understood without running it."""
+    """Everything that is known of a package without running it."""
 
     problems: list[FileProblem]
     manifest: Manifest | None
-    """None when the manifest itself has problems."""
+    """None if the manifest has problems."""
 
     @property
     def is_publishable(self) -> bool:
         return self.manifest is not None and not self.problems
 
-    def of(self, path: str) -> list[FileProblem]:
-        return [problem for problem in self.problems if problem.path == path]
-
 
 def validate_package(files: Mapping[str, str], name: str | None = None) -> Validation:
     """List every problem of the files. `name`: the environment's name, which the manifest must repeat."""
     files = with_generated(files)
+    problems: list[FileProblem] = []
     try:
         check_files(files)
     except PackageInvalid as error:
-        problems = [FileProblem("", 1, str(error))]
-    else:
-        problems = []
+        problems.append(FileProblem("", 1, str(error)))
     manifest: Manifest | None = None
     text = files.get(MANIFEST_PATH, "")
     try:
@@ -126,18 +80,15 @@ def validate_package(files: Mapping[str, str], name: str | None = None) -> Valid
     if manifest:
         trees = {path: found for path, found in parsed.items() if isinstance(found, ast.Module)}
         problems += _contradictions(manifest, text, files, trees, name)
-        problems += _in_fixtures(files, manifest)
+        # a foreign package may keep other files in a folder of that name
+        transcripts = {path: text for path, text in files.items() if is_fixture(path) and '"replies"' in text}
+        for found in fixture_problems(transcripts, manifest):
+            problems.append(FileProblem(found.path, found.line, found.message))
     return Validation(problems, manifest)
 
 
-def _in_fixtures(files: Mapping[str, str], manifest: Manifest) -> list[FileProblem]:
-    """Of transcripts only: a foreign package may keep other files in a folder of that name."""
-    transcripts = {path: text for path, text in files.items() if is_fixture(path) and '"replies"' in text}
-    return [FileProblem(found.path, found.line, found.message) for found in fixture_problems(transcripts, manifest)]
-
-
 def parse_python(path: str, text: str) -> ast.Module | FileProblem:
-    """The syntax tree, or why there is none."""
+    """Return the syntax tree, or the error."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -170,7 +121,7 @@ def parse_sources(files: Mapping[str, str]) -> dict[str, ast.Module | FileProble
 def _contradictions(
     manifest: Manifest, text: str, files: Mapping[str, str], trees: Mapping[str, ast.Module], name: str | None
 ) -> Iterator[FileProblem]:
-    """Where the manifest and the rest of the package disagree."""
+    """Yield contradictions between the manifest and the rest of the package."""
 
     def problem(message: str, *key: str) -> FileProblem:
         return FileProblem(MANIFEST_PATH, line_of(text, *key), message, ".".join(key))
@@ -179,41 +130,65 @@ def _contradictions(
         yield problem(f"says `{manifest.name}`, but this environment is called `{name}`", "name")
     if app_problem := _app_problem(manifest.app, files, trees):
         yield problem(app_problem, "app")
-    modules = list(trees.values())
-    action, observation = fields_of(modules, "Action"), fields_of(modules, "Observation")
-    agent = manifest.proctor.agent
-    for key, field in _named_fields(agent.action):
-        model = observation if key in {"choices", "tools"} else action
-        if lacking := _lacking(model, field):
-            yield problem(lacking, "proctor", "agent", "action", key)
-    for field in sorted(parse_template(agent.observation).names - {"observation"}):
-        if lacking := _lacking(observation, field):
-            yield problem(lacking, "proctor", "agent", "observation")
-
-
-def _named_fields(spec: ActionSpec) -> Iterator[tuple[str, str]]:
-    """The manifest's keys that name a field of the action or of the observation."""
-    named = {"field": spec.field, "choices": spec.choices}
+    agent, spec = manifest.proctor.agent, manifest.proctor.agent.action
+    classes = {node.name: node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    fields: dict[str, frozenset[str] | None] = {kind: fields_of(classes, kind) for kind in ("Action", "Observation")}
+    named: list[tuple[str, str, str | None]] = [
+        ("Action", "field", spec.field),
+        ("Observation", "choices", spec.choices),
+    ]
     if spec.format == "tool":
-        is_listed = isinstance(spec.tools, str) and not spec.discover
-        named |= {"arguments": spec.arguments, "text": spec.text, "tools": str(spec.tools) if is_listed else None}
-    for key, field in named.items():
-        if field:
-            yield key, field
-    if spec.format == "tool":
-        yield from (("extra", field) for field in spec.extra)
+        listing = spec.tools if isinstance(spec.tools, str) and not spec.discover else None
+        named += [("Action", "arguments", spec.arguments), ("Action", "text", spec.text)]
+        named += [("Observation", "tools", listing), *(("Action", "extra", field) for field in spec.extra)]
+    places = [(kind, field, ("action", key)) for kind, key, field in named if field]
+    templated = sorted(parse_template(agent.observation).names - {"observation"})
+    for kind, field, key in [*places, *(("Observation", field, ("observation",)) for field in templated)]:
+        declared = fields[kind]
+        if declared is not None and field not in declared:
+            known = ", ".join(f"`{each}`" for each in sorted(declared)) or "none"
+            message = f"the package's {kind.lower()} has no field `{field}` (it has {known})"
+            yield problem(message, "proctor", "agent", *key)
 
 
-def _lacking(model: ModelFields | None, field: str) -> str | None:
-    """Why a field cannot be meant; None also where the package's models are beyond what can be read."""
-    if model is None or field in model.fields:
-        return None
-    known = ", ".join(f"`{name}`" for name in sorted(model.fields)) or "none"
-    return f"the package's {model.kind.lower()} has no field `{field}` (it has {known})"
+def fields_of(classes: Mapping[str, ast.ClassDef], kind: str) -> frozenset[str] | None:
+    """Return the fields of all classes of this kind in a package.
+
+    None if there is no such class, or if one inherits from a class outside the package.
+    """
+    bases: dict[str, list[str]] = {}
+    children: dict[str, list[str]] = {}
+    for name, node in classes.items():
+        for base in node.bases:  # `Action`, `types.Action` or `Action[int]`
+            base = base.value if isinstance(base, ast.Subscript) else base
+            parent = base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "")
+            bases.setdefault(name, []).append(parent)
+            children.setdefault(parent, []).append(name)
+    derived = _reachable(children.get(kind, ()), children)
+    fields: set[str] = set()
+    for name in _reachable(derived, {name: parents for name, parents in bases.items() if name != kind}):
+        if name in classes and (name != kind or kind in derived):
+            annotated = [node.target for node in classes[name].body if isinstance(node, ast.AnnAssign)]
+            fields.update(target.id for target in annotated if isinstance(target, ast.Name))
+        elif name not in {kind, "BaseModel", "Generic", "ABC", "object"}:
+            return None
+    return frozenset(fields - _WIRE_FIELDS) if derived else None
+
+
+def _reachable(start: Iterable[str], edges: Mapping[str, list[str]]) -> set[str]:
+    """Return everything that a walk along the edges visits, including the start."""
+    seen = set(start)
+    waiting = list(seen)
+    while waiting:
+        for name in edges.get(waiting.pop(), ()):
+            if name not in seen:
+                seen.add(name)
+                waiting.append(name)
+    return seen
 
 
 def _app_problem(app: str, files: Mapping[str, str], trees: Mapping[str, ast.Module]) -> str | None:
-    """Some packages name their app from their own folder, some from its parent."""
+    """Check that the app exists. Packages name its module from their own folder or from its parent."""
     module, _, attribute = app.partition(":")
     if not module or not attribute:
         return "is written `module:name`, for example `server.app:app`"
@@ -222,18 +197,75 @@ def _app_problem(app: str, files: Mapping[str, str], trees: Mapping[str, ast.Mod
     path = next((path for path in candidates if path in files), None)
     if path is None:
         return f"names `{module}`, but there is no file `{candidates[0]}`"
-    if path in trees and attribute not in _names_in(trees[path]):
-        return f"names `{attribute}`, which `{path}` does not define"
-    return None
-
-
-def _names_in(tree: ast.Module) -> set[str]:
-    names = set()
-    for node in ast.walk(tree):
+    if path not in trees:
+        return None
+    for node in ast.walk(trees[path]):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
+            name = node.name
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
+            name = node.id
         elif isinstance(node, ast.alias):
-            names.add(node.asname or node.name)
-    return names
+            name = node.asname or node.name
+        else:
+            continue
+        if name == attribute:
+            return None
+    return f"names `{attribute}`, which `{path}` does not define"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSource:
+    """One column of the manifest and the code that computes it."""
+
+    column: RewardColumn
+    path: str = ""
+    """Empty: not found in the code."""
+    line: int = 0
+    """1-based."""
+    words: str = ""
+    """The first line of its docstring."""
+
+    @property
+    def is_by_platform(self) -> bool:
+        return self.column.name in PLATFORM_COLUMNS and not self.path
+
+
+def column_sources(columns: list[RewardColumn], files: Mapping[str, str]) -> list[ColumnSource]:
+    """Locate the code of each column, in the manifest's order.
+
+    A method marked with `@column` counts most, then a function of the column's name, then the name as a text.
+    """
+    by_name = {column.name: column for column in columns}
+    found: dict[str, tuple[int, ColumnSource]] = {}
+    sources = {
+        path: text
+        for path, text in files.items()
+        if not any(path.startswith(part) or f"/{part}" in path for part in _NO_SOURCES)
+    }
+    for path, tree in parse_sources(sources).items():
+        for node in ast.walk(tree) if isinstance(tree, ast.Module) else ():
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name in by_name:
+                name, rank = node.name, 0 if _is_marked(node) else 1
+                words = (ast.get_docstring(node) or "").partition("\n")[0][:200]
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in by_name:
+                name, rank, words = node.value, 2, ""
+            else:
+                continue
+            if name not in found or rank < found[name][0]:
+                found[name] = rank, ColumnSource(by_name[name], path, node.lineno, words)
+    return [found[column.name][1] if column.name in found else ColumnSource(column) for column in columns]
+
+
+def functions_without_column(columns: list[RewardColumn], files: Mapping[str, str]) -> list[tuple[str, str, int]]:
+    """List methods that are marked as columns but have no weight in the manifest: (name, path, line)."""
+    names = {column.name for column in columns}
+    lost = []
+    for path, tree in parse_sources(files).items():
+        for node in ast.walk(tree) if isinstance(tree, ast.Module) else ():
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _is_marked(node) and node.name not in names:
+                lost.append((node.name, path, node.lineno))
+    return lost
+
+
+def _is_marked(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any(isinstance(mark, ast.Name) and mark.id == "column" for mark in node.decorator_list)

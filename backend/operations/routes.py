@@ -115,15 +115,18 @@ def _form_request(operation: Operation) -> list[Parameter]:
 
 
 def _answer_json(http: HttpRequest, result: object, arguments: dict[str, object]) -> object:
-    if not isinstance(result, Download):
-        return result
+    return stream_download(http, result) if isinstance(result, Download) else result
+
+
+def stream_download(http: HttpRequest, download: Download) -> StreamingResponse:
+    """Send a file while it is written, in a transaction of its own."""
 
     def content() -> Iterator[bytes]:
         with http.app.state.transaction() as session:
-            yield from result.content(session)
+            yield from download.content(session)
 
-    headers = {"Content-Disposition": f'attachment; filename="{result.name}"', "Cache-Control": "no-store"}
-    return StreamingResponse(content(), media_type=result.media_type, headers=headers)
+    headers = {"Content-Disposition": f'attachment; filename="{download.name}"', "Cache-Control": "no-store"}
+    return StreamingResponse(content(), media_type=download.media_type, headers=headers)
 
 
 def _answer_form(operation: Operation, http: HttpRequest, result: object, arguments: dict[str, object]) -> HttpResponse:

@@ -17,10 +17,10 @@ from backend.results.comparison import MOST_SIDES, TIE, Comparison, Pairing, Sid
 from backend.results.requests import CompareQuery, sides_of
 from backend.rollouts import queries as rollout_queries
 from backend.rollouts.listing import columns_of
-from backend.rollouts.side_by_side import marked_apart
 from backend.rollouts.tables import Rollout
+from backend.rollouts.transcripts import mark_differences
 from backend.runs import queries
-from backend.runs.requests import RunFilter
+from backend.runs.schemas import RunFilter
 from backend.runs.tables import Run
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.page import page, see_other
@@ -175,7 +175,7 @@ def _most_changed(session: Session, found: Comparison, pairing: Pairing) -> Task
 
 def _side_by_side(session: Session, pair: TaskPair) -> tuple[tuple[Played, Played], int | None]:
     before, after = _played(session, pair.rollout_before), _played(session, pair.rollout_after)
-    entries_before, entries_after, parting = marked_apart(before.entries, after.entries)
+    entries_before, entries_after, parting = mark_differences(before.entries, after.entries)
     return (
         Played(before.rollout, entries_before, before.columns),
         Played(after.rollout, entries_after, after.columns),

@@ -1,4 +1,4 @@
-"""The random audit sample: unflagged rollouts, drawn so that they can be neither chosen nor guessed."""
+"""The random audit sample of unflagged rollouts, which can be neither selected nor guessed."""
 
 import secrets
 import uuid

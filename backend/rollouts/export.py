@@ -1,14 +1,34 @@
-"""The formats that a run's rollouts leave in."""
+"""Export a run's rollouts: read whole and in order by a database cursor, and written as a file while it downloads."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import IO
+from importlib.metadata import version as package_version
+from typing import IO, Any
 
+from sqlalchemy import Row, Select, distinct, func, select
+from sqlalchemy.orm import Session
+
+from backend.domain.environments.manifest import Manifest
+from backend.domain.rollouts.fields import MEASURED
+from backend.domain.rollouts.record import SCHEMA
 from backend.domain.vocabulary import Split
-from backend.rollouts.formats import huggingface, inspect_log, plain, table, verifiers_v0, verifiers_v1
-from backend.rollouts.formats.facts import RunFacts
-from backend.rollouts.formats.streams import Plain, outgoing
+from backend.operations.schemas import Download
+from backend.rollouts.formats import huggingface, inspect_log, native, verifiers_v0, verifiers_v1
+from backend.rollouts.formats.streams import PlayedVersion, Record, RunFacts, outgoing
+from backend.rollouts.queries import matching
+from backend.rollouts.tables import Group, Rollout, Task
+from backend.runs.mixes import is_mixed, versions_of
+from backend.runs.tables import Run
+
+ROWS = 100
+"""Rows that are fetched at a time."""
+_SAME = (
+    *("training_step", "attempts", "member", "metrics", "opening", "steps", "messages", "is_truncated", "tokens"),
+    *("cost", "reward", "advantage"),
+    *MEASURED,
+)
+"""Columns that records hold unchanged."""
 
 
 class ExportFormat(StrEnum):
@@ -21,48 +41,164 @@ class ExportFormat(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """How a format is called, and its file."""
+class FileType:
+    """The name of a format and its files."""
 
     label: str
     note: str
-    ending: str
+    suffix: str
     media_type: str
 
 
-KINDS = {
-    ExportFormat.JSONL: Kind("JSONL", "a rollout a line, with everything", ".jsonl", "application/x-ndjson"),
-    ExportFormat.PARQUET: Kind("Parquet", "for pandas, DuckDB, Polars", ".parquet", "application/vnd.apache.parquet"),
-    ExportFormat.HUGGINGFACE: Kind("Hugging Face", "a folder for datasets, zipped", ".zip", "application/zip"),
-    ExportFormat.VERIFIERS_V0: Kind("verifiers 0.3", "results.jsonl, metadata.json, zipped", ".zip", "application/zip"),
-    ExportFormat.VERIFIERS_V1: Kind("verifiers 0.4", "traces.jsonl", ".jsonl", "application/x-ndjson"),
-    ExportFormat.INSPECT: Kind("Inspect", "an .eval log", ".eval", "application/zip"),
+FILE_TYPES = {
+    ExportFormat.JSONL: FileType("JSONL", "one rollout per line, complete", ".jsonl", "application/x-ndjson"),
+    ExportFormat.PARQUET: FileType(
+        "Parquet", "for pandas, DuckDB, Polars", ".parquet", "application/vnd.apache.parquet"
+    ),
+    ExportFormat.HUGGINGFACE: FileType("Hugging Face", "a zipped folder for datasets", ".zip", "application/zip"),
+    ExportFormat.VERIFIERS_V0: FileType(
+        "verifiers 0.3", "results.jsonl and metadata.json, zipped", ".zip", "application/zip"
+    ),
+    ExportFormat.VERIFIERS_V1: FileType("verifiers 0.4", "traces.jsonl", ".jsonl", "application/x-ndjson"),
+    ExportFormat.INSPECT: FileType("Inspect", "an .eval log", ".eval", "application/zip"),
 }
-NAMES = {ExportFormat.VERIFIERS_V1: "traces"}
-Records = Callable[[Split | None], Iterable[Plain]]
 
 
-def write_export(kind: ExportFormat, facts: RunFacts, splits: Sequence[Split], records: Records) -> Iterator[bytes]:
-    """The bytes of the file; `records` reads the rollouts, of one split or of all."""
+def export_rollouts(session: Session, run: Run, kind: ExportFormat, where: str = "") -> Download:
+    """Export the rollouts that pass a filter. Raises InvalidInput for a wrong filter before the first byte is sent."""
+    facts = facts_of(session, run, where.strip())
+    played = select(Task.split).distinct().join(Group, Group.task_id == Task.id)
+    played = played.join(Rollout, Rollout.group_id == Group.id)
+    found = set(session.scalars(_filtered(session, played, run, where)))
+    splits = [split for split in Split if split in found] or [Split.HELDOUT]
 
-    def write(out: IO[bytes]) -> Iterator[None]:
-        match kind:
-            case ExportFormat.JSONL:
-                return plain.write(out, records(None))
-            case ExportFormat.PARQUET:
-                return table.write(out, facts, records(None))
-            case ExportFormat.HUGGINGFACE:
-                return huggingface.write(out, facts, splits, records)
-            case ExportFormat.VERIFIERS_V0:
-                return verifiers_v0.write(out, facts, records(None))
-            case ExportFormat.VERIFIERS_V1:
-                return verifiers_v1.write(out, facts, records(None))
-            case ExportFormat.INSPECT:
-                return inspect_log.write(out, facts, records(None))
+    def content(session: Session) -> Iterator[bytes]:
+        def of_split(split: Split) -> Iterator[Record]:
+            return records(session, run, facts, where=where, split=split)
 
-    return outgoing(write)
+        def write(out: IO[bytes]) -> Iterator[None]:
+            whole = records(session, run, facts, where=where)
+            match kind:
+                case ExportFormat.JSONL:
+                    return native.write_jsonl(out, whole)
+                case ExportFormat.PARQUET:
+                    return native.write_parquet(out, facts, whole)
+                case ExportFormat.HUGGINGFACE:
+                    return huggingface.write(out, facts, splits, of_split)
+                case ExportFormat.VERIFIERS_V0:
+                    return verifiers_v0.write(out, facts, whole)
+                case ExportFormat.VERIFIERS_V1:
+                    return verifiers_v1.write(out, facts, whole)
+                case ExportFormat.INSPECT:
+                    return inspect_log.write(out, facts, whole)
+
+        return outgoing(write)
+
+    stem = "traces" if kind is ExportFormat.VERIFIERS_V1 else f"{facts.environment}-{kind}"
+    file_type = FILE_TYPES[kind]
+    return Download(f"{stem}-{run.id.hex[-8:]}{file_type.suffix}", file_type.media_type, content)
 
 
-def file_name(kind: ExportFormat, facts: RunFacts) -> str:
-    stem = NAMES.get(kind, f"{facts.environment}-{kind}")
-    return f"{stem}-{facts.id.replace('-', '')[-8:]}{KINDS[kind].ending}"
+def count_rollouts(session: Session, run: Run, where: str = "") -> int:
+    return int(session.scalars(_filtered(session, select(func.count(Rollout.id)), run, where)).one())
+
+
+def facts_of(session: Session, run: Run, where: str = "") -> RunFacts:
+    """Facts about a run, which is loaded with its version, environment and policy."""
+    counted = select(func.count(distinct(Group.task_id)), func.coalesce(func.max(Rollout.member), 0) + 1)
+    joined = counted.join(Rollout, Rollout.group_id == Group.id)
+    tasks, members = session.execute(joined.where(Group.run_id == run.id)).one()
+    policy = run.policy
+    sampling = dict(run.configuration.get("sampling") or {})
+    if "max_tokens_per_turn" in sampling:
+        sampling["max_tokens"] = sampling.pop("max_tokens_per_turn")
+    versions = {}
+    for version in versions_of(session, run) if is_mixed(run) else ():
+        weights = {column.name: column.weight for column in Manifest.model_validate(version.manifest).columns}
+        name, number = version.environment.name, version.number
+        versions[str(version.id)] = PlayedVersion(name, number, version.content_hash, weights)
+    return RunFacts(
+        id=str(run.id),
+        name=run.name,
+        kind=str(run.kind),
+        environment=run.version.environment.name,
+        version=run.version.number,
+        content_hash=run.version.content_hash,
+        policy=policy.name if policy else "",
+        model=str((policy.configuration.get("model") if policy else None) or (policy.name if policy else "unknown")),
+        columns=tuple(run.columns),
+        weights=tuple(run.weights),
+        sampling=sampling,
+        tasks=tasks,
+        group_size=members,
+        seed=run.seed,
+        created_at=run.created_at.isoformat(),
+        started_at=(run.started_at or run.created_at).isoformat(),
+        ended_at=run.ended_at.isoformat() if run.ended_at else "",
+        proctor=package_version("proctor"),
+        where=where,
+        versions=versions,
+    )
+
+
+def records(
+    session: Session, run: Run, facts: RunFacts, *, where: str = "", split: Split | None = None
+) -> Iterator[Record]:
+    """Yield rollouts as JSON, in the order of storing."""
+    columns = [getattr(Rollout, name) for name in _SAME]
+    statement: Select[Any] = select(
+        *columns,
+        Rollout.id,
+        Rollout.phase,
+        Rollout.status,
+        Rollout.stop_reason,
+        Rollout.error_kind,
+        Rollout.error_message,
+        Rollout.columns.label("scores"),
+        Rollout.started_at,
+        Rollout.ended_at,
+        Group.ordinal,
+        Task.version_id,
+        Task.split,
+        Task.index.label("task_index"),
+        Task.level,
+        Task.seed,
+        Task.arguments,
+    )
+    statement = statement.join(Group, Group.id == Rollout.group_id).join(Task, Task.id == Group.task_id)
+    statement = _filtered(session, statement, run, where).order_by(Rollout.seq)
+    if split is not None:
+        statement = statement.where(Task.split == split)
+    for row in session.execute(statement.execution_options(yield_per=ROWS)):
+        yield _record(row, facts)
+
+
+def _filtered(session: Session, statement: Select[Any], run: Run, where: str) -> Select[Any]:
+    statement = statement.where(Rollout.run_id == run.id)
+    return statement.where(Rollout.id.in_(matching(session, run, where))) if where.strip() else statement
+
+
+def _record(row: Row[Any], facts: RunFacts) -> Record:
+    version = facts.played_version(row.version_id)
+    scores = zip(facts.columns, row.scores or (), strict=False)
+    task = {"split": str(row.split), "index": row.task_index, "level": row.level, "seed": row.seed}
+    record: Record = {
+        "schema": SCHEMA,
+        "id": str(row.id),
+        "run": facts.id,
+        "environment": version.environment,
+        "version": version.version,
+        "content_hash": version.content_hash,
+        "policy": facts.policy,
+        "task": task | ({"arguments": row.arguments} if row.arguments else {}),
+        "group": row.ordinal,
+        "phase": str(row.phase),
+        "status": str(row.status),
+        "stop_reason": str(row.stop_reason) if row.stop_reason else None,
+        "error": {"kind": str(row.error_kind), "message": row.error_message or ""} if row.error_kind else None,
+        "rewards": {n: {"score": score, "weight": version.weights[n]} for n, score in scores if n in version.weights},
+        "started_at": row.started_at.isoformat() if row.started_at else None,
+        "ended_at": row.ended_at.isoformat() if row.ended_at else None,
+        **{name: getattr(row, name) for name in _SAME},
+    }
+    return {name: value for name, value in record.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Filters and sort orders as SQL. Only SQLAlchemy expressions: no text that a user typed becomes SQL.
+"""Filters and sort orders as SQL. They are SQLAlchemy expressions only: no text that a user typed becomes SQL.
 
 Negation is pushed down to the comparisons, and a negated comparison is `IS NOT true`: a missing value equals nothing.
 Each subquery correlates only the rollout, because the statement around it may join the same tables for its order.
@@ -20,6 +20,7 @@ from sqlalchemy import (
     and_,
     case,
     cast,
+    column,
     exists,
     func,
     literal,
@@ -27,7 +28,7 @@ from sqlalchemy import (
     select,
     true,
 )
-from sqlalchemy.dialects.postgresql import distinct_on
+from sqlalchemy.dialects.postgresql import JSONB, distinct_on
 
 from backend.detectors.tables import Flag
 from backend.domain.rollouts.fields import FIELDS, Family, Field, FieldKind
@@ -37,14 +38,16 @@ from backend.errors import InvalidInput
 from backend.graders.tables import Grade
 from backend.review.tables import VerdictRecord
 from backend.rollouts.scope import FilterScope
-from backend.rollouts.tables import LISTED, Group, Rollout, Task
-from backend.rollouts.text_search import says
+from backend.rollouts.tables import LISTED, Group, Rollout, RolloutText, Task
+from backend.runs.tables import Run
 from backend.web.paging import read_cursor
 
 Condition = ColumnElement[bool]
 
 LAST_PAGE = "end"
 """As a cursor: the last page."""
+MAX_SEARCHED = 1_000_000
+"""Characters of a conversation that text search covers."""
 TOLERANCE = 1e-6
 """Stored rewards are single precision, so 0.1 is not 0.1: numbers with fractions are compared to six digits."""
 SAME_REWARD = 1e-6
@@ -103,7 +106,7 @@ class Selection:
 
     @cached_property
     def key(self) -> ColumnElement[Any]:
-        """What to sort by, never null: rollouts without a value come last in both directions."""
+        """The sort key, never null: rollouts without a value come last in both directions."""
         value = self._key_and_joins[0]
         if self.sort_field.name == "seq":
             return value
@@ -159,10 +162,10 @@ class Selection:
                 latest = latest_verdicts(scope.run.id)
                 return latest.c.verdict, ((latest, latest.c.rollout_id == Rollout.id),)
             case Family.JUDGE:
-                return cast(Grade.score, Double), ((Grade, and_(*_judgement(scope, field))),)
+                return cast(Grade.score, Double), ((Grade, and_(*_grade(scope, field))),)
             case Family.QUESTION:
                 value: Any = cast(Grade.score, Double) if field.is_number else Grade.answer
-                return value, ((Grade, and_(*_answer(scope, field))),)
+                return value, ((Grade, and_(*_grade(scope, field))),)
             case _ if field.kind is FieldKind.YES_NO:
                 return case((_column(field), 1.0), else_=0.0), ()
             case _ if field.kind is FieldKind.CHOICE:
@@ -243,9 +246,9 @@ def _has(field: Field, scope: FilterScope) -> Condition:
         case "text":
             return Rollout.turns > 0
         case Family.JUDGE:
-            return exists().where(*_judgement(scope, field), Grade.score.is_not(None)).correlate(Rollout)
+            return exists().where(*_grade(scope, field), Grade.score.is_not(None)).correlate(Rollout)
         case Family.QUESTION:
-            return exists().where(*_answer(scope, field), Grade.answer.is_not(None)).correlate(Rollout)
+            return exists().where(*_grade(scope, field), Grade.answer.is_not(None)).correlate(Rollout)
         case _ if field.kind is FieldKind.YES_NO:
             found = _column(field).is_(True)
         case _ if field.kind is FieldKind.NUMBER:
@@ -272,17 +275,17 @@ def _compare(field: Field, operator: str, values: tuple[Any, ...], scope: Filter
             part = values[0].lower() if operator == "~" else None
             return _in_groups(scope, [kind for kind in field.choices if (part in kind if part else kind in values)])
         case "text":
-            return says(scope.run, values[0], scope.indexed)
+            return _contains_text(scope.run, values[0], scope.indexed)
         case Family.JUDGE:
             score = _number(cast(Grade.score, Double), operator, values, tolerance=TOLERANCE)
-            return exists().where(*_judgement(scope, field), score).correlate(Rollout)
+            return exists().where(*_grade(scope, field), score).correlate(Rollout)
         case Family.QUESTION:
             answer = (
                 _number(cast(Grade.score, Double), operator, values, tolerance=0)
                 if field.is_number
                 else _word(Grade.answer, operator, values)
             )
-            return exists().where(*_answer(scope, field), answer).correlate(Rollout)
+            return exists().where(*_grade(scope, field), answer).correlate(Rollout)
         case _ if field.kind is FieldKind.NUMBER:
             return _number(number_of(field, scope), operator, values, tolerance=0 if field.is_whole else TOLERANCE)
         case _ if field.kind is FieldKind.YES_NO:
@@ -312,6 +315,25 @@ def _number(value: ColumnElement[float], operator: str, values: tuple[Any, ...],
             return value >= bound - margin
 
 
+def body_of(messages: Any) -> ColumnElement[str]:
+    """The text of messages in lower case, as the text index holds it."""
+    message = func.jsonb_array_elements(messages).table_valued(column("value", JSONB)).alias("message")
+    text = func.concat_ws("\n", message.c.value["reasoning"].astext, message.c.value["content"].astext)
+    whole = select(func.string_agg(text, "\n")).select_from(message).scalar_subquery()
+    return func.lower(func.left(func.coalesce(whole, ""), MAX_SEARCHED))
+
+
+def _contains_text(run: Run, text: str, indexed: int) -> Condition:
+    """Whether the conversation contains the text, ignoring case. Rollouts up to number `indexed` are in the index."""
+    escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    pattern = func.lower(literal(f"%{escaped}%", Text))
+    own = (RolloutText.run_id == run.id, RolloutText.seq == Rollout.seq)
+    is_found = exists().where(*own, RolloutText.body.like(pattern, escape="\\")).correlate(Rollout)
+    if indexed >= run.next_seq - 1:
+        return is_found
+    return or_(is_found, and_(Rollout.seq > indexed, body_of(Rollout.messages).like(pattern, escape="\\")))
+
+
 def _word(column: Any, operator: str, values: tuple[Any, ...]) -> Condition:
     found: Condition
     if operator == "~":
@@ -333,7 +355,7 @@ def _with_verdict(scope: FilterScope, condition: Callable[[Any], Condition]) -> 
 
 
 def latest_verdicts(run_id: uuid.UUID) -> Subquery:
-    """The verdict that counts, by rollout. People give few, so all of a run are read at once."""
+    """The current verdict by rollout. There are few, so all verdicts of a run are read at once."""
     return (
         select(VerdictRecord.rollout_id, VerdictRecord.verdict)
         .where(VerdictRecord.run_id == run_id, VerdictRecord.rollout_id.is_not(None))
@@ -350,20 +372,14 @@ def _of_task(scope: FilterScope, condition: Condition) -> Condition:
     return found.exists().correlate(Rollout)
 
 
-def _judgement(scope: FilterScope, field: Field) -> tuple[Condition, ...]:
-    """The judge's judgement of the rollout."""
-    of_judge = Grade.grader_id == scope.judges[field.key]
-    return Grade.run_id == scope.run.id, of_judge, Grade.rollout_id == Rollout.id
-
-
-def _answer(scope: FilterScope, field: Field) -> tuple[Condition, ...]:
-    """The answer to the question about the rollout."""
-    of_question = Grade.grader_id == scope.questions[field.key][0]
-    return Grade.run_id == scope.run.id, of_question, Grade.rollout_id == Rollout.id
+def _grade(scope: FilterScope, field: Field) -> tuple[Condition, ...]:
+    """The grade of the rollout by the judge or question of the field."""
+    grader = scope.judges[field.key] if field.family is Family.JUDGE else scope.questions[field.key][0]
+    return Grade.run_id == scope.run.id, Grade.grader_id == grader, Grade.rollout_id == Rollout.id
 
 
 def _in_groups(scope: FilterScope, kinds: list[str]) -> Condition:
-    """Groups of several completed rollouts. Good and bad part in the middle of the run's rewards."""
+    """Groups of several completed rollouts. Good and bad are separated at the middle of the run's reward range."""
     own = Rollout.__table__.alias("own")
     in_run = (own.c.run_id == scope.run.id, own.c.reward.is_not(None))
     low, high = func.min(own.c.reward), func.max(own.c.reward)

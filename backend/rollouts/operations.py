@@ -1,4 +1,4 @@
-"""What members do with rollouts and saved views."""
+"""What members, scripts and agents do with rollouts, their files and saved views."""
 
 import uuid
 
@@ -6,13 +6,16 @@ from sqlalchemy.orm import Session
 
 from backend.domain.vocabulary import Role
 from backend.operations.declaration import operation
-from backend.rollouts import references, saved_views
+from backend.operations.schemas import Download
+from backend.rollouts import export, imports, references, saved_views
 from backend.rollouts.filters import select_rollouts
 from backend.rollouts.listing import count_rollouts as count_selected
 from backend.rollouts.listing import list_rollouts as list_selected
 from backend.rollouts.schemas import (
+    ExportRollouts,
     FieldResponse,
     FilterFields,
+    ImportRollouts,
     ListedRolloutResponse,
     RolloutCount,
     SaveView,
@@ -23,7 +26,9 @@ from backend.rollouts.schemas import (
 )
 from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Rollout
+from backend.runs.queries import get_run
 from backend.runs.references import find_run
+from backend.runs.responses import RunDetailResponse
 from backend.runs.tables import Run
 from backend.web.identity import Actor
 from backend.web.paging import Page
@@ -41,7 +46,7 @@ def list_rollouts(session: Session, actor: Actor, request: SelectRollouts) -> Pa
     scope = scope_of(session, run)
     found = list_selected(session, run, request, scope)
     columns = scope.shown_columns(request.columns) if request.columns else None
-    items = [ListedRolloutResponse.of(item, run, columns) for item in found.items]
+    items = [ListedRolloutResponse.of_item(item, run, columns) for item in found.items]
     return Page(items=items, next=found.next, previous=found.previous)
 
 
@@ -63,25 +68,58 @@ def list_filter_fields(session: Session, actor: Actor, run: Run) -> FilterFields
 @operation("GET /rollouts/{rollout}", role=Role.VIEWER, tool=True)
 def get_rollout(session: Session, actor: Actor, rollout: Rollout) -> WholeRolloutResponse:
     """Read one rollout with its steps, messages and tokens."""
-    return WholeRolloutResponse.of(rollout)
+    return WholeRolloutResponse.of_rollout(rollout)
+
+
+@operation("GET /runs/{run}/export", role=Role.VIEWER, command="rollouts export")
+def export_rollouts(session: Session, actor: Actor, run: Run, request: ExportRollouts) -> Download:
+    """Export a run's rollouts: JSONL, Parquet, a Hugging Face folder, verifiers 0.3 or 0.4, or an Inspect log.
+
+    Failed rollouts stay failed in every format.
+    """
+    return export.export_rollouts(session, run, request.format, request.where)
+
+
+@operation(
+    "POST /rollouts/import",
+    role=Role.AUTHOR,
+    status=201,
+    audited=False,
+    max_body_size=imports.MAX_UPLOAD_BYTES,
+)
+def import_rollouts(session: Session, actor: Actor, request: ImportRollouts) -> RunDetailResponse:
+    """Import a file of verifiers 0.3 or 0.4, plain JSONL, Parquet, a `datasets` folder or another Proctor as a run.
+
+    The run shows the progress. It completes, or fails with the line that is wrong and stores nothing.
+    """
+    run = imports.start_import(session, actor, request)
+    return RunDetailResponse.of(get_run(session, run.id))
+
+
+@operation(
+    "DELETE /runs/{run}", role=Role.AUTHOR, noun="runs", audited=False, page="/runs", notice="The run was deleted."
+)
+def delete_run(session: Session, actor: Actor, run: Run) -> None:
+    """Delete an imported run with all its rollouts. Runs that were played here are kept."""
+    imports.delete_imported(session, actor, run)
 
 
 @operation("GET /views", role=Role.VIEWER, noun="views")
 def list_views(session: Session, actor: Actor) -> Page[View]:
-    """List your saved views, then those that others share."""
-    return Page(items=[View.of(listed) for listed in saved_views.views_for(session, actor)])
+    """List your saved views, then shared views of others."""
+    return Page(items=saved_views.list_views(session, actor))
 
 
 @operation("POST /views", role=Role.VIEWER, noun="views", status=201, audited=False)
 def save_view(session: Session, actor: Actor, request: SaveView) -> View:
     """Save a filter and a sort order under a name. It replaces your view of the same name."""
-    return View.of(saved_views.save_view(session, actor, request))
+    return saved_views.save_view(session, actor, request)
 
 
 @operation("PATCH /views/{view}", role=Role.VIEWER, noun="views", audited=False)
 def update_view(session: Session, actor: Actor, view: uuid.UUID, request: UpdateView) -> View:
     """Rename a view, or share it or stop sharing it."""
-    return View.of(saved_views.update_view(session, actor, view, request))
+    return saved_views.update_view(session, actor, view, request)
 
 
 @operation("DELETE /views/{view}", role=Role.VIEWER, noun="views", audited=False)

@@ -1,4 +1,4 @@
-"""Reading rollouts: ids that pass a filter, one rollout whole, its group, its flags and verdicts."""
+"""Read rollouts: ids that pass a filter, one rollout whole, its group, its flags and verdicts."""
 
 import uuid
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ def newest(session: Session, run: Run, limit: int = 6) -> list[ListedRollout]:
 
 
 def get_rollout(session: Session, rollout_id: uuid.UUID) -> Rollout:
-    """One rollout whole, with its task and its run's surroundings."""
+    """Read one rollout whole, with its task, run, version, environment and policy. Raises NotFound."""
     statement = (
         select(Rollout)
         .options(
@@ -73,7 +73,7 @@ def get_rollout(session: Session, rollout_id: uuid.UUID) -> Rollout:
 
 
 def weights_of(rollout: Rollout) -> dict[str, float]:
-    """The weights of the columns that make its reward, by name: in a mix those of its own environment."""
+    """Weights of its reward by column. In a run on several environments, those of its own environment."""
     run, version = rollout.run, rollout.group.task.version
     if version.id == run.version_id:
         unknown = [1.0] * (len(run.columns) - len(run.weights))
@@ -82,7 +82,7 @@ def weights_of(rollout: Rollout) -> dict[str, float]:
 
 
 def siblings(session: Session, rollout: Rollout) -> Sequence[Rollout]:
-    """All members of its group, itself too, in order."""
+    """All members of its group, including itself, in order."""
     statement = select(Rollout).where(Rollout.group_id == rollout.group_id).order_by(Rollout.member)
     return session.scalars(statement).all()
 
@@ -92,7 +92,7 @@ def flags_of_rollout(session: Session, rollout_id: uuid.UUID) -> Sequence[Flag]:
 
 
 def verdicts_of_rollout(session: Session, rollout_id: uuid.UUID) -> Sequence[VerdictRecord]:
-    """The history, newest first; records with `taken_back_at` are listed and have no effect."""
+    """All verdicts, newest first. Records with `taken_back_at` have no effect."""
     statement = (
         select(VerdictRecord)
         .options(joinedload(VerdictRecord.person))

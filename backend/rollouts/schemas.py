@@ -1,22 +1,27 @@
-"""Requests and responses of rollouts and saved views."""
+"""Requests and responses of rollouts, saved views, imports and exports."""
 
 import uuid
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any, Literal
+from urllib.parse import urlencode
 
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import UploadFile
+from pydantic import ConfigDict, Field, create_model
 
-from backend.domain.rollouts.fields import OPERATORS
+from backend.domain.rollouts.fields import MEASURED, OPERATORS
 from backend.domain.rollouts.fields import Field as RolloutField
 from backend.domain.rollouts.filters import MAX_LENGTH
 from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, Split, StopReason, Verdict
 from backend.operations.schemas import Request, Response
+from backend.rollouts.export import ExportFormat
 from backend.rollouts.listing import ListedRollout, columns_of
-from backend.rollouts.tables import Rollout
-from backend.runs.requests import RolloutFilter
+from backend.rollouts.tables import Rollout, SavedView
+from backend.runs.schemas import RolloutFilter
 from backend.runs.tables import Run
+from backend.web.identity import Actor
 
 ViewName = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f]+$", description="Name.")]
+Where = Annotated[str, Field(max_length=2000, description="Filter on the rollouts. Default: all rollouts.")]
 
 
 class SelectRollouts(RolloutFilter):
@@ -25,10 +30,15 @@ class SelectRollouts(RolloutFilter):
     run_id: str = Field(max_length=200, description="Id of a run, the last characters of it, or `last`.")
 
 
-class RolloutResponse(BaseModel):
-    """A rollout without its conversation."""
+_measurements: dict[str, Any] = {
+    name: (int if field.is_whole else float, Field(description=f"{field.help[0].upper()}{field.help[1:]}."))
+    for name, field in MEASURED.items()
+}
+RolloutMeasurements = create_model("RolloutMeasurements", __base__=Response, **_measurements)
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
+
+class RolloutResponse(RolloutMeasurements):
+    """A rollout without its conversation."""
 
     id: uuid.UUID
     run_id: uuid.UUID
@@ -58,11 +68,7 @@ class RolloutResponse(BaseModel):
     metrics: dict[str, object]
     advantage: float | None
     turns: int
-    tokens_in: int
-    tokens_out: int
     is_truncated: bool
-    policy_seconds: float
-    environment_seconds: float
     excerpt: str
     """The end of the last reply."""
     ended_at: datetime | None
@@ -83,7 +89,7 @@ class ListedRolloutResponse(RolloutResponse):
     """Values of the requested `columns`."""
 
     @classmethod
-    def of(cls, item: ListedRollout, run: Run, columns: list[RolloutField] | None) -> "ListedRolloutResponse":
+    def of_item(cls, item: ListedRollout, run: Run, columns: list[RolloutField] | None) -> "ListedRolloutResponse":
         return cls(
             **_values(item.rollout, run),
             flags=list(item.flags),
@@ -105,15 +111,14 @@ class WholeRolloutResponse(RolloutResponse):
     """Token ids or texts with their log-probabilities, where the policy reports them."""
 
     @classmethod
-    def of(cls, rollout: Rollout) -> "WholeRolloutResponse":
+    def of_rollout(cls, rollout: Rollout) -> "WholeRolloutResponse":
         whole = {name: getattr(rollout, name) for name in ("opening", "steps", "messages", "tokens")}
         return cls(**_values(rollout, rollout.run), **whole)
 
 
-def _values(rollout: Rollout, run: Run) -> dict[str, object]:
-    task = rollout.group.task
+def _values(rollout: Rollout, run: Run) -> dict[str, Any]:
     values = {name: getattr(rollout, name, None) for name in RolloutResponse.model_fields}
-    values |= {name: getattr(task, name) for name in ("split", "index", "seed", "version_id")}
+    values |= {name: getattr(rollout.group.task, name) for name in ("split", "index", "seed", "version_id")}
     return values | {"columns": columns_of(run, rollout)}
 
 
@@ -135,13 +140,8 @@ class FieldResponse(Response):
 
     @classmethod
     def of_field(cls, field: RolloutField) -> "FieldResponse":
-        return cls(
-            name=field.name,
-            kind=field.kind,
-            help=field.help,
-            choices=list(field.choices),
-            operators=list(OPERATORS[field.kind]),
-        )
+        same = {name: getattr(field, name) for name in ("name", "kind", "help", "choices")}
+        return cls.model_validate({**same, "operators": OPERATORS[field.kind]})
 
 
 class FilterFields(Response):
@@ -183,3 +183,44 @@ class View(Response):
     owner: str
     """Name of the member who saved it."""
     created_at: datetime
+
+    @classmethod
+    def of_view(cls, view: SavedView, owner: str, actor: Actor) -> "View":
+        same = {name: getattr(view, name) for name in ("id", "name", "filter", "sort", "is_shared", "created_at")}
+        return cls(**same, owner=owner, is_own=view.person_id == actor.person_id)
+
+    @property
+    def query(self) -> str:
+        """The query string of a rollouts page with this view."""
+        return urlencode({name: value for name, value in (("where", self.filter), ("sort", self.sort)) if value})
+
+
+class ExportRollouts(Request):
+    """Rollouts to export, and the file format."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    format: ExportFormat = Field(ExportFormat.JSONL, description="File format. huggingface and verifiers_v0 are zips.")
+    where: Where = ""
+
+
+class ImportRollouts(Request):
+    """A file of rollouts from another tool or another Proctor."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    file: UploadFile = Field(description="JSONL, Parquet or a zip.")
+    version_id: uuid.UUID | None = Field(None, description="Environment version of the rollouts.")
+    environment: str | None = Field(
+        None, max_length=80, description="The same as `name` or `name@version`. Default: from the file."
+    )
+    policy: str | None = Field(None, max_length=80, description="Policy. Default: the model that the file names.")
+    name: str | None = Field(
+        None, max_length=200, description="Name of the run. Default: from the policy and the file."
+    )
+    split: Split = Field(Split.HELDOUT, description="Split of tasks that do not name theirs.")
+    tasks: Literal["auto", "shared", "foreign"] = Field(
+        "auto",
+        description="shared: the file's task numbers are those of the environment, so the run can be compared. "
+        "foreign: they are not. auto: shared for rollouts of the same version.",
+    )

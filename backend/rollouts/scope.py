@@ -1,10 +1,10 @@
 """The fields that filters, sort orders and table columns of one run can name.
 
-Reasoning monitors are deliberately no fields: whatever selects rollouts can also select training data.
+Reasoning monitors are deliberately excluded: a filter on them could select training data.
 """
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -22,21 +22,34 @@ from backend.domain.graders.settings import (
 from backend.domain.rollouts.fields import (
     AFTER_REWARDS,
     BEFORE_REWARDS,
+    GROUP_KINDS,
     Family,
     Field,
     FieldKind,
     column_field_name,
     family_field,
 )
+from backend.domain.rollouts.filters import clauses_of, subject_of
 from backend.domain.training.mix import MixPart
-from backend.domain.vocabulary import RunKind
+from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, StopReason, Verdict
 from backend.graders.tables import Grader
-from backend.rollouts.tables import Rollout
-from backend.rollouts.text_search import indexed_to
+from backend.rollouts.tables import Rollout, RolloutText
 from backend.runs.tables import Run
 
 SAMPLED = 200
 """Rollouts at either end of a run that are sampled for the names of metrics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shortcut:
+    """A menu next to the filter box that writes one clause into the expression."""
+
+    field: str
+    label: str
+    options: Sequence[tuple[str, str]]
+    """Clause and label; the empty clause removes the condition."""
+    chosen: str
+    """The clause in the expression, if it is one of the options."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +58,10 @@ class FilterScope:
 
     run: Run
     judges: Mapping[str, uuid.UUID] = field(default_factory=dict)
-    """By name."""
+    """Grader ids by name."""
     metrics: tuple[str, ...] = ()
     questions: Mapping[str, tuple[uuid.UUID, QuestionSettings]] = field(default_factory=dict)
-    """By name."""
+    """Grader id and settings by name."""
     detectors: tuple[str, ...] = ()
     """Detectors with flags in the run."""
     hidden: frozenset[str] = frozenset()
@@ -58,8 +71,10 @@ class FilterScope:
 
     @cached_property
     def fields(self) -> Mapping[str, Field]:
-        """Fields of filters by name. A name that every run has wins over a reward column's, and that over a metric's;
-        `column.…` and `metric.…` reach the others."""
+        """Fields of filters by name. Names of every run take precedence over reward columns, and those over metrics.
+
+        `column.…` and `metric.…` name the others.
+        """
         metrics = [family_field(Family.METRIC, name, help="unweighted metric", name=name) for name in self.metrics]
         rewards = [family_field(Family.COLUMN, name, help="reward column", name=name) for name in self.run.columns]
         families = [
@@ -69,8 +84,9 @@ class FilterScope:
         ]
         own = [field for field in (*BEFORE_REWARDS, *AFTER_REWARDS) if field.is_filterable]
         own = [replace(field, choices=self.detectors) if field.name == "flag" else field for field in own]
-        if environments := self._environments():
-            own.append(Field("environment", FieldKind.CHOICE, "environment of the task", environments))
+        if mix := self.run.configuration.get("mix"):
+            names = {self.run.version.environment.name, *(MixPart.parse(text).environment for text in mix)}
+            own.append(Field("environment", FieldKind.CHOICE, "environment of the task", tuple(sorted(names))))
         return {field.name: field for field in (*metrics, *rewards, *own, *families)}
 
     @cached_property
@@ -85,7 +101,7 @@ class FilterScope:
         return [field for field in (*BEFORE_REWARDS, *scores, *AFTER_REWARDS) if field.is_column]
 
     def shown_columns(self, chosen: str | None) -> list[Field]:
-        """The chosen columns that exist, by name separated by commas; default: the ones to look at first."""
+        """The chosen columns that exist, from names separated by commas. Default: the most useful ones."""
         by_name = {field.name: field for field in self.columns}
         is_training = self.run.kind is RunKind.TRAINING
         default = [
@@ -102,25 +118,50 @@ class FilterScope:
         """Every name to sort by."""
         return ["seq", *(name for name, field in self.fields.items() if field.is_sortable)]
 
+    def shortcuts(self, expression: str) -> list[Shortcut]:
+        """Menus next to the filter box, with the clauses of the expression selected."""
+
+        def equal(field: str, values: Iterable[str]) -> list[tuple[str, str]]:
+            return [(f"{field} = {value}", str(value).replace("_", " ")) for value in values]
+
+        def normal(clause: str) -> str:
+            return " ".join(clause.lower().split())
+
+        statuses = (RolloutStatus.COMPLETED, RolloutStatus.FAILED, RolloutStatus.CANCELLED)
+        flags = [("has flag", "flagged"), ("not has flag", "not flagged")]
+        flags += [(f"flag = {name}", name.replace("_", " ")) for name in self.fields["flag"].choices]
+        verdicts = [("has verdict", "reviewed"), ("not has verdict", "not reviewed"), *equal("verdict", Verdict)]
+        menus = [
+            ("status", "Status", "any", equal("status", statuses)),
+            ("phase", "Phase", "all", equal("phase", Phase)),
+            ("stop_reason", "Ended by", "any", equal("stop_reason", StopReason)),
+            ("flag", "Flags", "all", flags),
+            ("verdict", "Verdict", "all", verdicts),
+            ("group", "Group", "all", equal("group", GROUP_KINDS)),
+        ]
+        clauses = {subject_of(clause): clause for clause in clauses_of(expression) or ()}
+        shortcuts = []
+        for name, label, everything, options in menus:
+            if name == "phase" and self.run.kind is not RunKind.TRAINING:
+                continue
+            by_normal = {normal(option): option for option, _ in options}
+            chosen = by_normal.get(normal(clauses.get(name, "")), "")
+            shortcuts.append(Shortcut(name, label, [("", everything), *options], chosen))
+        return shortcuts
+
     def _answers(self) -> Iterator[Field]:
-        for name, (_, configuration) in self.questions.items():
+        for name, (_, settings) in self.questions.items():
+            is_number = settings.answers is AnswerType.FIVE
             yield Field(
                 f"{QUESTION_PREFIX}{name}",
-                FieldKind.NUMBER if configuration.answers is AnswerType.FIVE else FieldKind.CHOICE,
-                "answer to a question" + (", 1 to 5" if configuration.answers is AnswerType.FIVE else ""),
-                () if configuration.answers is AnswerType.FIVE else configuration.choices,
+                FieldKind.NUMBER if is_number else FieldKind.CHOICE,
+                "answer to a question" + (", 1 to 5" if is_number else ""),
+                () if is_number else settings.choices,
                 label=name.replace("_", " "),
                 changes_later=True,
                 family=Family.QUESTION,
                 key=name,
             )
-
-    def _environments(self) -> tuple[str, ...]:
-        """Names, of a training run on several."""
-        mix = self.run.configuration.get("mix")
-        if not mix:
-            return ()
-        return tuple(sorted({self.run.version.environment.name, *(MixPart.parse(text).environment for text in mix)}))
 
 
 def scope_of(session: Session, run: Run, *, for_learning: bool = False) -> FilterScope:
@@ -139,12 +180,13 @@ def scope_of(session: Session, run: Run, *, for_learning: bool = False) -> Filte
     judges = select(func.jsonb_object_agg(Grader.name, Grader.id)).where(*is_judge)
     if for_learning:
         judges = judges.where(~func.coalesce(Grader.settings["shows_reasoning"].as_boolean(), False))
+    indexed = select(func.max(RolloutText.seq)).where(RolloutText.run_id == run.id).scalar_subquery()
     row = session.execute(
         select(
             func.array(metric_names[0].union(metric_names[1]).scalar_subquery()).label("metrics"),
             func.array(select(Flag.detector).where(Flag.run_id == run.id).distinct().scalar_subquery()).label("flags"),
             judges.scalar_subquery().label("judges"),
-            indexed_to(run).label("indexed"),
+            func.coalesce(indexed, 0).label("indexed"),
             select(func.jsonb_object_agg(Grader.name, func.jsonb_build_array(Grader.id, Grader.settings)))
             .where(Grader.deleted_at.is_(None), Grader.kind == GraderKind.QUESTION)
             .scalar_subquery()
@@ -152,14 +194,14 @@ def scope_of(session: Session, run: Run, *, for_learning: bool = False) -> Filte
         )
     ).one()
     questions = {
-        name: (uuid.UUID(id), QuestionSettings.model_validate(configuration))
-        for name, (id, configuration) in (row.questions or {}).items()
+        name: (uuid.UUID(id), QuestionSettings.model_validate(settings))
+        for name, (id, settings) in (row.questions or {}).items()
     }
     hidden: frozenset[str] = frozenset()
     if for_learning:
-        readers = {name for name, (_, configuration) in questions.items() if configuration.sees_reasoning}
+        readers = {name for name, (_, settings) in questions.items() if settings.sees_reasoning}
         hidden = frozenset({GraderKind.MONITOR.detector(""), *(f"{DETECTOR_PREFIX}{name}" for name in readers)})
-        questions = {name: asked for name, asked in questions.items() if name not in readers}
+        questions = {name: question for name, question in questions.items() if name not in readers}
     return FilterScope(
         run,
         judges={name: uuid.UUID(id) for name, id in (row.judges or {}).items()},

@@ -1,4 +1,4 @@
-"""/runs/{id}/rollouts: the table of a run's rollouts with its filter, its columns and the views that people keep."""
+"""/runs/{id}/rollouts: the table of a run's rollouts with its filter, columns and saved views; /help/filters."""
 
 import uuid
 from collections.abc import AsyncIterable, Sequence
@@ -14,17 +14,17 @@ from sqlalchemy.orm import Session
 from backend.core.events import run_topic
 from backend.domain.rollouts.fields import Field
 from backend.domain.rollouts.filters import with_clause
-from backend.errors import InvalidInput
-from backend.rollouts import saved_views as views
+from backend.errors import InvalidInput, NotFound
+from backend.rollouts import saved_views
 from backend.rollouts.filters import WrongFilter, select_rollouts
 from backend.rollouts.listing import MatchCount, RolloutList, list_rollouts, total_of
-from backend.rollouts.schemas import FieldResponse, SaveView, UpdateView
-from backend.rollouts.scope import scope_of
-from backend.rollouts.shortcuts import Shortcut, shortcuts
+from backend.rollouts.schemas import FieldResponse, SaveView, UpdateView, View
+from backend.rollouts.scope import Shortcut, scope_of
 from backend.runs import queries
 from backend.runs.header import RunHeader, head_blocks, run_header
-from backend.runs.requests import RolloutFilter
+from backend.runs.schemas import RolloutFilter
 from backend.runs.tables import Run
+from backend.settings import PROJECT_ROOT
 from backend.web.dependencies import SessionDep, Viewer
 from backend.web.error_pages import TookTooLong, is_timeout
 from backend.web.form_data import read_form
@@ -34,11 +34,12 @@ from backend.web.streams import END, live
 
 router = APIRouter()
 TEMPLATE = "rollouts/list.html"
+FILTER_REFERENCE = PROJECT_ROOT / "docs" / "filters.md"
 
 
 @dataclass(frozen=True, slots=True)
 class FilterMistake:
-    """What is wrong with a filter, and the expression cut at the place."""
+    """A mistake in a filter, and the expression around it."""
 
     message: str
     before: str = ""
@@ -54,13 +55,13 @@ class RolloutsPage:
     run: Run
     found: RolloutList
     filter: RolloutFilter
-    """All of its filter is in `where`."""
+    """Its whole filter is in `where`."""
     columns: Sequence[Field]
     all_columns: Sequence[Field]
     shortcuts: Sequence[Shortcut]
     fields: Sequence[dict[str, object]]
     """For completion in the filter box."""
-    views: Sequence[views.ListedView]
+    views: Sequence[View]
     matching: MatchCount
     total: int
     mistake: FilterMistake | None
@@ -96,7 +97,7 @@ def choose_rollouts(
 async def rollout_events(
     request: Request, run_id: uuid.UUID, actor: Viewer, filter: Annotated[RolloutFilter, Query()], seen: int = 0
 ) -> AsyncIterable[ServerSentEvent]:
-    """The head, and how many rollouts came; where the newest are shown without a filter, the table itself."""
+    """The head, and the number of new rollouts. Without a filter and in the default order: the table itself."""
 
     def render(session: Session) -> dict[str, str]:
         run = queries.get_run(session, run_id)
@@ -124,7 +125,7 @@ def save_view(
 ) -> Response:
     run = queries.get_run(session, run_id)
     select_rollouts(scope_of(session, run), form.filter)
-    view = views.save_view(session, actor, form)
+    view = saved_views.save_view(session, actor, form)
     return _back(run_id, view.query, f"Saved the view {view.name}.")
 
 
@@ -137,7 +138,7 @@ def change_view(
     change: Annotated[UpdateView, Depends(read_form(UpdateView))],
     query: Annotated[str, Form()] = "",
 ) -> Response:
-    view = views.update_view(session, actor, view_id, change)
+    view = saved_views.update_view(session, actor, view_id, change)
     return _back(run_id, query, f"Updated the view {view.name}.")
 
 
@@ -145,7 +146,7 @@ def change_view(
 def delete_view(
     run_id: uuid.UUID, view_id: uuid.UUID, session: SessionDep, actor: Viewer, query: Annotated[str, Form()] = ""
 ) -> Response:
-    view = views.delete_view(session, actor, view_id)
+    view = saved_views.delete_view(session, actor, view_id)
     return _back(run_id, query, f"Deleted the view {view.name}. Its filter was: {view.filter or 'all rollouts'}")
 
 
@@ -154,7 +155,7 @@ def _back(run_id: uuid.UUID, query: str, notice: str) -> Response:
 
 
 def _context(session: Session, actor: Actor, run: Run, filter: RolloutFilter) -> RolloutsPage:
-    """Mistakes in the filter are shown next to it, and so is a filter that takes too long."""
+    """Mistakes in the filter are shown next to it, and so is a timeout."""
     scope = scope_of(session, run)
     found, mistake = RolloutList([], None), None
     try:
@@ -177,11 +178,18 @@ def _context(session: Session, actor: Actor, run: Run, filter: RolloutFilter) ->
         filter=filter,
         columns=scope.shown_columns(filter.columns),
         all_columns=scope.columns,
-        shortcuts=shortcuts(scope, filter.expression),
+        shortcuts=scope.shortcuts(filter.expression),
         fields=[FieldResponse.of_field(field).model_dump(mode="json") for field in scope.fields.values()],
-        views=views.views_for(session, actor),
+        views=saved_views.list_views(session, actor),
         matching=found.matching or MatchCount(total),
         total=total,
         mistake=mistake,
         seen=run.next_seq - 1,
     )
+
+
+@router.get("/help/filters", response_class=HTMLResponse)
+def show_filter_help(request: Request, _: Viewer) -> HTMLResponse:
+    if not FILTER_REFERENCE.is_file():
+        raise NotFound("The documentation is not installed here. See docs/filters.md in the source code.")
+    return page(request, "rollouts/help.html", {"reference": FILTER_REFERENCE.read_text()})

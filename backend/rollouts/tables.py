@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Task(Base):
-    """One problem of an environment version; its id is `stable_id("task", version, split, index, seed)`."""
+    """One task of an environment version; its id is `stable_id("task", version, split, index, seed)`."""
 
     __tablename__ = "tasks"
     __table_args__ = (UniqueConstraint("version_id", "split", "index", "seed"),)
@@ -31,7 +31,7 @@ class Task(Base):
     arguments: Mapped[dict[str, Any]] = mapped_column(default=dict)
 
     version: Mapped["EnvironmentVersion"] = relationship(lazy="raise")
-    """Of its run too, but where a training run plays several environments."""
+    """The version of its run too, unless a training run uses several environments."""
 
 
 class Group(Base):
@@ -55,8 +55,8 @@ LISTED = (
     "reward", "columns", "turns", "tokens_in", "tokens_out", "is_truncated", "advantage", "policy_seconds",
     "environment_seconds", "queue_seconds", "cost", "is_demonstration",
 )  # fmt: skip
-"""What lists filter and sort by lies in the index along `seq` itself, so that all of a run is read without its
-conversations. Nothing of unbounded size may stand here: an index row holds 2.7 kB."""
+"""Columns that lists filter and sort by are included in the index along `seq`, so that a whole run is read without its
+conversations. They must be small: an index row holds 2.7 kB."""
 
 
 class Rollout(Base):
@@ -88,31 +88,31 @@ class Rollout(Base):
     """Episode values in the order of `Run.columns`; null for a failed rollout."""
     metrics: Mapped[dict[str, Any]] = mapped_column(default=dict)
     opening: Mapped[dict[str, Any]] = mapped_column(default=dict, deferred=True)
-    """The observation of reset."""
+    """The observation of the reset."""
     steps: Mapped[list[dict[str, Any]]] = mapped_column(default=list, deferred=True)
     """`domain.rollouts.Step` as JSON."""
     messages: Mapped[list[dict[str, Any]]] = mapped_column(default=list, deferred=True)
     excerpt: Mapped[str] = mapped_column(String(300), default="")
-    """The last words of the policy, for tables."""
+    """The end of the last reply, for tables."""
     turns: Mapped[int] = mapped_column(Integer, default=0)
     tokens_in: Mapped[int] = mapped_column(Integer, default=0)
     tokens_out: Mapped[int] = mapped_column(Integer, default=0)
     tokens_cached: Mapped[int] = mapped_column(Integer, default=0, server_default=text("0"))
-    """Of `tokens_in`: read from the endpoint's cache."""
+    """Part of `tokens_in` that came from the endpoint's cache."""
     is_truncated: Mapped[bool] = mapped_column(default=False)
     tokens: Mapped[dict[str, Any] | None] = mapped_column(JSONB, deferred=True)
-    """{prompt, completion, mask, logprobs}, where the policy gives them; by turn {turn_advantages}."""
+    """{prompt, completion, mask, logprobs} if the policy reports them; {turn_advantages} by turn."""
     advantage: Mapped[float | None] = mapped_column(REAL)
     policy_seconds: Mapped[float] = mapped_column(REAL, default=0.0)
     environment_seconds: Mapped[float] = mapped_column(REAL, default=0.0)
     queue_seconds: Mapped[float] = mapped_column(REAL, default=0.0, server_default=text("0"))
-    """Waited for a place at the policy or the environment, and for retries."""
+    """Time waiting for a slot at the policy or the environment, and between retries."""
     cost: Mapped[float | None] = mapped_column(DOUBLE_PRECISION)
-    """In US dollars by the policy's price; null where no price is known."""
+    """US dollars at the policy's price; null without a price."""
     source_id: Mapped[uuid.UUID | None]
-    """The rollout that was re-scored or replayed. No foreign key: runs are deleted whole, and quickly."""
+    """The rollout that was regraded or replayed. No foreign key, so that runs are deleted quickly."""
     is_demonstration: Mapped[bool] = mapped_column(default=False, server_default=false())
-    """A person wants it learned from: the SFT warm-up may take it."""
+    """Marked for the SFT warm-up."""
     started_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
     created_at: Mapped[CreatedAt]
@@ -122,7 +122,7 @@ class Rollout(Base):
 
 
 class RolloutText(Base):
-    """What was said in a rollout, in lower case, for finding text. Housekeeping writes it after the rollout."""
+    """The text of a conversation in lower case, for text search. Housekeeping writes it after the rollout."""
 
     __tablename__ = "rollout_texts"
     __table_args__ = (
@@ -131,12 +131,12 @@ class RolloutText(Base):
 
     run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
     seq: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
-    """Of the rollout. One that is played again gets a new number, and the old row is of nobody any more."""
+    """`seq` of the rollout. A rollout that is replaced gets a new number, and the old row is unused."""
     body: Mapped[str] = mapped_column(Text)
 
 
 class SavedView(Base):
-    """A filter and an order under a name."""
+    """A filter and a sort order under a name."""
 
     __tablename__ = "saved_views"
     __table_args__ = (UniqueConstraint("person_id", "name"),)
@@ -145,8 +145,8 @@ class SavedView(Base):
     person_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("people.id", ondelete="CASCADE"))
     name: Mapped[str] = mapped_column(String(100))
     filter: Mapped[str] = mapped_column(Text, default="")
-    """An expression of `domain.filters`."""
+    """An expression of `domain.rollouts.filters`."""
     sort: Mapped[str] = mapped_column(String(100), default="")
     is_shared: Mapped[bool] = mapped_column(default=False, server_default=false())
-    """The whole team sees it."""
+    """Shared with the team."""
     created_at: Mapped[CreatedAt]

@@ -1,9 +1,11 @@
 """Requests and responses of operations on training runs and training examples."""
 
+import shlex
 import uuid
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
+from urllib.parse import urlencode
 
 from fastapi import Request as HttpRequest
 from fastapi import UploadFile
@@ -28,6 +30,7 @@ NO_VERSION = uuid.UUID(int=0)
 _Number = Annotated[int | None, Field(ge=1)]
 VersionNumber = Annotated[_Number, BeforeValidator(lambda value: None if value == "" else value)]
 Reason = Annotated[str | None, Field(max_length=2000)]
+SftFormat = Literal["jsonl", "huggingface"]
 NOT_SETTINGS = frozenset({"csrf_token", "checkpoint_id", "rate_factor"})
 """Fields of the steering forms that are not settings."""
 
@@ -357,3 +360,97 @@ async def read_budget_form(request: HttpRequest) -> dict[str, str | None]:
 def _needs_value(name: str) -> bool:
     """Whether an empty field leaves the setting unchanged: alarm thresholds and learning rates."""
     return name.partition(".")[2] in AlarmsChoice.model_fields or name in (LEARNING_RATE, WARM_UP_RATE, PARTS)
+
+
+class SftFilter(Request):
+    """Conversations of runs that become training data."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    run: list[uuid.UUID] = Field(default=[], max_length=50, description="Runs to take conversations from.")
+    best_of_group: bool = Field(
+        False, description="The rollout with the highest reward of each group; ties: the first."
+    )
+    min_reward: float | None = Field(None, allow_inf_nan=False, description="Minimum reward.")
+    honest_only: bool = Field(
+        False, description="Only rollouts with the verdict honest. Hacks and broken rewards never pass."
+    )
+    without_flags: bool = Field(False, description="Only rollouts that no detector flagged.")
+    understood_only: bool = Field(False, description="Only conversations whose every reply could be parsed.")
+    where: str = Field("", max_length=2000, description="Filter on the rollouts. Default: all rollouts.")
+    heldout: bool = Field(False, description="Include held-out tasks, which should not be trained on.")
+    repeats: bool = Field(False, description="Keep repeated conversations.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_empty(cls, values: object) -> object:
+        """Empty choices of a form count as absent."""
+        if not isinstance(values, dict):
+            return values
+        return {name: value for name, value in values.items() if not isinstance(value, str) or value.strip()}
+
+    def fields(self) -> list[tuple[str, str]]:
+        """The filter as fields of a form or query string."""
+        values = self.model_dump(mode="json", exclude_defaults=True, include=set(SftFilter.model_fields))
+        pairs = [(name, each) for name, value in values.items() for each in (value if name == "run" else [value])]
+        return [(name, "true" if value is True else str(value)) for name, value in pairs]
+
+    def query(self) -> str:
+        return urlencode(self.fields())
+
+    def command(self) -> str:
+        """The `proctor` command with the same filter."""
+        options = [
+            f"--{name.replace('_', '-')}" + ("" if value == "true" else f" {shlex.quote(value)}")
+            for name, value in self.fields()
+            if name != "run"
+        ]
+        return " ".join(["proctor data sft", " ".join(map(str, self.run)), *options, "-o FOLDER"])
+
+    def in_words(self) -> list[str]:
+        """The conditions, without the runs."""
+        conditions = {
+            "the best of each group": self.best_of_group,
+            f"a reward of at least {self.min_reward or 0:g}": self.min_reward is not None,
+            "verdict honest": self.honest_only,
+            "without flags": self.without_flags,
+            "every reply parsed": self.understood_only,
+            f"where {self.where.strip()}": bool(self.where.strip()),
+            "held-out tasks included": self.heldout,
+        }
+        return [words for words, is_set in conditions.items() if is_set]
+
+
+class DownloadSft(SftFilter):
+    """Training data as a file."""
+
+    format: SftFormat = Field("jsonl", description="Chat JSONL, or a zipped folder for Hugging Face's `datasets`.")
+
+
+class MarkDemonstrations(SftFilter):
+    """Conversations to mark as demonstrations for the SFT warm-up."""
+
+    is_wanted: bool = Field(True, description="False removes the mark.")
+
+
+class SftPreview(Response):
+    """Size and samples of the training data that a filter selects."""
+
+    conversations: int = 0
+    repeats: int = 0
+    """Skipped as repeated conversations."""
+    near_repeats: int = 0
+    """Included, although they differ from another only in numbers, case and punctuation."""
+    heldout: int = 0
+    """Skipped because their tasks are held out."""
+    tokens: int = 0
+    """Estimated at four characters each."""
+    tokens_written: int = 0
+    is_whole: bool = True
+    """False if only the first 20,000 conversations were read."""
+    samples: list[dict[str, object]] = Field(default=[])
+
+
+class MarkedDemonstrations(Response):
+    changed: int
+    """Number of rollouts whose mark changed."""

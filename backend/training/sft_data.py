@@ -2,7 +2,6 @@
 
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Row, Select, and_, cast, func, or_, select, update
@@ -10,20 +9,21 @@ from sqlalchemy.dialects.postgresql import JSONPATH
 from sqlalchemy.orm import Session
 
 from backend.detectors.tables import Flag
-from backend.domain.rollouts.conversation import to_other
+from backend.domain.rollouts.conversation import to_foreign
 from backend.domain.training.examples import DuplicateIndex, Messages, estimate_tokens
 from backend.domain.vocabulary import RolloutStatus, Split, Verdict
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import InvalidInput
+from backend.operations.schemas import Download
 from backend.review.tables import VerdictRecord
-from backend.rollouts.exchange_schemas import SftFilter
-from backend.rollouts.export_queries import ROWS
-from backend.rollouts.formats.huggingface import plain_line
-from backend.rollouts.formats.streams import Plain
+from backend.rollouts.export import ROWS
+from backend.rollouts.formats.huggingface import plain_line, write_sft_folder, write_sft_lines
+from backend.rollouts.formats.streams import Record, outgoing
 from backend.rollouts.queries import matching
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs import queries as run_queries
 from backend.runs.tables import Run
+from backend.training.schemas import SftFilter, SftFormat, SftPreview
 from backend.web.audit import audit
 from backend.web.identity import Actor
 
@@ -32,26 +32,6 @@ PREVIEWED = 20_000
 SAMPLES = 5
 _MARKED_AT_ONCE = 1000
 _NOT_UNDERSTOOD = "$[*] ? (@.action == null)"
-
-
-@dataclass
-class Preview:
-    """What the filter gives."""
-
-    conversations: int = 0
-    repeats: int = 0
-    """Left out, because they came already."""
-    near_repeats: int = 0
-    heldout: int = 0
-    """Left out, because their tasks are held out."""
-    tokens: int = 0
-    """About, of all messages."""
-    tokens_written: int = 0
-    """By the policies, as they counted them."""
-    turns: int = 0
-    is_whole: bool = True
-    """False where only the first `PREVIEWED` were looked at."""
-    samples: list[Plain] = field(default_factory=list)
 
 
 def runs_of(session: Session, wanted: SftFilter) -> list[Run]:
@@ -65,9 +45,9 @@ def told(session: Session, wanted: SftFilter) -> str:
     return f"Runs: {names}. Filter: {plain_line(', '.join(wanted.in_words())) or 'all completed rollouts'}."
 
 
-def preview(session: Session, wanted: SftFilter) -> Preview:
+def preview(session: Session, wanted: SftFilter) -> SftPreview:
     runs = _chosen(session, wanted)
-    found, seen = Preview(), DuplicateIndex()
+    found, seen = SftPreview(), DuplicateIndex()
     if not wanted.heldout:
         found.heldout = session.scalars(_counted(_candidates(session, runs, wanted, split=Split.HELDOUT))).one()
     for number, row in enumerate(_rows(session, _candidates(session, runs, wanted))):
@@ -84,11 +64,27 @@ def preview(session: Session, wanted: SftFilter) -> Preview:
     return found
 
 
-def conversations(session: Session, wanted: SftFilter) -> Iterator[Plain]:
+def conversations(session: Session, wanted: SftFilter) -> Iterator[Record]:
     """`{"messages": […]}` with where each is from."""
     runs = _chosen(session, wanted)
     for row in _new_rows(session, runs, wanted):
         yield _conversation(row)
+
+
+def download(session: Session, wanted: SftFilter, kind: SftFormat) -> Download:
+    """The conversations as chat JSONL, or as a zipped folder for Hugging Face's `datasets`."""
+    selection = told(session, wanted)
+
+    def content(session: Session) -> Iterator[bytes]:
+        rows = conversations(session, wanted)
+        if kind == "jsonl":
+            yield from outgoing(lambda out: write_sft_lines(out, rows))
+        else:
+            yield from outgoing(lambda out: write_sft_folder(out, rows, selection))
+
+    if kind == "jsonl":
+        return Download("sft.jsonl", "application/x-ndjson", content)
+    return Download("sft.zip", "application/zip", content)
 
 
 def mark_demonstrations(session: Session, actor: Actor, wanted: SftFilter, *, is_wanted: bool) -> int:
@@ -128,7 +124,6 @@ def _rows(session: Session, candidates: Select[Any]) -> Iterator[Row[Any]]:
             Rollout.reward,
             Rollout.messages,
             Rollout.tokens_out,
-            Rollout.turns,
             Task.split,
             Task.index,
             Environment.name.label("environment"),
@@ -189,18 +184,17 @@ def _counted(candidates: Select[Any]) -> Select[Any]:
     return select(func.count()).select_from(candidates.subquery())
 
 
-def _count(found: Preview, row: Row[Any], runs: Sequence[Run]) -> None:
+def _count(found: SftPreview, row: Row[Any], runs: Sequence[Run]) -> None:
     found.conversations += 1
     found.tokens += estimate_tokens(row.messages)
     found.tokens_written += row.tokens_out
-    found.turns += row.turns
     if len(found.samples) < SAMPLES:
         found.samples.append(_conversation(row))
 
 
-def _conversation(row: Row[Any]) -> Plain:
+def _conversation(row: Row[Any]) -> Record:
     return {
-        "messages": [to_other(message) for message in row.messages],
+        "messages": [to_foreign(message) for message in row.messages],
         "environment": row.environment,
         "task": f"{row.split}/{row.index}",
         "reward": row.reward,

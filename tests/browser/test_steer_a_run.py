@@ -10,7 +10,7 @@ from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import AlarmAction, PolicyKind, RunKind, RunStatus
 from backend.runs.tables import Run
 from tests import factories
-from workers.storage.steering import AlarmDraft, record_alarm, take_up
+from workers.storage.steering import AlarmDraft, claim_changes, record_alarm
 
 pytestmark = pytest.mark.browser
 
@@ -60,7 +60,7 @@ def test_the_rate_is_changed_while_the_run_trains_taken_up_and_changed_back(page
     page.get_by_role("button", name="Save settings").click()
     row = page.locator("#run-changes").get_by_role("row").filter(has_text="0.0001")
     expect(row).to_contain_text("pending")
-    take_up(run_id, lambda _: 49)
+    claim_changes(run_id, lambda _: 49)
     expect(row).to_contain_text("49")
     row.get_by_role("button", name="Undo").click()
     expect(page.locator("#run-changes tbody tr")).to_have_count(2)

@@ -15,24 +15,23 @@ from backend.domain.detectors.run_view import RolloutRow, RunView
 from backend.domain.detectors.spec import Action
 from backend.domain.results.pass_at_k import SuccessRule
 from backend.domain.review.judged_curve import wilson
-from backend.domain.rollouts.regrading import RescorePlan
+from backend.domain.rollouts.regrading import RegradingPlan
 from backend.domain.rollouts.rollout import CANARY, drawn_task, task_of
 from backend.domain.rollouts.rollout import Rollout as Played
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus, Split, StopReason
 from backend.environments.tables import EnvironmentVersion
 from backend.results.run_figures import FiguresChoice, run_figures
 from backend.results.scores import scores, side_of
-from backend.rollouts.regrading.selection import conditions_of
+from backend.rollouts.regrading.service import conditions_of
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.charts import charts_of
 from backend.runs.queries import get_run
 from backend.runs.tables import Run
 from tests.detectors.rows import BATCH, WIN, flags, row
 from tests.factories import make_environment_version, make_manifest, make_run
-from workers.rollouts.scoring import score
+from workers.rollouts.episode import score
 from workers.storage.recorder import RunRecorder
-from workers.storage.run_summary import summarize
-from workers.storage.work_claims import ended_counts
+from workers.storage.runs import ended_counts, summarize
 from workers.tasks import detectors
 from workers.tasks.registry import JobContext
 
@@ -289,7 +288,7 @@ def test_figures_and_summary_leave_them_out_and_tell_the_rate(evaluation: uuid.U
         assert (summary["cheat_rate"]["passed"], summary["cheat_rate"]["played"]) == (CANARIES, CANARIES)
         compared = scores(session, side_of(session, run))
         assert len(compared.tasks) == len(ordinary)
-        chosen = select(Rollout.id).where(*conditions_of(session, run, RescorePlan()))
+        chosen = select(Rollout.id).where(*conditions_of(session, run, RegradingPlan()))
         assert len(session.scalars(chosen).all()) == len(ordinary)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from backend.settings import PROJECT_ROOT
 
-GENERATED = {"cli.md", "settings.md", "api-operations.md", "detector-list.md"}
+GENERATED = {"cli.md", "settings.md", "api-operations.md", "check-list.md", "detector-list.md", "rollout-fields.md"}
 PAGES = [
     *(PROJECT_ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
     *(page for page in sorted((PROJECT_ROOT / "docs").rglob("*.md")) if page.name not in GENERATED),

@@ -1,7 +1,7 @@
 """Where the editor says that a reward column is computed."""
 
 from backend.domain.environments.manifest import RewardColumn
-from backend.environments.column_source import column_sources, functions_without_column
+from backend.environments.validation import column_sources, functions_without_column
 
 CODE = '''\
 from rewards import column

@@ -58,7 +58,7 @@ def test_constant_fields_make_the_action_that_mcp_packages_take():
         (call('["stop"]'), "not an object"),
         (call('{"name": "stop", "name": "search"}'), "twice"),
         (call('{"name": "search", "arguments": {"query": "a", "query": "b"}}'), "twice"),
-        (call('{"name": "search", "arguments": {"query": NaN}}'), "NaN is no JSON"),
+        (call('{"name": "search", "arguments": {"query": NaN}}'), "NaN is not a JSON"),
         (call('{"name": "stop", "arguments": "{}"}'), "must be an object"),
         (call('{"name": 3}'), "name of a tool"),
         (call('{"tool": "stop"}'), "not 'tool'"),

@@ -52,8 +52,8 @@ def test_tools_may_be_the_name_of_a_field_and_be_discovered():
     [
         (("name: search", "name: find pages"), 10, "tools.0.name", "should match pattern"),
         (("type: object", "type: array"), 13, "tools.0.parameters.type", "has `type: object`"),
-        (("{type: string}", "{type: strin}"), 15, "tools.0.parameters.properties.query.type", "is no JSON schema"),
-        (("required: [query]", "required: query"), 16, "tools.0.parameters.required", "is no JSON schema"),
+        (("{type: string}", "{type: strin}"), 15, "tools.0.parameters.properties.query.type", "is not a JSON schema"),
+        (("required: [query]", "required: query"), 16, "tools.0.parameters.required", "is not a JSON schema"),
         (("{type: string}", "{$ref: '#/$defs/q'}"), 12, "tools.0.parameters", "refers to `#/$defs/q`"),
         (("description:", "descripton:"), 11, "tools.0.descripton", "unknown key"),
         (("      field: tool\n", ""), 6, "", "needs `field`"),

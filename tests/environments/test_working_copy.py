@@ -2,23 +2,25 @@
 
 from pathlib import Path
 
-from backend.cli.working_copy import STATE, Seen, conflict_of, last_seen, marks_of, remember
+from backend.cli.working_copy import STATE, SeenDraft, conflict_of, last_seen, marks_of, remember
 
 MINE = {"openenv.yaml": "a", "server/app.py": "mine"}
 THEIRS = {"openenv.yaml": "b", "server/app.py": "old"}
 BASE = {"openenv.yaml": "a", "server/app.py": "old"}
 
 
-def told(seen: Seen | None, mine: dict[str, str], theirs: dict[str, str], revision: int = 7, published: bool = False):
+def told(
+    seen: SeenDraft | None, mine: dict[str, str], theirs: dict[str, str], revision: int = 7, published: bool = False
+):
     return conflict_of(seen, mine, theirs, revision=revision, is_published=published)
 
 
 def test_a_folder_that_saw_the_draft_as_it_is_may_push():
-    assert told(Seen("x", 7, marks_of(THEIRS)), MINE, THEIRS) == ""
+    assert told(SeenDraft("x", 7, marks_of(THEIRS)), MINE, THEIRS) == ""
 
 
 def test_a_draft_that_went_on_is_told_file_by_file():
-    said = told(Seen("x", 5, marks_of(BASE)), MINE, THEIRS)
+    said = told(SeenDraft("x", 5, marks_of(BASE)), MINE, THEIRS)
     assert "at revision 7, this folder saw 5" in said
     assert "changed there: openenv.yaml\n" in said
     assert "changed here:  server/app.py\n" in said
@@ -26,12 +28,14 @@ def test_a_draft_that_went_on_is_told_file_by_file():
 
 
 def test_the_same_file_changed_on_both_sides_is_named():
-    said = told(Seen("x", 5, marks_of({"openenv.yaml": "base"})), {"openenv.yaml": "mine"}, {"openenv.yaml": "theirs"})
+    said = told(
+        SeenDraft("x", 5, marks_of({"openenv.yaml": "base"})), {"openenv.yaml": "mine"}, {"openenv.yaml": "theirs"}
+    )
     assert "in both:       openenv.yaml" in said
 
 
 def test_a_revision_without_a_difference_is_no_conflict():
-    assert told(Seen("x", 5, marks_of(BASE)), MINE, BASE) == ""
+    assert told(SeenDraft("x", 5, marks_of(BASE)), MINE, BASE) == ""
     assert told(None, MINE, MINE) == ""
 
 
@@ -43,6 +47,6 @@ def test_a_folder_that_never_met_the_draft_may_replace_only_what_is_published():
 def test_what_was_seen_is_remembered_and_a_broken_note_is_no_note(tmp_path: Path):
     assert last_seen(tmp_path) is None
     remember(tmp_path, "guess", 3, BASE)
-    assert last_seen(tmp_path) == Seen("guess", 3, marks_of(BASE))
+    assert last_seen(tmp_path) == SeenDraft("guess", 3, marks_of(BASE))
     (tmp_path / STATE).write_text('{"surprise": 1}')
     assert last_seen(tmp_path) is None

@@ -16,10 +16,10 @@ from backend.graders.selection import contrast_groups
 from backend.graders.tables import Grade, Grader, GraderRun
 from backend.rollouts.listing import list_rollouts
 from backend.rollouts.queries import matching
-from backend.rollouts.regrading.columns import candidates
+from backend.rollouts.regrading.weights import list_reward_terms
 from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Rollout
-from backend.runs.requests import RolloutFilter
+from backend.runs.schemas import RolloutFilter
 from backend.runs.tables import Run
 from backend.team.tables import AuditEvent
 from tests.factories import make_flag, make_policy
@@ -271,7 +271,7 @@ def test_the_monitor_cannot_become_a_part_of_the_reward(session: Session, author
     question, run = monitor(session), make_asked_run(session, [GAVE_UP], ["I shall read the tests."])
     [rollout] = members(session, run)
     make_answer_of_monitor(session, question, rollout)
-    names = {candidate.name for candidate in candidates(session, run)}
+    names = {term.name for term in list_reward_terms(session, run)}
     assert not any("watch" in name for name in names)
     assert not any("watch" in name for name in scope_of(session, run).fields)
     for weights in ({"question.watch": 1.0}, {"judge.watch": 1.0}, {"watch": 1.0}):

@@ -10,8 +10,8 @@ from backend.domain.vocabulary import CheckStatus
 from backend.environments.library import load_package, render_template
 from tests.library.conftest import Serve
 from workers.environments.checks.base import Check
-from workers.environments.checks.examine import CHECKS, examine, needed_for
-from workers.environments.checks.subject import TWIN_HASH_SEED, Subject
+from workers.environments.checks.registry import CHECKS, needed_for, run_checks
+from workers.environments.checks.subject import SECOND_HASH_SEED, CheckSubject
 
 pytestmark = pytest.mark.slow
 
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.slow
 async def certify(serve: Serve, files: dict[str, str], checks: Sequence[Check] = CHECKS):
     manifest = read_manifest(files["openenv.yaml"])
     async with serve(files) as server:
-        subject = Subject(manifest, server, files=files, twin=lambda: serve(files, TWIN_HASH_SEED))
-        return await examine(subject, on_begin=lambda check: None, on_result=lambda result: None, checks=checks)
+        subject = CheckSubject(manifest, server, files=files, second_process=lambda: serve(files, SECOND_HASH_SEED))
+        return await run_checks(subject, on_begin=lambda check: None, on_result=lambda result: None, checks=checks)
 
 
 def not_passed(results: list[CheckResult]) -> dict[str, CheckResult]:

@@ -17,7 +17,7 @@ from tests.factories import make_environment, make_environment_version, make_run
 from tests.notifications.sending import NAMED, tell
 from tests.statements import statements_of
 from tests.web_fixtures import make_person, sign_in
-from workers.tasks.nightly_checks import tell_of_expiry
+from workers.tasks.nightly_checks import announce_drift
 
 
 def _unread(browser: TestClient) -> int:
@@ -103,7 +103,7 @@ def test_a_run_that_fails_is_told(viewer: TestClient, session: Session) -> None:
 def test_an_evaluation_that_pauses_itself_is_told(viewer: TestClient, session: Session) -> None:
     run = make_run(session, name="eval", kind=RunKind.EVALUATION, status=RunStatus.RUNNING)
     finish_run(session, run, RunStatus.PAUSED, reason="Paused because too much failed.")
-    assert viewer.get("/api/v1/notices").json()["items"][0]["title"] == "eval paused itself"
+    assert viewer.get("/api/v1/notices").json()["items"][0]["title"] == "eval was paused"
 
 
 @pytest.mark.parametrize("status", [RunStatus.COMPLETED, RunStatus.STOPPED])
@@ -122,7 +122,7 @@ def test_any_evidence_can_be_stored(session: Session, viewer: TestClient) -> Non
 
 def test_a_certificate_that_a_night_put_out_of_force_is_told(viewer: TestClient, session: Session) -> None:
     version = make_environment_version(session, make_environment(session, "maze"), number=3)
-    tell_of_expiry(session, make_run(session, version, kind=RunKind.CHECK), ["gold_reaches_bound", "token_cost"])
+    announce_drift(session, make_run(session, version, kind=RunKind.CHECK), ["gold_reaches_bound", "token_cost"])
     (notice,) = viewer.get("/api/v1/notices").json()["items"]
     assert (notice["kind"], notice["title"]) == ("certificate_expired", "The certificate of maze v3 is out of force")
     assert "gold_reaches_bound, token_cost held before" in notice["text"]

@@ -33,7 +33,7 @@ def test_environments_go_from_a_template_to_a_version_and_back(proctor: Command,
     (folder / "README.md").write_text("more words")
     assert proctor("env", "push", str(folder), "--regrade").status == 2
     told = proctor("env", "push", str(folder), "--publish", "--regrade")
-    assert "its history is graded again: `proctor env history dice@2`" in told.out
+    assert "past rollouts are being scored: `proctor env history dice@2`" in told.out
 
     names = {environment["name"] for environment in proctor("env", "list", "--json").json}
     assert names == {"dice", "tictactoe"}
@@ -263,7 +263,7 @@ def test_tokens_are_made_listed_and_revoked(proctor: Command) -> None:
         (["run", "show", "ffffffff"], "there is no run 'ffffffff'"),
         (["eval", "tictactoe", "random", "--tasks", "0"], "Invalid value for '--tasks'"),
         (["eval", "tictactoe", "random", "--temperature", "99", "--no-wait"], "temperature"),
-        (["env", "push", "/nowhere"], "is no package"),
+        (["env", "push", "/nowhere"], "is not a package"),
     ],
 )
 def test_wrong_use_ends_with_2_and_says_what(proctor: Command, arguments: list[str], words: str) -> None:

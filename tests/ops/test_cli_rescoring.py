@@ -107,6 +107,6 @@ def test_a_history_is_graded_again_and_told(proctor: Command, world: World) -> N
     graded = proctor("env", "history", environment, "--regrade")
     assert graded.status == 0, graded.err
     assert "2 of 2 graded" in graded.out
-    assert "turned:" in graded.out
+    assert "reversed:" in graded.out
     (ranking,) = proctor("env", "history", environment, "--json").json["conclusions"]["rankings"]
     assert (ranking["rank_correlation"], ranking["turned_count"]) == (-1.0, 1)

@@ -11,12 +11,13 @@ from backend.domain.rollouts.importing import rollout_of
 from backend.domain.rollouts.record import RolloutRecord
 from backend.domain.rollouts.rollout import TaskSpec
 from backend.domain.vocabulary import Split
-from backend.rollouts.export_queries import facts_of, records
-from backend.rollouts.formats import table
+from backend.rollouts.export import facts_of, records
+from backend.rollouts.formats import native
 from backend.rollouts.listing import list_rollouts
+from backend.rollouts.schemas import RolloutResponse
 from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Rollout
-from backend.runs.requests import RolloutFilter
+from backend.runs.schemas import RolloutFilter
 from backend.runs.tables import Run
 from tests.factories import add_rollout, make_group, make_run
 from workers.storage.rollouts import COLUMNS, row_of
@@ -46,11 +47,12 @@ def test_a_measurement_is_stored_filtered_sorted_shown_exported_and_imported(
     found = list_rollouts(session, run, RolloutFilter(where=f"{field.name} > 3", sort=f"-{field.name}")).items
     assert [item.value(field) for item in found] == [7, 5]
     assert field in scope_of(session, run).columns
+    assert name in RolloutResponse.model_fields
 
     facts = facts_of(session, run)
     exported: list[dict[str, Any]] = list(records(session, run, facts))
     assert [record[name] for record in exported] == [7, 3, 5]
-    assert [getattr(table.read(table.flat(record)), name) for record in exported] == [7, 3, 5]
+    assert [getattr(native.read_table_row(native.table_row(record)), name) for record in exported] == [7, 3, 5]
 
     task = TaskSpec(Split.HELDOUT, 0, 0, 0)
     imported = rollout_of(RolloutRecord.model_validate(exported[0]), task, group=0, member=0)

@@ -52,7 +52,7 @@ def test_a_failed_one_says_what_broke_and_has_no_reward(session: Session, viewer
     page = text_of(viewer.get(f"/rollouts/{rollout.id}").text)
     assert "failed in the environment" in page
     assert "the board is on fire" in page
-    assert "counts in no mean" in page
+    assert "not part of any mean" in page
     assert viewer.get(f"/api/v1/rollouts/{rollout.id}").json()["reward"] is None
 
 
@@ -188,7 +188,7 @@ def test_siblings_stand_side_by_side_with_their_differences(session: Session, vi
     session.flush()
     page = viewer.get(f"/rollouts/{made[0].id}/beside/{made[1].id}").text
     assert "<mark>" in page
-    assert "part at turn 1" in text_of(page)
+    assert "differ from turn 1" in text_of(page)
     stranger = make_rollouts(session, make_run(session), [[1, 1, 0]])[0]
     assert viewer.get(f"/rollouts/{made[0].id}/beside/{stranger.id}").status_code == 404
 
@@ -201,7 +201,7 @@ def test_one_click_adds_it_to_the_review_and_one_takes_it_back(
     for _ in range(2):
         assert reviewer.post(f"/rollouts/{rollout.id}/review").status_code == 303
     assert session.scalars(select(Flag.detector)).all() == ["picked"]
-    assert "Take out of review" in reviewer.get(f"/rollouts/{rollout.id}").text
+    assert "Remove from review" in reviewer.get(f"/rollouts/{rollout.id}").text
     assert "picked it for review" in reviewer.get("/review?detector=picked").text
     assert reviewer.post(f"/rollouts/{rollout.id}/review/undo").status_code == 303
     assert session.scalars(select(Flag.detector)).all() == []

@@ -123,11 +123,11 @@ def test_rows_carry_the_filter_to_the_rollouts_page(viewer: TestClient, run: Run
     page = viewer.get(hrefs[2]).text
     assert unescape(re.search(r'href="([^"]+)" data-key="j"', page)[1]) == hrefs[3]  # type: ignore[index]
     assert unescape(re.search(r'href="([^"]+)" data-key="k"', page)[1]) == hrefs[1]  # type: ignore[index]
-    assert "Previous and next are those that pass has flag" in read(page).replace("  ", " ")
+    assert "Previous and next pass the filter has flag" in read(page).replace("  ", " ")
 
 
 def test_an_empty_list_says_what_to_do(viewer: TestClient, session: Session, run: Run) -> None:
-    assert "Take a condition out" in viewer.get(f"/runs/{run.id}/rollouts", params={"where": "win = 77"}).text
+    assert "Remove a condition" in viewer.get(f"/runs/{run.id}/rollouts", params={"where": "win = 77"}).text
     assert "No rollouts yet" in viewer.get(f"/runs/{make_run(session).id}/rollouts").text
 
 

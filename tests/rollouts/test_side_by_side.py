@@ -1,6 +1,6 @@
 """What two plays of one task have not in common is marked in both."""
 
-from backend.rollouts.side_by_side import marked_apart
+from backend.rollouts.transcripts import mark_differences
 from backend.web.transcripts import Entry, transcript_of
 
 
@@ -21,27 +21,27 @@ def whole(entries: list[Entry]) -> list[str]:
 
 def test_only_other_words_are_marked() -> None:
     before, after = said("I play 4.", "Then I win here"), said("I play 4.", "Then I lose here")
-    one, other, parting = marked_apart(before, after)
+    one, other, parting = mark_differences(before, after)
     assert (marked(one), marked(other), parting) == ([" win"], [" lose"], 1)
     assert (whole(one), whole(other)) == (whole(before), whole(after))
 
 
 def test_the_same_replies_have_no_mark() -> None:
-    one, other, parting = marked_apart(said("a", "b"), said("a", "b"))
+    one, other, parting = mark_differences(said("a", "b"), said("a", "b"))
     assert (marked(one), marked(other), parting) == ([], [], None)
 
 
 def test_a_longer_play_parts_where_the_other_ends() -> None:
-    assert marked_apart(said("a"), said("a", "b"))[2] == 1
+    assert mark_differences(said("a"), said("a", "b"))[2] == 1
 
 
 def test_spaces_and_empty_replies_are_kept() -> None:
     before, after = said("  a \n\n b ", ""), said("", "c  ")
-    one, other, _ = marked_apart(before, after)
+    one, other, _ = mark_differences(before, after)
     assert (whole(one), whole(other)) == (whole(before), whole(after))
 
 
 def test_a_very_long_reply_is_marked_whole() -> None:
     text = "word " * 5000
-    one, _, _ = marked_apart(said(text), said("short"))
+    one, _, _ = mark_differences(said(text), said("short"))
     assert marked(one) == [text]

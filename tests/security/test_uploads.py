@@ -27,8 +27,8 @@ from backend.domain.vocabulary import Role
 from backend.domain.zips import BadZip, open_zip, read_member
 from backend.environments.import_sources import read_zip
 from backend.environments.tables import EnvironmentVersion
+from backend.rollouts.formats.bounds import BadFile
 from backend.rollouts.formats.reading import open_file
-from backend.rollouts.formats.unpacking import BadFile
 from backend.settings import PROJECT_ROOT
 from backend.team.tables import ApiToken
 from backend.web.identity import hash_secret
@@ -176,7 +176,7 @@ import resource, sys
 from pathlib import Path
 from workers.tasks.rollout_imports import _bound_memory
 from backend.rollouts.formats.reading import open_file
-from backend.rollouts.formats.unpacking import BadFile
+from backend.rollouts.formats.bounds import BadFile
 _bound_memory()
 try:
     rows = sum(1 for _ in open_file(Path(sys.argv[1]), Path(sys.argv[1]).parent).rows())

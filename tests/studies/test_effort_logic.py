@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.domain.environments.agent_spec import ActionSpec, AgentSpec
+from backend.domain.environments.manifest import ActionSpec, AgentSpec
 from backend.domain.environments.prompts import parse_reply
 from backend.domain.studies.effort import (
     EffortOutcome,

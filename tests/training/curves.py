@@ -5,9 +5,7 @@ import random
 from collections.abc import Iterator, Mapping
 
 from backend.domain.training.alarms import AlarmsChoice
-from workers.training.alarms.history import History
-from workers.training.alarms.sighting import Sighting
-from workers.training.alarms.watch import AlarmWatch
+from workers.training.alarms import AlarmWatch, CurveHistory, Sighting
 
 WEIGHTS = {"win": 1.0, "format": 0.2, "invalid_move": 0.1}
 EPISODES = 320
@@ -78,7 +76,7 @@ def replay(
     changes: Mapping[str, Points], steps: int, choice: AlarmsChoice | None = None, *, seed: int = 0
 ) -> list[tuple[int, Sighting]]:
     """What the watch says, with the step at which it says it."""
-    watch = AlarmWatch(History(WEIGHTS, EPISODES))
+    watch = AlarmWatch(CurveHistory(WEIGHTS, EPISODES))
     choice = choice or AlarmsChoice()
     return [
         (step, sighting)

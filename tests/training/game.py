@@ -19,7 +19,7 @@ from workers.models.policy import LocalPolicy
 from workers.policies.base import EpisodeStart, Turn
 from workers.rollouts.engine import policy_seed
 from workers.training.examples import TrainingExample
-from workers.training.grpo.stage import GrpoControls, GrpoRun, GrpoStep, Masked, Screened
+from workers.training.grpo_batch import GrpoControls, GrpoRun, GrpoStep, Masked, Screened
 from workers.training.hardware import FLOAT32, Hardware
 from workers.training.trl_grpo import train_grpo
 
@@ -182,7 +182,7 @@ def completed(task: TaskSpec, group: int, member: int, columns: dict[str, float]
     )
 
 
-def some_lessons(tokenizer: Any, count: int = 40) -> list[TrainingExample]:
+def some_examples(tokenizer: Any, count: int = 40) -> list[TrainingExample]:
     """Replies of which only the last is to be learned."""
     end = tokenizer.eos_token_id
     prompt = tokenizer.apply_chat_template(

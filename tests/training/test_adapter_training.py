@@ -10,10 +10,10 @@ from safetensors.torch import load_file
 from backend.domain.training.adapter import AdapterKind
 from backend.domain.training.warm_up import SftChoice
 from tests.models.adapters import logits_of, make_adapter, make_base
-from tests.training.game import CHOICE, Outcome, some_lessons
+from tests.training.game import CHOICE, Outcome, some_examples
 from workers.models.load import load_folder
 from workers.training.checkpoints import save_model
-from workers.training.trl_sft import SftRun, train_sft
+from workers.training.sft import SftRun, train_sft
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
@@ -47,7 +47,7 @@ def warmed_up(start: Path, folder: Path, *, stop_after: int = 0) -> tuple[Any, l
             losses.append(figures["loss"])
         return step != stop_after
 
-    train_sft(SftRun(model, tokenizer, SFT, some_lessons(tokenizer), 3, folder, 4, take))
+    train_sft(SftRun(model, tokenizer, SFT, some_examples(tokenizer), 3, folder, 4, take))
     return model, losses
 
 

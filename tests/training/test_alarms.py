@@ -10,10 +10,8 @@ from backend.domain.training.alarms import AlarmsChoice, action_of
 from backend.domain.vocabulary import AlarmAction, Severity
 from backend.settings import PROJECT_ROOT
 from tests.training.curves import EPISODES, SOUND, WEIGHTS, Points, at, replay, steps_of
-from workers.training.alarms.history import History
-from workers.training.alarms.suspicion import suspicions_of
-from workers.training.alarms.warm_up import warm_up_flat
-from workers.training.alarms.watch import BROKEN, EXAMINED, TRENDS, AlarmWatch, name_of
+from workers.training.alarms import BROKEN, HELDOUT_CHECKS, TRENDS, AlarmWatch, CurveHistory, warm_up_flat
+from workers.training.detector_actions import suspicions_of
 
 G1: dict[str, Points] = {"format": {0: 0.997, 100: 0.99, 150: 0.97, 200: 0.755}}
 H1: dict[str, Points] = {"format": {0: 0.997, 100: 0.99, 150: 0.98, 200: 0.79}}
@@ -153,10 +151,10 @@ def test_an_alarm_is_raised_once_while_its_condition_lasts_and_again_when_it_ret
 
 
 def test_a_condition_that_is_over_is_told() -> None:
-    watch, over = AlarmWatch(History(WEIGHTS, EPISODES)), []
+    watch, over = AlarmWatch(CurveHistory(WEIGHTS, EPISODES)), []
     waves: Points = {0: 1.0, 60: 1.0, 70: 0.2, 120: 0.2}
     for step, figures in steps_of({"no_variance": waves}, 120):
-        over += [(step, name) for name in watch.after_step(step, figures, AlarmsChoice()).over]
+        over += [(step, name) for name in watch.after_step(step, figures, AlarmsChoice()).ended]
     assert [name for _, name in over] == ["no_variance"]
     assert 65 < over[0][0] < 90
 
@@ -172,7 +170,7 @@ def test_thresholds_are_the_runs_own() -> None:
 
 @pytest.mark.parametrize("name", ["loss", "grad_norm", "entropy"])
 def test_what_is_no_number_is_noticed_at_once(name: str) -> None:
-    watch = AlarmWatch(History(WEIGHTS, EPISODES))
+    watch = AlarmWatch(CurveHistory(WEIGHTS, EPISODES))
     figures = dict(next(steps_of({}, 1))[1])
     [seen] = watch.after_step(1, {**figures, name: math.nan}, AlarmsChoice()).begun
     assert (seen.name, seen.onset) == ("not_finite", 0)
@@ -180,7 +178,7 @@ def test_what_is_no_number_is_noticed_at_once(name: str) -> None:
 
 
 def test_lost_episodes_are_noticed_from_the_first_steps_on() -> None:
-    watch, begun = AlarmWatch(History(WEIGHTS, EPISODES)), []
+    watch, begun = AlarmWatch(CurveHistory(WEIGHTS, EPISODES)), []
     for step, figures in steps_of({}, 8):
         begun += [
             (step, seen.name)
@@ -191,12 +189,12 @@ def test_lost_episodes_are_noticed_from_the_first_steps_on() -> None:
 
 def examinations(rewards: list[float], training: float = 0.9, error: float = 0.03) -> list[tuple[int, str]]:
     """Alarms of examinations every 20 steps; the training reward stays."""
-    watch, begun = AlarmWatch(History(WEIGHTS, EPISODES)), []
+    watch, begun = AlarmWatch(CurveHistory(WEIGHTS, EPISODES)), []
     for number, reward in enumerate(rewards):
         for step in range(max(1, number * 20 - 19), number * 20 + 1):
             watch.after_step(step, {"reward": training}, AlarmsChoice())
         figures = {"heldout/reward": reward, "heldout/reward_error": error}
-        found = watch.after_examination(number * 20, figures, AlarmsChoice())
+        found = watch.after_heldout(number * 20, figures, AlarmsChoice())
         begun += [(number * 20, seen.name) for seen in found.begun]
     return begun
 
@@ -220,13 +218,13 @@ def test_a_gap_to_the_held_out_tasks_that_opens_is_noticed_at_the_second_time() 
 
 
 def test_a_warm_up_that_does_not_learn_is_noticed_after_a_third() -> None:
-    history = History(WEIGHTS, EPISODES)
+    history = CurveHistory(WEIGHTS, EPISODES)
     flat, falling = [], []
     for step in range(5, 300, 5):
         history.add(step, {"sft/loss": 3.0 + 0.01 * (step % 3)})
         flat += [step for _ in warm_up_flat(history, AlarmsChoice(), steps=300)]
     assert flat[0] == 100
-    history = History(WEIGHTS, EPISODES)
+    history = CurveHistory(WEIGHTS, EPISODES)
     for step in range(5, 300, 5):
         history.add(step, {"sft/loss": 3.0 * 0.99**step + 0.3})
         falling += warm_up_flat(history, AlarmsChoice(), steps=300)
@@ -247,7 +245,7 @@ def test_a_grave_flag_is_an_alarm_and_lost_variance_is_not_said_twice() -> None:
 
 
 def test_every_look_is_an_alarm_that_is_explained_and_can_be_set() -> None:
-    looked_for = {name_of(look) for look in BROKEN + TRENDS + EXAMINED}
+    looked_for = set(BROKEN | TRENDS | HELDOUT_CHECKS)
     seen_elsewhere = {"warm_up_flat", "suspicion", "intervention", "stall", "out_of_memory", "process_killed"}
     assert looked_for | seen_elsewhere == set(ALARM_KINDS)
     for kind in ALARM_KINDS.values():

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from workers.training.background_writer import BackgroundWriter
+from workers.training.reporting import BackgroundWriter
 
 
 def test_it_writes_in_order_while_the_training_goes_on():

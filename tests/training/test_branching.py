@@ -11,9 +11,9 @@ from backend.core.session import transaction
 from backend.domain.vocabulary import PolicyKind
 from tests.factories import make_checkpoint, make_policy
 from tests.training.game import CHOICE, COLUMNS, Game, make_tiny
-from workers.training.branching import BranchPoint, take_over
-from workers.training.grpo.stage import GrpoRun, GrpoStep
-from workers.training.resume import newest_complete
+from workers.training.assignment import BranchPoint
+from workers.training.checkpoints import newest_complete, take_over
+from workers.training.grpo_batch import GrpoRun, GrpoStep
 from workers.training.trl_grpo import reached_step, train_grpo
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
@@ -82,7 +82,7 @@ def test_with_the_weights_alone_steps_and_schedule_go_on(installation: None, tmp
     folder = tmp_path / "branch"
     taken = take_over(point_of(tmp_path / "gone", 3, weights), folder, CHOICE, save_every=1)
     assert taken is not None
-    assert "begins anew" in taken
+    assert "starts fresh" in taken
     assert reached_step(folder, CHOICE) == 3
     branch = Played(folder)
     assert [step.step for step in branch.steps] == [4]

@@ -11,12 +11,10 @@ from backend.domain.vocabulary import Split
 from tests.factories import make_manifest
 from tests.training.game import MANIFEST, batch_run, completed
 from tests.training.test_reporter import step
-from workers.training.grpo.groups import play_batch
-from workers.training.grpo.stage import MASKED
-from workers.training.planning.planner import Planner
-from workers.training.planning.tasks import heldout_tasks, warm_up_tasks
-from workers.training.planning.training_env import TrainingEnv
-from workers.training.reporter import step_figures
+from workers.training.assignment import TrainingEnv
+from workers.training.curriculum import Planner, heldout_tasks, warm_up_tasks
+from workers.training.grpo_batch import MASKED, play_batch
+from workers.training.reporting import step_figures
 
 TRAPPED = make_manifest("trapped", tasks={"train": 1000, "heldout": 200, "levels": 4, "canaries": 0.2})
 

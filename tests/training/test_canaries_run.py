@@ -13,7 +13,7 @@ from backend.environments.tables import Environment, EnvironmentVersion
 from backend.rollouts.tables import Group, Rollout, Task
 from tests.environments.checks.bent import WIN, bent_game
 from tests.training.conftest import counts_of, points_of, run_of, stored_version
-from workers.training.grpo.stage import MASKED
+from workers.training.grpo_batch import MASKED
 from workers.training.run import train
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from workers.training.clock import Clock
+from workers.training.trl_base import Clock
 
 TICK = 0.02
 

@@ -7,7 +7,7 @@ from backend.domain.rollouts.rollout import Rollout, Step, columns_over_episode,
 from backend.domain.vocabulary import Phase, RolloutStatus, Split
 from tests.training.game import MANIFEST
 from workers.training.examples import BrokenStep
-from workers.training.grpo.credit import (
+from workers.training.grpo_batch import (
     contributions,
     credit_turns,
     spread_of,

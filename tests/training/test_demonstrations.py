@@ -16,8 +16,7 @@ from tests import factories
 from tests.training.conftest import run_of
 from tests.training.game import make_tiny
 from workers.models.chat import ChatTokens
-from workers.training.demonstrations import lesson_of_conversation, mixed
-from workers.training.examples import TrainingExample
+from workers.training.examples import TrainingExample, example_of_conversation, mix_examples
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default"), pytest.mark.timeout(600)]
 
@@ -36,7 +35,7 @@ def chat() -> ChatTokens:
 
 
 def test_only_replies_that_were_understood_are_imitated(chat: ChatTokens) -> None:
-    lesson = lesson_of_conversation(Conversation(MESSAGES, (False, True)), chat)
+    lesson = example_of_conversation(Conversation(MESSAGES, (False, True)), chat)
     assert lesson is not None
     learned = [token for token, counts in zip(lesson.completion, lesson.mask, strict=True) if counts]
     assert learned == chat.reply("<move>4</move>")
@@ -45,12 +44,12 @@ def test_only_replies_that_were_understood_are_imitated(chat: ChatTokens) -> Non
 
 
 def test_a_conversation_without_a_reply_that_was_understood_teaches_nothing(chat: ChatTokens) -> None:
-    assert lesson_of_conversation(Conversation(MESSAGES[:3], (False,)), chat) is None
-    assert lesson_of_conversation(Conversation(MESSAGES[:2], ()), chat) is None
+    assert example_of_conversation(Conversation(MESSAGES[:3], (False,)), chat) is None
+    assert example_of_conversation(Conversation(MESSAGES[:2], ()), chat) is None
 
 
 def test_a_lesson_holds_the_tokens_that_the_policy_would_see(chat: ChatTokens) -> None:
-    lesson = lesson_of_conversation(Conversation(MESSAGES, (True, True)), chat)
+    lesson = example_of_conversation(Conversation(MESSAGES, (True, True)), chat)
     assert lesson is not None
     rendered = chat.tokenizer.apply_chat_template(MESSAGES, tokenize=True, return_dict=False)
     assert lesson.tokens == rendered
@@ -58,11 +57,11 @@ def test_a_lesson_holds_the_tokens_that_the_policy_would_see(chat: ChatTokens) -
 
 def test_few_lessons_are_repeated_up_to_their_share() -> None:
     main, shown, more = [[TrainingExample([n], [n], [1]) for n in numbers] for numbers in (range(10), [77], [88])]
-    made = mixed(main, [(shown, 0.3)])
+    made = mix_examples(main, [(shown, 0.3)])
     assert (len(made), [lesson.prompt[0] for lesson in made[-3:]]) == (10, [77, 77, 77])
-    both = [lesson.prompt[0] for lesson in mixed(main, [(shown, 0.2), (more, 0.5)])]
+    both = [lesson.prompt[0] for lesson in mix_examples(main, [(shown, 0.2), (more, 0.5)])]
     assert both == [0, 1, 2, 77, 77, 88, 88, 88, 88, 88]
-    assert mixed(main, []) == main
+    assert mix_examples(main, []) == main
 
 
 def test_only_marked_training_tasks_of_this_version_count(new_run: Callable[..., uuid.UUID]) -> None:

@@ -14,7 +14,7 @@ from backend.runs.tables import Run
 from backend.training.tables import Alarm, SettingChange
 from tests.factories import make_policy, make_run
 from workers.storage.steering import AlarmDraft, record_alarm
-from workers.training.ending import Outcome, asked_to_stop, finish, is_out_of_memory, out_of_memory
+from workers.training.run import TrainingOutcome, finish, is_out_of_memory, out_of_memory, stopped_on_request
 
 
 def training(**fields: Any) -> uuid.UUID:
@@ -61,8 +61,8 @@ def test_out_of_memory_pauses_with_an_alarm_and_what_helps(installation: None) -
 
 
 def test_a_request_is_a_pause_or_a_stop(installation: None) -> None:
-    assert asked_to_stop(training(summary={"pause_requested": True})).status is RunStatus.PAUSED
-    assert asked_to_stop(training()).status is RunStatus.STOPPED
+    assert stopped_on_request(training(summary={"pause_requested": True})).status is RunStatus.PAUSED
+    assert stopped_on_request(training()).status is RunStatus.STOPPED
 
 
 def test_what_cannot_be_rolled_back_pauses_with_the_reason(installation: None) -> None:
@@ -70,7 +70,7 @@ def test_what_cannot_be_rolled_back_pauses_with_the_reason(installation: None) -
     run_id = training()
     draft = AlarmDraft("format_fall", 7, "Fell.", AlarmAction.ROLL_BACK, "format_fall", 5, {})
     alarm = record_alarm(run_id, draft)
-    outcome = finish(run_id, Outcome(RunStatus.STOPPED, "Fell.", alarm.id), {"seen": 1})
+    outcome = finish(run_id, TrainingOutcome(RunStatus.STOPPED, "Fell.", alarm.id), {"seen": 1})
     assert outcome.status is RunStatus.PAUSED
     run = run_of(run_id)
     assert (run.status, run.summary["seen"]) == (RunStatus.PAUSED, 1)

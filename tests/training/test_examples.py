@@ -8,7 +8,7 @@ import pytest
 from backend.domain.rollouts.rollout import Rollout, task_of
 from backend.domain.vocabulary import ErrorKind, RolloutStatus, Split
 from tests.training.game import MANIFEST, completed
-from workers.training.examples import BrokenStep, TrainingExample, lesson_order, lessons_of_step
+from workers.training.examples import BrokenStep, TrainingExample, example_order, examples_of_step
 
 END = 1
 
@@ -25,7 +25,7 @@ def step() -> list[Rollout]:
 
 
 def learn(rollouts: list[Rollout]) -> list[TrainingExample]:
-    return lessons_of_step(rollouts, groups=[0, 1], group_size=2, end=END)
+    return examples_of_step(rollouts, groups=[0, 1], group_size=2, end=END)
 
 
 def test_it_takes_a_good_step() -> None:
@@ -104,15 +104,15 @@ def logprob_of_the_environment(rollouts: list[Rollout]) -> None:
         (nothing_to_learn, "no token is the policy's"),
         (empty_completion, "no tokens"),
         (no_end, "does not end with the end token"),
-        (fewer, r"4 rollouts were asked for in order, 3 came: missing \[\(1, 1\)\]"),
-        (more, r"unasked \[\(2, 0\)\]"),
+        (fewer, r"the step needs 4 rollouts in order and got 3: missing \[\(1, 1\)\]"),
+        (more, r"unexpected \[\(2, 0\)\]"),
         (other_order, "in another order"),
         (all_failed, "every rollout of the step failed"),
         (short_logprobs, "5 tokens, but 1 log-probabilities"),
         (no_logprobs, "5 tokens, but 0 log-probabilities"),
-        (positive_logprob, "0.5 is no log-probability"),
-        (nan_logprob, "nan is no log-probability"),
-        (logprob_of_the_environment, "-1.0 is no log-probability of a foreign token"),
+        (positive_logprob, "0.5 is not a log-probability"),
+        (nan_logprob, "nan is not a log-probability"),
+        (logprob_of_the_environment, "-1.0 is not a log-probability of a token of the environment"),
     ],
 )
 def test_it_refuses_what_cannot_be_learned_from(spoil: Callable[[list[Rollout]], None], message: str) -> None:
@@ -136,21 +136,21 @@ def lessons(count: int) -> list[TrainingExample]:
 
 
 def test_every_lesson_comes_once_before_any_comes_again() -> None:
-    order = lesson_order(lessons(64), batch=8, steps=16, seed=3)
+    order = example_order(lessons(64), batch=8, steps=16, seed=3)
     assert sorted(order[:64]) == sorted(order[64:]) == list(range(64))
     assert order[:64] != order[64:]
 
 
 def test_lessons_of_a_batch_are_about_as_long() -> None:
     made = lessons(256)
-    order = lesson_order(made, batch=16, steps=16, seed=3)
+    order = example_order(made, batch=16, steps=16, seed=3)
     padded = sum(16 * max(len(made[n].tokens) for n in order[i : i + 16]) for i in range(0, 256, 16))
     assert padded < 1.1 * sum(len(made[number].tokens) for number in order)
 
 
 @pytest.mark.parametrize("count", [1, 5, 100])
 def test_the_order_fills_every_step_and_depends_on_the_seed_alone(count: int) -> None:
-    first, again = (lesson_order(lessons(count), batch=8, steps=9, seed=3) for _ in range(2))
+    first, again = (example_order(lessons(count), batch=8, steps=9, seed=3) for _ in range(2))
     assert first == again
     assert len(first) == 72
     assert len(set(first)) >= min(count, 72 - 8)  # the last batch of a round is filled with repeats

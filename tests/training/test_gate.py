@@ -7,8 +7,7 @@ import pytest
 from backend.checkpoints.tables import Checkpoint
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.warm_up import GateChoice
-from workers.training.gate import advice, gate_problems
-from workers.training.imitation import attempts_of
+from workers.training.sft import attempts_of, gate_advice, gate_problems
 
 
 def reached(*, format: float = 1.0, success: float = 0.5, reward: float | None = 0.7) -> Checkpoint:
@@ -23,30 +22,30 @@ def test_what_is_reached_opens_it() -> None:
 
 def test_a_form_that_is_not_understood_asks_for_more_warm_up_or_another_seed() -> None:
     gate, row = GateChoice(), reached(format=0.3)
-    assert gate_problems(gate, row) == ["only 30% of replies could be read (wanted: 50%)"]
-    assert "another seed" in advice(gate, row)
-    assert "gate.retries" in advice(gate, row)
-    assert "gate.retries" not in advice(GateChoice(retries=1), row)
+    assert gate_problems(gate, row) == ["only 30% of replies could be parsed (required: 50%)"]
+    assert "another seed" in gate_advice(gate, row)
+    assert "gate.retries" in gate_advice(gate, row)
+    assert "gate.retries" not in gate_advice(GateChoice(retries=1), row)
 
 
 def test_play_that_never_succeeds_asks_for_an_easier_level_or_better_play() -> None:
     gate, row = GateChoice(minimum_success=0.1), reached(success=0.0)
-    assert gate_problems(gate, row) == ["no held-out task succeeds (wanted: 10.0%)"]
-    assert "easier level" in advice(gate, row)
+    assert gate_problems(gate, row) == ["no held-out task succeeds (required: 10.0%)"]
+    assert "easier level" in gate_advice(gate, row)
 
 
 @pytest.mark.parametrize("success", [0.0, 0.01])
 def test_a_warm_up_that_hardly_ever_succeeds_closes_it_by_default(success: float) -> None:
     row = reached(success=success)
     assert len(gate_problems(GateChoice(), row)) == 1
-    assert "gate.minimum_success to 0" in advice(GateChoice(), row)
+    assert "gate.minimum_success to 0" in gate_advice(GateChoice(), row)
     assert gate_problems(GateChoice(minimum_success=0), row) == []
 
 
 def test_a_success_that_is_short_of_a_higher_aim_asks_for_more_warm_up() -> None:
     gate, row = GateChoice(minimum_success=0.5), reached(success=0.3)
-    assert gate_problems(gate, row) == ["30.0% of held-out tasks succeed (wanted: 50.0%)"]
-    assert advice(gate, row).startswith("Warm up longer")
+    assert gate_problems(gate, row) == ["30.0% of held-out tasks succeed (required: 50.0%)"]
+    assert gate_advice(gate, row).startswith("Warm up longer")
 
 
 def test_an_examination_in_which_all_failed_reaches_nothing() -> None:

@@ -8,8 +8,7 @@ from backend.domain.rollouts.rollout import Rollout, task_of
 from backend.domain.training.grpo import GrpoChoice
 from backend.domain.vocabulary import RolloutStatus, Split
 from tests.training.game import MANIFEST, batch_run, completed
-from workers.training.grpo.groups import Batch, play_batch
-from workers.training.grpo.stage import MASKED, REPLACED, SCREENED, Masked, Screened
+from workers.training.grpo_batch import MASKED, REPLACED, SCREENED, Batch, Masked, Screened, play_batch
 
 CHOICE = GrpoChoice(steps=4, tasks_per_step=3, group_size=2, replace_uniform=2)
 

@@ -11,8 +11,9 @@ from backend.domain.rollouts.rollout import Rollout
 from backend.domain.vocabulary import RolloutStatus
 from tests.training.game import CHOICE, Outcome, make_tiny
 from workers.training import trl_grpo
+from workers.training.checkpoints import newest_complete
 from workers.training.examples import BrokenStep
-from workers.training.resume import newest_complete
+from workers.training.grpo_batch import STEP_PARTS
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
@@ -47,9 +48,9 @@ def test_the_divergence_is_measured_where_beta_is_above_0_and_a_tiny_one_holds_n
 
 def test_the_time_of_a_step_is_known_in_parts(tmp_path: Path) -> None:
     for step in Outcome(tmp_path).steps:
-        learning = step.forward_seconds, step.backward_seconds, step.optimiser_seconds, step.other_seconds
-        assert all(seconds > 0 for seconds in (*learning, step.rollout_seconds, step.reward_seconds))
-        assert 0 < step.idle_seconds < step.seconds
+        assert set(step.seconds) == {*STEP_PARTS, "step"}
+        assert all(seconds > 0 for seconds in step.seconds.values())
+        assert 0 < step.idle_seconds < step.seconds["step"]
 
 
 def test_a_stopped_run_goes_on_bit_by_bit(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from tests.models.adapters import make_adapter, make_base
 from tests.training.game import CHOICE, Outcome, make_tiny
-from workers.training.grpo.stage import GrpoControls, GrpoStep
+from workers.training.grpo_batch import GrpoControls, GrpoStep
 from workers.training.hardware import Hardware
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]

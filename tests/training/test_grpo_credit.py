@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.training.game import CHOICE, COLUMNS, Outcome
-from workers.training.grpo.trainer import Trainer
+from workers.training.trl_grpo import GrpoTrainer
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
@@ -18,13 +18,13 @@ BY_TURN = CHOICE.model_copy(update={"steps": 1, "credit": "turn"})
 def given(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What the loss was given."""
     found: list[dict[str, Any]] = []
-    honest = Trainer._compute_loss
+    honest = GrpoTrainer._compute_loss
 
     def keep(self: Any, model: Any, inputs: dict[str, Any]) -> Any:
         found.append(inputs)
         return honest(self, model, inputs)
 
-    monkeypatch.setattr(Trainer, "_compute_loss", keep)
+    monkeypatch.setattr(GrpoTrainer, "_compute_loss", keep)
     return found
 
 

@@ -9,7 +9,7 @@ import torch
 
 from backend.domain.training.grpo import GrpoChoice
 from tests.training.game import CHOICE, Outcome
-from workers.training.resume import newest_complete
+from workers.training.checkpoints import newest_complete
 from workers.training.trl_grpo import reached_step
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]

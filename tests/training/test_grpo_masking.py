@@ -8,7 +8,7 @@ import torch
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.vocabulary import RolloutStatus
 from tests.training.game import CHOICE, Outcome
-from workers.training.grpo.stage import MASKED
+from workers.training.grpo_batch import MASKED
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 

@@ -7,7 +7,7 @@ import torch
 
 from backend.domain.rollouts.rollout import Rollout
 from tests.training.game import CHOICE, COLUMNS, Outcome
-from workers.training.grpo.stage import REPLACED
+from workers.training.grpo_batch import REPLACED
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 

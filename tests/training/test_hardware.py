@@ -14,9 +14,9 @@ from tests.training.game import CHOICE, COLUMNS, make_tiny
 from workers.models.load import ModelUnusable
 from workers.models.policy import LocalPolicy
 from workers.models.sampling import Row, Sampler, VllmSampler
-from workers.training.grpo.arguments import grpo_arguments
-from workers.training.grpo.stage import GrpoRun
+from workers.training.grpo_batch import GrpoRun
 from workers.training.hardware import FLOAT32, Hardware, settle, take_device
+from workers.training.trl_grpo import grpo_arguments
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 ON_CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")

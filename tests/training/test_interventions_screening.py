@@ -30,11 +30,10 @@ from tests.factories import make_environment_version, make_flag, make_rollouts, 
 from tests.training.game import CHOICE, Outcome
 from tests.training.test_verdicts import played
 from workers.detectors.scanner import RunScanner
-from workers.storage.interventions import Screened, record_screened
+from workers.storage.interventions import ScreenedRollouts, record_screened
 from workers.storage.rollouts import rollout_id
-from workers.training.grpo.stage import MASKED, SCREENED
-from workers.training.screening import Screening
-from workers.training.verdicts import Verdicts
+from workers.training.detector_actions import Screening, Verdicts
+from workers.training.grpo_batch import MASKED, SCREENED
 
 METRIC = "protected_files_changed"
 SCREEN = {"protected_files": Action.SCREEN}
@@ -113,7 +112,7 @@ def test_who_was_flagged_before_groups_gave_place_stays_out(run_id: uuid.UUID) -
     assert here.screened(2, [first, honest(2, "fine")]) == {0}
     assert here.screened(2, [first, second]) == {0, 1}
     rows = [row_of(uuid.uuid4(), each) for each in (first, second)]
-    flags = here.look(2, [row for row in rows if row is not None])
+    flags = here.scan(2, [row for row in rows if row is not None])
     assert [draft.detector for draft in flags] == ["protected_files"] * 2, "each once, as it was flagged ahead"
     assert here.screened(3, [honest(2, "fine", step=3)]) == set()
 
@@ -129,7 +128,7 @@ def test_a_repeat_of_what_a_detector_of_runs_names_is_kept_out_until_it_is_judge
     assert here.screened(1, [honest(0, "rm tests", step=1)]) == set(), "the flag came after this step"
     assert here.screened(2, rollouts) == {0}
     rollouts[0].metrics[SCREENED] = 1.0
-    [told] = here.told(rollouts, [])
+    [told] = here.interventions(rollouts, [])
     assert (told.detector, told.rollouts, told.sentence) == ("early_exit", 1, "1 of 2 rollouts.")
     assert told.examples == (rollout_id(run_id, rollouts[0]),)
     assert "repeats" in told.seen
@@ -161,7 +160,7 @@ def test_who_is_told_sees_examples_and_what_the_detector_saw(run_id: uuid.UUID) 
     here = screening(run_id)
     for place in here.screened(2, rollouts):
         rollouts[place].metrics[SCREENED] = 1.0
-    record_screened(run_id, 2, here.told(rollouts, []))
+    record_screened(run_id, 2, here.interventions(rollouts, []))
     with transaction() as session:
         [notice] = session.scalars(select(Notice).options(joinedload(Notice.run)).where(Notice.run_id == run_id))
     message = message_of(notice, "1")
@@ -174,9 +173,9 @@ def test_who_is_told_sees_examples_and_what_the_detector_saw(run_id: uuid.UUID) 
 
 
 def test_it_is_stored_by_detector_and_step_and_people_are_told_once(run_id: uuid.UUID) -> None:
-    record_screened(run_id, 2, [Screened("tampering", 3, "3 of 8 rollouts.")])
-    record_screened(run_id, 2, [Screened("tampering", 4, "4 of 8 rollouts.")])
-    record_screened(run_id, 3, [Screened("tampering", 1, "1 of 8 rollouts.")])
+    record_screened(run_id, 2, [ScreenedRollouts("tampering", 3, "3 of 8 rollouts.")])
+    record_screened(run_id, 2, [ScreenedRollouts("tampering", 4, "4 of 8 rollouts.")])
+    record_screened(run_id, 3, [ScreenedRollouts("tampering", 1, "1 of 8 rollouts.")])
     with transaction() as session:
         rows = session.scalars(select(Intervention).where(Intervention.run_id == run_id).order_by(Intervention.step))
         stored = [(row.step, row.detector, row.action, row.rollouts) for row in rows]

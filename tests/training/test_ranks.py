@@ -1,5 +1,6 @@
 """Several processes for one run: how work is divided, what is refused, and what travels between them unchanged."""
 
+import json
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -24,14 +25,10 @@ from tests.training.test_hardware import grpo_run
 from workers.models.load import ModelUnusable
 from workers.rollouts.engine import GroupPlan
 from workers.tasks.training import LAUNCHER, module_of
-from workers.training.grpo.arguments import grpo_arguments
-from workers.training.grpo.trainer import mean_and_highest
 from workers.training.hardware import take_device
-from workers.training.ranks.launch import in_words, write_configuration
-from workers.training.ranks.orders import GrpoOrder, SftOrder, order_of
-from workers.training.ranks.playing import shares
-from workers.training.ranks.ranks import Ranks
-from workers.training.ranks.weights import fingerprint
+from workers.training.launch import failure_message, write_configuration
+from workers.training.ranks import GrpoOrder, Ranks, SftOrder, fingerprint, hear_order, shares
+from workers.training.trl_grpo import grpo_arguments, mean_and_highest
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 ENGINES = {"torch": "2.13.0", "trl": "1.16.0"}
@@ -68,7 +65,7 @@ def test_each_rank_learns_from_its_part_of_the_step(tmp_path: Path) -> None:
         ({"grpo": {"tasks_per_step": 21}}, "grpo.tasks_per_step"),
         ({"grpo": {"tasks_per_step": 6, "group_size": 4, "micro_batches": 8}}, "grpo.micro_batches"),
         ({"sft": {"batch": 33}}, "sft.batch"),
-        ({"engine": "unsloth"}, "transformers, not with unsloth"),
+        ({"engine": "unsloth"}, "transformers, not unsloth"),
     ],
 )
 def test_what_does_not_divide_is_refused_by_name(choices: dict[str, Any], named: str) -> None:
@@ -106,7 +103,7 @@ def test_on_a_cpu_it_says_what_several_processes_are_for() -> None:
         return [finding.advice or "" for finding in checks_at_once(plan) if finding.name == "processes"]
 
     assert told(configured(1)) == []
-    assert "only serve to try this out" in told(configured(2))[0]
+    assert "use them only for testing" in told(configured(2))[0]
 
 
 def test_the_launcher_understands_its_configuration(tmp_path: Path) -> None:
@@ -121,15 +118,19 @@ def test_a_run_in_several_processes_begins_with_the_launcher(session: Session) -
 
 
 def test_why_a_process_ended_is_said_in_a_line() -> None:
-    assert in_words({"message": "BrokenStep: the weights\n of rank 1", "extraInfo": {}}) == (
+    assert failure_message({"message": "BrokenStep: the weights\n of rank 1", "extraInfo": {}}) == (
         "BrokenStep: the weights of rank 1"
     )
-    assert in_words("Signal 9 (SIGKILL) received") == "Signal 9 (SIGKILL) received"
+    assert failure_message("Signal 9 (SIGKILL) received") == "Signal 9 (SIGKILL) received"
 
 
-def test_orders_arrive_as_they_were_given() -> None:
-    for order in (SftOrder("weights", "lessons", "folder", 12, 3, 10, False), GrpoOrder("weights", "folder", 2, True)):
-        assert order_of(order.as_json()) == order
+def test_orders_arrive_as_they_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+    monkeypatch.setattr(Ranks, "_send", lambda _, number, value: sent.append(value))
+    monkeypatch.setattr(Ranks, "_receive", lambda _, number: json.loads(json.dumps(sent[-1])))
+    for order in (SftOrder("weights", "examples", "folder", 12, 3, 10, False), GrpoOrder("weights", "folder", 2, True)):
+        Ranks(0, 2).tell(order)
+        assert hear_order(Ranks(1, 2)) == order
 
 
 def test_weights_that_learned_apart_are_told_apart() -> None:

@@ -9,9 +9,8 @@ import pytest
 from backend.domain.rollouts.rollout import Rollout, task_of
 from backend.domain.vocabulary import RolloutStatus, Split
 from tests.training.game import MANIFEST, completed
-from workers.training.grpo.stage import MASKED, REPLACED, SCREENED, GrpoStep, Ratio
-from workers.training.pace import EtaEstimator
-from workers.training.reporter import step_figures
+from workers.training.grpo_batch import MASKED, REPLACED, SCREENED, GrpoStep, Ratio
+from workers.training.reporting import EtaEstimator, step_figures
 
 COLUMNS = ["fours", "brevity"]
 OTHER = uuid.uuid4()
@@ -40,13 +39,15 @@ def step(played: list[Rollout]) -> GrpoStep:
         divergence=None,
         no_variance=0.25,
         ratio=Ratio(1.0, 1.2, 0.01, None),
-        rollout_seconds=1.0,
-        reward_seconds=0.1,
-        forward_seconds=0.3,
-        backward_seconds=0.4,
-        optimiser_seconds=0.1,
-        other_seconds=0.02,
-        seconds=2.0,
+        seconds={
+            "rollouts": 1.0,
+            "reward": 0.1,
+            "forward": 0.3,
+            "backward": 0.4,
+            "optimiser": 0.1,
+            "other": 0.02,
+            "step": 2.0,
+        },
     )
 
 

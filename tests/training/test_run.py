@@ -113,7 +113,7 @@ def test_a_closed_gate_pauses_with_advice_and_opens_to_who_resumes(new_run: NewR
     run_id = new_run(gate={"minimum_reward": 2.0}, grpo={"steps": 1})
     assert train(run_id).status is RunStatus.PAUSED
     paused = run_of(run_id)
-    assert "wanted: 2" in (paused.reason or "")
+    assert "required: 2" in (paused.reason or "")
     assert "Warm up longer" in (paused.reason or "")
     take_up_again(run_id)
     assert train(run_id).status is RunStatus.COMPLETED

@@ -32,9 +32,8 @@ from tests.training.conftest import (
     weights_of,
 )
 from workers.training.assignment import read_assignment
-from workers.training.grpo.stage import REPLACED
-from workers.training.planning.memory import replay
-from workers.training.planning.planner import Planner
+from workers.training.curriculum import Planner, replay
+from workers.training.grpo_batch import REPLACED
 from workers.training.run import train
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]

@@ -8,16 +8,16 @@ import pytest
 import torch
 
 from backend.domain.training.warm_up import SftChoice
-from tests.training.game import make_tiny, some_lessons
+from tests.training.game import make_tiny, some_examples
 from workers.training.examples import BrokenStep
-from workers.training.trl_sft import SftRun, train_sft
+from workers.training.sft import SftRun, train_sft
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
 CHOICE = SftChoice(steps=30, batch=8, learning_rate=3e-3, warmup_steps=2)
 
 
-def warmed_up(folder: Path, *, stop_after: int = 0, lessons: Any = None) -> tuple[Any, Any, list[float]]:
+def warmed_up(folder: Path, *, stop_after: int = 0, examples: Any = None) -> tuple[Any, Any, list[float]]:
     model, tokenizer = make_tiny()
     losses = []
 
@@ -26,7 +26,7 @@ def warmed_up(folder: Path, *, stop_after: int = 0, lessons: Any = None) -> tupl
             losses.append(figures["loss"])
         return step != stop_after
 
-    made = some_lessons(tokenizer) if lessons is None else lessons
+    made = some_examples(tokenizer) if examples is None else examples
     train_sft(SftRun(model, tokenizer, CHOICE, made, 3, folder, 10, take))
     return model, tokenizer, losses
 
@@ -38,7 +38,7 @@ def weights(model: Any) -> torch.Tensor:
 def test_it_imitates_the_good_reply_and_not_the_spoiled_one(tmp_path: Path) -> None:
     model, tokenizer, losses = warmed_up(tmp_path)
     assert losses[-1] < 0.1 < losses[0]
-    prompt = some_lessons(tokenizer, 1)[0].prompt
+    prompt = some_examples(tokenizer, 1)[0].prompt
     with torch.no_grad():
         first = model(input_ids=torch.tensor([prompt])).logits[0, -1].log_softmax(-1)
     assert tokenizer.decode(first.argmax()) == "<move>"
@@ -47,7 +47,7 @@ def test_it_imitates_the_good_reply_and_not_the_spoiled_one(tmp_path: Path) -> N
 
 def test_its_speed_and_its_time_are_told_in_parts_without_what_the_listener_does(tmp_path: Path) -> None:
     model, tokenizer = make_tiny()
-    told, lessons = [], some_lessons(tokenizer)
+    told, lessons = [], some_examples(tokenizer)
 
     def take(step: int, figures: dict[str, float]) -> bool:
         time.sleep(0.05)  # an examination
@@ -79,5 +79,5 @@ def test_a_stopped_warm_up_goes_on_bit_by_bit(tmp_path: Path) -> None:
 
 
 def test_no_lessons_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BrokenStep, match="no lessons"):
-        warmed_up(tmp_path, lessons=[])
+    with pytest.raises(BrokenStep, match="no training examples"):
+        warmed_up(tmp_path, examples=[])

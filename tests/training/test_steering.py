@@ -39,8 +39,8 @@ from tests.training.conftest import (
     weights_of,
 )
 from workers.training import trl_grpo
-from workers.training.grpo.trainer import Trainer
 from workers.training.run import train
+from workers.training.trl_grpo import GrpoTrainer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 
@@ -149,7 +149,7 @@ def test_a_branch_from_a_paused_run_goes_on_bit_by_bit_and_without_its_state_wit
 
     shutil.rmtree(get_settings().data / "training" / str(source) / "grpo")
     assert train(anew).status is RunStatus.COMPLETED, run_of(anew).reason
-    assert "the optimiser begins anew" in log_of(anew)
+    assert "the optimizer starts fresh" in log_of(anew)
     rates, planned = points_of(anew)["learning_rate"], points_of(whole)["learning_rate"]
     assert sorted(rates) == list(range(step + 1, 7))
     for at, rate in rates.items():
@@ -276,7 +276,7 @@ def test_a_run_that_was_out_of_memory_goes_on_from_its_last_state_in_smaller_par
     """Stands for a GPU that has room for half of a step's episodes."""
     run_id = with_job(new_run(grpo={"steps": 6}, heldout={"every": 6}))
     rows: list[tuple[int, int]] = []
-    compute = Trainer._compute_loss
+    compute = GrpoTrainer._compute_loss
 
     def with_little_room(trainer: Any, model: Any, inputs: dict[str, Any]) -> Any:
         rows.append((trainer.state.global_step + 1, len(inputs["completion_ids"])))
@@ -284,7 +284,7 @@ def test_a_run_that_was_out_of_memory_goes_on_from_its_last_state_in_smaller_par
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return compute(trainer, model, inputs)
 
-    monkeypatch.setattr(Trainer, "_compute_loss", with_little_room)
+    monkeypatch.setattr(GrpoTrainer, "_compute_loss", with_little_room)
     assert train(run_id).status is RunStatus.PAUSED
     assert rows[-1] == (3, 12)
     resumed(run_id)
@@ -326,7 +326,7 @@ def test_a_step_that_is_not_enough_smaller_raises_the_alarm_again(
     def without_room(*_: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    monkeypatch.setattr(Trainer, "_compute_loss", without_room)
+    monkeypatch.setattr(GrpoTrainer, "_compute_loss", without_room)
     assert train(run_id).status is RunStatus.PAUSED
     answered(run_id, "out_of_memory", AlarmAnswer.SAVE_MEMORY)
     take_up_again(run_id)
@@ -431,7 +431,7 @@ def test_a_crash_goes_on_by_itself_once_there_is_a_newer_state(
     with pytest.raises(RuntimeError, match="fell over at step 3"):
         train(run_id)
     assert run_of(run_id).status is RunStatus.RUNNING
-    assert "goes on from its last saved state" in log_of(run_id)
+    assert "continues from its last saved state" in log_of(run_id)
     take_up_again(run_id)
     assert train(run_id).status is RunStatus.FAILED
     assert "fell over at step 3" in (run_of(run_id).reason or "")

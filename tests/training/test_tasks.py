@@ -16,10 +16,9 @@ from tests.factories import make_manifest
 from tests.training.training_envs import make_venue
 from workers.rollouts.engine import GroupPlan
 from workers.training.context import single_groups
-from workers.training.heldout_evaluation import summarise
-from workers.training.planning.planner import Planner
-from workers.training.planning.tasks import heldout_tasks, warm_up_tasks
-from workers.training.planning.waves import EnvCapacity, waves
+from workers.training.curriculum import Planner, heldout_tasks, warm_up_tasks
+from workers.training.env_pool import EnvCapacity, waves
+from workers.training.heldout_evaluation import summarize
 
 
 def manifest(train: int = 1000, levels: int = 3, name: str = "game") -> Manifest:
@@ -223,7 +222,7 @@ def test_an_examination_of_a_mix_is_the_mean_by_weight_with_each_environments_ow
     plans = single_groups(heldout_tasks([own, other], 12))
     rollouts = played([plan for plan in plans if plan.task.version_id is None])
     rollouts += played([plan for plan in plans if plan.task.version_id], won=False)
-    found = summarise(rollouts, ["win", "near"], [own, other])
+    found = summarize(rollouts, ["win", "near"], [own, other])
     assert found.reward is not None
     assert found.reward.mean == pytest.approx(1 / 1.5)
     assert {name: each.mean for name, each in found.environments.items()} == {"game": 1.0, "other": 0.0}
@@ -246,4 +245,4 @@ def test_an_examination_in_which_one_environment_failed_has_no_reward() -> None:
     for rollout in rollouts:
         if rollout.task.version_id:
             rollout.status, rollout.reward, rollout.columns = RolloutStatus.FAILED, None, {}
-    assert summarise(rollouts, ["win"], [own, other]).reward is None
+    assert summarize(rollouts, ["win"], [own, other]).reward is None

@@ -16,10 +16,10 @@ from tests.training.training_envs import make_venue
 from workers.models.build import build_tokenizer
 from workers.models.chat import ChatTokens
 from workers.training.context import single_groups
-from workers.training.env_pool import EnvPool, leased_server
-from workers.training.examples import lesson_of
-from workers.training.planning.tasks import warm_up_tasks
-from workers.training.teacher import MOST_SPOILED, Teacher
+from workers.training.curriculum import warm_up_tasks
+from workers.training.env_pool import EnvPool, EnvSpec, leased_server
+from workers.training.example_sources import MOST_SPOILED, Teacher
+from workers.training.examples import example_of
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +30,7 @@ MANIFEST: Manifest = read_manifest(FILES["openenv.yaml"])
 @pytest.fixture
 def env_pool(installation: None) -> Iterator[EnvPool]:
     open_server = partial(leased_server, content_hash(FILES), FILES, MANIFEST, 1)
-    with EnvPool(open_server, MANIFEST, concurrency=64) as env_pool:
+    with EnvPool({None: EnvSpec(open_server, MANIFEST)}, concurrency=64) as env_pool:
         yield env_pool
 
 
@@ -46,7 +46,7 @@ def lessons(env_pool: EnvPool, noise: float, script: str = "teacher", count: int
 def test_without_noise_every_reply_is_imitated(env_pool: EnvPool) -> None:
     tokenizer, played = lessons(env_pool, 0.0)
     for rollout in played:
-        lesson = lesson_of(rollout, end=tokenizer.eos_token_id)
+        lesson = example_of(rollout, end=tokenizer.eos_token_id)
         learned = tokenizer.decode([token for token in lesson.labels if token != -100])
         replies = [message["content"] for message in rollout.messages if message["role"] == "assistant"]
         assert learned == "".join(f"{reply}<|end|>" for reply in replies)
@@ -58,7 +58,7 @@ def test_a_lessons_tokens_are_the_templates(env_pool: EnvPool) -> None:
     tokenizer, played = lessons(env_pool, 0.5)
     for rollout in played:
         whole = tokenizer.apply_chat_template(rollout.messages, tokenize=True, return_dict=False)
-        assert lesson_of(rollout, end=tokenizer.eos_token_id).tokens == whole
+        assert example_of(rollout, end=tokenizer.eos_token_id).tokens == whole
 
 
 def test_spoiled_attempts_are_turned_down_and_not_imitated(env_pool: EnvPool) -> None:
@@ -67,7 +67,7 @@ def test_spoiled_attempts_are_turned_down_and_not_imitated(env_pool: EnvPool) ->
     for rollout in played:
         spoiled = [step for step in rollout.steps if step.action is None or step.text == "Invalid."]
         assert len(spoiled) == MOST_SPOILED
-        lesson = lesson_of(rollout, end=tokenizer.eos_token_id)
+        lesson = example_of(rollout, end=tokenizer.eos_token_id)
         good = [step.reply for step in rollout.steps if step not in spoiled]
         learned = tokenizer.decode([token for token in lesson.labels if token != -100])
         assert learned == "".join(f"{reply}<|end|>" for reply in good)

@@ -12,7 +12,7 @@ from backend.review.tables import VerdictRecord
 from backend.rollouts.tables import Rollout as RolloutRow
 from backend.runs.tables import Run
 from tests.factories import make_rollouts, make_run, make_step
-from workers.training.verdicts import Verdicts
+from workers.training.detector_actions import Verdicts
 
 HACK = "print('all tests passed')"
 

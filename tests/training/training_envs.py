@@ -3,7 +3,7 @@
 import uuid
 
 from backend.domain.environments.manifest import Manifest
-from workers.training.planning.training_env import TrainingEnv
+from workers.training.assignment import TrainingEnv
 
 
 def make_venue(manifest: Manifest, *, weight: float = 1.0, is_own: bool = True) -> TrainingEnv:

@@ -13,8 +13,7 @@ from backend.domain.rollouts.rollout import Rollout, Step, task_of
 from backend.domain.vocabulary import Phase, RolloutStatus, Split, StopReason
 from tests.factories import make_manifest
 from workers.rollouts.engine import GroupPlan, TooManyFailures
-from workers.training.ranks.playing import play_for_leader, play_together
-from workers.training.ranks.ranks import Ranks
+from workers.training.ranks import Ranks, play_for_leader, play_together
 
 MANIFEST = make_manifest("game", {"fours": 1.0})
 PLANS = [GroupPlan(task_of(MANIFEST, Split.TRAIN, number), number, (0, 1)) for number in range(3)]

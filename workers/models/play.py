@@ -30,7 +30,7 @@ from workers.models.load import ModelUnusable, check_weight_files, is_adapter, l
 from workers.models.policy import LocalPolicy
 from workers.policies.base import Policy
 from workers.policies.openai_api import OpenAiPolicy
-from workers.tasks.environment_checks import asked_reference, check
+from workers.tasks.environment_checks import check, reference_of
 from workers.tasks.evaluations import evaluate
 from workers.tasks.hand_play import play_on
 
@@ -71,7 +71,7 @@ def _weights_of(session: Session, run: Run) -> tuple[str | None, str | None, Sam
             checkpoint_id = session.scalar(stored.order_by(Checkpoint.is_best.desc(), Checkpoint.id.desc()).limit(1))
     else:
         is_check = run.kind is RunKind.CHECK
-        request = asked_reference(session, run.id) if is_check else PlayState.from_json(run.progress).mover
+        request = reference_of(session, run.id) if is_check else PlayState.from_json(run.progress).mover
         policy_id, sampling = uuid.UUID(request["policy_id"]), Sampling()
         checkpoint_id = uuid.UUID(request["checkpoint_id"]) if request.get("checkpoint_id") else None
     checkpoint = session.get(Checkpoint, checkpoint_id) if checkpoint_id else None

@@ -1,16 +1,16 @@
-"""Stored episodes played again on a server: the replies there are, no policy, as fast as the engine goes."""
+"""Replay stored episodes on a server: the stored replies, no policy, as fast as the engine can."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from backend.domain.environments.manifest import PLATFORM_COLUMNS, Manifest
-from backend.domain.rollouts.divergence import Recorded
+from backend.domain.rollouts.divergence import RecordedEpisode
 from backend.domain.rollouts.rollout import Rollout, TaskSpec, turns_of
 from backend.domain.vocabulary import Phase, StopReason
-from workers.policies.base import Reply
+from workers.policies.base import EpisodeStart, Reply
 from workers.policies.replay import ReplayPolicy
 from workers.rollouts.engine import GroupPlan, play_groups
 
@@ -20,42 +20,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StoredEpisode:
-    """What is needed of a stored rollout to play it again, and to say what changed."""
+    """A stored rollout as far as it is needed to replay it and compare the result."""
 
     id: UUID
     task: TaskSpec
-    recorded: Recorded = field(repr=False)
+    recorded: RecordedEpisode = field(repr=False)
     columns: Mapping[str, float] = field(default_factory=dict)
     stop_reason: StopReason | None = None
     tokens_out: int = 0
     is_truncated: bool = False
 
     @property
-    def replies(self) -> list[str]:
-        return [str(step.get("reply") or "") for step in self.recorded.steps]
+    def turns(self) -> int:
+        return sum(turns_of(step) for step in self.recorded.steps)
+
+    def replies(self) -> list[Reply]:
+        """The stored replies. Tokens are stored per episode: divided evenly, their sum and mean are right."""
+        texts = [str(step.get("reply") or "") for step in self.recorded.steps]
+        each, more = divmod(self.tokens_out, len(texts))
+        replies = [Reply(text, tokens_out=each + (index < more)) for index, text in enumerate(texts)]
+        replies[-1].is_truncated = self.is_truncated
+        return replies
 
 
 @dataclass(slots=True)
-class Replayed:
-    """An episode beside the stored one."""
+class ReplayedEpisode:
+    """A replayed episode and the stored one."""
 
     episode: StoredEpisode
     rollout: Rollout
     replies_ended: bool = False
-    """The environment asked for another reply when there was none."""
+    """The environment needed another reply, but none was stored."""
 
     @property
     def replies_left(self) -> int:
         return len(self.episode.recorded.steps) - len(self.rollout.steps)
-
-
-def _replies_of(episode: StoredEpisode) -> list[Reply]:
-    """Tokens are stored by episode only: shared out evenly, their sum and mean are right."""
-    texts = episode.replies
-    each, more = divmod(episode.tokens_out, len(texts))
-    replies = [Reply(text, tokens_out=each + (index < more)) for index, text in enumerate(texts)]
-    replies[-1].is_truncated = episode.is_truncated
-    return replies
 
 
 async def replay_episodes(
@@ -65,59 +64,44 @@ async def replay_episodes(
     manifest: Manifest,
     concurrency: int,
     should_stop: Callable[[], bool] = lambda: False,
-) -> list[Replayed]:
-    """Play each of them, those with replies. An episode has as many turns as there are replies.
+) -> list[ReplayedEpisode]:
+    """Replay the episodes that have replies. An episode gets as many turns as it has replies.
 
-    Raises TooManyFailures as the engine does; returns early, with what is there, when told to stop.
+    Raises TooManyFailures as the engine does. Returns the finished episodes early if `should_stop` is true.
     """
-    played: list[Replayed] = []
-    for turns, group in groupby(sorted(_with_replies(episodes), key=_turns), key=_turns):
+    replayed: list[ReplayedEpisode] = []
+    by_turns = sorted((each for each in episodes if each.recorded.steps), key=lambda each: each.turns)
+    for turns, group in groupby(by_turns, key=lambda each: each.turns):
         batch = list(group)
+        max_turns = manifest.proctor.episode.max_turns
+        limits = manifest.proctor.episode.model_copy(update={"max_turns": min(turns, max_turns)})
+        limited = manifest.model_copy(update={"proctor": manifest.proctor.model_copy(update={"episode": limits})})
 
-        def keep(rollout: Rollout, batch: Sequence[StoredEpisode] = batch) -> None:
-            played.append(_beside(batch[rollout.member], rollout, manifest))
+        def keep(rollout: Rollout, batch: Sequence[StoredEpisode] = batch, is_short: bool = turns < max_turns) -> None:
+            episode = batch[rollout.member]
+            replies_ended = rollout.stop_reason is StopReason.MAX_TURNS and is_short
+            if replies_ended:
+                rollout.stop_reason = episode.stop_reason
+            replayed.append(ReplayedEpisode(episode, rollout, replies_ended))
+
+        def replies(start: EpisodeStart, batch: Sequence[StoredEpisode] = batch) -> list[Reply]:
+            return batch[start.member].replies()
 
         await play_groups(
             [GroupPlan(episode.task, number, (number,)) for number, episode in enumerate(batch)],
             server=server,
-            policy=_reciting(batch),
-            manifest=_with_turns(manifest, turns),
+            policy=ReplayPolicy(replies),
+            manifest=limited,
             phase=Phase.EVALUATION,
             seed=0,
             concurrency=concurrency,
             on_rollout=keep,
             should_stop=should_stop,
         )
-    return played
-
-
-def _reciting(batch: Sequence[StoredEpisode]) -> ReplayPolicy:
-    """Each player recites the replies of the episode whose number is its member."""
-    return ReplayPolicy(lambda start: _replies_of(batch[start.member]))
+    return replayed
 
 
 def environment_columns(manifest: Manifest, columns: Mapping[str, float]) -> dict[str, float]:
-    """Those that the environment paid; the platform's own follow from the conversation."""
+    """Columns that the environment rewards; the platform's own follow from the conversation."""
     names = set(manifest.column_names) - set(PLATFORM_COLUMNS)
     return {name: value for name, value in columns.items() if name in names}
-
-
-def _beside(episode: StoredEpisode, rollout: Rollout, manifest: Manifest) -> Replayed:
-    is_out = rollout.stop_reason is StopReason.MAX_TURNS and _turns(episode) < manifest.proctor.episode.max_turns
-    if is_out:
-        rollout.stop_reason = episode.stop_reason
-    return Replayed(episode, rollout, replies_ended=is_out)
-
-
-def _with_replies(episodes: Sequence[StoredEpisode]) -> Iterator[StoredEpisode]:
-    return (episode for episode in episodes if episode.recorded.steps)
-
-
-def _turns(episode: StoredEpisode) -> int:
-    return sum(turns_of(step) for step in episode.recorded.steps)
-
-
-def _with_turns(manifest: Manifest, turns: int) -> Manifest:
-    most = min(turns, manifest.proctor.episode.max_turns)
-    episode = manifest.proctor.episode.model_copy(update={"max_turns": most})
-    return manifest.model_copy(update={"proctor": manifest.proctor.model_copy(update={"episode": episode})})

@@ -1,4 +1,4 @@
-"""An episode from its beginning: the replies there are, then, where asked, more by another policy, then no further."""
+"""Play an episode from its start: the stored replies, then optionally a limited number of turns by a policy."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,7 +22,7 @@ OnTurn = Callable[[Rollout], None]
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What is to be played, read before the environment is asked."""
+    """An episode to play."""
 
     task: TaskSpec
     content_hash: str
@@ -33,12 +33,12 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What the environment answered."""
+    """The episode as far as it was played."""
 
     rollout: Rollout
     action_schema: dict[str, Any] = field(default_factory=dict)
     error: str = ""
-    """Why it went no further, when the environment, its server or the policy that was asked failed."""
+    """Why it ended, if the environment, its server or the policy failed."""
 
 
 class Seat:
@@ -78,11 +78,11 @@ class Seat:
             self._player.close()
 
     async def aclose(self) -> None:
-        """Whoever made the mover closes it."""
+        """The caller closes `mover`."""
 
 
 async def replay(scene: Scene, *, mover: Policy | None = None, moves: int = 0, on_turn: OnTurn | None = None) -> Played:
-    """Reset the environment and play the scene. `on_turn` sees the rollout between two moves of `mover`."""
+    """Reset the environment and play the scene. `on_turn` gets the rollout between two turns of `mover`."""
     rollout = Rollout(task=scene.task, phase=Phase.PLAY, group=0, member=0, status=RolloutStatus.PLAYING)
     start = EpisodeStart(scene.task, scene.manifest, member=0, seed=scene.task.seed)
     seat = Seat(scene, mover, moves, partial(on_turn, rollout) if on_turn else None)

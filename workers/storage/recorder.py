@@ -1,6 +1,6 @@
-"""The only place where workers write the results of a run: rollouts, metric points, progress and log lines.
+"""Write the results of a run: rollouts, metric points, progress and log lines. Workers write them nowhere else.
 
-Each call is a small transaction of its own and may be repeated: what is stored already is met again by its id.
+Each call is a small transaction and can be repeated: rows that are stored are found by their id.
 """
 
 import math
@@ -31,7 +31,7 @@ PROGRESS_SECONDS = 0.25
 STOP_CACHE_SECONDS = 0.5
 MAX_LOG_CHARACTERS = 20_000
 _GIVES_PLACE = frozenset({RolloutStatus.FAILED, RolloutStatus.CANCELLED})
-# Runs share tasks: inserted in one order, two writers never wait for each other in a circle.
+# Runs share tasks. They are inserted in one order, so that two writers never deadlock.
 _ADD_PLACES = text("""
 WITH given AS MATERIALIZED (
     SELECT * FROM json_to_recordset(CAST(:rows AS json))
@@ -55,12 +55,12 @@ ON CONFLICT (run_id, name, step, attempt) DO UPDATE SET value = excluded.value
 """)
 _KNOWN = text("SELECT id, status FROM rollouts WHERE id = ANY(CAST(:ids AS uuid[]))")
 _LINES = 20
-"""Rows sent at once: few, because one may hold megabytes."""
+"""Rows per write: few, because one may hold megabytes."""
 _COPY = f"COPY rollouts ({', '.join(COLUMNS)}) FROM STDIN"
 
 
 class RunRecorder:
-    """Writes for one run. Its methods may be called from any thread."""
+    """Writes the results of one run. Its methods can be called from any thread."""
 
     def __init__(self, run_id: uuid.UUID) -> None:
         self.run_id = run_id
@@ -76,7 +76,7 @@ class RunRecorder:
         self._stop = (0.0, False)
 
     def store(self, rollouts: Sequence[Rollout]) -> int:
-        """Store what is not stored yet; a failed or cancelled rollout gives place to it. Returns the new rows."""
+        """Store rollouts that are not stored yet. They replace failed and canceled ones. Returns the number of rows."""
         try:
             return self._store([self._row(rollout) for rollout in rollouts])
         except (DBAPIError, psycopg.Error) as error:
@@ -94,7 +94,7 @@ class RunRecorder:
             return failed, row_of(self.run_id, failed, self.columns)
 
     def _store_alone(self, rollout: Rollout) -> int:
-        """Store one rollout; one that the database refuses is stored as failed. Raises when that is refused too."""
+        """Store one rollout, as failed if the database refuses it. Raises if that is refused too."""
         try:
             return self._store([self._row(rollout)])
         except (DBAPIError, psycopg.Error) as error:
@@ -123,7 +123,7 @@ class RunRecorder:
         return len(new)
 
     def _store_places(self, session: Session, stored: Iterable[tuple[Rollout, Sequence[Any]]]) -> None:
-        """Tasks and groups of these rollouts, those that are not there yet."""
+        """Add the tasks and groups of these rollouts that are missing."""
         places: dict[uuid.UUID, dict[str, Any]] = {}
         for rollout, row in stored:
             group, task = row[GROUP], rollout.task
@@ -146,7 +146,7 @@ class RunRecorder:
         session.execute(_ADD_PLACES, {"run": self.run_id, "rows": json_text(list(places.values()))})
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """One point a curve. A repeated point replaces its first; NaN and infinity become null."""
+        """Write one point per curve. A repeated point replaces the first; NaN and infinity become null."""
         points = {
             plain_text(name)[:120]: float(value) if math.isfinite(value) else None for name, value in values.items()
         }
@@ -167,9 +167,9 @@ class RunRecorder:
         concurrency: int = 0,
         more: Mapping[str, Any] | None = None,
     ) -> None:
-        """At most four times a second; the last one of a phase is always written, and what has `more` for the page.
+        """Write the progress, at most four times a second. The end of a phase and calls with `more` are always written.
 
-        A run that another job ended meanwhile keeps what it ended with.
+        A run that another job ended keeps its last progress.
         """
         now = time.monotonic()
         rate = self._rate.at(phase, done, now)
@@ -192,7 +192,7 @@ class RunRecorder:
             announce(session, self._topic)
 
     def should_stop(self) -> bool:
-        """Has a person asked the run to stop, or another job of it ended it? Looked up at most twice a second."""
+        """Whether a person stopped the run, or another job ended it. Reads the database at most twice a second."""
         looked_at, answer = self._stop
         now = time.monotonic()
         if not answer and now - looked_at >= STOP_CACHE_SECONDS:
@@ -205,7 +205,7 @@ class RunRecorder:
 
 
 class _Rate:
-    """Units a second since the phase began."""
+    """Units per second since the phase began."""
 
     def __init__(self) -> None:
         self._phase: str | None = None
@@ -220,7 +220,7 @@ class _Rate:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Did Postgres refuse the data itself, so that the same statement would be refused again?
+    """Whether Postgres refused the data itself, so that the same statement would be refused again.
 
     Classes 22 (data), 23 (constraints) and 54 (limits); the driver refuses NUL and surrogates without a code.
     """
@@ -235,7 +235,7 @@ def _words_of(error: BaseException) -> str:
 
 
 def _settled(session: Session, ids: list[uuid.UUID]) -> list[uuid.UUID]:
-    """Those that are stored; failed and cancelled ones are taken away first and so give place."""
+    """Ids of stored rollouts. Failed and canceled ones are deleted first, so that they are replaced."""
     found = session.execute(_KNOWN, {"ids": f"{{{','.join(map(str, ids))}}}"}).all()
     unfinished = [row.id for row in found if row.status in _GIVES_PLACE]
     if unfinished:

@@ -1,4 +1,4 @@
-"""Stores rollouts in a thread of its own, in batches, so that the episode loop never waits for Postgres."""
+"""Store rollouts in batches in a separate thread, so that the episode loop never waits for Postgres."""
 
 import asyncio
 import queue
@@ -18,18 +18,18 @@ from workers.storage.recorder import RunRecorder, is_refusal
 BATCH_ROLLOUTS = 500
 BATCH_SECONDS = 0.25
 WAITING_ROLLOUTS = 1000
-"""More wait for the thread only in the places of their episodes: memory stays bounded when Postgres is slow."""
+"""Rollouts that wait for the thread. Further episodes keep their slots, so memory stays bounded if Postgres is slow."""
 OUTAGE_SECONDS = 60.0
-"""How long a lost database is waited for."""
+"""Time to wait for a lost database."""
 
 logger = structlog.get_logger(__name__)
 
 
 class RolloutWriter:
-    """Between the engine and a recorder: `put` is the engine's `on_rollout`.
+    """Connects the engine with a recorder: `put` is the engine's `on_rollout`.
 
-    Whatever was put before the end is stored, also when the end is an error. Errors of the thread come out of `put`
-    and of the end.
+    Everything that was put is stored at the end, even after an error. Errors of the thread are raised by `put` and at
+    the end.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class RolloutWriter:
         while is_open:
             batch, is_open = self._gather()
             if not batch or self._error is not None:
-                continue  # after an error the queue is only emptied, so that nobody waits for ever
+                continue  # after an error the queue is only emptied, so that no episode waits forever
             try:
-                _patiently(self._recorder.store, batch)
+                _store_with_retries(self._recorder.store, batch)
                 if self._after_batch is not None:
                     self._after_batch(batch)
             except BaseException as error:
@@ -82,7 +82,7 @@ class RolloutWriter:
                 self._error = error
 
     def _gather(self) -> tuple[list[Rollout], bool]:
-        """The next batch, and whether more can come."""
+        """The next batch, and whether more rollouts can follow."""
         batch: list[Rollout] = []
         first = self._waiting.get()
         if first is None:
@@ -100,23 +100,23 @@ class RolloutWriter:
         return batch, True
 
 
-def _patiently(store: Callable[[Sequence[Rollout]], int], batch: Sequence[Rollout]) -> None:
-    """Postgres may be away for a while. Storing twice is harmless: rows are met again by their ids."""
+def _store_with_retries(store: Callable[[Sequence[Rollout]], int], batch: Sequence[Rollout]) -> None:
+    """Retry while Postgres is unavailable. Storing twice is harmless, because rows are found by their ids."""
     Retrying(
         retry=retry_if_exception(_is_outage),
         wait=wait_exponential(multiplier=0.2, max=5),
         stop=stop_after_delay(OUTAGE_SECONDS),
-        before_sleep=_tell,
+        before_sleep=_log_retry,
         reraise=True,
     )(store, batch)
 
 
 def _is_outage(error: BaseException) -> bool:
-    """Limits of Postgres are errors of the same class as a lost connection; waiting helps only against the latter."""
+    """Whether the connection was lost. Exceeded limits of Postgres have the same class, and waiting does not help."""
     lost = (OperationalError, InterfaceError, psycopg.OperationalError, psycopg.InterfaceError)
     return isinstance(error, lost) and not is_refusal(error)
 
 
-def _tell(state: RetryCallState) -> None:
+def _log_retry(state: RetryCallState) -> None:
     error = state.outcome.exception() if state.outcome else None
     logger.warning("could not store a batch, trying again", error=str(error), attempt=state.attempt_number)

@@ -1,4 +1,4 @@
-"""A rollout as a row for COPY. What models and environments wrote may hold anything; Postgres text may not."""
+"""A rollout as a row for COPY. Models and environments may write anything; Postgres text cannot hold everything."""
 
 import math
 import uuid
@@ -11,7 +11,7 @@ from backend.domain.rollouts.fields import MEASURED
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.text import json_text, plain_text
 from backend.domain.vocabulary import ErrorKind, RolloutStatus
-from workers.rollouts.bounds import MAX_EPISODE_BYTES, MAX_STORED_BYTES, bounded_text
+from workers.rollouts.limits import MAX_EPISODE_BYTES, MAX_STORED_BYTES, bounded_text
 
 _COUNTS = tuple(name for name, field in MEASURED.items() if field.is_whole)
 _DURATIONS = tuple(name for name, field in MEASURED.items() if not field.is_whole)
@@ -27,8 +27,8 @@ COLUMNS = (
 GROUP, SEQ = COLUMNS.index("group_id"), COLUMNS.index("seq")
 EXCERPT_CHARACTERS = 300
 MAX_MESSAGE_CHARACTERS = 20_000
-LARGEST_COUNT = 2**31 - 1
-_LARGEST_REAL, _SMALLEST_REAL = 3.4e38, 1.2e-38
+MAX_COUNT = 2**31 - 1
+LARGEST_REAL, SMALLEST_REAL = 3.4e38, 1.2e-38
 
 
 def group_id(run_id: uuid.UUID, rollout: Rollout) -> uuid.UUID:
@@ -40,7 +40,7 @@ def rollout_id(run_id: uuid.UUID, rollout: Rollout) -> uuid.UUID:
 
 
 def unstorable(rollout: Rollout, problem: str) -> Rollout:
-    """The failed rollout that is stored in the place of one that the database refuses: its contents are left out."""
+    """The failed rollout without content that replaces one that the database refuses."""
     return Rollout(
         task=rollout.task,
         phase=rollout.phase,
@@ -56,10 +56,10 @@ def unstorable(rollout: Rollout, problem: str) -> Rollout:
     )
 
 
-def row_of(run_id: uuid.UUID, rollout: Rollout, columns: Sequence[str]) -> list[Any]:
-    """Values in the order of COLUMNS; `seq` is filled under the run's lock."""
+def row_of(run_id: uuid.UUID, rollout: Rollout, columns: Sequence[str]) -> list[object]:
+    """Values in the order of COLUMNS. `seq` is set under the run's lock."""
     group = group_id(run_id, rollout)
-    done = rollout.is_completed
+    is_done = rollout.is_completed
     return [
         stable_id("rollout", group, rollout.member),
         run_id,
@@ -74,8 +74,8 @@ def row_of(run_id: uuid.UUID, rollout: Rollout, columns: Sequence[str]) -> list[
         rollout.error_kind and rollout.error_kind.value,
         rollout.error_message and plain_text(rollout.error_message)[:MAX_MESSAGE_CHARACTERS],
         rollout.attempts,
-        real(rollout.reward) if done else None,
-        _array([real(rollout.columns.get(name, 0.0)) for name in columns]) if done else None,
+        real(rollout.reward) if is_done else None,
+        postgres_array([real(rollout.columns.get(name, 0.0)) for name in columns]) if is_done else None,
         json_text(rollout.metrics),
         json_text(rollout.opening),
         json_text(rollout.steps),
@@ -89,65 +89,62 @@ def row_of(run_id: uuid.UUID, rollout: Rollout, columns: Sequence[str]) -> list[
         rollout.source_id,
         rollout.started_at,
         rollout.ended_at,
-        *(min(count, LARGEST_COUNT) for count in _counts_of(rollout)),
+        *(min(count, MAX_COUNT) for count in _counts_of(rollout)),
         *_durations_of(rollout),
     ]
 
 
-def copy_line(row: Sequence[Any]) -> str:
-    """A row as a line of COPY's text format; the driver's own writer looks at each value's type anew."""
-    fields = [_escaped(value) if type(value) is str else "\\N" if value is None else str(value) for value in row]
+def copy_line(row: Sequence[object]) -> str:
+    """A row as a line of COPY's text format. The driver's own writer checks each value's type again."""
+
+    def escaped(value: str) -> str:
+        return value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+
+    fields = [escaped(value) if type(value) is str else "\\N" if value is None else str(value) for value in row]
     return "\t".join(fields) + "\n"
 
 
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
-
-
-def _array(values: Sequence[float | None]) -> str:
-    """As Postgres reads it: the driver's own lists are many times slower."""
+def postgres_array(values: Sequence[float | None]) -> str:
+    """An array as Postgres reads it. The driver's own lists are many times slower."""
     return "{" + ",".join("NULL" if value is None else repr(float(value)) for value in values) + "}"
 
 
 def real(value: float | None) -> float | None:
-    """A number that fits four bytes; Postgres refuses others instead of rounding them."""
+    """A number that fits four bytes. Postgres refuses others instead of rounding them."""
     if value is None or not math.isfinite(value):
         return None
-    if abs(value) > _LARGEST_REAL:
-        return math.copysign(_LARGEST_REAL, value)
-    return value if abs(value) > _SMALLEST_REAL else 0.0
+    if abs(value) > LARGEST_REAL:
+        return math.copysign(LARGEST_REAL, value)
+    return value if abs(value) > SMALLEST_REAL else 0.0
 
 
 def _bounded_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A conversation of any length is stored in a few megabytes."""
-    total = sum(map(_size, messages))
+    """Cut a conversation of any length to a few megabytes."""
+    total = 0
+    for message in messages:
+        total += len(message["content"]) + len(message.get("reasoning", ""))
+        if results := message.get("results"):
+            total += sum(map(len, results))
     if total <= MAX_STORED_BYTES:
         return messages
     limit = MAX_STORED_BYTES if total <= MAX_EPISODE_BYTES else MAX_EPISODE_BYTES // (3 * len(messages))
-    return [_bounded_message(message, limit) for message in messages]
-
-
-def _size(message: dict[str, Any]) -> int:
-    results = message.get("results")
-    return len(message["content"]) + len(message.get("reasoning", "")) + (sum(map(len, results)) if results else 0)
-
-
-def _bounded_message(message: dict[str, Any], limit: int) -> dict[str, Any]:
-    kept = {**message, "content": bounded_text(message["content"], limit)}
-    if "reasoning" in message:
-        kept["reasoning"] = bounded_text(message["reasoning"], limit)
-    if results := message.get("results"):
-        kept["results"] = [bounded_text(result, limit // len(results)) for result in results]
-    return kept
+    bounded = []
+    for message in messages:
+        cut: dict[str, Any] = {
+            name: bounded_text(message[name], limit) for name in ("content", "reasoning") if name in message
+        }
+        if results := message.get("results"):
+            cut["results"] = [bounded_text(result, limit // len(results)) for result in results]
+        bounded.append({**message, **cut})
+    return bounded
 
 
 def _tokens(rollout: Rollout) -> str | None:
     if rollout.token_texts is not None:
-        texts = {"texts": rollout.token_texts, "logprobs": rollout.logprobs, "turns": rollout.token_turns}
-        return json_text(texts)
+        return json_text({"texts": rollout.token_texts, "logprobs": rollout.logprobs, "turns": rollout.token_turns})
     if rollout.completion_token_ids is None:
         return None
-    tokens: dict[str, Any] = {
+    tokens = {
         "prompt": rollout.prompt_token_ids,
         "completion": rollout.completion_token_ids,
         "mask": rollout.completion_mask,

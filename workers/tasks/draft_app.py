@@ -1,108 +1,104 @@
-"""Served with a draft that is tried, never imported here: the package's own app, whose failures tell their traceback.
+"""Served with a draft that is tried, never imported here: the package's own app, with errors that carry a traceback.
 
-OpenEnv sends only an exception's text to the client, and of a class that cannot be created not even that.
+OpenEnv sends only an exception's text to the client, and no text at all for a class that cannot be instantiated.
 """
 
+import contextlib
 import functools
 import gc
 import importlib
 import inspect
 import os
 import traceback
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
 
 from openenv.core.env_server import Environment, HTTPEnvServer
 from openenv.core.env_server.types import State
 
 APP = "__APP__"
-MOST_FRAMES = 8
+MAX_FRAMES = 8
 
 
-def _load() -> Any:
-    """From inside the package's folder; when that fails for a relative import, the host loads this from its parent."""
-    module, _, attribute = APP.partition(":")
-    package = __package__ or ""
-    return getattr(importlib.import_module(f"{package}.{module}" if package else module), attribute or "app")
+class DraftError(RuntimeError):
+    """An author's own mistake, with its traceback as the text."""
 
 
-class Failed(RuntimeError):
-    """An author's own mistake, told in full."""
+class _BrokenEnvironment(Environment):  # type: ignore[misc]
+    """Replaces an environment whose class failed."""
 
-
-class _NeverCreated(Environment):  # type: ignore[misc]
-    """In the place of an environment whose class failed."""
-
-    def __init__(self, story: str) -> None:
+    def __init__(self, text: str) -> None:
         super().__init__()
-        self._story = story
+        self._text = text
 
-    def reset(self, seed: int | None = None, episode_id: str | None = None, **arguments: Any) -> Any:
-        raise Failed(self._story)
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **arguments: object) -> None:
+        raise DraftError(self._text)
 
-    def step(self, action: Any, timeout_s: float | None = None, **arguments: Any) -> Any:
-        raise Failed(self._story)
+    def step(self, action: object, timeout_s: float | None = None, **arguments: object) -> None:
+        raise DraftError(self._text)
 
     @property
     def state(self) -> State:
         return State()
 
 
-def _story(error: BaseException) -> str:
-    """The last frames, in the package's own paths."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.filename != __file__][-MOST_FRAMES:]
-    lines = [f"{_short(frame.filename)}:{frame.lineno} in {frame.name}\n    {frame.line}" for frame in own]
-    return "\n".join([f"{type(error).__name__}: {error}", *lines])
-
-
-def _short(path: str) -> str:
+def _describe(error: BaseException) -> str:
+    """Return the error and its last frames, with paths relative to the package."""
     here = os.path.dirname(os.path.abspath(__file__))
-    return os.path.relpath(path, here) if path.startswith(here) else "/".join(path.split("/")[-2:])
+    lines = [f"{type(error).__name__}: {error}"]
+    frames = traceback.extract_tb(error.__traceback__)
+    for frame in [frame for frame in frames if frame.filename != __file__][-MAX_FRAMES:]:
+        is_inside = frame.filename.startswith(here)
+        path = os.path.relpath(frame.filename, here) if is_inside else "/".join(frame.filename.split("/")[-2:])
+        lines.append(f"{path}:{frame.lineno} in {frame.name}\n    {frame.line}")
+    return "\n".join(lines)
 
 
-def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+@contextlib.contextmanager
+def _described_errors() -> Iterator[None]:
+    try:
+        yield
+    except DraftError:
+        raise
+    except Exception as error:
+        raise DraftError(_describe(error)) from error
+
+
+def _guard(method: Callable[..., object]) -> Callable[..., object]:
     if inspect.iscoroutinefunction(method):
 
         @functools.wraps(method)
-        async def call_async(*args: Any, **kwargs: Any) -> Any:
-            try:
+        async def call_async(*args: object, **kwargs: object) -> object:
+            with _described_errors():
                 return await method(*args, **kwargs)
-            except Failed:
-                raise
-            except Exception as error:
-                raise Failed(_story(error)) from error
 
         return call_async
 
     @functools.wraps(method)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
+    def call(*args: object, **kwargs: object) -> object:
+        with _described_errors():
             return method(*args, **kwargs)
-        except Failed:
-            raise
-        except Exception as error:
-            raise Failed(_story(error)) from error
 
     return call
 
 
-def _creating(factory: Callable[[], Any]) -> Callable[[], Any]:
+def _guard_factory(factory: Callable[[], Environment]) -> Callable[[], Environment]:
     @functools.wraps(factory)
-    def create() -> Any:
+    def create() -> Environment:
         try:
             environment = factory()
         except Exception as error:
-            return _NeverCreated(_story(error))
+            return _BrokenEnvironment(_describe(error))
         for name in ("reset", "step", "reset_async", "step_async"):
             if callable(method := getattr(environment, name, None)):
-                setattr(environment, name, _guarded(method))
+                setattr(environment, name, _guard(method))
         return environment
 
     return create
 
 
-app = _load()
-for _thing in gc.get_objects():
-    if issubclass(type(_thing), HTTPEnvServer):
-        _thing._env_factory = _creating(_thing._env_factory)
+# inside the package's folder; if a relative import fails, the host loads this file from the parent folder
+_module, _, _attribute = APP.partition(":")
+app = getattr(importlib.import_module(f"{__package__}.{_module}" if __package__ else _module), _attribute or "app")
+for _object in gc.get_objects():
+    if issubclass(type(_object), HTTPEnvServer):
+        _object._env_factory = _guard_factory(_object._env_factory)

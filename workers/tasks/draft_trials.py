@@ -1,11 +1,11 @@
-"""Trying a draft: its files as they are saved, served by the env host; all replies are replayed, the answer kept."""
+"""The job `environments.try`: serve a draft as it is saved, replay all replies, store the responses."""
 
 import asyncio
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import orjson
 import yaml
@@ -22,16 +22,17 @@ from backend.domain.yaml_text import read_yaml
 from backend.environments.scaffold import with_generated
 from backend.environments.tables import DraftTrial, EnvironmentDraft
 from workers.policies.scripted import ScriptedPolicy
-from workers.storage.episodes import Played, Scene, replay
+from workers.storage.episodes import Scene, replay
 from workers.tasks.event_loops import run_async
 from workers.tasks.registry import JobContext
 
 TRACED = "proctor_draft_app"
+"""Module name of `draft_app.py` in the served package."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
-    """The trial to run."""
+class _TrialRequest:
+    """One request of a person for a draft."""
 
     trial_id: uuid.UUID
     revision: int
@@ -41,88 +42,70 @@ class _Question:
 
 
 def run(context: JobContext) -> None:
-    """The job `environments.try`."""
-    question = _read(context)
-    if question is not None:
-        run_async(_try(question))
-
-
-def give_up(session: Session, context: JobContext, error: str) -> None:
-    """The worker failed and will not try again."""
-    _settle(session, context, {"error": error})
-
-
-def _read(context: JobContext) -> _Question | None:
-    """None if a newer request exists."""
     with transaction() as session:
         trial = session.get(DraftTrial, uuid.UUID(context.arguments["trial_id"]))
         if trial is None or not trial.is_waiting or trial.revision != context.arguments["revision"]:
-            return None
+            return  # a newer request exists
         draft = session.get_one(EnvironmentDraft, trial.environment_id)
         try:
             manifest = read_manifest(draft.files.get(MANIFEST_PATH, ""))
         except ManifestInvalid as error:
-            _settle(session, context, {"error": f"{MANIFEST_PATH}: {error}"})
-            return None
+            give_up(session, context, f"{MANIFEST_PATH}: {error}")
+            return
         files = traced_files(with_generated(draft.files), manifest)
-        scene = Scene(_task(trial), content_hash(files), files, manifest, list(trial.replies))
-        return _Question(trial.id, trial.revision, draft.revision, scene, str(context.arguments.get("script", "")))
+        task = TaskSpec(Split(trial.task["split"]), trial.task["index"], trial.task["level"], trial.task["seed"])
+        scene = Scene(task, content_hash(files), files, manifest, list(trial.replies))
+        script = str(context.arguments.get("script", ""))
+        request = _TrialRequest(trial.id, trial.revision, draft.revision, scene, script)
+    run_async(_try(request))
+
+
+def give_up(session: Session, context: JobContext, error: str) -> None:
+    """Answer the newest request with an error."""
+    trial = session.get(DraftTrial, uuid.UUID(context.arguments["trial_id"]))
+    if trial is not None and trial.revision == context.arguments["revision"]:
+        trial.answer, trial.is_waiting = {"error": error}, False
+        announce(session, trial_topic(trial.environment_id, trial.person_id))
 
 
 def traced_files(files: dict[str, str], manifest: Manifest) -> dict[str, str]:
-    """The draft with an app in front of its own that reports tracebacks."""
-    written: dict[str, Any] = read_yaml(files[MANIFEST_PATH])
+    """Put an app in front of the draft's own that reports tracebacks."""
     app = (Path(__file__).parent / "draft_app.py").read_text(encoding="utf-8").replace("__APP__", manifest.app)
-    served = yaml.safe_dump(written | {"app": f"{TRACED}:app"}, sort_keys=False, allow_unicode=True)
-    return {**files, MANIFEST_PATH: served, f"{TRACED}.py": app}
+    served: Mapping[str, object] = {**read_yaml(files[MANIFEST_PATH]), "app": f"{TRACED}:app"}
+    text = yaml.safe_dump(served, sort_keys=False, allow_unicode=True)
+    return {**files, MANIFEST_PATH: text, f"{TRACED}.py": app}
 
 
-def _task(trial: DraftTrial) -> TaskSpec:
-    told = trial.task
-    return TaskSpec(Split(told["split"]), told["index"], told["level"], told["seed"])
-
-
-async def _try(question: _Question) -> None:
+async def _try(request: _TrialRequest) -> None:
     began = time.monotonic()
-    mover = ScriptedPolicy(question.script) if question.script else None
-    moves = question.scene.manifest.proctor.episode.max_turns
-    played = await replay(question.scene, mover=mover, moves=moves)
-    answer = _answer(question.scene.manifest, played) | {"seconds": time.monotonic() - began}
-    await asyncio.to_thread(_store, question, answer)
-
-
-def _answer(manifest: Manifest, played: Played) -> dict[str, Any]:
+    manifest = request.scene.manifest
+    policy = ScriptedPolicy(request.script) if request.script else None
+    played = await replay(request.scene, mover=policy, moves=manifest.proctor.episode.max_turns)
     rollout = played.rollout
-    so_far = rollout.columns or columns_over_episode(manifest.columns, [step.rewards for step in rollout.steps])
+    columns = rollout.columns or columns_over_episode(manifest.columns, [step.rewards for step in rollout.steps])
     answer = {
         "opening": rollout.opening,
         "steps": rollout.steps,
         "messages": rollout.messages,
-        "columns": [[column.name, so_far.get(column.name, 0.0), column.weight] for column in manifest.columns],
+        "columns": [[column.name, columns.get(column.name, 0.0), column.weight] for column in manifest.columns],
         "metrics": rollout.metrics,
         "reward": rollout.reward,
         "status": "failed" if played.error else rollout.status,
         "stop_reason": rollout.stop_reason,
         "action_schema": played.action_schema,
         "error": played.error,
+        "seconds": time.monotonic() - began,
     }
-    known: dict[str, Any] = orjson.loads(json_text(answer))
-    return known
+    await asyncio.to_thread(_store, request, orjson.loads(json_text(answer)))
 
 
-def _store(question: _Question, answer: dict[str, Any]) -> None:
+def _store(request: _TrialRequest, answer: dict[str, object]) -> None:
     with transaction() as session:
-        trial = session.get(DraftTrial, question.trial_id, with_for_update=True)
-        if trial is None or trial.revision != question.revision:
+        trial = session.get(DraftTrial, request.trial_id, with_for_update=True)
+        if trial is None or trial.revision != request.revision:
             return
-        if not answer["error"]:  # else the replies are kept, to be tried again on a mended draft
-            trial.replies = [step["reply"] for step in answer["steps"]]
-        trial.answer, trial.is_waiting, trial.draft_revision = answer, False, question.draft_revision
-        announce(session, trial_topic(trial.environment_id, trial.person_id))
-
-
-def _settle(session: Session, context: JobContext, answer: dict[str, Any]) -> None:
-    trial = session.get(DraftTrial, uuid.UUID(context.arguments["trial_id"]))
-    if trial is not None and trial.revision == context.arguments["revision"]:
-        trial.answer, trial.is_waiting = answer, False
+        steps = answer["steps"]
+        if not answer["error"] and isinstance(steps, list):  # else the replies are kept, to try again on a fixed draft
+            trial.replies = [step["reply"] for step in steps]
+        trial.answer, trial.is_waiting, trial.draft_revision = answer, False, request.draft_revision
         announce(session, trial_topic(trial.environment_id, trial.person_id))

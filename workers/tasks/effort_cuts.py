@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from backend.domain.rollouts.divergence import Recorded
+from backend.domain.rollouts.divergence import RecordedEpisode
 from backend.domain.studies.effort import Reasoned, Scored, area, graded_reply
 from workers.environments.client import EnvServer
 from workers.rollouts.regrading import StoredEpisode, replay_episodes
@@ -97,7 +97,7 @@ async def _graded(work: SideWork, chosen: Chosen, replies: Sequence[str], server
         StoredEpisode(
             key,
             chosen.spec,
-            Recorded({}, [*before, {**last, "reply": reply, "calls": None}]),
+            RecordedEpisode({}, [*before, {**last, "reply": reply, "calls": None}]),
             tokens_out=chosen.tokens_out,
         )
         for key, reply in episodes.items()

@@ -5,7 +5,6 @@ import uuid
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import structlog
 from sqlalchemy import delete, select
@@ -15,26 +14,25 @@ from backend.core.session import transaction
 from backend.domain.environments.certificate import CheckResult, certificate_status
 from backend.domain.environments.manifest import Manifest
 from backend.domain.review.judged_fixtures import JudgedFixture
-from backend.domain.rollouts.rollout import Rollout
-from backend.domain.text import plain_text
+from backend.domain.text import JsonObject, plain_text
 from backend.domain.vocabulary import RunStatus
 from backend.environments.tables import Certificate, EnvironmentVersion
 from backend.review.fixtures import judged_fixtures
 from backend.runs.service import begin_run, finish_run
 from backend.runs.tables import Run
 from workers.environments.checks.base import Check
-from workers.environments.checks.examine import CHECKS, does_not_start, examine
-from workers.environments.checks.subject import TWIN_HASH_SEED, Reference, Subject
+from workers.environments.checks.registry import CHECKS, does_not_start, run_checks
+from workers.environments.checks.subject import SECOND_HASH_SEED, CheckSubject, Reference
 from workers.environments.client import HostRefused
 from workers.policies.base import Policy
 from workers.storage.env_host import open_env_host
-from workers.storage.policy_options import make_mover
+from workers.storage.policies import load_policy
 from workers.storage.recorder import RunRecorder
 from workers.storage.rollout_writer import RolloutWriter
 from workers.storage.rollouts import rollout_id
 from workers.tasks.children import must_run_child
 from workers.tasks.event_loops import run_async
-from workers.tasks.nightly_checks import drifted, tell_of_breaking, tell_of_expiry, tell_of_weakening, weakened
+from workers.tasks.nightly_checks import announce_drift, announce_failed_nights, drifted, weakened
 from workers.tasks.registry import JobContext
 
 LOCAL_MODULE = "workers.models.play"
@@ -44,8 +42,8 @@ logger = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Assignment:
-    """All that is needed of the run, read once."""
+class _CheckPlan:
+    """The inputs of one check run, read in one transaction."""
 
     run_id: uuid.UUID
     version_id: uuid.UUID
@@ -53,130 +51,116 @@ class _Assignment:
     content_hash: str
     manifest: Manifest
     files: dict[str, str] = field(repr=False)
-    judged: Sequence[JudgedFixture] = field(default=(), repr=False)
-    """Episodes of the environment that people judged."""
-    reference: str = ""
-    """The name of the policy that the tasks are measured with too."""
+    judged: Sequence[JudgedFixture] = field(repr=False)
+    reference: str
+    """Name of the policy chosen to measure the tasks; empty: none."""
 
 
 def run(context: JobContext) -> None:
-    """The job's body. Begun again after a crash it plays the same rollouts, which meet their first rows."""
+    """Run the job. After a crash it plays the same rollouts again, which replace their first rows."""
     run_id = context.need_run()
     with transaction() as session:
-        asked = asked_reference(session, run_id)
-        policy = make_mover(session, asked) if asked else None
-    if asked and policy is None:
+        reference = reference_of(session, run_id)
+        policy = load_policy(session, reference) if reference else None
+    if reference and policy is None:
         must_run_child(LOCAL_MODULE, [str(run_id)], run_id=run_id)
     else:
         check(run_id, policy)
 
 
 def give_up(session: Session, context: JobContext, reason: str) -> None:
-    """It broke off for good, without a certificate."""
+    """The job failed for good, without a certificate."""
     row = session.get(Run, context.run_id) if context.run_id else None
     if row is not None and not row.status.is_over:
-        tell_of_breaking(session, row, plain_text(reason))
+        announce_failed_nights(session, row, plain_text(reason))
 
 
-def asked_reference(session: Session, run_id: uuid.UUID) -> dict[str, Any]:
-    """The policy that the tasks are to be measured with too; empty: none."""
-    known: dict[str, Any] = session.get_one(Run, run_id).configuration.get("reference", {})
-    return known
+def reference_of(session: Session, run_id: uuid.UUID) -> JsonObject:
+    """Return the policy chosen to measure the tasks; empty: none."""
+    reference: JsonObject = session.get_one(Run, run_id).configuration.get("reference", {})
+    return reference
 
 
 def check(run_id: uuid.UUID, policy: Policy | None) -> None:
-    """Run the checks of the run's version. `policy` is the requested one and is closed at the end."""
+    """Run the checks of the run's version. `policy` is the chosen one and is closed at the end."""
     run_async(_certify(run_id, policy))
 
 
 async def _certify(run_id: uuid.UUID, policy: Policy | None) -> None:
     try:
-        assignment = await asyncio.to_thread(_take_up, run_id)
-        if assignment is None:
+        plan = await asyncio.to_thread(_begin, run_id)
+        if plan is None:
             return
-        recorder = RunRecorder(assignment.run_id)
-        reference = Reference(assignment.reference, policy) if policy else None
-        results = await _examine(assignment, recorder, reference)
+        recorder = RunRecorder(run_id)
+        recorder.progress(phase="preparing the environment", done=0, total=len(CHECKS))
+        async with open_env_host() as host:
+            try:
+                await host.prepare(plan.content_hash, plan.files)
+            except HostRefused as error:
+                results = does_not_start(str(error))
+            else:
+                package = plan.content_hash, plan.manifest.proctor.resources
+                async with host.lease(*package) as server, RolloutWriter(recorder) as writer:
+                    subject = CheckSubject(
+                        plan.manifest,
+                        server,
+                        files=plan.files,
+                        judged=plan.judged,
+                        seed=plan.seed,
+                        on_rollout=writer.put,
+                        should_stop=recorder.should_stop,
+                        second_process=lambda: host.lease(*package, hash_seed=SECOND_HASH_SEED),
+                        reference=Reference(plan.reference, policy) if policy else None,
+                    )
+                    results = await _run_checks(subject, recorder)
     finally:
         if policy is not None:
             await policy.aclose()
-    await asyncio.to_thread(_finish, assignment, results)
+    await asyncio.to_thread(_finish, plan, results)
     recorder.log(f"certificate: {certificate_status(results)}")
 
 
-async def _examine(assignment: _Assignment, recorder: RunRecorder, reference: Reference | None) -> list[CheckResult]:
-    recorder.progress(phase="preparing the environment", done=0, total=len(CHECKS))
-    async with open_env_host() as host:
-        try:
-            await host.prepare(assignment.content_hash, assignment.files)
-        except HostRefused as error:
-            return does_not_start(str(error))
-        order = assignment.content_hash, assignment.manifest.proctor.resources
-        async with host.lease(*order) as server, RolloutWriter(recorder) as writer:
-            subject = Subject(
-                assignment.manifest,
-                server,
-                files=assignment.files,
-                judged=assignment.judged,
-                seed=assignment.seed,
-                on_rollout=writer.put,
-                should_stop=recorder.should_stop,
-                twin=lambda: host.lease(*order, hash_seed=TWIN_HASH_SEED),
-                reference=reference,
-            )
-            return await _look(subject, assignment, recorder)
-
-
-async def _look(subject: Subject, assignment: _Assignment, recorder: RunRecorder) -> list[CheckResult]:
+async def _run_checks(subject: CheckSubject, recorder: RunRecorder) -> list[CheckResult]:
+    """Run all checks; show the current one, finished ones and queued ones on the run's page."""
     results: list[CheckResult] = []
 
-    def begin(check: Check) -> None:
-        tell(check.id, check.sentence)
+    def show(check_id: str, message: str) -> None:
+        finished = [  # figures come with the certificate
+            result.as_json() | {"details": {}, "evidence": plain_text(result.evidence)[:600]} for result in results
+        ]
+        queued = [
+            {"check": each.id, "label": each.label, "sentence": each.sentence, "theme": each.theme, "status": None}
+            for each in CHECKS[len(results) :]
+        ]
+        more = {"results": finished + queued}
+        recorder.progress(phase=check_id, done=len(results), total=len(CHECKS), message=message, more=more)
 
-    def record(result: CheckResult) -> None:
+    def on_begin(check: Check) -> None:
+        show(check.id, check.sentence)
+
+    def on_result(result: CheckResult) -> None:
         results.append(result)
         recorder.log(f"{result.status} {result.check}: {result.evidence}")
         if len(results) == len(CHECKS):
-            tell(result.check, result.evidence)
+            show(result.check, result.evidence)
 
-    def tell(check: str, message: str) -> None:
-        """Show the current check, finished checks and queued ones on the page."""
-        found = [_in_short(result) for result in results]
-        to_come = [_to_come(check) for check in CHECKS[len(results) :]]
-        more = {"results": found + to_come}
-        recorder.progress(phase=check, done=len(results), total=len(CHECKS), message=message, more=more)
-
-    def name(rollout: Rollout) -> uuid.UUID:
-        return rollout_id(assignment.run_id, rollout)
-
-    await examine(subject, on_begin=begin, on_result=record, rollout_id=name)
-    return results
+    return await run_checks(
+        subject,
+        on_begin=on_begin,
+        on_result=on_result,
+        rollout_id=lambda rollout: rollout_id(recorder.run_id, rollout),
+    )
 
 
-def _in_short(result: CheckResult) -> dict[str, Any]:
-    """Without its figures: they come with the certificate."""
-    return result.as_json() | {"details": {}, "evidence": plain_text(result.evidence)[:600]}
-
-
-def _to_come(check: Check) -> dict[str, Any]:
-    return {
-        "check": check.id,
-        "label": check.label,
-        "sentence": check.sentence,
-        "theme": check.theme,
-        "status": None,
-    }
-
-
-def _take_up(run_id: uuid.UUID) -> _Assignment | None:
-    """Begin the run. None if it has ended."""
+def _begin(run_id: uuid.UUID) -> _CheckPlan | None:
+    """Begin the run; None if it has ended."""
     with transaction() as session:
         row = session.get_one(Run, run_id)
         if not begin_run(session, row):
             logger.info("the run is over already")
             return None
         version = session.get_one(EnvironmentVersion, row.version_id, options=[undefer(EnvironmentVersion.files)])
-        return _Assignment(
+        return _CheckPlan(
             run_id=run_id,
             version_id=version.id,
             seed=row.seed,
@@ -184,46 +168,31 @@ def _take_up(run_id: uuid.UUID) -> _Assignment | None:
             manifest=Manifest.model_validate(version.manifest),
             files=version.files,
             judged=judged_fixtures(session, version.environment_id),
-            reference=asked_reference(session, run_id).get("name", ""),
+            reference=reference_of(session, run_id).get("name", ""),
         )
 
 
-def _finish(assignment: _Assignment, results: Sequence[CheckResult]) -> None:
-    """The certificate and the end of the run in one transaction; a stopped run certifies nothing."""
+def _finish(plan: _CheckPlan, results: Sequence[CheckResult]) -> None:
+    """Store the certificate and end the run in one transaction. A stopped run has no certificate."""
     with transaction() as session:
-        row = session.get_one(Run, assignment.run_id)
+        row = session.get_one(Run, plan.run_id)
         if len(results) < len(CHECKS):
             finish_run(session, row, RunStatus.STOPPED, reason="Stopped on request; there is no certificate.")
             return
-        status = certificate_status(list(results))
-        before, after = _results_before(session, assignment), [result.as_json() for result in results]
-        drift, weaker = drifted(before, after), weakened(before, after)
-        session.execute(delete(Certificate).where(Certificate.run_id == assignment.run_id))
-        session.add(
-            Certificate(
-                version_id=assignment.version_id,
-                run_id=assignment.run_id,
-                status=status,
-                results=after,
-            )
+        status, after = certificate_status(results), [result.as_json() for result in results]
+        previous = (
+            select(Certificate.results)
+            .where(Certificate.version_id == plan.version_id, Certificate.run_id != plan.run_id)
+            .order_by(Certificate.created_at.desc(), Certificate.id.desc())
         )
+        before = session.scalar(previous.limit(1)) or []
+        drift, weaker = drifted(before, after), weakened(before, after)
+        session.execute(delete(Certificate).where(Certificate.run_id == plan.run_id))
+        session.add(Certificate(version_id=plan.version_id, run_id=plan.run_id, status=status, results=after))
         counts = Counter(str(result.status) for result in results)
         seconds = sum(result.seconds for result in results)
         summary = {"certificate": str(status), **counts, "seconds": seconds, "drift": drift, "weaker": weaker}
-        reason = f"Drift: {', '.join(drift)} held in the certificate before this one, and fails now." if drift else None
+        reason = f"Drift: {', '.join(drift)} held in the previous certificate and fails now." if drift else None
         finish_run(session, row, RunStatus.COMPLETED, summary, reason)
-        if row.created_by is not None:  # the nightly job asks for nobody
-            return
-        if drift:
-            tell_of_expiry(session, row, drift)
-        elif weaker:
-            tell_of_weakening(session, row, weaker)
-
-
-def _results_before(session: Session, assignment: _Assignment) -> list[dict[str, Any]]:
-    """Of the version's certificate before this one."""
-    statement = select(Certificate.results).where(
-        Certificate.version_id == assignment.version_id, Certificate.run_id != assignment.run_id
-    )
-    newest = statement.order_by(Certificate.created_at.desc(), Certificate.id.desc()).limit(1)
-    return session.scalar(newest) or []
+        if row.created_by is None and (drift or weaker):  # a nightly check
+            announce_drift(session, row, drift, weaker)

@@ -1,10 +1,10 @@
-"""Hand play: replay all replies, let another policy play if requested, store the answers."""
+"""The job `environments.play`: replay all replies, let another policy play if requested, store the responses."""
 
 import asyncio
 import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import orjson
@@ -26,7 +26,7 @@ from backend.runs.service import begin_run, finish_run
 from backend.runs.tables import Run
 from workers.policies.base import Policy
 from workers.storage.episodes import OutOfReplies, Played, Scene, replay
-from workers.storage.policy_options import make_mover
+from workers.storage.policies import load_policy
 from workers.storage.rollouts import EXCERPT_CHARACTERS, real
 from workers.tasks.children import ChildFailed, must_run_child
 from workers.tasks.event_loops import run_async
@@ -37,8 +37,8 @@ LOCAL_MODULE = "workers.models.play"
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """The person's request."""
+class PlayRequest:
+    """A person's request: the episode so far, and the turns that a policy should play."""
 
     run_id: uuid.UUID
     state: PlayState
@@ -46,139 +46,103 @@ class Work:
 
 
 def run(context: JobContext) -> None:
-    """The job `environments.play`."""
     run_id = context.need_run()
     try:
-        is_local, policy = _mover(run_id)
-        if is_local:
+        with transaction() as session:
+            option = PlayState.from_json(session.get_one(Run, run_id).progress).mover
+            policy = load_policy(session, option) if option else None
+        if option and policy is None:
             must_run_child(LOCAL_MODULE, [str(run_id)], run_id=run_id)
         else:
             play_on(run_id, policy)
-    except (ChildFailed, AppError) as error:
-        _get_stuck(run_id, str(error))
+    except (ChildFailed, AppError) as error:  # the played turns are kept
+        with transaction() as session:
+            row = session.get_one(Run, run_id, with_for_update=True)
+            state = PlayState.from_json(row.progress)
+            if state.phase.is_waiting and not row.status.is_over:
+                row.progress = replace(state, phase=PlayPhase.STUCK, message=str(error)).as_json()
+                announce(session, run_topic(row.id))
 
 
 def play_on(run_id: uuid.UUID, policy: Policy | None) -> None:
-    """Carry out the person's request; `policy` plays its turns and is closed."""
-    work = _read(run_id)
-    if work is not None:
-        run_async(_play(work, policy))
+    """Serve the person's request; `policy` plays its turns and is closed."""
+    request = _read(run_id)
+    if request is not None:
+        run_async(_play(request, policy))
 
 
-def _mover(run_id: uuid.UUID) -> tuple[bool, Policy | None]:
-    """(it needs a process with torch, the policy that is to play on)"""
-    with transaction() as session:
-        asked = PlayState.from_json(session.get_one(Run, run_id).progress).mover
-        if not asked:
-            return False, None
-        policy = make_mover(session, asked)
-        return policy is None, policy
-
-
-def _read(run_id: uuid.UUID) -> Work | None:
-    """None when the person left or the job was done before."""
+def _read(run_id: uuid.UUID) -> PlayRequest | None:
+    """Read the request; None if the person left or the job was done before."""
     with transaction() as session:
         row = session.get_one(Run, run_id)
-        state = _resumed(session, row) or PlayState.from_json(row.progress)
+        state, stored = PlayState.from_json(row.progress), _rollout_row(session, run_id)
+        if row.status is RunStatus.QUEUED and stored.status is RolloutStatus.CANCELLED:  # continue an abandoned episode
+            stored.status, stored.stop_reason, stored.ended_at = RolloutStatus.PLAYING, None, None
+            state = replace(state, phase=PlayPhase.THINKING)
+            row.progress = state.as_json()
         if not state.phase.is_waiting or (row.status is not RunStatus.RUNNING and not begin_run(session, row)):
             return None
         version = session.get_one(EnvironmentVersion, row.version_id, options=[undefer(EnvironmentVersion.files)])
-        task = _rollout_row(session, run_id).group.task
+        task = stored.group.task
         spec = TaskSpec(task.split, task.index, task.level, task.seed, task.arguments)
         manifest = Manifest.model_validate(version.manifest)
-        return Work(run_id, state, Scene(spec, version.content_hash, version.files, manifest, state.replies))
+        return PlayRequest(run_id, state, Scene(spec, version.content_hash, version.files, manifest, state.replies))
 
 
-def _resumed(session: Session, row: Run) -> PlayState | None:
-    """Continue an episode that a person had left."""
-    stored = _rollout_row(session, row.id)
-    if row.status is not RunStatus.QUEUED or stored.status is not RolloutStatus.CANCELLED:
-        return None
-    stored.status, stored.stop_reason, stored.ended_at = RolloutStatus.PLAYING, None, None
-    state = replace(PlayState.from_json(row.progress), phase=PlayPhase.THINKING)
-    row.progress = state.as_json()
-    return state
+async def _play(request: PlayRequest, policy: Policy | None) -> None:
+    def store_turns(rollout: Rollout) -> None:
+        if not _store(request, Played(rollout), is_partial=True):  # the person took over or left
+            raise OutOfReplies
 
-
-async def _play(work: Work, policy: Policy | None) -> None:
     try:
-        played = await replay(
-            work.scene,
-            mover=policy,
-            moves=work.state.moves,
-            on_turn=partial(_show, work),
-        )
+        played = await replay(request.scene, mover=policy, moves=request.state.moves, on_turn=store_turns)
     finally:
         if policy is not None:
             await policy.aclose()
-    await asyncio.to_thread(_store, work, played)
+    await asyncio.to_thread(_store, request, played)
 
 
-def _show(work: Work, rollout: Rollout) -> None:
-    """Store the policy's turns so far. Stops if the person took over or left."""
-    if not _store(work, Played(rollout), is_partial=True):
-        raise OutOfReplies
-
-
-def _store(work: Work, played: Played, *, is_partial: bool = False) -> bool:
-    """False if no one waits for it anymore: the person left or sent another request."""
+def _store(request: PlayRequest, played: Played, *, is_partial: bool = False) -> bool:
+    """Store the responses; False if the person left or sent another request."""
     with transaction() as session:
-        row = session.get_one(Run, work.run_id, with_for_update=True)
+        row = session.get_one(Run, request.run_id, with_for_update=True)
         state = PlayState.from_json(row.progress)
-        if row.status.is_over or state.revision != work.state.revision:
+        if row.status.is_over or state.revision != request.state.revision:
             return False
         if played.error:
             row.progress = replace(state, phase=PlayPhase.STUCK, message=played.error).as_json()
-        elif is_partial:
-            _keep_steps(session, row, state, played)
         else:
-            _keep(session, row, state, played)
+            rollout, stored = played.rollout, _rollout_row(session, row.id)
+            before = stored.opening, stored.steps
+            _store_turns(row, stored, state, rollout)
+            if not is_partial:
+                is_over = rollout.status is RolloutStatus.COMPLETED
+                row.progress = replace(
+                    PlayState.from_json(row.progress),
+                    phase=PlayPhase.OVER if is_over else PlayPhase.YOURS,
+                    replies=[step["reply"] for step in stored.steps],
+                    mover={},
+                    moves=0,
+                    divergence=divergence(*before, stored.opening, stored.steps),
+                ).as_json()
+                row.configuration = {**row.configuration, "action_schema": _as_stored(played.action_schema)}
+                if is_over:
+                    _finish(session, row, stored, rollout)
         announce(session, run_topic(row.id))
     return True
 
 
-def _get_stuck(run_id: uuid.UUID, message: str) -> None:
-    """The policy cannot be called; the played turns are kept."""
-    with transaction() as session:
-        row = session.get_one(Run, run_id, with_for_update=True)
-        state = PlayState.from_json(row.progress)
-        if state.phase.is_waiting and not row.status.is_over:
-            row.progress = replace(state, phase=PlayPhase.STUCK, message=message).as_json()
-            announce(session, run_topic(row.id))
-
-
-def _keep(session: Session, row: Run, state: PlayState, played: Played) -> None:
-    """Write down what the environment answered, and say so when it is not what it answered before."""
-    rollout, stored = played.rollout, _rollout_row(session, row.id)
-    before = stored.opening, stored.steps
-    steps = _keep_steps(session, row, state, played)
-    is_over = rollout.status is RolloutStatus.COMPLETED
-    row.progress = replace(
-        PlayState.from_json(row.progress),
-        phase=PlayPhase.OVER if is_over else PlayPhase.YOURS,
-        replies=[step["reply"] for step in steps],
-        mover={},
-        moves=0,
-        divergence=divergence(*before, stored.opening, steps),
-    ).as_json()
-    row.configuration = {**row.configuration, "action_schema": _as_stored(played.action_schema)}
-    if is_over:
-        _finish(session, row, stored, rollout)
-
-
-def _keep_steps(session: Session, row: Run, state: PlayState, played: Played) -> list[dict[str, Any]]:
-    """The transcript so far, and who wrote which reply of it."""
-    rollout, stored = played.rollout, _rollout_row(session, row.id)
+def _store_turns(row: Run, stored: RolloutRow, state: PlayState, rollout: Rollout) -> None:
+    """Store the transcript so far, and the author of each reply."""
     steps: list[dict[str, Any]] = _as_stored(rollout.steps)
-    by_mover = [str(state.mover.get("name", ""))] * (len(steps) - len(state.replies))
-    authors = [*state.authors, *[""] * len(state.replies)][: len(state.replies)]
-    row.progress = replace(state, done=len(steps), authors=[*authors, *by_mover][: len(steps)]).as_json()
+    by_person = [*state.authors, *[""] * len(state.replies)][: len(state.replies)]
+    by_policy = [str(state.mover.get("name", ""))] * (len(steps) - len(state.replies))
+    row.progress = replace(state, done=len(steps), authors=[*by_person, *by_policy][: len(steps)]).as_json()
     stored.opening, stored.steps = _as_stored(rollout.opening), steps
     stored.messages = _as_stored(rollout.messages)
     stored.turns = len(steps)
     stored.excerpt = steps[-1]["reply"][-EXCERPT_CHARACTERS:] if steps else ""
     stored.environment_seconds = rollout.environment_seconds
-    return steps
 
 
 def _finish(session: Session, row: Run, stored: RolloutRow, rollout: Rollout) -> None:
@@ -192,9 +156,12 @@ def _finish(session: Session, row: Run, stored: RolloutRow, rollout: Rollout) ->
 
 
 def divergence(
-    opening: dict[str, Any], steps: list[dict[str, Any]], new_opening: dict[str, Any], new_steps: list[dict[str, Any]]
+    opening: Mapping[str, object],
+    steps: Sequence[Mapping[str, object]],
+    new_opening: Mapping[str, object],
+    new_steps: Sequence[Mapping[str, object]],
 ) -> str:
-    """Describe where a replay diverged from the stored answers; empty if it did not."""
+    """Describe where a replay diverged from the stored responses; empty if it did not."""
     if opening and opening != new_opening:
         return "The environment opened differently than before."
     for number, (before, after) in enumerate(zip(steps, new_steps, strict=False), start=1):
@@ -216,6 +183,6 @@ def _rollout_row(session: Session, run_id: uuid.UUID) -> RolloutRow:
     return session.scalars(statement).one()
 
 
-def _as_stored(value: Any) -> Any:
-    """The value as it comes back from the database, so that old and new can be compared."""
+def _as_stored(value: object) -> Any:
+    """Return the value as the database returns it, so that old and new ones can be compared."""
     return orjson.loads(json_text(value))

@@ -1,13 +1,11 @@
-"""Certificates and judged fixtures of the newest versions again, every night: what drifted does not stay certified.
+"""Check the newest certified versions again every night, one at a time, and report drift.
 
-Housekeeping asks, one version at a time; the checks run as everybody else's do. The newest certificate counts, so one
-that fails puts the older one out of force. A check that breaks off certifies nothing: the older one stays in force, and
-people are told when it happens twice in a row.
+Housekeeping starts the checks; they run like any other. The newest certificate counts, so a failed one replaces a valid
+one. A check run that fails leaves the older certificate in force; people are notified if that happens twice in a row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import structlog
 from sqlalchemy import func, select
@@ -25,17 +23,48 @@ NIGHT = range(1, 5)
 """Hours, in UTC."""
 OLD_AFTER = timedelta(hours=20)
 OVERDUE_AFTER = timedelta(hours=48)
-"""An installation that sleeps at night checks by day."""
+"""Age at which a version is checked at any hour, for machines that are off at night."""
 
 logger = structlog.get_logger(__name__)
 
 
 def check_again(now: datetime | None = None) -> str | None:
-    """Queue the checks of the version that was certified longest ago, if it is time and no other check is open."""
+    """Queue the checks of the version that was checked longest ago, if it is due and no other check is open.
+
+    Only the newest version of an environment in use counts, and only if it has a certificate. Failed check runs count
+    as checks.
+    """
     now = now or datetime.now(UTC)
+    newest = (
+        select(EnvironmentVersion.environment_id, func.max(EnvironmentVersion.number).label("number"))
+        .group_by(EnvironmentVersion.environment_id)
+        .subquery()
+    )
+    checks = (
+        select(Run.version_id, func.max(Run.created_at).label("at"))
+        .where(Run.kind == RunKind.CHECK)
+        .group_by(Run.version_id)
+        .subquery()
+    )
+    due = (
+        select(EnvironmentVersion)
+        .join(EnvironmentVersion.environment)
+        .join(newest, newest.c.environment_id == EnvironmentVersion.environment_id)
+        .join(checks, checks.c.version_id == EnvironmentVersion.id)
+        .options(joinedload(EnvironmentVersion.environment))
+        .where(
+            EnvironmentVersion.number == newest.c.number,
+            Environment.archived_at.is_(None),
+            select(Certificate.id).where(Certificate.version_id == EnvironmentVersion.id).exists(),
+            checks.c.at < now - (OLD_AFTER if now.hour in NIGHT else OVERDUE_AFTER),
+        )
+        .order_by(checks.c.at)
+        .limit(1)
+    )
+    is_open = select(Run.id).where(Run.kind == RunKind.CHECK, Run.status.in_([RunStatus.QUEUED, RunStatus.RUNNING]))
     with transaction() as session:
-        version = _due(session, now - (OLD_AFTER if now.hour in NIGHT else OVERDUE_AFTER))
-        if version is None or _is_checking(session):
+        version = session.scalars(due).first()
+        if version is None or session.scalar(is_open.limit(1)) is not None:
             return None
         name = version.environment.name
         run = start_check(session, None, version, name)
@@ -43,14 +72,14 @@ def check_again(now: datetime | None = None) -> str | None:
         return name
 
 
-def drifted(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> list[str]:
-    """Checks that did not fail then and fail now."""
+def drifted(before: Sequence[Mapping[str, object]], after: Sequence[Mapping[str, object]]) -> list[str]:
+    """Return the checks that did not fail before and fail now."""
     held = {each["check"] for each in before if each["status"] != CheckStatus.FAILED}
     return [str(each["check"]) for each in after if each["status"] == CheckStatus.FAILED and each["check"] in held]
 
 
-def weakened(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> list[str]:
-    """Checks that passed then, and are doubtful now or cannot be looked at any more."""
+def weakened(before: Sequence[Mapping[str, object]], after: Sequence[Mapping[str, object]]) -> list[str]:
+    """Return the checks that passed before and now warn or cannot be evaluated."""
     passed = {each["check"] for each in before if each["status"] == CheckStatus.PASSED}
     doubtful = {CheckStatus.WARNED, CheckStatus.SKIPPED}
     return [
@@ -60,55 +89,48 @@ def weakened(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) 
     ]
 
 
-def tell_of_expiry(session: Session, run: Run, drift: Sequence[str]) -> None:
-    """People are told that what held before does not any more."""
-    _tell(
-        session,
-        run,
-        "is out of force",
-        f"The checks of the night found drift: {', '.join(drift)} held before, and fails now."
-        " Training on this version asks for an override until it is certified again.",
-        {"checks": list(drift)},
-    )
+def announce_drift(session: Session, run: Run, drift: Sequence[str], weaker: Sequence[str] = ()) -> None:
+    """Notify people that a nightly check invalidated a certificate, or that it has weakened."""
+    if drift:
+        title = "is out of force"
+        text = (
+            f"The nightly checks found drift: {', '.join(drift)} held before and fails now. Training on this version"
+            " requires an override until it is certified again."
+        )
+    else:
+        title = "is weaker"
+        text = (
+            f"The nightly checks found drift: {', '.join(weaker)} passed before and is doubtful now. The certificate"
+            " stays in force with a warning."
+        )
+    _announce(session, run, title, text, {"checks": list(drift or weaker)})
 
 
-def tell_of_weakening(session: Session, run: Run, doubtful: Sequence[str]) -> None:
-    """It stays in force, but says less than it did."""
-    _tell(
-        session,
-        run,
-        "is weaker",
-        f"The checks of the night found drift: {', '.join(doubtful)} passed before, and is doubtful now."
-        " The certificate stays in force with a warning.",
-        {"checks": list(doubtful)},
-    )
+def announce_failed_nights(session: Session, run: Run, reason: str) -> None:
+    """Notify people when a nightly check run fails for the second time in a row.
 
-
-def tell_of_breaking(session: Session, run: Run, reason: str) -> None:
-    """A check of the night breaks off for good and certifies nothing, so the older certificate still counts. Once, that
-    may be the machine's fault; the second time in a row people are told that nobody knows whether it holds."""
+    The older certificate still counts, but nothing confirms it. One failure may be the machine's fault, and every
+    failed run is announced as such anyway.
+    """
     if run.created_by is not None:
         return
     of_version = Run.kind == RunKind.CHECK, Run.version_id == run.version_id, Run.id != run.id
     completed = select(func.max(Run.created_at)).where(*of_version, Run.status == RunStatus.COMPLETED)
-    broken = select(func.count()).where(
+    failures = select(func.count()).where(
         *of_version,
         Run.status == RunStatus.FAILED,
         Run.created_by.is_(None),
         Run.created_at > func.coalesce(completed.scalar_subquery(), datetime.min.replace(tzinfo=UTC)),
     )
-    if session.scalar(broken) == 1:  # the second; each is told as a run that failed besides
-        _tell(
-            session,
-            run,
-            "could not be looked at for two nights",
-            f"The checks of the night broke off twice in a row, the last time because: {reason} The older certificate"
-            " still counts, but nobody knows whether what it says holds. Check the version by hand.",
-            {"reason": reason},
+    if session.scalar(failures) == 1:
+        text = (
+            f"The nightly checks failed twice in a row. Last reason: {reason} The older certificate still counts, but"
+            " it is not confirmed. Check the version by hand."
         )
+        _announce(session, run, "could not be confirmed for two nights", text, {"reason": reason})
 
 
-def _tell(session: Session, run: Run, what: str, text: str, evidence: dict[str, Any]) -> None:
+def _announce(session: Session, run: Run, title: str, text: str, evidence: Mapping[str, object]) -> None:
     version = session.scalars(
         select(EnvironmentVersion)
         .options(joinedload(EnvironmentVersion.environment))
@@ -118,45 +140,9 @@ def _tell(session: Session, run: Run, what: str, text: str, evidence: dict[str, 
     announce(
         session,
         kind=NoticeKind.CERTIFICATE_EXPIRED,
-        title=f"The certificate of {name} v{version.number} {what}",
+        title=f"The certificate of {name} v{version.number} {title}",
         text=text,
         path=f"/environments/{name}/versions/{version.number}#certificate",
         run_id=run.id,
         evidence={"environment": name, "version": version.number, **evidence},
     )
-
-
-def _due(session: Session, certified_before: datetime) -> EnvironmentVersion | None:
-    """Of each environment in use the newest version, if anybody had it certified. A check that broke counts as one."""
-    newest = (
-        select(EnvironmentVersion.environment_id, func.max(EnvironmentVersion.number).label("number"))
-        .group_by(EnvironmentVersion.environment_id)
-        .subquery()
-    )
-    looked = (
-        select(Run.version_id, func.max(Run.created_at).label("at"))
-        .where(Run.kind == RunKind.CHECK)
-        .group_by(Run.version_id)
-        .subquery()
-    )
-    statement = (
-        select(EnvironmentVersion)
-        .join(EnvironmentVersion.environment)
-        .join(newest, newest.c.environment_id == EnvironmentVersion.environment_id)
-        .join(looked, looked.c.version_id == EnvironmentVersion.id)
-        .options(joinedload(EnvironmentVersion.environment))
-        .where(
-            EnvironmentVersion.number == newest.c.number,
-            Environment.archived_at.is_(None),
-            select(Certificate.id).where(Certificate.version_id == EnvironmentVersion.id).exists(),
-            looked.c.at < certified_before,
-        )
-        .order_by(looked.c.at)
-        .limit(1)
-    )
-    return session.scalars(statement).first()
-
-
-def _is_checking(session: Session) -> bool:
-    is_open = select(Run.id).where(Run.kind == RunKind.CHECK, Run.status.in_([RunStatus.QUEUED, RunStatus.RUNNING]))
-    return session.scalar(is_open.limit(1)) is not None

@@ -1,7 +1,7 @@
 """The job `exchange.import`: a file of rollouts becomes a run.
 
-The file may be anything that somebody sent, so that a process of its own reads it (`python -m
-workers.tasks.rollout_imports <run id>`), with bounded memory. All of it is looked at before anything is stored.
+The file can be anything that someone sent, so a separate process with bounded memory reads it (`python -m
+workers.tasks.rollout_imports <run id>`). The whole file is checked before anything is stored.
 """
 
 import re
@@ -21,40 +21,38 @@ from backend.core import artifacts
 from backend.core.logs import configure_logging
 from backend.core.session import transaction
 from backend.domain.environments.manifest import Manifest
-from backend.domain.rollouts.importing import Arrivals, PlacedTwice
+from backend.domain.rollouts.importing import DuplicateRollout, RolloutPlacer
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.vocabulary import RunStatus, Split
 from backend.environments.tables import EnvironmentVersion
-from backend.rollouts.external_runs import artifact_of, external_policy, most_common, plan_of
-from backend.rollouts.formats.reading import OpenedFile, open_file
-from backend.rollouts.formats.survey import Columns, Survey, choose_columns, survey
-from backend.rollouts.formats.unpacking import BadFile
+from backend.rollouts.formats.bounds import BadFile
+from backend.rollouts.formats.reading import FileSurvey, choose_columns, open_file, survey
+from backend.rollouts.imports import artifact_of, external_policy, main_policy, plan_of
 from backend.runs.service import begin_run, finish_run
 from backend.runs.tables import Run
 from workers.storage.recorder import RunRecorder
-from workers.storage.run_summary import summarize
-from workers.tasks.children import bad_end, run_child
+from workers.storage.runs import summarize
+from workers.tasks.children import child_error, run_child
 from workers.tasks.registry import JobContext
 
 BATCH = 250
 _CHILD = "workers.tasks.rollout_imports"
-_IS_LINUX = sys.platform == "linux"
 ADDRESS_BYTES = 6 * 1024**3
-"""Of addresses: libraries claim far more than they use."""
+"""Limit on addresses: libraries reserve far more than they use."""
 MEMORY_BYTES = 1024**3
-"""Of memory that can be written, beyond what the process has when it begins to read."""
+"""Limit on writable memory, beyond what the process has when it begins to read."""
 _BROKEN = {-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS}
 """How native code ends that gets no memory, or that a file broke."""
 _TOO_LARGE = "The file needs more memory than an import may use. Split it, or store it as JSONL."
 logger = structlog.get_logger(__name__)
 
 
-class Stopped(Exception):
-    """A person asked for it."""
+class ImportStopped(Exception):
+    """A person stopped the import."""
 
 
 def run(context: JobContext) -> None:
-    """The job's body. Begun again it stores what is not stored yet."""
+    """The job's body. A repeated job stores missing rollouts."""
     run_id = context.need_run()
     with transaction() as session:
         if not begin_run(session, session.get_one(Run, run_id)):
@@ -63,42 +61,40 @@ def run(context: JobContext) -> None:
     if status in _BROKEN:
         _end(run_id, RunStatus.FAILED, f"{_TOO_LARGE} Nothing more was stored.")
     elif status:
-        raise bad_end(_CHILD, status, run_id)
+        raise child_error(_CHILD, status, run_id)
 
 
 def main() -> int:
+    """Import the file of the run that the command line names. Native readers trust sizes in files, so memory is bounded
+    by the system."""
+    import pyarrow as pa
+
     configure_logging("import")
-    _bound_memory()
+    pa.set_memory_pool(pa.system_memory_pool())  # the others reserve far more than they use
+    pa.set_cpu_count(1)
+    status = Path("/proc/self/status").read_text() if sys.platform == "linux" else ""
+    known = re.search(r"VmData:\s+(\d+) kB", status)
+    used = int(known[1]) * 1024 if known else 0
+    for kind, most in ((resource.RLIMIT_AS, ADDRESS_BYTES), (resource.RLIMIT_DATA, used + MEMORY_BYTES)):
+        _, hard = resource.getrlimit(kind)
+        resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
     import_file(uuid.UUID(sys.argv[1]))
     return 0
 
 
-def _bound_memory() -> None:
-    """Native readers trust sizes that files state, so that the system has to say no."""
-    import pyarrow as pa
-
-    pa.set_memory_pool(pa.system_memory_pool())  # the others reserve far more than they use
-    pa.set_cpu_count(1)
-    told = re.search(r"VmData:\s+(\d+) kB", Path("/proc/self/status").read_text()) if _IS_LINUX else None
-    used = int(told[1]) * 1024 if told else 0
-    for kind, most in ((resource.RLIMIT_AS, ADDRESS_BYTES), (resource.RLIMIT_DATA, used + MEMORY_BYTES)):
-        _, hard = resource.getrlimit(kind)
-        resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
-
-
 def import_file(run_id: uuid.UUID) -> RunStatus:
-    """How the run ended."""
+    """Import the run's file and return how the run ended."""
     began = time.monotonic()
     try:
         with tempfile.TemporaryDirectory(prefix="proctor-import-") as folder:
             stored = _import(run_id, Path(folder))
-    except (BadFile, PlacedTwice) as error:
+    except (BadFile, DuplicateRollout) as error:
         return _end(run_id, RunStatus.FAILED, f"{error}. Nothing was stored.")
     except MemoryError:
         return _end(run_id, RunStatus.FAILED, f"{_TOO_LARGE} Nothing was stored.")
     except FileNotFoundError:
-        return _end(run_id, RunStatus.FAILED, "The file is gone; send it again.")
-    except Stopped:
+        return _end(run_id, RunStatus.FAILED, "The file is gone. Send it again.")
+    except ImportStopped:
         return _end(run_id, RunStatus.STOPPED, "Stopped on request.")
     status = _end(run_id, RunStatus.COMPLETED, None, stored, time.monotonic() - began)
     artifacts.delete(artifact_of(run_id))
@@ -106,21 +102,15 @@ def import_file(run_id: uuid.UUID) -> RunStatus:
 
 
 def _import(run_id: uuid.UUID, folder: Path) -> int:
+    """Survey the file, write the result to the run, and store the rollouts. Returns their number."""
     file = folder / "file"
     with artifacts.open_file(artifact_of(run_id)) as packed, file.open("wb") as unpacked:
         while part := packed.read(1 << 20):
             unpacked.write(part)
     opened = open_file(file, folder)
-    RunRecorder(run_id).progress(phase="reading the file", done=0, total=0)
+    recorder = RunRecorder(run_id)
+    recorder.progress(phase="reading the file", done=0, total=0)
     found = survey(opened)
-    manifest, split, are_shared, columns = _settle(run_id, found)
-    for _ in _placed(opened, Arrivals(manifest, split, are_shared), columns):
-        pass  # everything has its place before anything is stored
-    return _store(run_id, found, _placed(opened, Arrivals(manifest, split, are_shared), columns))
-
-
-def _settle(run_id: uuid.UUID, found: Survey) -> tuple[Manifest, Split, bool, Columns]:
-    """What the file turned out to hold, written to the run."""
     with transaction() as session:
         row = session.get_one(Run, run_id, with_for_update={"key_share": True})
         version = session.get_one(EnvironmentVersion, row.version_id)
@@ -131,7 +121,7 @@ def _settle(run_id: uuid.UUID, found: Survey) -> tuple[Manifest, Split, bool, Co
         columns = choose_columns(found, manifest)
         row.columns, row.weights = list(columns.weights), list(columns.weights.values())
         if row.policy_id is None:
-            row.policy_id = external_policy(session, most_common(found)).id
+            row.policy_id = external_policy(session, main_policy(found)).id
         source |= {
             "tool": found.tool,
             "rollouts": found.rollouts,
@@ -141,35 +131,34 @@ def _settle(run_id: uuid.UUID, found: Survey) -> tuple[Manifest, Split, bool, Co
             "tasks": "shared" if are_shared else "foreign",
         }
         row.configuration = {**row.configuration, **plan_of(found, asked["split"]), "source": source}
-    return manifest, Split(asked["split"]), are_shared, columns
+
+    def placed() -> Iterator[Rollout]:
+        placer = RolloutPlacer(manifest, Split(asked["split"]), are_shared)
+        for number, (place, record) in enumerate(opened.records()):
+            columns.fit(record)
+            try:
+                yield placer.place(record, number)
+            except DuplicateRollout as error:
+                raise BadFile(f"{place}: {error}") from error
+
+    for _ in placed():
+        pass  # check all places before anything is stored
+    return _store(run_id, found, placed())
 
 
-def _placed(opened: OpenedFile, arrivals: Arrivals, columns: Columns) -> Iterator[Rollout]:
-    for number, (place, record) in enumerate(opened.records()):
-        columns.fit(record)
-        try:
-            yield arrivals.place(record, number)
-        except PlacedTwice as error:
-            raise BadFile(f"{place}: {error}") from error
-
-
-def _store(run_id: uuid.UUID, found: Survey, rollouts: Iterator[Rollout]) -> int:
-    recorder, stored = RunRecorder(run_id), 0
+def _store(run_id: uuid.UUID, found: FileSurvey, rollouts: Iterator[Rollout]) -> int:
+    recorder, stored = RunRecorder(run_id), 0  # reads the columns that were just written
     while batch := list(islice(rollouts, BATCH)):
         if recorder.should_stop():
-            raise Stopped
+            raise ImportStopped
         recorder.store(batch)
         stored += len(batch)
         recorder.progress(phase="storing", done=stored, total=found.rollouts)
-    recorder.log(_told(found))
-    return stored
-
-
-def _told(found: Survey) -> str:
-    told = f"{found.rollouts:,} rollouts of {found.tool}: {found.completed:,} completed, {found.failed:,} failed"
+    line = f"{found.rollouts:,} rollouts of {found.tool}: {found.completed:,} completed, {found.failed:,} failed"
     if found.zeros:
-        told += f"; {found.zeros:,} of the failed were stored there as reward 0 and have none here"
-    return told
+        line += f"; {found.zeros:,} failed rollouts had reward 0 in the file and have none here"
+    recorder.log(line)
+    return stored
 
 
 def _end(run_id: uuid.UUID, status: RunStatus, reason: str | None, stored: int = 0, seconds: float = 0.0) -> RunStatus:

@@ -1,1 +1,1 @@
-"""Training runs: warm-up by imitation, GRPO through TRL, examinations, checkpoints and exports."""
+"""Training runs: SFT warm-up and GRPO with TRL, held-out evaluations, checkpoints and exports."""

@@ -1,9 +1,9 @@
-"""All that a training process needs to know of its run, read once."""
+"""A training run as its processes need it, read once: configuration, environments and where it branches off."""
 
 import uuid
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sqlalchemy import select
@@ -11,62 +11,75 @@ from sqlalchemy.orm import Session, joinedload, undefer
 
 from backend.core.session import transaction
 from backend.domain.environments.manifest import Manifest, RewardColumn
-from backend.domain.rollouts.rollout import Rollout
+from backend.domain.rollouts.rollout import Rollout, TaskSpec, drawn_task, task_of
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.mix import MixPart, union_columns
+from backend.domain.vocabulary import Split
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.runs.tables import Run
 from backend.settings import get_settings
 from backend.studies.queries import BRANCH
-from workers.training.branching import BranchPoint
-from workers.training.planning.training_env import TrainingEnv
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingEnv:
+    """One environment version of a training run."""
+
+    name: str
+    """Name of the environment, with the version if the run plays two of the same. Used in curve names."""
+    version_id: uuid.UUID
+    manifest: Manifest
+    content_hash: str
+    files: Mapping[str, str]
+    weight: float = 1.0
+    tag: uuid.UUID | None = None  # version id that its tasks carry: None for the run's own version
+
+    def task(self, split: Split, index: int) -> TaskSpec:
+        """Return task `index` of the split. Indices wrap around."""
+        tasks = self.manifest.proctor.tasks
+        count = tasks.heldout if split is Split.HELDOUT else tasks.train
+        return replace(task_of(self.manifest, split, index % count), version_id=self.tag)
+
+    def drawn_task(self, index: int) -> TaskSpec:
+        """Return training task `index`, or a canary in its place."""
+        count = self.manifest.proctor.tasks.train
+        return replace(drawn_task(self.manifest, Split.TRAIN, index % count), version_id=self.tag)
+
+
+@dataclass(frozen=True, slots=True)
+class BranchPoint:
+    source_run_id: uuid.UUID
+    step: int
+    checkpoint_id: uuid.UUID
+    start_id: uuid.UUID  # policy before GRPO, from which the divergence is measured
+    source_folder: Path  # trainer states of the source, if it ran on this machine
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A training run."""
-
     run_id: uuid.UUID
     policy_id: uuid.UUID
-    """The policy that is trained."""
     configuration: TrainingConfiguration
-    envs: tuple[TrainingEnv, ...]
-    """What it plays: its own environment version first, then those of its mix."""
-    folder: Path
-    """Where this machine keeps what a resume needs."""
-    was_gate_closed: bool
-    """An earlier attempt paused at the gate, and a person resumed it."""
+    envs: tuple[TrainingEnv, ...]  # the run's own environment version first, then those of its mix
+    folder: Path  # trainer states on this machine, from which the run resumes
+    was_gate_closed: bool  # an earlier attempt paused at the gate, and someone resumed the run
     branch: BranchPoint | None = None
-    """Where it goes on from another run."""
-
-    @property
-    def version_id(self) -> uuid.UUID:
-        """Of the run's own environment."""
-        return self.envs[0].version_id
-
-    def player_of(self, step: int) -> uuid.UUID:
-        """The run that played this GRPO step: of a branch, the one that it goes on from."""
-        if self.branch is not None and step <= self.branch.step:
-            return self.branch.source_run_id
-        return self.run_id
 
     @property
     def manifest(self) -> Manifest:
-        """Of the run's own environment."""
         return self.envs[0].manifest
-
-    @property
-    def columns(self) -> list[RewardColumn]:
-        """Of all environments, in the order of the run's row."""
-        return union_columns(env.manifest for env in self.envs)
-
-    def columns_of(self, rollout: Rollout) -> list[RewardColumn]:
-        """Of the rollout's own environment."""
-        return next(env.manifest.columns for env in self.envs if env.tag == rollout.task.version_id)
 
     @property
     def is_mixed(self) -> bool:
         return len(self.envs) > 1
+
+    @property
+    def columns(self) -> list[RewardColumn]:
+        """Reward columns of all environments, in the order of the run's row."""
+        return union_columns(env.manifest for env in self.envs)
+
+    def columns_of(self, rollout: Rollout) -> list[RewardColumn]:
+        return next(env.manifest.columns for env in self.envs if env.tag == rollout.task.version_id)
 
 
 class NoPolicy(RuntimeError):
@@ -74,7 +87,11 @@ class NoPolicy(RuntimeError):
 
 
 class VersionIsGone(RuntimeError):
-    """An environment version of the run's mix is not there any more."""
+    """An environment version of the run's mix was deleted."""
+
+
+def training_folder(run_id: uuid.UUID) -> Path:
+    return get_settings().data / "training" / str(run_id)
 
 
 def read_assignment(run_id: uuid.UUID) -> Assignment:
@@ -82,52 +99,54 @@ def read_assignment(run_id: uuid.UUID) -> Assignment:
         run = session.get_one(Run, run_id)
         if run.policy_id is None:
             raise NoPolicy
+        branch = None
+        if run.branch_step is not None:
+            source_id = run.source_run_id or run.id  # a deleted source leaves no states
+            stored = run.configuration[BRANCH]
+            branch = BranchPoint(
+                source_run_id=source_id,
+                step=run.branch_step,
+                checkpoint_id=uuid.UUID(stored["checkpoint_id"]),
+                start_id=uuid.UUID(stored["start_id"]),
+                source_folder=training_folder(source_id),
+            )
         configuration = TrainingConfiguration.of_run(run.configuration)
         return Assignment(
             run_id=run_id,
             policy_id=run.policy_id,
             configuration=configuration,
             envs=training_envs_of(session, run.version_id, configuration.mix),
-            folder=get_settings().data / "training" / str(run_id),
+            folder=training_folder(run_id),
             was_gate_closed=run.summary.get("gate", {}).get("is_open") is False,
-            branch=_branch_point(run),
+            branch=branch,
         )
-
-
-def _branch_point(run: Run) -> BranchPoint | None:
-    if run.branch_step is None:
-        return None
-    source_id = run.source_run_id or run.id  # a source that was deleted leaves no states
-    folder = get_settings().data / "training" / str(source_id)
-    return BranchPoint.of(run.configuration[BRANCH], source_id, run.branch_step, folder)
 
 
 def training_envs_of(session: Session, version_id: uuid.UUID, mix: Sequence[MixPart]) -> tuple[TrainingEnv, ...]:
     options = (undefer(EnvironmentVersion.files), joinedload(EnvironmentVersion.environment))
     versions = [session.get_one(EnvironmentVersion, version_id, options=options)]
     for part in mix:
-        wanted = (Environment.name == part.environment, EnvironmentVersion.number == part.version)
-        found = session.scalars(
-            select(EnvironmentVersion).join(EnvironmentVersion.environment).where(*wanted).options(*options)
+        of_part = (Environment.name == part.environment, EnvironmentVersion.number == part.version)
+        version = session.scalars(
+            select(EnvironmentVersion).join(EnvironmentVersion.environment).where(*of_part).options(*options)
         ).one_or_none()
-        if found is None:
-            raise VersionIsGone(f"There is no {part.environment} v{part.version} any more.")
-        versions.append(found)
-    names = Counter(version.environment.name for version in versions)
+        if version is None:
+            raise VersionIsGone(f"{part.environment} v{part.version} no longer exists.")
+        versions.append(version)
+    counts = Counter(version.environment.name for version in versions)
     weights = [1.0, *(part.weight for part in mix)]
-    return tuple(
-        TrainingEnv(
-            name=_name(version, is_alone=names[version.environment.name] == 1),
-            version_id=version.id,
-            manifest=Manifest.model_validate(version.manifest),
-            content_hash=version.content_hash,
-            files=dict(version.files),
-            weight=weight,
-            tag=version.id if place else None,
+    envs = []
+    for position, (version, weight) in enumerate(zip(versions, weights, strict=True)):
+        name = version.environment.name
+        envs.append(
+            TrainingEnv(
+                name=name if counts[name] == 1 else f"{name}_v{version.number}",
+                version_id=version.id,
+                manifest=Manifest.model_validate(version.manifest),
+                content_hash=version.content_hash,
+                files=dict(version.files),
+                weight=weight,
+                tag=version.id if position else None,
+            )
         )
-        for place, (version, weight) in enumerate(zip(versions, weights, strict=True))
-    )
-
-
-def _name(version: EnvironmentVersion, *, is_alone: bool) -> str:
-    return version.environment.name if is_alone else f"{version.environment.name}_v{version.number}"
+    return tuple(envs)

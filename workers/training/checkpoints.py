@@ -1,51 +1,52 @@
-"""Checkpoints of a training run: weights in the artifact store, a row for each, the best one marked."""
+"""Checkpoints of a training run in the artifact store, and the trainer's own states from which it resumes."""
 
+import os
+import re
 import shutil
 import tempfile
 import uuid
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import select, update
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerControl, TrainerState
 
-from backend.checkpoints.pruning import PrunePlan, prune_by_rule
 from backend.checkpoints.tables import Checkpoint
 from backend.core.artifacts import get_folder, put_folder
 from backend.core.events import announce, run_topic
 from backend.core.session import transaction
-from backend.domain.checkpoints.retention import KeepRule
 from backend.domain.training.configuration import Stage
+from backend.domain.training.grpo import GrpoChoice
 from backend.review.judged_curves import choose_best
 from workers.models.load import load_folder, record_of, save_adapter
+from workers.training.assignment import BranchPoint
 from workers.training.heldout_evaluation import HeldoutEvaluation
+
+COMPLETE = "complete"  # file in a trainer state that was written completely
 
 
 class CheckpointStore:
-    """The checkpoints of one run. Saving the same one again, after a resume, changes nothing."""
+    """The checkpoints of one run. Saving the same one again after a resume changes nothing."""
 
     def __init__(self, run_id: uuid.UUID, policy_id: uuid.UUID, folder: Path) -> None:
-        self.run_id, self.policy_id = run_id, policy_id
-        self._folder = folder
-        """Scratch space on this machine."""
+        self.run_id, self.policy_id, self._folder = run_id, policy_id, folder
 
     def find(self, stage: Stage, step: int | None = None) -> Checkpoint | None:
-        """The stage's checkpoint at a step, or its last one."""
+        """Return the stage's checkpoint at a step. Default: its last one."""
         statement = select(Checkpoint).where(Checkpoint.run_id == self.run_id, Checkpoint.stage == stage)
         if step is not None:
             statement = statement.where(Checkpoint.step == step)
         with transaction() as session:
             return session.scalars(statement.order_by(Checkpoint.step.desc()).limit(1)).first()
 
-    def save(self, stage: Stage, step: int, model: Any, tokenizer: Any) -> None:
-        """Store the weights and their row, unless they are stored."""
+    def save(self, stage: Stage, step: int, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         if self.find(stage, step) is not None:
             return
         key = f"checkpoints/{self.run_id}/{stage}-{step}"
         record = record_of(model)
         self._folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=self._folder, prefix="saving-") as made:
-            save_model(model, tokenizer, Path(made))
-            size = put_folder(Path(made), key)
+        with tempfile.TemporaryDirectory(dir=self._folder, prefix="saving-") as folder:
+            save_model(model, tokenizer, Path(folder))
+            size = put_folder(Path(folder), key)
         with transaction() as session:
             session.add(
                 Checkpoint(
@@ -61,47 +62,107 @@ class CheckpointStore:
             session.flush()
             announce(session, run_topic(self.run_id))
 
-    def examined(self, stage: Stage, step: int, examination: HeldoutEvaluation, *, at: int | None) -> None:
-        """Keep what a checkpoint reached and mark the run's best one. `at` is its rollouts' training step."""
+    def set_heldout(self, stage: Stage, step: int, evaluation: HeldoutEvaluation, *, at: int | None) -> None:
+        """Keep a held-out result with its checkpoint and mark the run's best one. `at`: its rollouts' training step."""
         with transaction() as session:
-            of_run = Checkpoint.run_id == self.run_id
             session.execute(
                 update(Checkpoint)
-                .where(of_run, Checkpoint.stage == stage, Checkpoint.step == step)
+                .where(Checkpoint.run_id == self.run_id, Checkpoint.stage == stage, Checkpoint.step == step)
                 .values(
-                    heldout={**examination.as_json(), "training_step": at},
-                    heldout_reward=examination.reward.mean if examination.reward else None,
+                    heldout={**evaluation.as_json(), "training_step": at},
+                    heldout_reward=evaluation.reward.mean if evaluation.reward else None,
                 )
             )
             choose_best(session, self.run_id)
             announce(session, run_topic(self.run_id))
 
-    def prune(self, rule: KeepRule) -> PrunePlan:
-        """Let go the weights that the run's rule does not keep. What a resume needs, it always keeps."""
-        with transaction() as session:
-            return prune_by_rule(session, self.run_id, rule)
-
-    def best(self) -> Checkpoint | None:
-        with transaction() as session:
-            return session.scalars(
-                select(Checkpoint).where(Checkpoint.run_id == self.run_id, Checkpoint.is_best)
-            ).one_or_none()
-
-    def load(self, checkpoint: Checkpoint) -> tuple[Any, Any]:
-        """Model and tokenizer. Their folder stays: TRL reads its reference model from it."""
+    def load(self, checkpoint: Checkpoint) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+        """Load model and tokenizer. Their folder stays: TRL reads its reference model from it."""
         target = self.folder_of(checkpoint)
         shutil.rmtree(target, ignore_errors=True)
         return load_folder(get_folder(checkpoint.artifact, target))
 
     def folder_of(self, checkpoint: Checkpoint) -> Path:
-        """Where `load` puts the weights on this machine."""
         return self._folder / "weights" / checkpoint.id.hex
 
 
-def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Safetensors, configuration, tokenizer and chat template; of an adapter no weight of its base."""
+def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write safetensors, configuration, tokenizer and chat template. An adapter is written without its base."""
     if record_of(model) is not None:
         save_adapter(model, tokenizer, folder)
         return
     model.save_pretrained(folder, safe_serialization=True)
     tokenizer.save_pretrained(folder)
+
+
+def mark_complete(state: Path) -> None:
+    """Sync all files of a trainer state and mark it complete. States without the mark are not used."""
+
+    def sync(path: Path) -> None:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    for path in state.iterdir():
+        sync(path)
+    (state / COMPLETE).touch()
+    sync(state)
+
+
+def newest_complete(folder: Path) -> Path | None:
+    states = [
+        (int(match[1]), path)
+        for path in (folder.iterdir() if folder.is_dir() else ())
+        if (match := re.fullmatch(r"checkpoint-(\d+)", path.name)) and (path / COMPLETE).exists()
+    ]
+    return max(states)[1] if states else None
+
+
+def newest_under(folder: Path) -> Path | None:
+    """Return the complete trainer state that was written last, of any stage."""
+    marks = sorted(folder.rglob(COMPLETE), key=lambda mark: mark.stat().st_mtime_ns)
+    return marks[-1].parent if marks else None
+
+
+def step_of(state: Path | None) -> int:
+    return int(state.name.removeprefix("checkpoint-")) if state else 0
+
+
+def take_over(point: BranchPoint, folder: Path, choice: GrpoChoice, *, save_every: int) -> str | None:
+    """Put the trainer state of the branch's step into `folder`, from which the trainer resumes.
+
+    Without the source's complete state, the checkpoint's weights are used and the optimizer starts fresh. `save_every`:
+    steps between two states, which the trainer reads from the state. Returns a description of the state, or None if the
+    folder already has one.
+    """
+    if newest_complete(folder) is not None:
+        return None
+    if point.step == 0:
+        return "the weights before GRPO"
+    states, target = point.source_folder / Stage.GRPO, folder / f"checkpoint-{point.step * choice.updates}"
+    shutil.rmtree(target, ignore_errors=True)
+    (folder / "plans").mkdir(parents=True, exist_ok=True)
+    plan = states / "plans" / f"{point.step}.json"
+    if plan.exists():
+        shutil.copy(plan, folder / "plans" / plan.name)
+    if (states / target.name / COMPLETE).exists():
+        shutil.copytree(states / target.name, target)
+        mark_complete(target)
+        return "the trainer's whole state: weights, optimizer and random numbers"
+    with transaction() as session:
+        artifact = session.get_one(Checkpoint, point.checkpoint_id).artifact
+    get_folder(artifact, target)
+    state = TrainerState(
+        epoch=point.step / choice.steps,
+        global_step=point.step * choice.updates,
+        max_steps=choice.steps * choice.updates,
+        logging_steps=1,
+        save_steps=save_every * choice.updates,
+        train_batch_size=choice.episodes_per_step // choice.micro_batches,
+        stateful_callbacks=[TrainerControl()],
+    )
+    state.save_to_json(str(target / "trainer_state.json"))
+    mark_complete(target)
+    return "the checkpoint's weights; the optimizer starts fresh, because its state of that step was not kept"

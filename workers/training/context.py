@@ -1,43 +1,94 @@
-"""What the stages of a training run share: the run's data, its env pool, the recorder, the checkpoints."""
+"""Shared by all stages of a training run: the assignment, env pool, recorder, checkpoints and budget."""
 
+import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from sqlalchemy import func, select
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from backend.checkpoints.pruning import prune_by_rule
+from backend.core.session import transaction
 from backend.domain.checkpoints.retention import KeepRule
-from backend.domain.rollouts.rollout import TaskSpec
+from backend.domain.rollouts.rollout import Rollout, TaskSpec
+from backend.domain.training.budget import BudgetChoice, Spending
 from backend.domain.training.configuration import Stage, TrainingConfiguration
-from backend.domain.vocabulary import Phase, RunStatus
+from backend.domain.vocabulary import OF_STEPS, Phase, RunStatus
+from backend.rollouts.tables import Rollout as RolloutRow
 from workers.models.policy import LocalPolicy
 from workers.rollouts.engine import GroupPlan
 from workers.storage.recorder import RunRecorder
 from workers.training.assignment import Assignment
-from workers.training.budget import BudgetTracker
 from workers.training.checkpoints import CheckpointStore
+from workers.training.curriculum import heldout_tasks, warm_up_tasks
 from workers.training.env_pool import EnvPool
-from workers.training.heldout_evaluation import HeldoutEvaluation, summarise
-from workers.training.planning.tasks import heldout_tasks, warm_up_tasks
-from workers.training.ranks.ranks import ALONE, Ranks
+from workers.training.heldout_evaluation import HeldoutEvaluation, summarize
+from workers.training.ranks import ALONE, Ranks
+
+SAVED_EVERY_SECONDS = 2.0  # most training time that a killed process fails to count
 
 
-class Stopped(Exception):
-    """A person asked the run to stop, and its state is saved."""
+class TrainingStopped(Exception):
+    """Someone stopped the run, and its state is saved."""
 
 
 class Ended(Exception):
-    """The run ends itself before its last step."""
+    """An alarm ends the run before its last step."""
 
     def __init__(self, status: RunStatus, reason: str, roll_back: uuid.UUID | None = None) -> None:
         super().__init__(reason)
         self.status = status
-        self.roll_back = roll_back
-        """The alarm after which a branch starts from the last good checkpoint."""
+        self.roll_back = roll_back  # the alarm after which a branch starts from the last good checkpoint
 
 
 class UsedUp(Exception):
-    """The budget is used up before the run came to GRPO. What was reached is saved and examined."""
+    """The budget ran out before GRPO. The policy so far is saved and evaluated."""
+
+
+class BudgetTracker:
+    """Time, tokens and rollouts used by all attempts at a run.
+
+    Time counts however an attempt ends. Rollouts and tokens count once per step: steps after the last saved state are
+    played again after a resume.
+    """
+
+    def __init__(self, choice: BudgetChoice, folder: Path) -> None:
+        self.choice = choice
+        self._path = folder / "minutes.txt"
+        self._minutes_before = float(self._path.read_text()) if self._path.exists() else 0.0
+        self._began = self._saved_at = time.monotonic()
+        self._tokens = self._rollouts = 0
+
+    def recall(self, run_id: uuid.UUID, last: int) -> None:
+        of_run = (RolloutRow.run_id == run_id, RolloutRow.phase.in_(OF_STEPS), RolloutRow.training_step <= last)
+        statement = select(func.count(), func.coalesce(func.sum(RolloutRow.tokens_out), 0)).where(*of_run)
+        with transaction() as session:
+            self._rollouts, self._tokens = session.execute(statement).one()
+
+    def add(self, rollouts: Sequence[Rollout]) -> None:
+        self._rollouts += len(rollouts)
+        self._tokens += sum(rollout.tokens_out for rollout in rollouts)
+
+    @property
+    def spending(self) -> Spending:
+        minutes = self._minutes_before + (time.monotonic() - self._began) / 60
+        return Spending(minutes, self._tokens, self._rollouts)
+
+    def used_up(self) -> str | None:
+        """Return a sentence about the limit that is reached, if any."""
+        if time.monotonic() - self._saved_at >= SAVED_EVERY_SECONDS:
+            self.save()
+        return self.spending.used_up(self.choice)
+
+    def save(self) -> None:
+        self._saved_at = time.monotonic()
+        if self.choice.minutes is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            partial = self._path.with_suffix(".partial")
+            partial.write_text(repr(self.spending.minutes))
+            partial.replace(self._path)
 
 
 @dataclass(slots=True)
@@ -48,7 +99,7 @@ class TrainingContext:
     env_pool: EnvPool
     recorder: RunRecorder
     store: CheckpointStore
-    summary: dict[str, Any] = field(default_factory=dict)
+    summary: dict[str, object] = field(default_factory=dict)
     ranks: Ranks = ALONE
     budget_tracker: BudgetTracker = field(init=False)
 
@@ -59,70 +110,66 @@ class TrainingContext:
     def configuration(self) -> TrainingConfiguration:
         return self.assignment.configuration
 
-    def folder_of(self, stage: Stage) -> Path:
-        """Where the stage's trainer keeps its own states."""
-        return self.assignment.folder / stage
-
     def is_used_up(self) -> bool:
-        """Is a limit of the budget reached? Says so in the run's summary."""
+        """Return whether a limit of the budget is reached, and record the spending in the run's summary."""
         sentence = self.budget_tracker.used_up()
-        if used := self.budget_tracker.as_json:
-            self.summary["budget"] = {**used, "used_up": sentence}
+        if spending := self.budget_tracker.spending.as_json(self.budget_tracker.choice):
+            self.summary["budget"] = {**spending, "used_up": sentence}
         return sentence is not None
 
     def warm_up_plans(self, count: int) -> list[GroupPlan]:
-        """So many single episodes on the first training tasks of all environments."""
+        """Return `count` single episodes on the first training tasks of all environments."""
         return single_groups(warm_up_tasks(self.assignment.envs, count))
 
-    def examine(self, stage: Stage, step: int, model: Any, tokenizer: Any, *, at: int | None) -> HeldoutEvaluation:
-        """Hold the examination, keep its figures with the checkpoint, and draw its points at the training step `at`."""
-        examination = self._hold(model, tokenizer, at=at, recorder=self.recorder)
-        self.store.examined(stage, step, examination, at=at)
-        self._prune()
-        if at is not None:
-            self.recorder.metrics(at, examination.metrics())
-        reward = f"{examination.reward.mean:.3f}" if examination.reward else "none"
-        self.recorder.log(f"held-out examination of {stage} {step}: reward {reward}, format {examination.format:.0%}")
-        self.summary[f"heldout_{stage}"] = {"step": step, **examination.as_json()}
-        return examination
+    def evaluate_heldout(
+        self,
+        stage: Stage,
+        step: int,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        at: int | None,
+        is_stored: bool = True,
+    ) -> HeldoutEvaluation:
+        """Evaluate a checkpoint on the held-out tasks and keep the result with it.
 
-    def validate(self, stage: Stage, step: int, model: Any, tokenizer: Any) -> HeldoutEvaluation:
-        """The examination that `examine` holds of a stage, without storing its rollouts: which checkpoint goes on?
-
-        The chosen one is examined again, and reaches the same where sampling repeats itself.
+        `at`: training step of its stored rollouts and curves. With `is_stored` False, the evaluation only selects a
+        checkpoint, which is evaluated again: no rollouts are stored, and the curves get the stage's prefix.
         """
-        examination = self._hold(model, tokenizer, at=0, recorder=None)
-        self.store.examined(stage, step, examination, at=None)
-        self.recorder.metrics(step, {f"{stage}/{name}": value for name, value in examination.metrics().items()})
-        return examination
-
-    def _hold(self, model: Any, tokenizer: Any, *, at: int | None, recorder: RunRecorder | None) -> HeldoutEvaluation:
         choice = self.configuration.heldout
         tasks = heldout_tasks(self.assignment.envs, choice.tasks)
         policy = LocalPolicy(model, tokenizer, temperature=choice.temperature, lockstep=True)
-        self.recorder.progress(phase="held-out examination", done=0, total=len(tasks))
+        self.recorder.progress(phase="held-out evaluation", done=0, total=len(tasks))
         try:
             rollouts = self.env_pool.play_in_lockstep(
                 single_groups(tasks),
                 policy,
                 phase=Phase.HELDOUT,
                 seed=self.configuration.seed,
-                training_step=at,
-                recorder=recorder,
+                training_step=at if is_stored else 0,
+                recorder=self.recorder if is_stored else None,
             )
         finally:
             self.env_pool.close_policy(policy)
         columns = [column.name for column in self.assignment.columns]
-        return summarise(rollouts, columns, self.assignment.envs)
-
-    def _prune(self) -> None:
-        """Weights that the run's rule lets go."""
-        pruned = self.store.prune(KeepRule.of(self.configuration.checkpoints))
+        evaluation = summarize(rollouts, columns, self.assignment.envs)
+        self.store.set_heldout(stage, step, evaluation, at=at if is_stored else None)
+        metrics = evaluation.metrics()
+        if not is_stored:
+            self.recorder.metrics(step, {f"{stage}/{name}": value for name, value in metrics.items()})
+            return evaluation
+        with transaction() as session:
+            pruned = prune_by_rule(session, self.assignment.run_id, KeepRule.of(self.configuration.checkpoints))
         if pruned.to_delete:
             names = ", ".join(f"{each.checkpoint.stage} {each.checkpoint.step}" for each in pruned.to_delete)
             self.recorder.log(f"weights pruned by the rule: {names} ({pruned.freed_bytes / 1e6:.1f} MB freed)")
+        if at is not None:
+            self.recorder.metrics(at, metrics)
+        reward = f"{evaluation.reward.mean:.3f}" if evaluation.reward else "none"
+        self.recorder.log(f"held-out evaluation of {stage} {step}: reward {reward}, format {evaluation.format:.0%}")
+        self.summary[f"heldout_{stage}"] = {"step": step, **evaluation.as_json()}
+        return evaluation
 
 
 def single_groups(tasks: Sequence[TaskSpec]) -> list[GroupPlan]:
-    """One episode a task."""
     return [GroupPlan(task, ordinal, (0,)) for ordinal, task in enumerate(tasks)]

@@ -1,13 +1,15 @@
-"""Where a training process plays: an event loop in a thread of its own that holds the leased env servers."""
+"""Env servers of a training process: an event loop in a thread that leases them and plays episodes."""
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+import uuid
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from types import MappingProxyType, TracebackType
-from typing import Any, TypeVar
+from itertools import zip_longest
+from types import TracebackType
+from typing import TypeVar
 
 import structlog
 
@@ -17,19 +19,16 @@ from backend.domain.vocabulary import Phase
 from workers.environments.client import EnvServer
 from workers.models.policy import LocalPolicy
 from workers.policies.base import Policy
-from workers.rollouts.engine import GroupPlan, TooManyFailures, play_groups
+from workers.rollouts.engine import GroupPlan, OnRollout, TooManyFailures, play_groups
 from workers.storage.env_host import open_env_host
 from workers.storage.recorder import RunRecorder
 from workers.storage.rollout_writer import RolloutWriter
 from workers.training.assignment import Assignment
-from workers.training.planning.training_env import TrainingEnv
-from workers.training.planning.waves import EnvCapacity, Tag, by_room, waves
 
 T = TypeVar("T")
+Tag = uuid.UUID | None  # version id that tasks carry: None for the run's own environment
 OpenServer = Callable[[], AbstractAsyncContextManager[EnvServer]]
-
-SECOND_TRY_SECONDS = 2.0
-"""Before new servers are leased instead of ones in which most episodes failed."""
+SECOND_TRY_SECONDS = 2.0  # pause before new servers are leased after most episodes failed
 
 logger = structlog.get_logger(__name__)
 
@@ -38,49 +37,120 @@ logger = structlog.get_logger(__name__)
 async def leased_server(
     content_hash: str, files: Mapping[str, str], manifest: Manifest, servers: int
 ) -> AsyncIterator[EnvServer]:
-    """The package made ready, and its servers for ourselves."""
     async with open_env_host() as host:
         await host.prepare(content_hash, files)
         async with host.lease(content_hash, manifest.proctor.resources, servers=servers) as server:
             yield server
 
 
+class NoCapacity(RuntimeError):
+    """The env host cannot serve all processes of the run at once."""
+
+
+def check_capacity(assignment: Assignment, processes: int) -> None:
+    """Raise NoCapacity if some processes would wait forever for servers that others hold."""
+    needs = [env.manifest.proctor.resources for env in assignment.envs]
+    local = [need for need in needs if not need.remote]
+    if not local:
+        return
+
+    async def capacity() -> dict[str, int]:
+        async with open_env_host() as host:
+            return dict((await host.status())["capacity"])
+
+    total = asyncio.run(capacity())
+    count = assignment.configuration.servers * processes
+    servers, memory_mb = len(local) * count, sum(need.memory_mb for need in local) * count
+    if servers > total["servers"] or memory_mb > total["memory_mb"]:
+        raise NoCapacity(
+            f"All processes together lease {servers} env servers with {memory_mb:,} MB; the env host has room for "
+            f"{total['servers']} with {total['memory_mb']:,} MB. Choose fewer hardware.processes or servers."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EnvCapacity:
+    """Number of episodes of one environment that run at a time."""
+
+    capacity: int
+    is_grouped: bool = False  # groups are never split, because their rollouts are scored together
+
+
+def plans_by_env(plans: Sequence[GroupPlan]) -> dict[Tag, list[GroupPlan]]:
+    by_env: dict[Tag, list[GroupPlan]] = {}
+    for plan in plans:
+        by_env.setdefault(plan.task.version_id, []).append(plan)
+    return by_env
+
+
+def waves(plans: Sequence[GroupPlan], capacities: Mapping[Tag, EnvCapacity], concurrency: int) -> list[list[GroupPlan]]:
+    """Split plans into waves of nearly equal size, each with its share of every environment.
+
+    The split depends only on the arguments, so a batch holds the same episodes every time it is played.
+    """
+    by_env = plans_by_env(plans)
+    count = 0
+    for tag, own in by_env.items():
+        capacity = capacities[tag].capacity
+        if capacities[tag].is_grouped:
+            fitting = max(1, capacity // max((len(plan.whole) for plan in own), default=1))
+            count = max(count, -(-len(own) // fitting))
+        else:
+            count = max(count, -(-_episodes(own) // capacity))
+    while True:
+        parts = [_split(own, count, is_grouped=capacities[tag].is_grouped) for tag, own in by_env.items()]
+        result = [[plan for part in wave for plan in part] for wave in zip_longest(*parts, fillvalue=())]
+        largest = max(map(_episodes, result), default=0)
+        if largest <= concurrency or len(result) < count or count >= _episodes(plans):
+            return result
+        count += 1
+
+
+def _split(plans: Sequence[GroupPlan], parts: int, *, is_grouped: bool) -> list[list[GroupPlan]]:
+    if is_grouped:
+        limit = -(-len(plans) // parts)
+        return [list(plans[first : first + limit]) for first in range(0, len(plans), limit)]
+    limit = -(-_episodes(plans) // parts)
+    result: list[list[GroupPlan]] = []
+    room = 0
+    for plan in plans:
+        members = plan.members
+        while members:
+            if room == 0:
+                result.append([])
+                room = limit
+            taken, members = members[:room], members[room:]
+            result[-1].append(replace(plan, members=taken))
+            room -= len(taken)
+    return result
+
+
+def _episodes(plans: Sequence[GroupPlan]) -> int:
+    return sum(len(plan.members) for plan in plans)
+
+
 @dataclass(frozen=True, slots=True)
 class EnvSpec:
-    """An environment to play in."""
-
     open_server: OpenServer
     manifest: Manifest
 
 
 def env_pool_of(assignment: Assignment) -> "EnvPool":
-    """For a run: servers of all its environments."""
     choice = assignment.configuration
-
-    def ground(env: TrainingEnv) -> EnvSpec:
-        how = (env.content_hash, env.files, env.manifest, choice.servers)
-        return EnvSpec(partial(leased_server, *how), env.manifest)
-
-    own, *others = assignment.envs
-    first = ground(own)
-    further = {other.tag: ground(other) for other in others}
-    return EnvPool(first.open_server, first.manifest, concurrency=choice.concurrency, further=further)
+    specs = {
+        env.tag: EnvSpec(
+            partial(leased_server, env.content_hash, env.files, env.manifest, choice.servers), env.manifest
+        )
+        for env in assignment.envs
+    }
+    return EnvPool(specs, concurrency=choice.concurrency)
 
 
 class EnvPool:
-    """Plays episodes for synchronous code. The loop goes on between calls, so that leases and sockets stay alive."""
+    """Plays episodes for synchronous code. Leases and sockets stay open between calls."""
 
-    def __init__(
-        self,
-        open_server: OpenServer,
-        manifest: Manifest,
-        *,
-        concurrency: int,
-        further: Mapping[Tag, EnvSpec] = MappingProxyType({}),
-    ) -> None:
-        """`further`: environments whose tasks carry the id of their version."""
-        self.concurrency = concurrency
-        self._grounds: dict[Tag, EnvSpec] = {None: EnvSpec(open_server, manifest), **further}
+    def __init__(self, specs: Mapping[Tag, EnvSpec], *, concurrency: int) -> None:
+        self.concurrency, self._specs = concurrency, specs
         self._servers: dict[Tag, EnvServer] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="env-pool", daemon=True)
@@ -98,13 +168,12 @@ class EnvPool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._run(self._opened.aclose())
+            self._run(self._stack.aclose())
         finally:
             self._stop_loop()
 
     @property
     def capacity(self) -> int:
-        """Episodes at a time."""
         return min(self.concurrency, sum(server.sessions for server in self._servers.values()))
 
     def play(
@@ -119,9 +188,9 @@ class EnvPool:
         on_rollout: Callable[[Rollout], None] = lambda _: None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Play all members of all groups, and store them where a recorder is given. Less when stopped.
+        """Play all members of all groups until `should_stop`, and store them if there is a recorder.
 
-        When most episodes fail, the servers are replaced and what is missing is played once more.
+        If most episodes fail, the servers are replaced and the missing rollouts are played once more.
         """
         played: set[tuple[int, int]] = set()
         failures: list[Rollout] = []
@@ -133,15 +202,54 @@ class EnvPool:
                 failures.append(rollout)
             on_rollout(rollout)
 
+        async def play_with(on_rollout: OnRollout) -> None:
+            missing = []
+            for plan in plans:
+                members = tuple(member for member in plan.members if (plan.ordinal, member) not in played)
+                if members:
+                    missing.append(replace(plan, members=members, size=len(plan.whole)))
+            tasks = [
+                asyncio.ensure_future(
+                    play_groups(
+                        own,
+                        server=self._servers[tag],
+                        policy=policy,
+                        manifest=self._specs[tag].manifest,
+                        phase=phase,
+                        seed=seed,
+                        concurrency=self._capacity_of(tag).capacity,
+                        on_rollout=on_rollout,
+                        should_stop=should_stop,
+                        training_step=training_step,
+                    )
+                )
+                for tag, own in plans_by_env(missing).items()
+            ]
+            try:  # the first error cancels the other environments
+                await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
         async def play_missing() -> None:
-            await self._play(_missing(plans, played), policy, take, phase, seed, training_step, recorder, should_stop)
+            if recorder is None:
+                await play_with(take)
+            else:
+                async with RolloutWriter(recorder) as writer:
+
+                    async def store(rollout: Rollout) -> None:
+                        take(rollout)
+                        await writer.put(rollout)
+
+                    await play_with(store)
             if failures and not played:  # too few for the engine's circuit breaker
                 raise TooManyFailures(f"none of {len(failures)} rollouts succeeded: {failures[-1].error_message}")
 
         try:
             self._run(play_missing())
         except TooManyFailures as error:
-            logger.warning("most episodes failed, once more on new servers", error=str(error))
+            logger.warning("most episodes failed; trying again on new servers", error=str(error))
             self._run(self._reopen())
             self._run(play_missing())
 
@@ -155,14 +263,15 @@ class EnvPool:
         training_step: int | None = None,
         recorder: RunRecorder | None = None,
     ) -> list[Rollout]:
-        """All rollouts in the order of the plans, played in waves whose batches are the same every time."""
+        """Return all rollouts in the order of the plans, played in waves whose batches are the same every time."""
         played: dict[tuple[int, int], Rollout] = {}
 
         def take(rollout: Rollout) -> None:
             played[rollout.group, rollout.member] = rollout
 
-        for wave in waves(plans, self._rooms(), self.concurrency):
-            policy.expect(sum(len(plan.members) for plan in wave))
+        capacities = {tag: self._capacity_of(tag) for tag in self._servers}
+        for wave in waves(plans, capacities, self.concurrency):
+            policy.expect(_episodes(wave))
             self.play(
                 wave,
                 policy,
@@ -174,89 +283,28 @@ class EnvPool:
             )
         return [played[plan.ordinal, member] for plan in plans for member in plan.members]
 
-    async def _play(
-        self,
-        plans: Sequence[GroupPlan],
-        policy: Policy,
-        take: Callable[[Rollout], None],
-        phase: Phase,
-        seed: int,
-        training_step: int | None,
-        recorder: RunRecorder | None,
-        should_stop: Callable[[], bool],
-    ) -> None:
-        async def play(on_rollout: Any) -> None:
-            await _together(
-                play_groups(
-                    own,
-                    server=self._servers[tag],
-                    policy=policy,
-                    manifest=self._grounds[tag].manifest,
-                    phase=phase,
-                    seed=seed,
-                    concurrency=self._rooms()[tag].capacity,
-                    on_rollout=on_rollout,
-                    should_stop=should_stop,
-                    training_step=training_step,
-                )
-                for tag, own in by_room(plans).items()
-            )
-
-        if recorder is None:
-            await play(take)
-            return
-        async with RolloutWriter(recorder) as writer:
-
-            async def store(rollout: Rollout) -> None:
-                take(rollout)
-                await writer.put(rollout)
-
-            await play(store)
-
     def close_policy(self, policy: Policy) -> None:
         self._run(policy.aclose())
 
-    def _rooms(self) -> dict[Tag, EnvCapacity]:
-        return {
-            tag: EnvCapacity(min(self.concurrency, server.sessions), self._grounds[tag].manifest.proctor.tasks.grouped)
-            for tag, server in self._servers.items()
-        }
+    def _capacity_of(self, tag: Tag) -> EnvCapacity:
+        is_grouped = self._specs[tag].manifest.proctor.tasks.grouped
+        return EnvCapacity(min(self.concurrency, self._servers[tag].sessions), is_grouped)
 
     async def _open(self) -> None:
         async with AsyncExitStack() as stack:
-            for tag, ground in self._grounds.items():
-                self._servers[tag] = await stack.enter_async_context(ground.open_server())
-            self._opened = stack.pop_all()
+            for tag, spec in self._specs.items():
+                self._servers[tag] = await stack.enter_async_context(spec.open_server())
+            self._stack = stack.pop_all()
 
     async def _reopen(self) -> None:
-        await self._opened.aclose()
+        await self._stack.aclose()
         await asyncio.sleep(SECOND_TRY_SECONDS)
         await self._open()
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+    def _run(self, work: Coroutine[object, object, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def _stop_loop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-
-
-async def _together(works: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """All at a time; the first error ends the others and comes out as it is."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _missing(plans: Sequence[GroupPlan], played: set[tuple[int, int]]) -> list[GroupPlan]:
-    left = []
-    for plan in plans:
-        members = tuple(member for member in plan.members if (plan.ordinal, member) not in played)
-        if members:
-            left.append(replace(plan, members=members, size=len(plan.whole)))
-    return left

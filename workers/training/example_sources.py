@@ -1,18 +1,22 @@
-"""What the warm-up imitates, as tokens: scripted play, stored rollouts, an uploaded file, marked episodes, mixed.
+"""Sources of the warm-up's training examples: scripted play, stored rollouts, an uploaded file, demonstrations.
 
-Gathered once and kept in a file, so that a resumed run learns from the same lessons in the same order.
+Examples are collected once and kept in a file, so that a resumed run learns from the same ones in the same order.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy.orm import Session
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from backend.core.session import transaction
+from backend.domain.environments.manifest import ActionSpec
+from backend.domain.environments.prompts import write_reply
+from backend.domain.errors import PolicyError
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.training.configuration import Stage
 from backend.domain.training.examples import Conversation
@@ -31,228 +35,299 @@ from backend.training.example_sources import (
 )
 from backend.training.tables import ExampleFile
 from workers.models.chat import ChatTokens
-from workers.training.context import Stopped, TrainingContext
-from workers.training.demonstrations import lesson_of_conversation, mixed
-from workers.training.examples import BrokenStep, TrainingExample, lesson_of
-from workers.training.teacher import Teacher
+from workers.policies.base import EpisodeStart, Reply, TokenTrace, Turn
+from workers.training.context import TrainingContext, TrainingStopped
+from workers.training.examples import (
+    BrokenStep,
+    TrainingExample,
+    example_of,
+    example_of_conversation,
+    mix_examples,
+)
+
+EXAMPLES_FILE, SUMMARY_FILE = "lessons.jsonl", "lessons.json"
+UNBOUNDED = 1 << 30
+NO_EXAMPLES = {
+    "rollouts": "no stored rollout passes: choose other runs (sft.runs) or another filter (sft.where), and play "
+    "training tasks, because held-out tasks are never used",
+    "file": "the uploaded file contains no reply to learn from",
+    "demonstrations": "no demonstration of this version fits: mark some, or set sft.demonstrations to 0",
+}
+MOST_SPOILED = 2
+ILLEGAL_SHARE = 0.5
+"""Share of illegal actions among invalid attempts, if the environment lists legal ones. The others cannot be parsed."""
 
 
 @dataclass
-class Gathered:
-    """The lessons of one source, and what was left out of it."""
-
-    lessons: list[TrainingExample] = field(default_factory=list)
-    too_long: int = 0
-    """More tokens than the model's context."""
-    silent: int = 0
-    """No reply in them was understood."""
-
-    def told(self, source: str, context: int) -> str:
-        left = [f"{self.too_long:,} longer than {context:,} tokens left out"] if self.too_long else []
-        left += [f"{self.silent:,} without a reply that was understood left out"] if self.silent else []
-        return f"{len(self.lessons):,} lessons from {source}" + (f" ({', '.join(left)})" if left else "")
+class SourceExamples:
+    examples: list[TrainingExample]
+    too_long: int = 0  # longer than the model's context
+    silent: int = 0  # no reply in them could be parsed
 
 
-def gathered_lessons(bench: TrainingContext, model: Any, tokenizer: Any) -> list[TrainingExample]:
-    """All lessons, main source first; read back where they were gathered before."""
-    folder = bench.folder_of(Stage.SFT)
-    kept, said = folder / "lessons.jsonl", folder / "lessons.json"
-    if kept.exists():
-        bench.summary["lessons"] = json.loads(said.read_text())
-        return kept_lessons(folder)
-    choice, context = bench.configuration.sft, context_of(model, tokenizer)
+def collect_examples(
+    context: TrainingContext, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> list[TrainingExample]:
+    """Return all examples, main source first. Reads them back if they were collected before."""
+    folder = context.assignment.folder / Stage.SFT
+    if (folder / EXAMPLES_FILE).exists():
+        context.summary["lessons"] = json.loads((folder / SUMMARY_FILE).read_text())
+        return read_examples(folder)
+    choice, log = context.configuration.sft, context.recorder.log
     chat = ChatTokens(tokenizer)
-    main = _fitting(_gather(bench, chat, choice.source, choice.scripted_episodes), context)
-    parts: dict[str, Gathered] = {choice.source: main}
+    by_model = getattr(model.config, "max_position_embeddings", None) or UNBOUNDED
+    longest = min(int(by_model), int(min(tokenizer.model_max_length or UNBOUNDED, UNBOUNDED)))
+    main = _collect(context, chat, choice.source, choice.scripted_episodes, longest)
+    sources: dict[str, SourceExamples] = {choice.source: main}
     for source, share in choice.shares.items():
         if source != choice.source and share > 0:
-            wanted = min(choice.scripted_episodes, max(1, round(len(main.lessons) * share)))
-            parts[source] = _fitting(_gather(bench, chat, source, wanted), context)
-    for source, part in parts.items():
-        bench.recorder.log(part.told(source, context), "warning" if part.too_long else "info")
-    others = [(part.lessons, choice.shares[source]) for source, part in parts.items() if source != choice.source]
-    lessons = mixed(main.lessons, others)
+            count = min(choice.scripted_episodes, max(1, round(len(main.examples) * share)))
+            sources[source] = _collect(context, chat, source, count, longest)
+    for source, part in sources.items():
+        skipped = [f"{part.too_long:,} longer than {longest:,} tokens skipped"] if part.too_long else []
+        skipped += [f"{part.silent:,} without a parsed reply skipped"] if part.silent else []
+        note = f" ({', '.join(skipped)})" if skipped else ""
+        log(f"{len(part.examples):,} training examples from {source}{note}", "warning" if part.too_long else "info")
+    others = [(part.examples, choice.shares[source]) for source, part in sources.items() if source != choice.source]
+    examples = mix_examples(main.examples, others)
     summary = {
-        source: {"lessons": len(part.lessons), "too_long": part.too_long, "silent": part.silent}
-        for source, part in parts.items()
+        source: {"lessons": len(part.examples), "too_long": part.too_long, "silent": part.silent}
+        for source, part in sources.items()
     }
-    bench.summary["lessons"] = summary
-    _write(said, [json.dumps(summary)])
-    _write(kept, [json.dumps(asdict(lesson)) for lesson in lessons])
-    return lessons
+    context.summary["lessons"] = summary
+    _write_lines(folder / SUMMARY_FILE, [json.dumps(summary)])
+    _write_lines(folder / EXAMPLES_FILE, [json.dumps(asdict(example)) for example in examples])
+    return examples
 
 
-def context_of(model: Any, tokenizer: Any) -> int:
-    """The longest conversation that the model takes, in tokens."""
-    by_model = getattr(model.config, "max_position_embeddings", None) or 1 << 30
-    return min(int(by_model), int(min(tokenizer.model_max_length or 1 << 30, 1 << 30)))
+def read_examples(folder: Path) -> list[TrainingExample]:
+    with (folder / EXAMPLES_FILE).open() as lines:
+        return [TrainingExample(**json.loads(line)) for line in lines]
 
 
-def _fitting(gathered: Gathered, context: int) -> Gathered:
-    fitting = [lesson for lesson in gathered.lessons if len(lesson.tokens) <= context]
-    too_long = len(gathered.lessons) - len(fitting)
-    if too_long > len(fitting):
-        raise BrokenStep(
-            f"most lessons are too long: {too_long:,} of {len(gathered.lessons):,} have more tokens than the model's "
-            f"context of {context:,}"
-        )
-    return Gathered(fitting, too_long, gathered.silent)
-
-
-def _gather(bench: TrainingContext, chat: ChatTokens, source: str, episodes: int) -> Gathered:
-    if source == "script":
-        return Gathered(_scripted(bench, chat, episodes))
-    _tell_choice(bench, source)
-    gathered = Gathered()
-    for conversation in conversations(bench, source):
-        lesson = lesson_of_conversation(conversation, chat)
-        if lesson is None:
-            gathered.silent += 1
-        else:
-            gathered.lessons.append(lesson)
-            done = len(gathered.lessons)
-            bench.recorder.progress(phase="reading lessons", done=done, total=done + 1, message=source)
-        if bench.recorder.should_stop():
-            raise Stopped
-    if not gathered.lessons:
-        raise BrokenStep(_NOTHING[source])
-    return gathered
-
-
-_NOTHING = {
-    "rollouts": "no stored rollout passes: choose other runs (sft.runs) or another filter (sft.where), and play "
-    "training tasks, because held-out ones never come in",
-    "file": "the uploaded file holds nothing to learn from",
-    "demonstrations": "no marked episode of this version fits: mark some, or set sft.demonstrations to 0",
-}
-
-
-def conversations(bench: TrainingContext, source: str) -> Iterator[Conversation]:
-    """Of a source that is stored already, in the order in which they are taken."""
-    read: dict[str, Callable[[TrainingContext], Iterator[Conversation]]] = {
-        "rollouts": _of_rollouts,
-        "file": _of_file,
-        "demonstrations": _of_demonstrations,
-    }
-    replaces = bench.configuration.sft.system == "environment" and source != "demonstrations"
-    system = _own_system(bench) if replaces else None
-    for conversation in read[source](bench):
-        yield conversation if system is None else conversation.under(system)
-
-
-def _of_rollouts(bench: TrainingContext) -> Iterator[Conversation]:
-    with transaction() as session:
-        yield from conversations_of(session, _chosen(session, bench).ids)
-
-
-def _chosen(session: Session, bench: TrainingContext) -> RolloutSelection:
-    configuration, run_id = bench.configuration, bench.assignment.run_id
-    versions = tuple(env.version_id for env in bench.assignment.envs)
-    asked = LearningScope(versions, configuration.seed, run_id, session.get_one(Run, run_id).created_at)
-    try:
-        return selected_rollouts(session, configuration.sft, asked)
-    except InvalidInput as error:
-        raise BrokenStep(" ".join(error.fields.values())) from error
-
-
-def _tell_choice(bench: TrainingContext, source: str) -> None:
-    """What is odd about where the lessons come from."""
-    log = bench.recorder.log
-    if source == "rollouts":
-        with transaction() as session:
-            chosen = _chosen(session, bench)
-        if chosen.foreign:
-            log(f"{chosen.foreign:,} of the rollouts were played on another version of the environment", "warning")
-        if chosen.heldout or chosen.judged:
-            log(f"left out: {chosen.heldout:,} rollouts on held-out tasks, {chosen.judged:,} judged a hack or broken")
-    if bench.configuration.sft.system == "environment" and _own_system(bench) is None:
-        log("the conversations keep their own system prompts: the environment's is not the same everywhere", "warning")
-
-
-def _of_file(bench: TrainingContext) -> Iterator[Conversation]:
-    choice = bench.configuration.sft
-    with transaction() as session:
-        file = session.get(ExampleFile, choice.file)
-    if file is None:
-        raise BrokenStep("the file of conversations (sft.file) was deleted")
-    yield from sampled_conversations(file, choice, bench.configuration.seed)
-
-
-def _of_demonstrations(bench: TrainingContext) -> Iterator[Conversation]:
-    versions = [env.version_id for env in bench.assignment.envs]
-    with transaction() as session:
-        yield from conversations_of(session, demonstrated_rollouts(session, versions))
-
-
-def _own_system(bench: TrainingContext) -> str | None:
-    """What takes the place of the conversations' own system prompts; None where there is no one prompt: several
-    environments are played, or episodes alone list the tools."""
-    return None if bench.assignment.is_mixed else environment_system(bench.assignment.manifest)
-
-
-def _scripted(bench: TrainingContext, chat: ChatTokens, episodes: int) -> list[TrainingExample]:
-    """The script's play, stored as warm-up rollouts."""
-    choice = bench.configuration.sft
-    lessons: dict[int, TrainingExample] = {}
-    failed = 0
-
-    def take(rollout: Rollout) -> None:
-        nonlocal failed
-        if rollout.is_completed:
-            lessons[rollout.group] = lesson_of(rollout, end=chat.end)
-        else:
-            failed += 1
-        bench.recorder.progress(phase="collecting lessons", done=len(lessons) + failed, total=episodes)
-
-    bench.env_pool.play(
-        bench.warm_up_plans(episodes),
-        Teacher(choice.script, chat, noise=choice.noise),
-        phase=Phase.WARM_UP,
-        seed=bench.configuration.seed,
-        recorder=bench.recorder,
-        on_rollout=take,
-        should_stop=bench.recorder.should_stop,
-    )
-    if len(lessons) + failed < episodes:
-        raise Stopped
-    if len(lessons) < episodes / 2:
-        raise BrokenStep(f"{failed:,} of {episodes:,} scripted episodes failed")
-    return [lessons[group] for group in sorted(_imitated(bench, lessons))]
-
-
-def _imitated(bench: TrainingContext, lessons: Mapping[int, TrainingExample]) -> set[int]:
-    """The script's episodes that pass the warm-up's filter."""
-    where = bench.configuration.sft.script_where
-    if not where.strip():
-        return set(lessons)
-    with transaction() as session:
-        passing = passing_episodes(session, bench.assignment.run_id, where) & lessons.keys()
-    if not passing:
-        raise BrokenStep(f"none of {len(lessons):,} scripted episodes passes the filter `{where}` (sft.script_where)")
-    bench.recorder.log(f"{len(passing):,} of {len(lessons):,} scripted episodes pass `{where}`")
-    return passing
-
-
-def texts_to_read(bench: TrainingContext, count: int) -> list[str]:
-    """What is said in the first stored conversations that will be learned, for a tokenizer that is made from text."""
-    stored = [source for source, share in bench.configuration.sft.shares.items() if share > 0]
-    stored = [source for source in stored if source in {"rollouts", "file"}]
-    return [
-        str(message["content"])
-        for source in stored
-        for conversation in islice(conversations(bench, source), count)
-        for message in conversation.messages
-    ]
-
-
-def _write(path: Path, lines: Sequence[str]) -> None:
+def _write_lines(path: Path, lines: Sequence[str]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.partial")
     partial.write_text("".join(f"{line}\n" for line in lines))
     partial.replace(path)
 
 
-def kept_lessons(folder: Path) -> list[TrainingExample]:
-    """Those that were gathered before."""
-    with (folder / "lessons.jsonl").open() as lines:
-        return [TrainingExample(**json.loads(line)) for line in lines]
+def _collect(context: TrainingContext, chat: ChatTokens, source: str, episodes: int, longest: int) -> SourceExamples:
+    """Return the examples of a source that have at most `longest` tokens. `episodes`: scripted play only."""
+    collected = _scripted(context, chat, episodes) if source == "script" else _stored(context, chat, source)
+    fitting = [example for example in collected.examples if len(example.tokens) <= longest]
+    too_long = len(collected.examples) - len(fitting)
+    if too_long > len(fitting):
+        raise BrokenStep(
+            f"most training examples are too long: {too_long:,} of {len(collected.examples):,} have more tokens than "
+            f"the model's context of {longest:,}"
+        )
+    return SourceExamples(fitting, too_long, collected.silent)
+
+
+def _scripted(context: TrainingContext, chat: ChatTokens, episodes: int) -> SourceExamples:
+    choice, recorder = context.configuration.sft, context.recorder
+    examples: dict[int, TrainingExample] = {}
+    failed = 0
+
+    def take(rollout: Rollout) -> None:
+        nonlocal failed
+        if rollout.is_completed:
+            examples[rollout.group] = example_of(rollout, end=chat.end)
+        else:
+            failed += 1
+        recorder.progress(phase="collecting training examples", done=len(examples) + failed, total=episodes)
+
+    context.env_pool.play(
+        context.warm_up_plans(episodes),
+        Teacher(choice.script, chat, noise=choice.noise),
+        phase=Phase.WARM_UP,
+        seed=context.configuration.seed,
+        recorder=recorder,
+        on_rollout=take,
+        should_stop=recorder.should_stop,
+    )
+    if len(examples) + failed < episodes:
+        raise TrainingStopped
+    if len(examples) < episodes / 2:
+        raise BrokenStep(f"{failed:,} of {episodes:,} scripted episodes failed")
+    passing, where = set(examples), choice.script_where
+    if where.strip():
+        with transaction() as session:
+            passing &= passing_episodes(session, context.assignment.run_id, where)
+        if not passing:
+            raise BrokenStep(
+                f"none of {len(examples):,} scripted episodes passes the filter `{where}` (sft.script_where)"
+            )
+        recorder.log(f"{len(passing):,} of {len(examples):,} scripted episodes pass `{where}`")
+    return SourceExamples([examples[group] for group in sorted(passing)])
+
+
+def _stored(context: TrainingContext, chat: ChatTokens, source: str) -> SourceExamples:
+    recorder = context.recorder
+    if source == "rollouts":
+        with transaction() as session:
+            chosen = _chosen_rollouts(session, context)
+        if chosen.foreign:
+            message = f"{chosen.foreign:,} of the rollouts were played on another version of the environment"
+            recorder.log(message, "warning")
+        if chosen.heldout or chosen.judged:
+            recorder.log(
+                f"skipped: {chosen.heldout:,} rollouts on held-out tasks, {chosen.judged:,} judged a hack or broken"
+            )
+    if context.configuration.sft.system == "environment" and _environment_prompt(context) is None:
+        message = "the conversations keep their own system prompts: the environment's prompt is not always the same"
+        recorder.log(message, "warning")
+    collected = SourceExamples([])
+    for conversation in conversations(context, source):
+        example = example_of_conversation(conversation, chat)
+        if example is None:
+            collected.silent += 1
+        else:
+            collected.examples.append(example)
+            done = len(collected.examples)
+            recorder.progress(phase="reading training examples", done=done, total=done + 1, message=source)
+        if recorder.should_stop():
+            raise TrainingStopped
+    if not collected.examples:
+        raise BrokenStep(NO_EXAMPLES[source])
+    return collected
+
+
+def conversations(context: TrainingContext, source: str) -> Iterator[Conversation]:
+    configuration = context.configuration
+    replaces = configuration.sft.system == "environment" and source != "demonstrations"
+    system = _environment_prompt(context) if replaces else None
+    for conversation in _conversations(context, source):
+        yield conversation if system is None else conversation.under(system)
+
+
+def _conversations(context: TrainingContext, source: str) -> Iterator[Conversation]:
+    if source == "file":
+        with transaction() as session:
+            file = session.get(ExampleFile, context.configuration.sft.file)
+        if file is None:
+            raise BrokenStep("the file of conversations (sft.file) was deleted")
+        yield from sampled_conversations(file, context.configuration.sft, context.configuration.seed)
+        return
+    with transaction() as session:
+        if source == "rollouts":
+            ids = _chosen_rollouts(session, context).ids
+        else:
+            ids = demonstrated_rollouts(session, [env.version_id for env in context.assignment.envs])
+        yield from conversations_of(session, ids)
+
+
+def _chosen_rollouts(session: Session, context: TrainingContext) -> RolloutSelection:
+    configuration, run_id = context.configuration, context.assignment.run_id
+    versions = tuple(env.version_id for env in context.assignment.envs)
+    request = LearningScope(versions, configuration.seed, run_id, session.get_one(Run, run_id).created_at)
+    try:
+        return selected_rollouts(session, configuration.sft, request)
+    except InvalidInput as error:
+        raise BrokenStep(" ".join(error.fields.values())) from error
+
+
+def _environment_prompt(context: TrainingContext) -> str | None:
+    """Return the environment's system prompt. None if it differs between environments or episodes."""
+    return None if context.assignment.is_mixed else environment_system(context.assignment.manifest)
+
+
+def texts_to_read(context: TrainingContext, count: int) -> list[str]:
+    """Return the messages of the first stored conversations of each source, to build a tokenizer from."""
+    used = [source for source, share in context.configuration.sft.shares.items() if share > 0]
+    return [
+        str(message["content"])
+        for source in used
+        if source in {"rollouts", "file"}
+        for conversation in islice(conversations(context, source), count)
+        for message in conversation.messages
+    ]
+
+
+class ScriptIsSilent(PolicyError):
+    """The environment's state offers no reply of the scripted policy."""
+
+    is_retryable = False
+
+
+class Teacher:
+    """A scripted policy that, with probability `noise`, first tries a reply that will be rejected.
+
+    The mask of its token trace is 1 for the scripted replies only: the loss of the warm-up.
+    """
+
+    def __init__(self, script: str, chat: ChatTokens, *, noise: float = 0.0) -> None:
+        self.script, self.chat, self.noise = script, chat, noise
+
+    async def begin(self, start: EpisodeStart) -> "TeacherPlayer":
+        return TeacherPlayer(self, start)
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+
+class TeacherPlayer:
+    wants_scripts = True
+
+    def __init__(self, teacher: Teacher, start: EpisodeStart) -> None:
+        self._teacher, self._manifest = teacher, start.manifest
+        self._chance = random.Random(start.seed)
+        self._spoiled = 0
+        self._read = 0
+        self._trace = TokenTrace([], [], [], [])
+
+    async def act(self, turn: Turn) -> Reply:
+        chat, reply = self._teacher.chat, turn.scripts.get(self._teacher.script)
+        if reply is None:
+            raise ScriptIsSilent(f"the environment's state offers no reply under scripts.{self._teacher.script}")
+        if not self._trace.prompt:
+            self._trace.prompt = list(chat.opening(turn.messages))
+        else:
+            self._append(chat.continuation(turn.messages[self._read :]), 0)
+        self._read = len(turn.messages) + 1
+        attempt = self._invalid_attempt(reply, turn)
+        tokens = chat.reply(reply if attempt is None else attempt)
+        self._append(tokens, 1 if attempt is None else 0)
+        return Reply(reply if attempt is None else attempt, tokens_out=len(tokens))
+
+    def _invalid_attempt(self, reply: str, turn: Turn) -> str | None:
+        """Return a reply that will be rejected, or None to play the scripted one."""
+        turns_left = self._manifest.proctor.episode.max_turns - turn.index
+        spec, chance = self._manifest.proctor.agent.action, self._chance
+        if chance.random() >= self._teacher.noise or self._spoiled >= MOST_SPOILED:
+            return None
+        if self._manifest.proctor.agent.on_unparsable != "retry" or turns_left <= MOST_SPOILED:
+            return None
+        self._spoiled += 1
+        illegal = _illegal_values(spec, turn)
+        if illegal and chance.random() < ILLEGAL_SHARE:
+            return write_reply(spec, {spec.field or "": chance.choice(illegal)})
+        if spec.format == "tag":  # a part is missing or doubled
+            begin, end = f"<{spec.tag}>", f"</{spec.tag}>"
+            value = reply.removeprefix(begin).removesuffix(end)
+            return chance.choice(["", begin, end, value, begin + value, value + end, begin + reply, begin + end])
+        return "" if spec.format == "text" else reply[: chance.randrange(len(reply) or 1)]
+
+    def _append(self, tokens: list[int], mask: int) -> None:
+        self._trace.completion.extend(tokens)
+        self._trace.mask += [mask] * len(tokens)
+        self._trace.logprobs += [0.0] * len(tokens)
+
+    def trace(self) -> TokenTrace | None:
+        return self._trace if self._trace.prompt else None
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def _illegal_values(spec: ActionSpec, turn: Turn) -> list[object]:
+    """Return values that the schema allows and the observation does not list as legal."""
+    legal = turn.observation.get(spec.choices or "")
+    if not isinstance(legal, list):
+        return []
+    schema = turn.action_schema.get("properties", {}).get(spec.field or "", {})
+    possible = schema.get("enum")
+    if possible is None and {"minimum", "maximum"} <= schema.keys():
+        possible = list(range(int(schema["minimum"]), int(schema["maximum"]) + 1))[:1000]
+    return [value for value in possible or [] if value not in legal]

@@ -1,4 +1,4 @@
-"""What TRL learns from, as lists that were checked: TRL accepts wrong lengths and misnamed masks in silence."""
+"""Training examples as token lists, checked because TRL silently accepts wrong lengths and misnamed masks."""
 
 import math
 import random
@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from itertools import cycle, islice
 
 from backend.domain.rollouts.rollout import Rollout
+from backend.domain.training.examples import Conversation
+from workers.models.chat import ChatTokens
 
-_SORTED_BATCHES = 16
-"""Batches whose lessons are sorted by length among themselves."""
+SORTED_BATCHES = 16  # batches whose examples are sorted by length among themselves
 
 
 class BrokenStep(RuntimeError):
@@ -19,7 +20,7 @@ class BrokenStep(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class TrainingExample:
-    """One episode's tokens. `mask` is 1 where the loss counts."""
+    """Tokens of one episode. `mask` is 1 for tokens that the loss counts."""
 
     prompt: list[int]
     completion: list[int]
@@ -31,34 +32,32 @@ class TrainingExample:
 
     @property
     def labels(self) -> list[int]:
-        """Tokens to be predicted; -100 where the loss does not count."""
+        """Target tokens, with -100 for tokens that the loss ignores."""
         learned = [token if counts else -100 for token, counts in zip(self.completion, self.mask, strict=True)]
         return [-100] * len(self.prompt) + learned
 
 
-def lesson_order(lessons: Sequence[TrainingExample], *, batch: int, steps: int, seed: int) -> list[int]:
-    """Which lessons each step takes, laid out in a row: all once before any again, and those of about the same length
-    together, so that little padding is computed. The same for the same seed, also after a resume."""
+def example_order(examples: Sequence[TrainingExample], *, batch: int, steps: int, seed: int) -> list[int]:
+    """Return the examples of all steps in a row, the same ones for the same seed.
+
+    Every example comes once before any repeats. Examples of similar length share a batch, which saves padding.
+    """
     chance = random.Random(f"lessons/{seed}")
     batches: list[list[int]] = []
     while len(batches) < steps:
-        shuffled = chance.sample(range(len(lessons)), len(lessons))
-        whole = len(shuffled) + -len(shuffled) % batch
-        shuffled = list(islice(cycle(shuffled), whole))
-        by_length = [
-            number
-            for start in range(0, len(shuffled), batch * _SORTED_BATCHES)
-            for number in sorted(
-                shuffled[start : start + batch * _SORTED_BATCHES], key=lambda n: len(lessons[n].tokens)
-            )
-        ]
+        shuffled = chance.sample(range(len(examples)), len(examples))
+        shuffled = list(islice(cycle(shuffled), len(shuffled) + -len(shuffled) % batch))
+        by_length: list[int] = []
+        for start in range(0, len(shuffled), batch * SORTED_BATCHES):
+            part = shuffled[start : start + batch * SORTED_BATCHES]
+            by_length += sorted(part, key=lambda number: len(examples[number].tokens))
         epoch = [by_length[start : start + batch] for start in range(0, len(by_length), batch)]
         batches += chance.sample(epoch, len(epoch))
     return [number for chosen in batches[:steps] for number in chosen]
 
 
-def lesson_of(rollout: Rollout, *, end: int) -> TrainingExample:
-    """A completed rollout's tokens. Raises BrokenStep when they do not fit together."""
+def example_of(rollout: Rollout, *, end: int) -> TrainingExample:
+    """Return a completed rollout's tokens. Raises BrokenStep if they are inconsistent."""
     prompt, completion, mask = rollout.prompt_token_ids, rollout.completion_token_ids, rollout.completion_mask
     where = f"rollout {rollout.group}/{rollout.member}"
     if not prompt or not completion or mask is None:
@@ -74,44 +73,66 @@ def lesson_of(rollout: Rollout, *, end: int) -> TrainingExample:
     return TrainingExample(prompt, completion, mask)
 
 
-def check_logprobs(rollout: Rollout) -> None:
-    """The sampler's log-probabilities: one a token, finite and at most 0, 0.0 where the environment wrote."""
-    logprobs, mask = rollout.logprobs, rollout.completion_mask or []
-    where = f"rollout {rollout.group}/{rollout.member}"
-    if logprobs is None or len(logprobs) != len(mask):
-        raise BrokenStep(f"{where}: {len(mask)} tokens, but {len(logprobs or [])} log-probabilities")
-    for value, counts in zip(logprobs, mask, strict=True):
-        if not math.isfinite(value) or value > 1e-6 or (not counts and value != 0.0):
-            raise BrokenStep(f"{where}: {value} is no log-probability of a {'policy' if counts else 'foreign'} token")
-
-
-def lessons_of_step(
+def examples_of_step(
     rollouts: Sequence[Rollout], *, groups: Sequence[int], group_size: int, end: int, silent: Container[int] = ()
 ) -> list[TrainingExample]:
-    """One lesson a rollout, in the order of the prompts: all members of the first group, then of the next.
+    """Return one example per rollout, in the order of the prompts: all members of the first group, then the next.
 
-    A failed rollout becomes one end token that no loss counts; its reward is null. Of those at a place that is `silent`
-    no token counts either.
+    A failed rollout becomes one end token that the loss ignores, like all tokens at the positions in `silent`.
     """
-    wanted = [(group, member) for group in groups for member in range(group_size)]
-    got = [(rollout.group, rollout.member) for rollout in rollouts]
-    if got != wanted:
-        raise BrokenStep(f"{len(wanted)} rollouts were asked for in order, {len(got)} came: {_difference(wanted, got)}")
+    expected = [(group, member) for group in groups for member in range(group_size)]
+    actual = [(rollout.group, rollout.member) for rollout in rollouts]
+    if actual != expected:
+        missing, extra = sorted(set(expected) - set(actual))[:3], sorted(set(actual) - set(expected))[:3]
+        difference = f"missing {missing}, unexpected {extra}" if missing or extra else "in another order"
+        raise BrokenStep(f"the step needs {len(expected)} rollouts in order and got {len(actual)}: {difference}")
     if not any(rollout.is_completed for rollout in rollouts):
         errors = Counter(f"{rollout.error_kind}: {rollout.error_message}" for rollout in rollouts)
         raise BrokenStep(f"every rollout of the step failed. Most often {errors.most_common(1)[0][0]}")
-    lessons = []
-    for place, rollout in enumerate(rollouts):
-        if rollout.is_completed:
-            lesson = lesson_of(rollout, end=end)
-            lessons.append(replace(lesson, mask=[0] * len(lesson.mask)) if place in silent else lesson)
-            check_logprobs(rollout)
-        else:
-            lessons.append(TrainingExample([end], [end], [0]))
-    return lessons
+    examples = []
+    for position, rollout in enumerate(rollouts):
+        if not rollout.is_completed:
+            examples.append(TrainingExample([end], [end], [0]))
+            continue
+        example = example_of(rollout, end=end)
+        where = f"rollout {rollout.group}/{rollout.member}"
+        if rollout.logprobs is None or len(rollout.logprobs) != len(example.mask):
+            count = len(rollout.logprobs or [])
+            raise BrokenStep(f"{where}: {len(example.mask)} tokens, but {count} log-probabilities")
+        for value, counts in zip(rollout.logprobs, example.mask, strict=True):
+            if not math.isfinite(value) or value > 1e-6 or (not counts and value != 0.0):
+                owner = "the policy" if counts else "the environment"
+                raise BrokenStep(f"{where}: {value} is not a log-probability of a token of {owner}")
+        examples.append(replace(example, mask=[0] * len(example.mask)) if position in silent else example)
+    return examples
 
 
-def _difference(wanted: Sequence[tuple[int, int]], got: Sequence[tuple[int, int]]) -> str:
-    missing = sorted(set(wanted) - set(got))[:3]
-    extra = sorted(set(got) - set(wanted))[:3]
-    return f"missing {missing}, unasked {extra}" if missing or extra else "in another order"
+def example_of_conversation(conversation: Conversation, chat: ChatTokens) -> TrainingExample | None:
+    """Return the tokens as the policy will see them, or None if no reply is to be learned."""
+    messages = conversation.messages
+    turns = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
+    turns = turns[: len(conversation.learned)]
+    if not any(conversation.learned[: len(turns)]):
+        return None
+    completion: list[int] = []
+    mask: list[int] = []
+    for ordinal, turn in enumerate(turns):
+        if ordinal:
+            between = chat.continuation(messages[turns[ordinal - 1] + 1 : turn])
+            completion += between
+            mask += [0] * len(between)
+        reply = chat.reply(str(messages[turn]["content"]))
+        completion += reply
+        mask += [int(conversation.learned[ordinal])] * len(reply)
+    return TrainingExample(list(chat.opening(messages[: turns[0]])), completion, mask)
+
+
+def mix_examples(
+    main: Sequence[TrainingExample], others: Sequence[tuple[Sequence[TrainingExample], float]]
+) -> list[TrainingExample]:
+    """Replace shares of the main source with examples of other sources, repeating short ones."""
+    counts = [round(len(main) * share) for _, share in others]
+    mixed = list(main[: max(0, len(main) - sum(counts))])
+    for (examples, _), count in zip(others, counts, strict=True):
+        mixed += islice(cycle(examples), count)
+    return mixed

@@ -1,4 +1,4 @@
-"""What a run's choices about the machine mean on this machine."""
+"""A run's hardware settings, resolved for this machine."""
 
 import os
 from dataclasses import dataclass
@@ -11,34 +11,30 @@ from workers.models.load import ModelUnusable
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """Settled for this process."""
-
     is_bf16: bool = False
-    """Products are computed in bf16."""
     checkpoints_gradients: bool = False
 
 
 FLOAT32 = Hardware()
-"""As on a CPU."""
 
 
 def take_device(choice: HardwareChoice) -> None:
-    """Before anything is put on a device. Raises ModelUnusable where the wanted one is not there."""
+    """Select the device before anything is placed on one. Raises ModelUnusable if it is missing."""
     if choice.device == "cpu":
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # noqa: TID251 - torch asks for it when it first looks for a GPU
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # noqa: TID251 - torch reads it when it first searches for a GPU
     elif choice.device == "cuda" and not torch.cuda.is_available():
-        raise ModelUnusable("the run wants a GPU (hardware.device=cuda), and torch reaches none on this worker")
+        raise ModelUnusable("the run requires a GPU (hardware.device=cuda), and torch reaches none on this worker")
     elif torch.cuda.is_available() and choice.processes > torch.cuda.device_count():
         raise ModelUnusable(
-            f"{choice.processes} processes want a GPU each (hardware.processes), and torch reaches "
+            f"{choice.processes} processes need a GPU each (hardware.processes), and torch reaches "
             f"{torch.cuda.device_count()} on this worker"
         )
 
 
 def settle(choice: HardwareChoice) -> Hardware:
-    """float32 on a CPU unless bf16 is asked for by name; bf16 on a GPU that computes in it, unless float32 is."""
+    """Resolve the precision: by default bf16 on a GPU that supports it and float32 elsewhere."""
     has_bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
     if choice.precision == "bf16" and torch.cuda.is_available() and not has_bf16:
-        raise ModelUnusable("the GPU of this worker does not compute in bf16: choose hardware.precision=float32")
+        raise ModelUnusable("the GPU of this worker does not support bf16: choose hardware.precision=float32")
     is_bf16 = has_bf16 if choice.precision == "auto" else choice.precision == "bf16"
     return Hardware(is_bf16, choice.gradient_checkpointing)

@@ -34,11 +34,11 @@ from workers.storage.digests import digest_of
 from workers.training.assignment import Assignment, read_assignment
 from workers.training.checkpoints import CheckpointStore
 from workers.training.context import single_groups
+from workers.training.curriculum import heldout_tasks
 from workers.training.env_pool import env_pool_of
 from workers.training.exporting.comparison import PROBES, compare_merge, likeness, random_probes, tolerance_of
 from workers.training.exporting.files import MERGED_FORMS, read_export
-from workers.training.heldout_evaluation import HeldoutEvaluation, summarise
-from workers.training.planning.tasks import heldout_tasks
+from workers.training.heldout_evaluation import HeldoutEvaluation, summarize
 
 REWARD_TOLERANCE = 0.02
 """The mean held-out reward may differ by this much, or by less than the paired interval can distinguish from 0."""
@@ -180,7 +180,7 @@ def results_of(
     rollouts, evaluation = _evaluate(assignment, model, tokenizer, step)
     if not checkpoint.heldout:
         store = CheckpointStore(assignment.run_id, assignment.policy_id, assignment.folder)
-        store.examined(Stage(checkpoint.stage), checkpoint.step, evaluation, at=None)
+        store.set_heldout(Stage(checkpoint.stage), checkpoint.step, evaluation, at=None)
     tokens = [
         (each.prompt_token_ids or []) + each.completion_token_ids for each in rollouts if each.completion_token_ids
     ]
@@ -224,7 +224,7 @@ def _evaluate(
             single_groups(tasks), policy, phase=Phase.HELDOUT, seed=configuration.seed, training_step=training_step
         )
         env_pool.close_policy(policy)
-    return rollouts, summarise(rollouts, [column.name for column in assignment.columns], assignment.envs)
+    return rollouts, summarize(rollouts, [column.name for column in assignment.columns], assignment.envs)
 
 
 def _rewards_of(rollouts: Sequence[Rollout]) -> dict[int, float]:

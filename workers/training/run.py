@@ -1,137 +1,163 @@
-"""One training run in a process of its own: `python -m workers.training.run <run id>`.
+"""One training run in its own process: `python -m workers.training.run <run id>`.
 
-Started again for the same run, it goes on where its checkpoints and saved states stand. Of a run in several processes
-it is each of them: the first leads, and is this one; the others follow.
+Started again for the same run, it resumes from the run's checkpoints and saved states. A run in several processes
+starts this module in each of them: the first leads and the others follow.
 """
 
 import gc
 import logging
 import shutil
 import sys
+import time
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from typing import Any
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
 
 import structlog
 import torch
+from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
+from torch import distributed
+from torch.distributed.elastic.multiprocessing.errors import record
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
+from backend.checkpoints.tables import Checkpoint
 from backend.core.logs import configure_logging
+from backend.core.session import transaction
+from backend.domain.environments.prompts import render_unparsable
 from backend.domain.errors import SandboxError
+from backend.domain.rollouts.rollout import Rollout
+from backend.domain.training.alarm_kinds import ALARM_KINDS
+from backend.domain.training.alarms import action_of
 from backend.domain.training.configuration import Stage
-from backend.domain.vocabulary import RunStatus
-from backend.settings import get_settings
+from backend.domain.vocabulary import AlarmAction, Phase, RunStatus
+from backend.errors import Conflict
+from backend.runs.service import finish_run
+from backend.runs.tables import Run
+from backend.training.alarms import roll_back
+from backend.training.branches import MOST_IN_A_ROW, depth_of
+from backend.training.steering import current_settings
+from backend.training.tables import Alarm
+from workers.models.build import build_model, build_tokenizer
+from workers.models.chat import ChatTokens
+from workers.models.load import ModelUnusable, load_folder, start_from_base, start_from_checkpoint
+from workers.policies.scripted import ScriptedPolicy
 from workers.rollouts.engine import TooManyFailures
+from workers.storage.interventions import mark_interventions_seen
 from workers.storage.recorder import RunRecorder
-from workers.training.assignment import Assignment, read_assignment
-from workers.training.branching import take_over
-from workers.training.checkpoints import CheckpointStore
-from workers.training.context import Ended, Stopped, TrainingContext, UsedUp
-from workers.training.ending import (
-    Outcome,
-    asked_to_stop,
-    finish,
-    is_out_of_memory,
-    is_worth_another_attempt,
-    out_of_memory,
-)
-from workers.training.env_pool import env_pool_of
-from workers.training.followers import follow
-from workers.training.gate import GateClosed, check_gate
-from workers.training.hardware import take_device
-from workers.training.imitation import run_sft
-from workers.training.ranks.joining import is_follower, join, lead, tell_launcher
-from workers.training.ranks.room import check_room
-from workers.training.reinforcement import run_grpo
-from workers.training.warm_up import begin
+from workers.storage.steering import AlarmDraft, read_requests, record_alarm
+from workers.training.assignment import Assignment, read_assignment, training_folder
+from workers.training.checkpoints import CheckpointStore, newest_under, take_over
+from workers.training.context import Ended, TrainingContext, TrainingStopped, UsedUp
+from workers.training.env_pool import check_capacity, env_pool_of
+from workers.training.example_sources import read_examples, texts_to_read
+from workers.training.examples import BrokenStep
+from workers.training.grpo import grpo_run, run_grpo, training_player, training_sampler
+from workers.training.hardware import settle, take_device
+from workers.training.ranks import GrpoOrder, Ranks, SftOrder, follow_leader, hear_order, is_follower, join, lead
+from workers.training.sft import GateClosed, check_gate, run_sft, sft_run, train_sft
+from workers.training.trl_grpo import train_grpo
 
-WORTH_ANOTHER_ATTEMPT = (DBAPIError, SandboxError, ConnectionError)
-"""The infrastructure failed, not the run: the process ends badly and the job is tried again."""
+INFRASTRUCTURE_ERRORS = (DBAPIError, SandboxError, ConnectionError)
+"""The process fails with these, and the job is tried again."""
+MEMORY_PHRASES = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
+CRASHED_AT = "crashed_at"  # key of a run's summary: the newest saved state and checkpoint at its last crash
+LEADER_SECONDS = 10.0  # pause after a follower's error: the leader often has the same error and records it
+READING_EPISODES = 96  # scripted episodes whose text a new tokenizer is built from
+READING_CONVERSATIONS = 400  # stored conversations of each source that a new tokenizer is built from
 
 logger = structlog.get_logger(__name__)
 
 
-def train(run_id: uuid.UUID) -> Outcome:
-    """Conduct the run and record how it ended."""
+@dataclass(frozen=True, slots=True)
+class TrainingOutcome:
+    status: RunStatus
+    reason: str | None = None
+    roll_back: uuid.UUID | None = None
+
+
+def train(run_id: uuid.UUID) -> TrainingOutcome:
     assignment = read_assignment(run_id)
     recorder = RunRecorder(run_id)
     torch.set_num_threads(assignment.configuration.threads)
-    summary: dict[str, Any] = {}
+    summary: dict[str, object] = {}
     try:
         outcome = _conduct(assignment, recorder, summary)
-    except WORTH_ANOTHER_ATTEMPT:
+    except INFRASTRUCTURE_ERRORS:
         raise
     except Exception as error:
         logger.exception("training failed")
-        told = f"{type(error).__name__}: {error}"
+        message = f"{type(error).__name__}: {error}"
         if is_out_of_memory(error):
             outcome = out_of_memory(run_id, error)
-        elif is_worth_another_attempt(run_id, assignment.folder, error):
-            recorder.log(f"crashed, and goes on from its last saved state. {told}", "error")
+        elif should_retry(run_id, assignment.folder, error):
+            recorder.log(f"crashed, and continues from its last saved state. {message}", "error")
             raise
         else:
-            outcome = Outcome(RunStatus.FAILED, told)
+            outcome = TrainingOutcome(RunStatus.FAILED, message)
     outcome = finish(run_id, outcome, summary)
-    recorder.log(f"{outcome.status}. {outcome.reason or ''}".strip(), _level(outcome.status))
+    level = "error" if outcome.status is RunStatus.FAILED else "info"
+    recorder.log(f"{outcome.status}. {outcome.reason or ''}".strip(), level)
     if outcome.status is RunStatus.COMPLETED:
         shutil.rmtree(assignment.folder, ignore_errors=True)
     return outcome
 
 
-def _conduct(assignment: Assignment, recorder: RunRecorder, summary: dict[str, Any]) -> Outcome:
+def _conduct(assignment: Assignment, recorder: RunRecorder, summary: dict[str, object]) -> TrainingOutcome:
     take_device(assignment.configuration.hardware)
     ranks = join()
     recorder.progress(phase="preparing the environment", done=0, total=1)
     if ranks.count > 1:
-        needs = [env.manifest.proctor.resources for env in assignment.envs]
-        check_room(needs * ranks.count, assignment.configuration.servers)
+        check_capacity(assignment, ranks.count)
     store = CheckpointStore(assignment.run_id, assignment.policy_id, assignment.folder)
     try:
-        with (
-            env_pool_of(assignment) as env_pool,
-            _paid(TrainingContext(assignment, env_pool, recorder, store, summary, ranks)) as bench,
-        ):
-            _stages(bench)
-    except Stopped:
-        return asked_to_stop(assignment.run_id)
+        with env_pool_of(assignment) as env_pool:
+            context = TrainingContext(assignment, env_pool, recorder, store, summary, ranks)
+            try:
+                _run_stages(context)
+            finally:
+                context.budget_tracker.save()  # time counts however the attempt ends
+    except TrainingStopped:
+        return stopped_on_request(assignment.run_id)
     except Ended as ended:
-        return Outcome.of(ended)
+        return TrainingOutcome(ended.status, str(ended), ended.roll_back)
     except GateClosed as closed:
-        return Outcome(RunStatus.PAUSED, str(closed))
+        return TrainingOutcome(RunStatus.PAUSED, str(closed))
     except TooManyFailures as error:
-        return Outcome(RunStatus.PAUSED, f"Paused because too much failed. {error}")
-    return Outcome(RunStatus.COMPLETED, _ended_early(summary))
+        return TrainingOutcome(RunStatus.PAUSED, f"Paused because too many rollouts failed. {error}")
+    budget = summary.get("budget")
+    used_up = budget.get("used_up") if isinstance(budget, dict) else None
+    note = f"{used_up} The last held-out evaluation is of the policy at that point."
+    return TrainingOutcome(RunStatus.COMPLETED, note if used_up else None)
 
 
-@contextmanager
-def _paid(bench: TrainingContext) -> Iterator[TrainingContext]:
-    """However the attempt ends, its time is counted."""
-    try:
-        yield bench
-    finally:
-        bench.budget_tracker.save()
-
-
-def _ended_early(summary: Mapping[str, Any]) -> str | None:
-    """Why a run that did what it should ended before its last step."""
-    if used_up := summary.get("budget", {}).get("used_up"):
-        return f"{used_up} The last examination is of the policy at that point."
-    return None
-
-
-def _stages(bench: TrainingContext) -> None:
-    if point := bench.assignment.branch:
-        every = bench.configuration.checkpoints.every
-        if taken := take_over(point, bench.folder_of(Stage.GRPO), bench.configuration.grpo, save_every=every):
-            bench.recorder.log(f"goes on from step {point.step} of the run it branches off, with {taken}")
-        run_grpo(bench, point.start())
+def _run_stages(context: TrainingContext) -> None:
+    configuration = context.configuration
+    recipe = configuration.recipe
+    if point := context.assignment.branch:
+        folder, every = context.assignment.folder / Stage.GRPO, configuration.checkpoints.every
+        if state := take_over(point, folder, configuration.grpo, save_every=every):
+            context.recorder.log(f"continues from step {point.step} of the source run, with {state}")
+        with transaction() as session:
+            start = session.get_one(Checkpoint, point.checkpoint_id if point.step == 0 else point.start_id)
+        run_grpo(context, start)
     else:
         with suppress(UsedUp):
-            _all_stages(bench)
-    if best := bench.store.best():
-        bench.summary["best"] = {
+            checkpoint = initial_checkpoint(context)
+            if recipe.has_sft:
+                checkpoint = run_sft(context, checkpoint)
+            if recipe.has_sft and recipe.has_grpo:
+                check_gate(context, checkpoint)
+            if recipe.has_grpo:
+                run_grpo(context, checkpoint)
+    of_run = (Checkpoint.run_id == context.assignment.run_id, Checkpoint.is_best)
+    with transaction() as session:
+        best = session.scalars(select(Checkpoint).where(*of_run)).one_or_none()
+    if best is not None:
+        context.summary["best"] = {
             "checkpoint_id": str(best.id),
             "stage": best.stage,
             "step": best.step,
@@ -139,36 +165,176 @@ def _stages(bench: TrainingContext) -> None:
         }
 
 
-def _all_stages(bench: TrainingContext) -> None:
-    recipe = bench.configuration.recipe
-    start = begin(bench)
-    if recipe.has_sft:
-        start = run_sft(bench, start)
-    if recipe.has_sft and recipe.has_grpo:
-        check_gate(bench, start)
-    if recipe.has_grpo:
-        run_grpo(bench, start)
+def initial_checkpoint(context: TrainingContext) -> Checkpoint:
+    row = context.store.find(Stage.UNTRAINED, 0)
+    if row is None:
+        model, tokenizer = starting_weights(context)
+        ChatTokens(tokenizer)  # rejects a template that cannot render a conversation
+        context.store.save(Stage.UNTRAINED, 0, model, tokenizer)
+        row = context.store.find(Stage.UNTRAINED, 0)
+        assert row is not None
+    if not row.heldout:
+        at = None if context.configuration.recipe.has_sft else 0
+        context.evaluate_heldout(Stage.UNTRAINED, 0, *context.store.load(row), at=at)
+    return row
 
 
-def _level(status: RunStatus) -> str:
-    return "error" if status is RunStatus.FAILED else "info"
+def starting_weights(context: TrainingContext) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    configuration = context.configuration
+    choice, seed = configuration.model, configuration.seed
+    match choice.source:
+        case "base":
+            context.recorder.progress(phase="loading the base model", done=0, total=1, message=choice.base)
+            return start_from_base(choice.base, configuration.adapter, seed=seed)
+        case "checkpoint":
+            with transaction() as session:
+                checkpoint = session.get_one(Checkpoint, choice.checkpoint)
+            return start_from_checkpoint(checkpoint, configuration.adapter, seed=seed)
+    texts = _scripted_texts(context) if configuration.sft.uses("script") else []
+    texts += texts_to_read(context, READING_CONVERSATIONS)
+    agent = context.assignment.manifest.proctor.agent
+    texts += [render_unparsable(agent.unparsable_message, "The reply is empty.")] * (READING_EPISODES // 4)
+    tokenizer = build_tokenizer(texts, vocabulary=choice.vocabulary, context=choice.context, pieces=choice.pieces)
+    return build_model(tokenizer, choice, seed=seed), tokenizer
+
+
+def _scripted_texts(context: TrainingContext) -> list[str]:
+    """Play the scripted policy without storing it, and return the text of its episodes."""
+    context.recorder.progress(phase="reading the environment's text", done=0, total=READING_EPISODES)
+    texts: dict[int, list[str]] = {}
+
+    def take(rollout: Rollout) -> None:
+        texts[rollout.group] = [str(message["content"]) for message in rollout.messages]
+
+    context.env_pool.play(
+        context.warm_up_plans(READING_EPISODES),
+        ScriptedPolicy(context.configuration.sft.script),
+        phase=Phase.WARM_UP,
+        seed=context.configuration.seed,
+        on_rollout=take,
+    )
+    return [text for group in sorted(texts) for text in texts[group]]
+
+
+def stopped_on_request(run_id: uuid.UUID) -> TrainingOutcome:
+    status = RunStatus.PAUSED if read_requests(run_id).pause else RunStatus.STOPPED
+    reason = f"{status.capitalize()} on request. Resume the run to continue from its last saved state."
+    return TrainingOutcome(status, reason)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(phrase in str(error).lower() for phrase in MEMORY_PHRASES)
+
+
+def should_retry(run_id: uuid.UUID, folder: Path, error: Exception) -> bool:
+    """Return whether a crashed run made progress since its last crash, and remember where it crashed.
+
+    An error that repeats at the same place would repeat forever.
+    """
+    if isinstance(error, ModelUnusable | BrokenStep):
+        return False
+    state = newest_under(folder)
+    trained = (Checkpoint.run_id == run_id, Checkpoint.stage != Stage.UNTRAINED)
+    newest = select(Checkpoint).where(*trained).order_by(Checkpoint.created_at.desc(), Checkpoint.id.desc()).limit(1)
+    with transaction() as session:
+        run = session.get_one(Run, run_id)
+        checkpoint = session.scalars(newest).first()
+        place = [
+            str(state.relative_to(folder)) if state else None,
+            f"{checkpoint.stage} {checkpoint.step}" if checkpoint else None,
+        ]
+        if not any(place) or run.summary.get(CRASHED_AT) == place:
+            return False
+        run.summary = {**run.summary, CRASHED_AT: place}
+    return True
+
+
+def out_of_memory(run_id: uuid.UUID, error: Exception) -> TrainingOutcome:
+    """Raise the alarm, and pause or stop the run: the same settings would need the same memory."""
+    kind = ALARM_KINDS["out_of_memory"]
+    message = " ".join(str(error).split())[:300] or type(error).__name__
+    sentence = f"The training process ran out of memory: {message}."
+    with transaction() as session:
+        run = session.get_one(Run, run_id)
+        action = action_of(current_settings(session, run).alarms, kind.name) or AlarmAction.PAUSE
+        is_training = run.progress.get("phase") in (Stage.SFT, Stage.GRPO)
+        step = int(run.progress.get("done") or 0) if is_training else 0
+    record_alarm(run_id, AlarmDraft(kind.name, step, sentence, action, kind.name, step, {}))
+    status = RunStatus.STOPPED if action is AlarmAction.STOP else RunStatus.PAUSED
+    return TrainingOutcome(status, f"{sentence} {kind.advice}")
+
+
+def finish(run_id: uuid.UUID, outcome: TrainingOutcome, summary: dict[str, object]) -> TrainingOutcome:
+    """Set the run's final status, and start the branch of a rollback in the same transaction."""
+    with transaction() as session:
+        run = session.get_one(Run, run_id)
+        mark_interventions_seen(session, run)
+        if outcome.roll_back is not None:
+            try:
+                if depth_of(session, run) >= MOST_IN_A_ROW:
+                    raise Conflict(f"{MOST_IN_A_ROW} branches in a row ended this way.")
+                branch = roll_back(session, None, run, session.get_one(Alarm, outcome.roll_back))
+                reason = f"{outcome.reason} Rolled back: {branch.name} continues."
+                outcome = TrainingOutcome(outcome.status, reason)
+            except Conflict as error:
+                reason = f"{outcome.reason} It could not be rolled back: {error.message}"
+                outcome = TrainingOutcome(RunStatus.PAUSED, reason)
+        finish_run(session, run, outcome.status, summary, outcome.reason)
+        return outcome
+
+
+def follow(run_id: uuid.UUID) -> NoReturn:
+    """Follow the leader's orders until it leaves, which ends this process. An error here ends all ranks."""
+    follow_leader(training_folder(run_id))
+    assignment = read_assignment(run_id)
+    torch.set_num_threads(assignment.configuration.threads)
+    try:
+        take_device(assignment.configuration.hardware)
+        ranks = join()
+        while True:
+            _follow_order(assignment, ranks, hear_order(ranks))
+    except Exception as error:
+        logger.exception("a rank failed")
+        time.sleep(LEADER_SECONDS)
+        if is_out_of_memory(error):  # the leader waits for this rank's gradient and cannot record it
+            finish(run_id, out_of_memory(run_id, error), {})
+        raise
+
+
+def _follow_order(assignment: Assignment, ranks: Ranks, order: SftOrder | GrpoOrder) -> None:
+    model, tokenizer = load_folder(Path(order.weights))
+    configuration = assignment.configuration
+    if isinstance(order, SftOrder):
+        examples = read_examples(Path(order.examples))
+        train_sft(sft_run(configuration, order, ranks, model, tokenizer, examples))
+        return
+    policy = training_sampler(model, tokenizer, configuration.grpo, settle(configuration.hardware))
+    with env_pool_of(assignment) as env_pool:
+        run = grpo_run(assignment, order, ranks, model, tokenizer, policy)
+        run.play_share = training_player(env_pool, policy, configuration.seed)
+        train_grpo(run)
+        env_pool.close_policy(policy)
 
 
 def main() -> int:
     run_id = uuid.UUID(sys.argv[1])
-    gc.freeze()  # modules are no garbage: Trainer collects it time and again, and would walk through all of them
+    gc.freeze()  # modules are never garbage, and Trainer collects often enough that scanning them is slow
     configure_logging("training")
     logging.getLogger("accelerate").setLevel(logging.WARNING)
     disable_progress_bar()
     structlog.contextvars.bind_contextvars(run_id=str(run_id))
-    tell_launcher(lambda: follow(run_id) if is_follower() else _lead(run_id))
+
+    def work() -> None:
+        if is_follower():
+            follow(run_id)
+        with lead(training_folder(run_id)):
+            outcome = train(run_id)
+        logger.info("training ended", status=outcome.status, reason=outcome.reason)
+
+    (record(work) if distributed.is_torchelastic_launched() else work)()  # reports errors to the launcher
     return 0
-
-
-def _lead(run_id: uuid.UUID) -> None:
-    with lead(get_settings().data / "training" / str(run_id)):
-        outcome = train(run_id)
-    logger.info("training ended", status=outcome.status, reason=outcome.reason)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""Between two steps: alarms are raised and acted on, requests and changed settings are taken up."""
+"""Between two steps: raise alarms and act on them, follow requests and apply changed settings."""
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
+from sqlalchemy import select
+
+from backend.core.session import transaction
 from backend.domain.detectors.spec import Action
 from backend.domain.training.alarms import action_of
 from backend.domain.training.configuration import TrainingConfiguration
@@ -17,274 +19,287 @@ from backend.domain.training.steering import (
     with_settings,
 )
 from backend.domain.vocabulary import AlarmAction, RunStatus
+from backend.runs.tables import MetricPoint, Run
 from backend.training.alarms import PREPARED
-from backend.training.tables import Alarm
-from workers.storage.interventions import close_interventions, open_interventions, patterns_let_pass, prepared_branch
+from workers.storage.interventions import accepted_patterns, close_interventions, open_interventions, prepared_branch
 from workers.storage.steering import (
     AlarmDraft,
-    Change,
+    ClaimedChange,
+    active_alarms,
+    claim_changes,
+    claimed_changes,
     clear_alarms,
     read_requests,
     record_alarm,
-    standing_alarms,
-    take_up,
-    taken_changes,
 )
-from workers.training.alarms.history import History
-from workers.training.alarms.intervening import Intervening
-from workers.training.alarms.sighting import Sighting
-from workers.training.alarms.stored import EXAMINED, NEEDED, stored_figures
-from workers.training.alarms.updates import not_finite
-from workers.training.alarms.warm_up import warm_up_flat
-from workers.training.alarms.watch import AlarmWatch
+from workers.training.alarms import AlarmChanges, AlarmWatch, CurveHistory, Sighting, not_finite, warm_up_flat
 from workers.training.context import Ended, TrainingContext
-from workers.training.grpo.stage import GrpoControls
+from workers.training.detector_actions import DetectorIntervention
+from workers.training.grpo_batch import GrpoControls
 
-_ENDINGS = {AlarmAction.PAUSE: RunStatus.PAUSED, AlarmAction.STOP: RunStatus.STOPPED}
-_ENDINGS[AlarmAction.ROLL_BACK] = RunStatus.STOPPED
-_GRAVITY = list(AlarmAction)
+ENDINGS = {
+    AlarmAction.PAUSE: RunStatus.PAUSED,
+    AlarmAction.STOP: RunStatus.STOPPED,
+    AlarmAction.ROLL_BACK: RunStatus.STOPPED,
+}
+SEVERITY = list(AlarmAction)
 TEMPERATURES = ("grpo.temperature", "grpo.temperature_end")
+STEP_CURVES = (
+    *("reward", "format", "entropy", "divergence", "grad_norm", "completions/mean_length", "completions/truncated"),
+    *("groups/no_variance", "rollouts/failed", "ratio/mean", "ratio/low_clip", "ratio/high_clip"),
+)
+"""Curves of steps that alarms read, except those of reward columns."""
+HELDOUT_CURVES = ("heldout/reward", "heldout/reward_error")
 
 
 @dataclass(frozen=True, slots=True)
-class Raised:
-    """An alarm that was stored."""
-
+class RaisedAlarm:
     id: uuid.UUID
     name: str
     sentence: str
     action: AlarmAction
-    prepared: Mapping[str, Any] | None = None
-    """The checkpoint that a branch would go on from, where a detector stopped the run."""
-
-    @classmethod
-    def of(cls, alarm: Alarm) -> "Raised":
-        return cls(alarm.id, alarm.name, alarm.sentence, alarm.action, alarm.evidence.get(PREPARED))
+    prepared: Mapping[str, object] | None = None
+    """Checkpoint that a branch would start from, if a detector stopped the run."""
 
     def ended(self) -> Ended:
-        """How the run ends by itself because of it."""
         roll_back = self.id if self.action is AlarmAction.ROLL_BACK else None
         reason = f"Alarm {self.name}: {self.sentence}"
         if self.action is AlarmAction.STOP and self.prepared:
-            at = f"{self.prepared['stage']} step {self.prepared['step']}"
-            reason += f" A branch from {at}, the last honest checkpoint, is prepared: Roll back starts it."
-        return Ended(_ENDINGS[self.action], reason, roll_back)
+            checkpoint = f"{self.prepared['stage']} step {self.prepared['step']}"
+            reason += f" A branch from {checkpoint}, the last honest checkpoint, is prepared: Roll back starts it."
+        return Ended(ENDINGS[self.action], reason, roll_back)
 
 
-class Steering:
-    """Of one attempt at GRPO. `settings` are the run's choices as they are now."""
+def stored_figures(run_id: uuid.UUID, last: int, names: Iterable[str]) -> list[tuple[int, dict[str, float]]]:
+    """Return each step's stored figures up to step `last`.
 
-    def __init__(self, bench: TrainingContext, controls: GrpoControls) -> None:
-        self._bench, self._controls = bench, controls
-        self._run_id = bench.assignment.run_id
-        self._columns = {column.name: column.weight for column in bench.assignment.columns}
-        self._watch = AlarmWatch(History(self._columns, bench.configuration.grpo.episodes_per_step))
-        self._changes = taken_changes(self._run_id)
-        self._gravest: Raised | None = None
-        self._let_pass: dict[str, set[str]] = {}
-        self.settings = bench.configuration
+    A branch includes its source, unless that played another version of the environment with another reward scale.
+    """
+    by_step: dict[int, dict[str, float]] = {}
+    wanted = set(names)
+    with transaction() as session:
+        parts: list[tuple[uuid.UUID, int, int]] = []
+        run: Run | None = session.get_one(Run, run_id)
+        while run is not None:
+            if run.branch_step is None or run.source_run_id is None:
+                parts.append((run.id, 0, last))
+                break
+            parts.append((run.id, run.branch_step + 1, last))
+            last = min(last, run.branch_step)
+            source = session.get(Run, run.source_run_id)
+            run = source if source is not None and source.version_id == run.version_id else None
+        for id_, first, end in reversed(parts):
+            of_run = (MetricPoint.run_id == id_, MetricPoint.name.in_(wanted), MetricPoint.step.between(first, end))
+            points = select(MetricPoint).where(*of_run).order_by(MetricPoint.step, MetricPoint.attempt)
+            for point in session.scalars(points):  # later attempts replace earlier ones
+                if point.value is not None:
+                    by_step.setdefault(point.step, {})[point.name] = point.value
+    return sorted(by_step.items())
+
+
+class _StageSteering:
+    """Alarms and changed settings of one stage. `settings` are the run's current settings."""
+
+    def __init__(self, context: TrainingContext) -> None:
+        self._context, self._run_id = context, context.assignment.run_id
+        self._changes = claimed_changes(self._run_id)
+        self.settings = context.configuration
+
+    def _raise_alarm(
+        self, step: int, sighting: Sighting, action: AlarmAction, changes: Sequence[ClaimedChange] = ()
+    ) -> tuple[RaisedAlarm, bool]:
+        """Store an alarm with the settings that it changes. Return whether it is new: a resumed run repeats some."""
+        name, sentence, condition = sighting.name, sighting.sentence, sighting.condition
+        draft = AlarmDraft(name, step, sentence, action, condition, sighting.onset, sighting.evidence)
+        stored = record_alarm(self._run_id, draft, changes)
+        if stored.is_new:
+            self._changes += changes
+            self._context.recorder.log(f"alarm {name}: {sentence} Action: {action}.", "warning")
+        prepared = sighting.evidence.get(PREPARED)
+        checkpoint = prepared if isinstance(prepared, Mapping) else None
+        return RaisedAlarm(stored.id, name, sentence, action, checkpoint), stored.is_new
+
+    def _claim_changes(self, step_of: Callable[[str], int | None]) -> None:
+        """Claim waiting changes from their steps on. A None step keeps a change waiting."""
+        for change in claim_changes(self._run_id, step_of):
+            since = f"step {change.step}" if change.step else "the warm-up"
+            self._context.recorder.log(f"{change.name}: {change.before} → {change.after} from {since} on")
+            self._changes.append(change)
+
+
+class Steering(_StageSteering):
+    """Steers one attempt at GRPO. `settings` are the run's current settings."""
+
+    def __init__(self, context: TrainingContext, controls: GrpoControls) -> None:
+        super().__init__(context)
+        self._controls = controls
+        self._columns = {column.name: column.weight for column in context.assignment.columns}
+        self._watch = AlarmWatch(CurveHistory(self._columns, context.configuration.grpo.episodes_per_step))
+        self._ending: RaisedAlarm | None = None
+        self._patterns_let_pass: dict[str, set[str]] = {}
 
     def begin(self, reached: int) -> None:
-        """Know what the run knew after this step, take up what was changed since, and set what the next one uses."""
-        names = [*NEEDED, *EXAMINED, *(f"columns/{name}" for name in self._columns)]
+        """Restore the state after step `reached`, and apply changes made since."""
+        names = [*STEP_CURVES, *HELDOUT_CURVES, *(f"columns/{name}" for name in self._columns)]
         for step, figures in stored_figures(self._run_id, reached, names):
-            self._prepare(step)
-            examined = {name: figures.pop(name) for name in EXAMINED if name in figures}
+            self._apply(step)
+            heldout = {name: figures.pop(name) for name in HELDOUT_CURVES if name in figures}
             if figures:
                 self._watch.after_step(step, figures, self.settings.alarms)
-            if examined:
-                self._watch.after_examination(step, examined, self.settings.alarms)
-        self._take_up(reached + 1, is_start=True)
-        self._prepare(reached + 1)
+            if heldout:
+                self._watch.after_heldout(step, heldout, self.settings.alarms)
+        self._claim(reached + 1, is_start=True)
+        self._apply(reached + 1)
         close_interventions(self._run_id, reached)
-        self._let_pass = patterns_let_pass(self._run_id)
+        self._patterns_let_pass = accepted_patterns(self._run_id)
         for alarm in open_interventions(self._run_id, reached):
-            self._weigh(Raised.of(alarm))
+            prepared = alarm.evidence.get(PREPARED)
+            self._consider(RaisedAlarm(alarm.id, alarm.name, alarm.sentence, alarm.action, prepared))
 
     def after_step(
         self,
         step: int,
         figures: Mapping[str, float],
         suspicions: Sequence[Sighting] = (),
-        interventions: Sequence[Intervening] = (),
+        interventions: Sequence[DetectorIntervention] = (),
     ) -> bool:
-        """Whether to go on. Raises Ended when the weights are spoiled and must not be saved."""
-        change = self._watch.after_step(step, figures, self.settings.alarms)
-        suspected = suspicions if action_of(self.settings.alarms, "suspicion") else ()
-        self._tell(step, [*change.begun, *suspected], change.over)
-        for intervening in interventions:
-            self._intervene(step, intervening)
+        """Return whether to continue. Raises Ended if the weights are spoiled and must not be saved."""
+        changes = self._watch.after_step(step, figures, self.settings.alarms)
+        if action_of(self.settings.alarms, "suspicion"):
+            changes.begun.extend(suspicions)
+        self._act(step, changes)
+        for intervention in interventions:
+            self._intervene(step, intervention)
         requests = read_requests(self._run_id)
         if any(name not in MEMORY and not is_of_warm_up(name) for name in requests.changes):
-            self._take_up(step + 1, is_start=False)
-        self._prepare(step + 1)
-        return not requests.stop and self._gravest is None
+            self._claim(step + 1, is_start=False)
+        self._apply(step + 1)
+        return not requests.stop and self._ending is None
 
-    def after_examination(self, step: int, figures: Mapping[str, float]) -> bool:
-        """Whether to go on."""
-        change = self._watch.after_examination(step, figures, self.settings.alarms)
-        self._tell(step, change.begun, change.over)
-        self._prepare(step + 1)
-        return self._gravest is None
+    def after_heldout(self, step: int, figures: Mapping[str, float]) -> bool:
+        self._act(step, self._watch.after_heldout(step, figures, self.settings.alarms))
+        self._apply(step + 1)
+        return self._ending is None
 
-    def _take_up(self, step: int, *, is_start: bool) -> None:
-        """What the trainer is made with waits for its next start."""
+    def raise_ending(self) -> None:
+        """Raise Ended if an alarm ends the run."""
+        if self._ending is not None:
+            raise self._ending.ended()
+
+    def _act(self, step: int, changes: AlarmChanges) -> None:
+        if changes.ended:
+            clear_alarms(self._run_id, changes.ended, step)
+        for sighting in changes.begun:
+            alarm = self._raise(step, sighting, action_of(self.settings.alarms, sighting.name) or AlarmAction.NOTE)
+            if sighting.name == "not_finite":
+                raise alarm.ended()
+            self._consider(alarm)
+
+    def _intervene(self, step: int, intervention: DetectorIntervention) -> None:
+        """End the run because of a detector, unless someone let all flagged patterns pass before."""
+        if intervention.patterns <= self._patterns_let_pass.get(intervention.detector, set()):
+            return
+        action = AlarmAction.PAUSE
+        if intervention.action is Action.STOP_AND_ROLL_BACK:
+            action = AlarmAction.ROLL_BACK if self.settings.detectors.start_branch else AlarmAction.STOP
+        sighting = intervention.sighting
+        onset, prepared = prepared_branch(self._run_id, intervention.detector, sighting.onset)
+        sighting = replace(sighting, onset=onset, evidence={**sighting.evidence, PREPARED: prepared})
+        self._consider(self._raise(step, sighting, action))
+
+    def _raise(self, step: int, sighting: Sighting, action: AlarmAction) -> RaisedAlarm:
+        changes: list[ClaimedChange] = []
+        if action is AlarmAction.LOWER_RATE:
+            rate = self.settings.grpo.learning_rate
+            changes = [ClaimedChange(LEARNING_RATE, rate, rate * self.settings.alarms.rate_factor, step + 1)]
+        alarm, is_new = self._raise_alarm(step, sighting, action, changes)
+        if is_new:
+            self._apply(step + 1)  # two alarms in one step lower the rate twice
+        return alarm
+
+    def _consider(self, alarm: RaisedAlarm) -> None:
+        known = self._ending
+        if alarm.action in ENDINGS and (known is None or SEVERITY.index(alarm.action) > SEVERITY.index(known.action)):
+            self._ending = alarm
+
+    def _claim(self, step: int, *, is_start: bool) -> None:
+        """Claim waiting changes. Settings that the trainer is built with wait for its next start."""
 
         def step_of(name: str) -> int | None:
             return None if is_of_warm_up(name) or (name in MEMORY and not is_start) else step
 
-        self._changes += taken_up(self._bench, step_of)
+        self._claim_changes(step_of)
 
-    def is_examination_due(self, step: int) -> bool:
-        return step % self.settings.heldout.every == 0
-
-    def raise_ending(self) -> None:
-        """Raises Ended where an alarm ends the run."""
-        if self._gravest is not None:
-            raise self._gravest.ended()
-
-    def _tell(self, step: int, begun: list[Sighting], over: list[str]) -> None:
-        if over:
-            clear_alarms(self._run_id, over, step)
-        for sighting in begun:
-            raised = self._record(step, sighting, action_of(self.settings.alarms, sighting.name) or AlarmAction.NOTE)
-            if sighting.name == "not_finite":
-                raise raised.ended()
-            self._weigh(raised)
-
-    def _intervene(self, step: int, intervening: Intervening) -> None:
-        """A detector ends the run, unless people let all that it flagged pass before."""
-        if intervening.patterns <= self._let_pass.get(intervening.detector, set()):
-            return
-        action = AlarmAction.PAUSE
-        if intervening.action is Action.STOP_AND_ROLL_BACK:
-            action = AlarmAction.ROLL_BACK if self.settings.detectors.start_branch else AlarmAction.STOP
-        sighting = intervening.sighting
-        onset, prepared = prepared_branch(self._run_id, intervening.detector, sighting.onset)
-        sighting = replace(sighting, onset=onset, evidence={**sighting.evidence, PREPARED: prepared})
-        self._weigh(self._record(step, sighting, action))
-
-    def _weigh(self, raised: Raised) -> None:
-        """The gravest of those that end the run is its reason."""
-        if raised.action not in _ENDINGS:
-            return
-        if self._gravest is None or _GRAVITY.index(raised.action) > _GRAVITY.index(self._gravest.action):
-            self._gravest = raised
-
-    def _record(self, step: int, sighting: Sighting, action: AlarmAction) -> Raised:
-        changes = [self._lower_rate(step + 1)] if action is AlarmAction.LOWER_RATE else []
-        stored = record_alarm(self._run_id, draft_of(sighting, step, action), changes)
-        if stored.is_new:
-            self._changes += changes
-            self._prepare(step + 1)  # two alarms of one step lower the rate twice
-            self._bench.recorder.log(f"alarm {sighting.name}: {sighting.sentence} Action: {action}.", "warning")
-        return Raised(stored.id, sighting.name, sighting.sentence, action, sighting.evidence.get(PREPARED))
-
-    def _lower_rate(self, step: int) -> Change:
-        before = self.settings.grpo.learning_rate
-        return Change(LEARNING_RATE, before, before * self.settings.alarms.rate_factor, step)
-
-    def _prepare(self, step: int) -> None:
-        """Set what this step uses: a change belongs to its step, whichever attempt takes it."""
-        base = self._bench.configuration
+    def _apply(self, step: int) -> None:
+        """Apply the settings of this step. A change belongs to its step in every attempt."""
+        base = self._context.configuration
         valid = [change for change in self._changes if change.step <= step]
         self.settings = with_settings(base, [(change.name, change.after) for change in valid])
         self._controls.learning_rate_factor = self.settings.grpo.learning_rate / base.grpo.learning_rate
         is_changed = any(change.name in TEMPERATURES for change in valid)
         self._controls.temperature = self.settings.grpo.temperature_at(step) if is_changed else None
-        self._bench.budget_tracker.choice = self.settings.budget
+        self._context.budget_tracker.choice = self.settings.budget
 
 
-class WarmUpSteering:
-    """Of one warm-up: what is broken or does not learn, and what may be changed meanwhile."""
+class WarmUpSteering(_StageSteering):
+    """Steers one warm-up attempt: alarms on spoiled or flat losses, and changed settings."""
 
-    def __init__(self, bench: TrainingContext, *, before: int, reached: int, steps: int) -> None:
-        """`before`: steps of earlier warm-ups of the run; `reached`, `steps`: of this one."""
-        self._bench, self._before, self._steps = bench, before, steps
-        self._run_id = bench.assignment.run_id
-        self._history = History({}, 0)
-        for at, figures in stored_figures(self._run_id, before + reached, ["sft/loss"]):
-            if at > before:
-                self._history.add(at - before, figures)
-        self._standing = standing_alarms(self._run_id, before + 1, before + steps)
-        self._changes = taken_changes(self._run_id)
-        self.settings = bench.configuration
-        self._take_up(reached + 1, is_start=True)
+    def __init__(self, context: TrainingContext, *, before: int, reached: int, steps: int) -> None:
+        """`before`: steps of earlier attempts. `steps`: of this one, of which `reached` are done."""
+        super().__init__(context)
+        self._before, self._steps = before, steps
+        self._history = CurveHistory({}, 0)
+        for step, figures in stored_figures(self._run_id, before + reached, ["sft/loss"]):
+            if step > before:
+                self._history.add(step - before, figures)
+        self._active = active_alarms(self._run_id, before + 1, before + steps)
+        """Conditions that hold → the latest step at which they were raised."""
+        self._claim(reached + 1, is_start=True)
 
     def rate_factor(self, step: int) -> float:
-        """What the schedule's rate of this step is multiplied by. A change belongs to its step."""
-        base = self._bench.configuration
-        return self._settings_at(step).sft.learning_rate / base.sft.learning_rate
+        """Return the factor of the scheduled learning rate. A change belongs to its step."""
+        return self._settings_at(step).sft.learning_rate / self._context.configuration.sft.learning_rate
 
     def after_step(self, step: int, figures: Mapping[str, float]) -> None:
-        """Raises Ended when an alarm ends the run; nothing is saved then."""
+        """Raise Ended if an alarm ends the run; nothing is saved then."""
         if any(map(is_used_in_warm_up, read_requests(self._run_id).changes)):
-            self._take_up(step + 1, is_start=False)
-        choice = self.settings.alarms
+            self._claim(step + 1, is_start=False)
+        choice, at = self.settings.alarms, self._before + step
         self._history.add(step, {f"sft/{name}": value for name, value in figures.items()})
-        seen = not_finite(self._history, choice)
+        sightings = not_finite(self._history, choice)
         if action_of(choice, "warm_up_flat"):
-            seen += warm_up_flat(self._history, choice, steps=self._steps)
-        self._let_go({sighting.name for sighting in seen}, self._before + step)
-        for sighting in seen:
-            if sighting.name not in self._standing or sighting.name == "not_finite":
-                self._raise(self._before + step, sighting)
+            sightings += warm_up_flat(self._history, choice, steps=self._steps)
+        names = {sighting.name for sighting in sightings}
+        # a resumed run passes steps before the alarm again
+        ended = [name for name, since in self._active.items() if name not in names and at > since]
+        if ended:
+            clear_alarms(self._run_id, ended, at)
+        for name in ended:
+            del self._active[name]
+        for sighting in sightings:
+            if sighting.name in self._active and sighting.name != "not_finite":
+                continue
+            self._active[sighting.name] = at
+            action = action_of(self.settings.alarms, sighting.name) or AlarmAction.NOTE
+            if action is AlarmAction.ROLL_BACK:  # there is no checkpoint before the warm-up
+                action = AlarmAction.PAUSE
+            alarm, is_new = self._raise_alarm(at, sighting, action)
+            if action in ENDINGS and (is_new or sighting.name == "not_finite"):  # else someone resumed the run
+                raise alarm.ended()
 
-    def _let_go(self, seen: set[str], at: int) -> None:
-        """What is over. A resumed run comes by steps again that were before the alarm."""
-        over = [name for name, since in self._standing.items() if name not in seen and at > since]
-        if over:
-            clear_alarms(self._run_id, over, at)
-        for name in over:
-            del self._standing[name]
-
-    def _raise(self, at: int, sighting: Sighting) -> None:
-        """Ends the run where the alarm is to, unless whoever resumed it has seen this one."""
-        self._standing[sighting.name] = at
-        action = action_of(self.settings.alarms, sighting.name) or AlarmAction.NOTE
-        if action is AlarmAction.ROLL_BACK:  # there is nothing before the warm-up
-            action = AlarmAction.PAUSE
-        stored = record_alarm(self._run_id, draft_of(sighting, at, action))
-        if stored.is_new:
-            self._bench.recorder.log(f"alarm {sighting.name}: {sighting.sentence} Action: {action}.", "warning")
-        if action in _ENDINGS and (stored.is_new or sighting.name == "not_finite"):
-            raise Raised(stored.id, sighting.name, sighting.sentence, action).ended()
-
-    def _take_up(self, step: int, *, is_start: bool) -> None:
-        """Changes of the warm-up's own settings have its steps; those of others are of the run from here on, which is
-        step 0 of reinforcement. What only reinforcement uses waits for it."""
+    def _claim(self, step: int, *, is_start: bool) -> None:
+        """Claim waiting changes: those of the warm-up at this step, others at step 0 of GRPO if they are used now."""
 
         def step_of(name: str) -> int | None:
             if is_of_warm_up(name):
                 return self._before + step
             return 0 if is_used_in_warm_up(name) or (is_start and name == RECOMPUTES) else None
 
-        self._changes += taken_up(self._bench, step_of)
+        self._claim_changes(step_of)
         self.settings = self._settings_at(step)
-        self._bench.budget_tracker.choice = self.settings.budget
+        self._context.budget_tracker.choice = self.settings.budget
 
     def _settings_at(self, step: int) -> TrainingConfiguration:
         last = self._before + step
         valid = [each for each in self._changes if each.step <= (last if is_of_warm_up(each.name) else 0)]
-        return with_settings(self._bench.configuration, [(each.name, each.after) for each in valid])
-
-
-def taken_up(bench: TrainingContext, step_of: Callable[[str], int | None]) -> list[Change]:
-    """Changes that waited, from their steps on; the run's log tells of them."""
-    changes = take_up(bench.assignment.run_id, step_of)
-    for change in changes:
-        since = f"step {change.step}" if change.step else "the warm-up"
-        bench.recorder.log(f"{change.name}: {change.before} → {change.after} from {since} on")
-    return changes
-
-
-def draft_of(sighting: Sighting, step: int, action: AlarmAction) -> AlarmDraft:
-    return AlarmDraft(
-        name=sighting.name,
-        step=step,
-        sentence=sighting.sentence,
-        action=action,
-        condition=sighting.condition,
-        onset=sighting.onset,
-        evidence=sighting.evidence,
-    )
+        return with_settings(self._context.configuration, [(each.name, each.after) for each in valid])

@@ -1,58 +1,65 @@
-"""The GRPO stage through TRL. It and `workers.training.grpo.trainer` and `arguments` alone know TRL's names for GRPO.
+"""GRPO with TRL, the only module that knows TRL's names for GRPO.
 
-TRL calls back for rollouts, rewards and logs. What it takes in silence (wrong lengths, misnamed masks, missing
-completions) is checked here before, and what it made of a step is checked after: its mean reward and the number of
-tokens that it counted must be ours.
+TRL calls back for rollouts, rewards and logs. It silently accepts wrong lengths, misnamed masks and missing
+completions, so inputs are checked before, and the mean reward and number of tokens that it reports must match ours.
+
+`GrpoTrainer` overrides private methods of TRL 1.16, which is pinned exactly. Tests cover each of them.
 """
 
+import inspect
 import logging
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import CellType
 from typing import Any
 
+import torch
 from datasets import Dataset
-from transformers import TrainerCallback
+from peft import PeftModel
+from torch.optim.lr_scheduler import LRScheduler
+from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_callback import PrinterCallback
+from trl import GRPOConfig, GRPOTrainer
 
 from backend.domain.training.grpo import GrpoChoice
 from workers.models.load import unrounded
+from workers.training.checkpoints import mark_complete, newest_complete, step_of
 from workers.training.examples import BrokenStep
-from workers.training.grpo.arguments import grpo_arguments
-from workers.training.grpo.groups import Batch, play_batch
-from workers.training.grpo.rows import rows_of
-from workers.training.grpo.stage import GrpoControls, GrpoRun, GrpoStep, Ratio
-from workers.training.grpo.trainer import Counted, Trainer, mean_and_highest
-from workers.training.ranks.playing import play_for_leader
-from workers.training.ranks.weights import check_same
-from workers.training.rate import Rate
-from workers.training.resume import mark_complete, newest_complete, step_of
+from workers.training.grpo_batch import STEP_PARTS, Batch, GrpoRun, GrpoStep, Ratio, play_batch, rows_of
+from workers.training.ranks import check_same_weights, play_for_leader
+from workers.training.trl_base import TimedTrainer, shared_arguments, timed
 
-__all__ = ["GrpoControls", "GrpoRun", "GrpoStep", "reached_step", "train_grpo"]
+TOLERANCE = 1e-3  # relative difference between TRL's figures and ours that is accepted
+HIGHEST_LOG_RATIO = 20.0
 
-_TOLERANCE = 1e-3
+RatioSums = tuple[float, float, float]  # sum of ratios, number of tokens, highest ratio
+
+logging.getLogger("trl").setLevel(logging.ERROR)
 
 
 def train_grpo(run: GrpoRun) -> None:
-    """Train until the last step or until `on_step` says stop; goes on from the newest complete state in the folder."""
+    """Train until the last step or until `on_step` returns False. Resumes from the newest complete state."""
     bridge = _Bridge(run)
+    # one row per group; TRL passes only the prompt to `rollout_func`, so it contains the group's number
+    groups = range(run.choice.steps * run.choice.tasks_per_step)
+    prompts = [[{"role": "user", "content": "", "group": number}] for number in groups]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with unrounded(run.model):
-            trainer = Trainer(
+            bridge.trainer = trainer = GrpoTrainer(
                 model=run.model,
                 args=grpo_arguments(run),
-                train_dataset=_prompts(run.choice),
+                train_dataset=Dataset.from_dict({"prompt": prompts}),
                 processing_class=run.tokenizer,
                 reward_funcs=[bridge.reward_function(column.name) for column in run.columns],
                 rollout_func=bridge.rollouts,
                 callbacks=[bridge],
-                advantages_of_tokens=bridge.advantages_of_tokens,
+                token_advantages=lambda: bridge.token_advantages,
             )
         trainer.remove_callback(PrinterCallback)
-        bridge.trainer = trainer
         if run.vllm is not None:
             run.set_generation(trainer.vllm_generation)
         newest = newest_complete(run.folder)
@@ -60,116 +67,240 @@ def train_grpo(run: GrpoRun) -> None:
 
 
 def reached_step(folder: Path, choice: GrpoChoice) -> int:
-    """Our step after which the newest complete state was saved; 0 when there is none."""
+    """Return the step after which the newest complete state was saved, or 0."""
     return step_of(newest_complete(folder)) // choice.updates
 
 
-def _prompts(choice: GrpoChoice) -> Dataset:
-    """One row a group. TRL hands `rollout_func` nothing but the prompt, so the group's number travels inside it."""
-    count = choice.steps * choice.tasks_per_step
-    return Dataset.from_dict(
-        {"prompt": [[{"role": "user", "content": "", "group": number}] for number in range(count)]}
+def grpo_arguments(run: GrpoRun) -> GRPOConfig:
+    """Return our settings as TRL's. One step here is `updates` steps of TRL.
+
+    States are saved only between sets of rollouts, because TRL does not keep the set it is working on.
+    """
+    choice = run.choice
+    sampling: dict[str, object] = {}
+    if run.vllm is not None:  # TRL starts vLLM and sends it the weights before each step
+        sampling = {"use_vllm": True, "vllm_mode": run.vllm.mode, "top_p": choice.top_p, "top_k": choice.top_k}
+        if run.vllm.mode == "server":
+            sampling["vllm_server_base_url"] = run.vllm.server
+        else:
+            sampling["vllm_gpu_memory_utilization"] = run.vllm.memory
+    return GRPOConfig(
+        max_steps=choice.steps * choice.updates,
+        per_device_train_batch_size=run.rows,
+        gradient_accumulation_steps=choice.micro_batches,
+        steps_per_generation=choice.micro_batches,
+        num_generations=choice.group_size,
+        num_iterations=choice.updates,
+        shuffle_dataset=False,  # the tasks are laid out in order, with mixed levels
+        lr_scheduler_type=choice.schedule,
+        warmup_steps=choice.warmup_steps * choice.updates,
+        loss_type=choice.loss_type,
+        importance_sampling_level=choice.ratio_level,
+        epsilon=choice.epsilon,
+        epsilon_high=choice.ratio_ceiling,
+        multi_objective_aggregation=choice.aggregation,
+        scale_rewards=choice.scale_rewards,
+        reward_weights=[1.0 if run.columns_of else column.weight for column in run.columns],
+        beta=choice.beta,
+        temperature=choice.temperature,
+        entropy_coef=choice.entropy_bonus,
+        max_completion_length=run.longest_completion,
+        logging_steps=1,
+        log_completions=False,
+        save_steps=run.save_every * choice.updates,
+        **shared_arguments(run.model, choice, seed=run.seed, folder=run.folder, hardware=run.hardware),
+        **sampling,
     )
 
 
+class GrpoTrainer(TimedTrainer, GRPOTrainer):  # type: ignore[misc]
+    """TRL's trainer with advantages by token, a temperature that changes, and the ratio to the sampler."""
+
+    temperature: float
+    _calculate_rewards = timed("_calculate_rewards", "reward")
+
+    def __init__(self, *, token_advantages: Callable[[], list[list[float]] | None], **arguments: object) -> None:
+        """`token_advantages`: for each rollout one value per token or none; None keeps TRL's own advantages."""
+        super().__init__(**arguments)
+        for model in (self.model, self.ref_model):
+            if model is not None:
+                _skip_padding_positions(model)
+        self._token_advantages = token_advantages
+        self._scored: dict[str, torch.Tensor] | None = None
+        self.ratios: RatioSums = (0.0, 0.0, 0.0)
+        """Training probabilities divided by sampling probabilities, in this step."""
+
+    def set_temperature(self, temperature: float) -> None:
+        """Set the temperature of log-probabilities, which must match the distribution that was sampled from.
+
+        TRL compiles it into the forward method of the models; mixed precision may have wrapped that since.
+        """
+        if temperature == self.temperature:
+            return
+        for model in (self.model, self.ref_model):
+            if model is not None:
+                base = model.get_base_model() if isinstance(model, PeftModel) else model
+                forward = getattr(base, "_original_forward", base.forward).__func__
+                cells: dict[str, CellType] = dict(zip(forward.__code__.co_freevars, forward.__closure__, strict=True))
+                cells["temperature"].cell_contents = temperature
+        self.temperature = temperature
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, object]]) -> dict[str, torch.Tensor]:
+        scored: dict[str, torch.Tensor] = super()._generate_and_score_completions(inputs)
+        rows = self._token_advantages()
+        if rows is not None:
+            width = scored["completion_ids"].size(1)
+            padded = [row + [0.0] * (width - len(row)) for row in rows]
+            scored["advantages"] = torch.tensor(padded, device=scored["completion_ids"].device)
+        return scored
+
+    def _compute_loss(self, model: PreTrainedModel, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        self._scored = inputs
+        try:
+            with self.clock.counts("forward"):
+                return super()._compute_loss(model, inputs)  # type: ignore[no-any-return]
+        finally:
+            self._scored = None
+
+    def _get_per_token_logps_and_entropies(self, *arguments: object, **named: object) -> tuple[torch.Tensor, ...]:
+        with self.clock.counts("forward"):
+            result: tuple[torch.Tensor, ...] = super()._get_per_token_logps_and_entropies(*arguments, **named)
+        if (scored := self._scored) is not None:
+            mask_BT = scored["completion_mask"] * scored.get("tool_mask", 1)
+            change_BT = (result[0].detach() - scored["sampling_per_token_logps"]).clamp(max=HIGHEST_LOG_RATIO)
+            ratio_BT = change_BT.exp() * mask_BT
+            figures = torch.stack([ratio_BT.sum(), mask_BT.sum().float(), ratio_BT.max()]).tolist()
+            total, count, highest = self.ratios
+            self.ratios = (total + figures[0], count + figures[1], max(highest, figures[2]))
+        return result
+
+
+def mean_and_highest(sums: Sequence[RatioSums]) -> tuple[float, float]:
+    """Combine the ratios of all ranks. Returns 1 if no token counted."""
+    totals, counts, highest = zip(*sums, strict=True)
+    return (sum(totals) / sum(counts), max(highest)) if sum(counts) else (1.0, 1.0)
+
+
+def _skip_padding_positions(model: PreTrainedModel) -> None:
+    """Give the model position ids that do not count padding when it gets a mask but no positions.
+
+    TRL pads short prompts on the left and passes no positions. A model then reads such episodes at other positions than
+    it sampled them, and one with learned positions may run out of them.
+    """
+
+    def with_positions(
+        _: torch.nn.Module, arguments: tuple[object, ...], named: dict[str, Any]
+    ) -> tuple[tuple[object, ...], dict[str, Any]]:
+        mask_BT = named.get("attention_mask")
+        if mask_BT is None or mask_BT.dim() != 2:
+            return arguments, named
+        if named.get("position_ids") is not None or named.get("past_key_values"):
+            return arguments, named
+        return arguments, {**named, "position_ids": (mask_BT.long().cumsum(1) - 1).clamp(min=0)}
+
+    base = model.get_base_model() if isinstance(model, PeftModel) else model
+    if "position_ids" in inspect.signature(type(base).forward).parameters:
+        model.register_forward_pre_hook(with_positions, with_kwargs=True)
+
+
 class _Bridge(TrainerCallback):  # type: ignore[misc]
-    """TRL's callbacks, turned into ours."""
+    """Turns TRL's callbacks into those of the run."""
+
+    trainer: GrpoTrainer
 
     def __init__(self, run: GrpoRun) -> None:
         self.run = run
-        self.trainer: Any = None
-        self._batch = Batch(run.choice.group_size, [], [])
-        self._counted_tokens = 0.0
-        self._token_advantages: list[list[float]] | None = None
-        """Of the rollouts that this rank learns from; None: TRL's stay."""
-        self._updates: list[dict[str, Any]] = []
-        """What TRL logged of each update of the step under way."""
-        self._rate = Rate()
+        self.token_advantages: list[list[float]] | None = None
+        """Advantages of the rollouts that this rank learns from. None: TRL's own."""
+        self._batch = Batch([], [])
+        self._mean_tokens = 0.0
+        self._updates: list[dict[str, float]] = []
         self._last_step_at = time.monotonic()
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Before the first update of our step: what may change between steps."""
-        choice = self.run.choice
-        if state.global_step % choice.updates:
+    def on_train_begin(
+        self, _: object, state: TrainerState, *__: object, lr_scheduler: LRScheduler, **___: object
+    ) -> None:
+        while lr_scheduler.last_epoch < state.global_step:  # a state without an optimizer has no schedule either
+            lr_scheduler.step()
+        self._last_step_at = time.monotonic()
+
+    def on_step_begin(self, _: object, state: TrainerState, *__: object, **___: object) -> None:
+        """Apply changed settings before the first update of a step."""
+        run = self.run
+        if state.global_step % run.choice.updates:
             return
-        step = state.global_step // choice.updates + 1
-        self._rate.factor, temperature = self.run.ranks.agree(lambda: self._controls_of(step))
-        self.run.set_temperature(temperature)
+        step = state.global_step // run.choice.updates + 1
+
+        def controls() -> tuple[float, float]:
+            planned, changed = run.choice.temperature_at(step), run.controls.temperature
+            return run.controls.learning_rate_factor, planned if changed is None else changed
+
+        self.trainer.learning_rate.factor, temperature = run.ranks.agree(controls)
+        run.set_temperature(temperature)
         self.trainer.set_temperature(temperature)
 
-    def _controls_of(self, step: int) -> tuple[float, float]:
-        """Factor of the rate, and temperature."""
-        choice, controls = self.run.choice, self.run.controls
-        temperature = choice.temperature_at(step) if controls.temperature is None else controls.temperature
-        return controls.learning_rate_factor, temperature
-
-    def rollouts(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
-        """TRL's `rollout_func`. The prompts come with each group already repeated for its members."""
-        step = trainer.state.global_step // self.run.choice.updates + 1
+    def rollouts(self, prompts: list[list[dict[str, Any]]], trainer: GrpoTrainer) -> dict[str, Any]:
+        """Return this rank's share of a step: TRL's `rollout_func`. The prompts repeat each group per member."""
+        run = self.run
+        step = trainer.state.global_step // run.choice.updates + 1
         with trainer.clock.counts("rollouts"):
-            self._check_groups(step, [prompt[-1]["group"] for prompt in prompts])
-            learned = self._learned(step)
-        self._token_advantages = learned.pop("token_advantages")
-        return learned
-
-    def _learned(self, step: int) -> dict[str, Any]:
-        """What this rank learns from: its share of what the leader made of all that was played."""
-        ranks = self.run.ranks
-        if self.run.play_share is not None:
-            told: dict[str, Any] = play_for_leader(ranks, self.run.play_share)
-            return told
-        self._batch = play_batch(self.run, step)
-        whole, shares = rows_of(self.run, self._batch), ranks.shares(self.run.choice.episodes_per_step)
-        self._counted_tokens = sum(map(sum, whole["env_mask"])) / len(whole["env_mask"])
-        own: dict[str, Any] = ranks.deal(
-            [{name: rows and rows[share] for name, rows in whole.items()} for share in shares]
-        )
-        return own
-
-    def _check_groups(self, step: int, numbers: list[int]) -> None:
-        """Raises BrokenStep when TRL's sampler gave anything but this rank's share of the step's groups."""
-        size, count = self.run.choice.group_size, self.run.choice.tasks_per_step
-        first = (step - 1) * count
-        own = range(count)[self.run.ranks.shares(count)[self.run.ranks.number]]
-        wanted = [first + ordinal for ordinal in own for _ in range(size)]
-        if numbers != wanted:
-            raise BrokenStep(f"step {step}: the trainer asks for groups {numbers[:3]}…, not for {wanted[:3]}…")
+            count = run.choice.tasks_per_step
+            own = range(count)[run.ranks.shares(count)[run.ranks.number]]
+            expected = [(step - 1) * count + ordinal for ordinal in own for _ in range(run.choice.group_size)]
+            actual = [prompt[-1]["group"] for prompt in prompts]
+            if actual != expected:
+                raise BrokenStep(f"step {step}: the trainer sampled groups {actual[:3]}…, expected {expected[:3]}…")
+            if run.play_share is not None:
+                rows: dict[str, Any] = play_for_leader(run.ranks, run.play_share)
+            else:
+                self._batch = play_batch(run, step)
+                whole, shares = rows_of(run, self._batch), run.ranks.shares(run.choice.episodes_per_step)
+                self._mean_tokens = sum(map(sum, whole["env_mask"])) / len(whole["env_mask"])
+                parts = [{name: values and values[share] for name, values in whole.items()} for share in shares]
+                rows = run.ranks.deal(parts)
+        self.token_advantages = rows.pop("token_advantages")
+        return rows
 
     def reward_function(self, column: str) -> Callable[..., list[float | None]]:
-        """TRL's reward function of one column."""
 
-        def values_of_column(values: list[dict[str, float] | None], **_: Any) -> list[float | None]:
+        def values_of_column(values: list[dict[str, float] | None], **_: object) -> list[float | None]:
             return [None if columns is None else columns.get(column, 0.0) for columns in values]
 
         values_of_column.__name__ = column
         return values_of_column
 
-    def advantages_of_tokens(self) -> list[list[float]] | None:
-        return self._token_advantages
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any, **_: Any) -> None:
-        self._rate.lower(optimizer)
-
-    def on_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any, **_: Any) -> None:
-        self._rate.put_back(optimizer)
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> Any:
-        if logs is None or "loss" not in logs:
+    def on_log(
+        self, _: object, state: TrainerState, control: TrainerControl, logs: dict[str, float], **__: object
+    ) -> TrainerControl:
+        if "loss" not in logs:
             return control
-        run = self.run
+        run, step = self.run, -(-state.global_step // self.run.choice.updates)
         if run.ranks.leads and not self._updates:
-            self._check(-(-state.global_step // run.choice.updates), logs)
+            self._check(step, logs)
         self._updates.append(dict(logs))
         if state.global_step % run.choice.updates == 0:
-            ratios = run.ranks.gather(self.trainer.ratios.take())
-            if not run.ranks.agree(lambda: self._finish(state.global_step // run.choice.updates, ratios)):
+            ratios = run.ranks.gather(self.trainer.ratios)
+            self.trainer.ratios = (0.0, 0.0, 0.0)
+            if not run.ranks.agree(lambda: self._finish(step, ratios)):
                 control.should_save = True
                 control.should_training_stop = True
             self._updates = []
         return control
 
-    def _finish(self, step: int, ratios: list[Counted]) -> bool:
-        """Our step is over: hand it to the listener. Returns whether to go on."""
+    def _check(self, step: int, logs: Mapping[str, float]) -> None:
+        """Raise BrokenStep if TRL counted other tokens or rewards, because of wrong masks or lost columns."""
+        counted = [rollout for place, rollout in enumerate(self._batch.rollouts) if place not in self._batch.masked]
+        rewards = [rollout.reward for rollout in counted if rollout.reward is not None]
+        ours = {"completions/mean_length": self._mean_tokens}
+        if rewards:
+            ours["reward"] = math.fsum(rewards) / len(rewards)
+        for name, value in ours.items():
+            theirs = logs.get(name)
+            if theirs is None or abs(theirs - value) > TOLERANCE * max(1.0, abs(value)):
+                raise BrokenStep(f"step {step}: the trainer counted {name} {theirs}, expected {value:.6g}")
+
+    def _finish(self, step: int, ratios: list[RatioSums]) -> bool:
+        """Pass the finished step to the run. Returns whether to continue."""
         rollouts = self._batch.rollouts
         advantages = list(self.trainer._logs["advantages"])[-len(rollouts) :]
         for place, (rollout, advantage) in enumerate(zip(rollouts, advantages, strict=True)):
@@ -177,76 +308,46 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
             rollout.advantage = advantage if counts else None
         now = time.monotonic()
         seconds, self._last_step_at = now - self._last_step_at, now
-        goes_on = self.run.on_step(self._step(step, seconds, ratios))
-        self._batch = Batch(self.run.choice.group_size, [], [])
-        self._last_step_at += time.monotonic() - now  # what the listener does is no part of the step
-        return goes_on
+        should_continue = self.run.on_step(self._step(step, seconds, ratios))
+        self._batch = Batch([], [])
+        self._last_step_at += time.monotonic() - now  # the listener's time is not part of the step
+        return should_continue
 
-    def _step(self, step: int, seconds: float, ratios: list[Counted]) -> GrpoStep:
-        spent, (mean_ratio, highest_ratio) = self.trainer.clock.take(), mean_and_highest(ratios)
+    def _step(self, step: int, seconds: float, ratios: list[RatioSums]) -> GrpoStep:
+        factor, spent = self.trainer.learning_rate.factor, self.trainer.clock.take()
+        mean_ratio, highest_ratio = mean_and_highest(ratios)
+
+        def mean(*names: str) -> float | None:
+            """Average over the updates the first of these names that TRL logged."""
+            for name in names:
+                values = [update[name] for update in self._updates if update.get(name) is not None]
+                if values:
+                    return math.fsum(values) / len(values)
+            return None
+
+        loss, entropy = mean("loss"), mean("entropy")
         return GrpoStep(
             step=step,
             rollouts=[*self._batch.rollouts, *self._batch.replaced],
-            loss=_figure(self._updates, "loss"),
+            loss=math.nan if loss is None else loss,
             grad_norm=max(update.get("grad_norm", math.nan) for update in self._updates),
-            learning_rate=self._updates[-1]["learning_rate"] * self._rate.factor,
-            learning_rate_factor=self._rate.factor,
+            learning_rate=self._updates[-1]["learning_rate"] * factor,
+            learning_rate_factor=factor,
             temperature=self.trainer.temperature,
-            entropy=_figure(self._updates, "entropy"),
-            divergence=_mean(self._updates, "kl"),
+            entropy=math.nan if entropy is None else entropy,
+            divergence=mean("kl"),
             no_variance=self._batch.no_variance,
             ratio=Ratio(
                 mean_ratio,
                 highest_ratio,
-                low_clip=_mean(self._updates, "clip_ratio/low_mean"),
-                high_clip=_mean(self._updates, "clip_ratio/high_mean", "cispo_clip_ratio"),
+                low_clip=mean("clip_ratio/low_mean"),
+                high_clip=mean("clip_ratio/high_mean", "cispo_clip_ratio"),
             ),
-            rollout_seconds=spent["rollouts"],
-            reward_seconds=spent["reward"],
-            forward_seconds=spent["forward"],
-            backward_seconds=spent["backward"],
-            optimiser_seconds=spent["optimiser"],
-            other_seconds=spent["other"],
-            seconds=seconds,
+            seconds={name: spent[name] for name in STEP_PARTS} | {"step": seconds},
         )
 
-    def _check(self, step: int, logs: dict[str, Any]) -> None:
-        """Did TRL see what was played? Wrong masks and lost rewards show here."""
-        counted = [rollout for place, rollout in enumerate(self._batch.rollouts) if place not in self._batch.masked]
-        rewards = [rollout.reward for rollout in counted if rollout.reward is not None]
-        ours = {"completions/mean_length": self._counted_tokens}
-        if rewards:
-            ours["reward"] = math.fsum(rewards) / len(rewards)
-        for name, value in ours.items():
-            theirs = logs.get(name)
-            if theirs is None or abs(theirs - value) > _TOLERANCE * max(1.0, abs(value)):
-                raise BrokenStep(f"step {step}: the trainer counted {name} {theirs}, played was {value:.6g}")
-
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        check_same(self.run.ranks, self.run.model)
+    def on_save(self, _: object, state: TrainerState, *__: object, **___: object) -> None:
+        check_same_weights(self.run.ranks, self.run.model)
         if self.run.ranks.leads:
             self.run.before_save()
             mark_complete(self.run.folder / f"checkpoint-{state.global_step}")
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, lr_scheduler: Any, **_: Any) -> None:
-        """A state without an optimiser has no schedule either: it is brought to where the step is."""
-        while lr_scheduler.last_epoch < state.global_step:
-            lr_scheduler.step()
-        self._last_step_at = time.monotonic()
-
-
-def _figure(updates: list[dict[str, Any]], name: str) -> float:
-    value = _mean(updates, name)
-    return math.nan if value is None else value
-
-
-def _mean(updates: list[dict[str, Any]], *names: str) -> float | None:
-    """Over the updates, of the first of the names that TRL logged."""
-    for name in names:
-        values = [update[name] for update in updates if update.get(name) is not None]
-        if values:
-            return math.fsum(values) / len(values)
-    return None
-
-
-logging.getLogger("trl").setLevel(logging.ERROR)

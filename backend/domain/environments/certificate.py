@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
+from backend.domain.text import JsonObject
 from backend.domain.vocabulary import CheckStatus
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CheckResult:
     """One check and its outcome."""
 
@@ -18,7 +18,7 @@ class CheckResult:
     status: CheckStatus
     evidence: str
     """The observation in one or two sentences with numbers."""
-    details: dict[str, Any] = field(default_factory=dict)
+    details: dict[str, object] = field(default_factory=dict)
     """Figures behind the evidence."""
     seconds: float = 0.0
     theme: str = ""
@@ -34,7 +34,7 @@ class CheckResult:
     applies: bool = True
     """False if there is nothing to check, e.g. no levels."""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         return asdict(self)
 
 

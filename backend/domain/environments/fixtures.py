@@ -1,6 +1,6 @@
-"""Verifier fixtures: transcripts that belong to a package, with the reward columns that they must earn.
+"""Fixtures: transcripts in a package with the reward columns that they must earn, one file each.
 
-One file each, `fixtures/<name>.json`. Reading never guesses: an error names the file and what is wrong in it.
+Reading `fixtures/<name>.json` never guesses: an error names the file and the problem.
 """
 
 import json
@@ -37,13 +37,13 @@ class FixtureKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FixtureProblem:
-    """One thing that is wrong with a fixture."""
+    """An error in a fixture."""
 
     path: str
     """The file in the package."""
     message: str
     line: int = 1
-    """1-based; 1 where only the value is known."""
+    """1-based; 1 if unknown."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}"
@@ -62,14 +62,13 @@ class _Block(BaseModel):
 
 
 class FixtureTask(_Block):
-    """Which task the transcript was played on."""
+    """The task that the transcript was played on."""
 
     split: Split = Split.HELDOUT
     index: int = Field(default=0, ge=0)
     seed: int | None = Field(default=None, ge=0)
-    """Only where it was chosen by hand; else it follows from the index."""
+    """Only if chosen by hand; else it follows from the index."""
     level: int | None = Field(default=None, ge=0)
-    """Likewise."""
 
     def spec(self, manifest: Manifest) -> TaskSpec:
         task = task_of(manifest, self.split, self.index, self.seed)
@@ -81,14 +80,14 @@ class Fixture(_Block):
     """Replies, played in order on a task, and the columns that the episode must end with."""
 
     name: str
-    """The file's name without its ending; not written into the file."""
+    """The file's name without its suffix; not written into the file."""
     note: str = Field(default="", max_length=2000)
-    """Why it is there, in a sentence."""
+    """Its purpose, in a sentence."""
     task: FixtureTask = FixtureTask()
     replies: list[Annotated[str, Field(max_length=MAX_REPLY)]] = Field(min_length=1, max_length=1000)
     """As a model would write them."""
     columns: dict[str, Annotated[float, Field(allow_inf_nan=False)]] = {}
-    """Value over the episode by column; a column that is not named is not compared."""
+    """Value over the episode by column; other columns are not compared."""
     kind: FixtureKind = FixtureKind.SCORED
 
     @property
@@ -105,7 +104,7 @@ def is_fixture(path: str) -> bool:
 
 
 def read_fixture(path: str, text: str) -> Fixture:
-    """Raises FixtureInvalid with everything that is wrong with this file."""
+    """Read one fixture. Raises FixtureInvalid with all problems of the file."""
     name = path.removeprefix(FOLDER).removesuffix(SUFFIX)
     if not is_fixture(path) or not _NAME.fullmatch(name):
         raise FixtureInvalid([FixtureProblem(path, "a fixture's path is fixtures/<lower_case_name>.json")])
@@ -122,7 +121,11 @@ def read_fixture(path: str, text: str) -> Fixture:
     try:
         fixture = Fixture.model_validate({**raw, "name": name})
     except ValidationError as error:
-        problems = [FixtureProblem(path, _sentence(details)) for details in error.errors(include_url=False)]
+        problems = []
+        for details in error.errors(include_url=False):
+            where = ".".join(str(part) for part in details["loc"])
+            message = {"extra_forbidden": "unknown key", "missing": "missing"}.get(details["type"]) or details["msg"]
+            problems.append(FixtureProblem(path, f"{where}: {message}"))
         raise FixtureInvalid(problems) from error
     if fixture.kind is FixtureKind.SCORED and not fixture.columns:
         raise FixtureInvalid([FixtureProblem(path, "columns: a scored fixture names the columns that it must earn")])
@@ -151,38 +154,24 @@ def fixture_problems(files: Mapping[str, str], manifest: Manifest) -> list[Fixtu
 
 
 def against_manifest(fixture: Fixture, manifest: Manifest) -> list[FixtureProblem]:
-    """Columns and tasks that the manifest does not know."""
-    said = []
+    """List the columns and tasks of a fixture that the manifest does not declare."""
+    messages = []
     if unknown := [name for name in fixture.columns if name not in manifest.column_names]:
-        has = ", ".join(manifest.column_names)
-        said.append(f"columns: the manifest declares no {', '.join(unknown)}; it declares {has}")
+        declared = ", ".join(manifest.column_names)
+        messages.append(f"columns: the manifest declares no {', '.join(unknown)}; it declares {declared}")
     tasks = manifest.proctor.tasks
     count = tasks.heldout if fixture.task.split is Split.HELDOUT else tasks.train
     if fixture.task.index >= count:
-        said.append(f"task.index: {fixture.task.split} has tasks 0 to {count - 1}")
+        messages.append(f"task.index: {fixture.task.split} has tasks 0 to {count - 1}")
     if fixture.task.level is not None and fixture.task.level >= tasks.levels:
-        said.append(f"task.level: there are levels 0 to {tasks.levels - 1}")
+        messages.append(f"task.level: there are levels 0 to {tasks.levels - 1}")
     if len(fixture.replies) > manifest.proctor.episode.max_turns:
-        said.append(f"replies: {len(fixture.replies)}, but an episode has {manifest.proctor.episode.max_turns} turns")
-    return [FixtureProblem(fixture.path, message) for message in said]
+        turns = manifest.proctor.episode.max_turns
+        messages.append(f"replies: {len(fixture.replies)}, but an episode has {turns} turns")
+    return [FixtureProblem(fixture.path, message) for message in messages]
 
 
 def write_fixture(fixture: Fixture) -> str:
-    """The text of its file; `read_fixture` reads it back."""
-    return (
-        json.dumps(fixture.model_dump(mode="json", exclude={"name"}, exclude_none=True), ensure_ascii=False, indent=2)
-        + "\n"
-    )
-
-
-def _sentence(details: Mapping[str, object]) -> str:
-    """Describe one pydantic error for people."""
-    location = details["loc"]
-    where = ".".join(str(part) for part in location) if isinstance(location, tuple) else ""
-    match details["type"]:
-        case "extra_forbidden":
-            return f"{where}: unknown key"
-        case "missing":
-            return f"{where}: missing"
-        case _:
-            return f"{where}: {details['msg']}"
+    """Return the text of its file; the inverse of `read_fixture`."""
+    content = fixture.model_dump(mode="json", exclude={"name"}, exclude_none=True)
+    return json.dumps(content, ensure_ascii=False, indent=2) + "\n"

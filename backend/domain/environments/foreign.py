@@ -1,14 +1,15 @@
-"""A package that others wrote, as bytes by path: where it begins, what kind it is, what of it can be carried.
+"""Find a package in files that others wrote: its root, its kind, and the files that can be imported.
 
-Nothing is executed. What cannot be carried is named with a reason, never dropped in silence.
+Nothing is executed. Every skipped file is listed with a reason.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import PurePosixPath
 
+from backend.domain.environments.import_report import SkippedFile
 from backend.domain.environments.packages import (
     MANIFEST_PATH,
     MAX_FILE_BYTES,
@@ -29,9 +30,13 @@ _IGNORED_FOLDERS = {".git", "__pycache__", ".venv", "venv", "node_modules", "out
 _IGNORED_NAMES = {"uv.lock", "poetry.lock", ".DS_Store", ".gitignore", ".gitattributes", ".dockerignore"}
 _SECRET = re.compile(r"(^|/)(\.env(\..*)?|id_[a-z0-9]+|.*\.(pem|key|p12|pfx)|\.netrc|\.pypirc|credentials)$")
 _EXAMPLE = re.compile(r"\.env\.(example|sample|template)$")
-_PRETTY = {".png", ".jpg", ".jpeg", ".gif", ".svg", ".mp4", ".mov", ".webp", ".ico", ".pdf", ".ipynb"}
+_MEDIA = {".png", ".jpg", ".jpeg", ".gif", ".svg", ".mp4", ".mov", ".webp", ".ico", ".pdf", ".ipynb"}
 """Images and documents, skipped unless the code names them."""
-_EXPENDABLE = ("tests", "test", "docs", "examples", "assets", "screenshots", ".github", "notebooks")
+_OPTIONAL_FOLDERS = {"tests", "test", "docs", "examples", "assets", "screenshots", ".github", "notebooks"}
+_SOURCES = (".py", ".toml", ".yaml", ".yml", ".json")
+_LOADS = re.compile(rb"^(async\s+)?def load_environment\(", re.MULTILINE)
+_V1 = re.compile(rb"^\s*(import verifiers\.v1|from verifiers(\.v1)? import (v1|.*Taskset))", re.MULTILINE)
+_TASKSET = re.compile(rb"\bTaskset\b")
 
 
 class PackageKind(StrEnum):
@@ -43,38 +48,59 @@ class PackageKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
-    """A file that is not carried, and why."""
-
-    path: str
-    size: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class ForeignPackage:
     """A package as it was found."""
 
     kind: PackageKind
     folder: str
-    """The name of the folder that it lay in; empty when it had none."""
+    """Name of its folder; empty if it has none."""
     files: dict[str, str]
-    """Text by path; files that are no text under `*.base64`."""
+    """Text by path; binary files are under `*.base64`."""
     carried: list[str] = field(default_factory=list)
-    """Files that are no text and came along."""
-    left_out: list[LeftOut] = field(default_factory=list)
+    """Paths of imported binary files."""
+    left_out: list[SkippedFile] = field(default_factory=list)
 
 
 def read_foreign(files: Mapping[str, bytes], folder: str = "", path: str = "") -> ForeignPackage:
-    """Find the package in these files. `path`: where it lies among them. Raises PackageInvalid, saying what to do."""
+    """Find the package in these files; `path` is its folder among them. Raises PackageInvalid, saying what to do."""
     if not files:
         raise PackageInvalid("there is no file in it")
-    root, inside = _root(files, path.strip("/"))
-    name = PurePosixPath(root).name or folder
-    chosen = {key.removeprefix(f"{root}/") if root else key: data for key, data in files.items() if _is_in(key, root)}
-    package = _carry(inside, name, chosen)
+    root, kind = _find_root(files, path.strip("/"))
+    package = ForeignPackage(kind, PurePosixPath(root).name or folder, {})
+    texts: dict[str, str] = {}
+    binaries: dict[str, bytes] = {}
+    inside = {
+        name.removeprefix(f"{root}/") if root else name: data for name, data in files.items() if _is_in(name, root)
+    }
+    for name, data in sorted(inside.items()):
+        if _is_ignored(PurePosixPath(name)):
+            continue
+        text = None
+        if b"\x00" not in data:
+            try:
+                text = data.decode("utf-8")
+            except UnicodeDecodeError:
+                pass
+        why = ""
+        if _SECRET.search(name) and not _EXAMPLE.search(name):
+            why = "it may hold a secret"
+        elif not _is_valid_path(name):
+            why = "its name has characters that a package's paths may not have"
+        elif data.startswith(b"version https://git-lfs.github.com/"):
+            why = "only a pointer to Git LFS was uploaded, not the file itself"
+        elif text is None:
+            binaries[name] = data
+        elif len(data) > MAX_FILE_BYTES:
+            why = f"larger than {MAX_FILE_BYTES:,} bytes"
+        else:
+            texts[name] = text
+        if why:
+            package.left_out.append(SkippedFile(path=name, size=len(data), why=why))
+    source = "\n".join(text for name, text in texts.items() if name.endswith(_SOURCES))
+    _keep_texts(package, texts, source)
+    _keep_binaries(package, binaries, source)
     if not package.files:
-        raise PackageInvalid("nothing of it can be carried")
+        raise PackageInvalid("nothing of it can be imported")
     return package
 
 
@@ -82,87 +108,53 @@ def _is_in(path: str, root: str) -> bool:
     return not root or path.startswith(f"{root}/")
 
 
-# where it begins
-
-
-def _root(files: Mapping[str, bytes], path: str) -> tuple[str, PackageKind]:
-    """The folder that holds the package, and the package's kind."""
-    looked_at = [name for name in files if _is_in(name, path) and not _is_ignored(PurePosixPath(name))]
-    if not looked_at:
+def _find_root(files: Mapping[str, bytes], path: str) -> tuple[str, PackageKind]:
+    """Return the folder that holds the package, and the package's kind."""
+    paths = {name: PurePosixPath(name) for name in files if _is_in(name, path)}
+    paths = {name: pure for name, pure in paths.items() if not _is_ignored(pure)}
+    if not paths:
         raise PackageInvalid(f"there is no folder {path!r} in it")
-    roots = _outermost(_parent(name) for name in looked_at if PurePosixPath(name).name == MANIFEST_PATH)
-    if len(roots) == 1:
-        return roots[0], PackageKind.OPENENV
-    if len(roots) > 1:
-        raise PackageInvalid(f"it holds {len(roots)} packages: say which by its path, one of {', '.join(roots[:12])}")
-    found = {_parent(name): kind for name in looked_at if (kind := _verifiers_kind(name, files[name]))}
-    projects = _outermost(_parent(name) for name in looked_at if PurePosixPath(name).name == "pyproject.toml")
-    owners = {project: kind for project in projects for at, kind in found.items() if _is_in(f"{at}/x", project)}
+    manifests = _outermost_folders([pure for pure in paths.values() if pure.name == MANIFEST_PATH])
+    if len(manifests) == 1:
+        return manifests[0], PackageKind.OPENENV
+    if len(manifests) > 1:
+        shown = ", ".join(manifests[:12])
+        raise PackageInvalid(f"it holds {len(manifests)} packages: select one by its path, one of {shown}")
+    modules: dict[str, PackageKind] = {}
+    for name, pure in paths.items():
+        data = files[name] if name.endswith(".py") else b""
+        if _V1.search(data) and _TASKSET.search(data):
+            modules[_folder(pure)] = PackageKind.VERIFIERS_V1
+        elif _LOADS.search(data) and b"verifiers" in data:
+            modules[_folder(pure)] = PackageKind.VERIFIERS_V0
+    projects = _outermost_folders([pure for pure in paths.values() if pure.name == "pyproject.toml"])
+    owners = {project: kind for project in projects for at, kind in modules.items() if _is_in(f"{at}/x", project)}
     if len(owners) == 1:
         return next(iter(owners.items()))
     if owners:
-        raise PackageInvalid(f"it holds {len(owners)} packages: say which by its path, one of {', '.join(owners)}")
-    if found:
-        raise PackageInvalid("there is a verifiers environment in it, but no pyproject.toml that says what it needs")
+        raise PackageInvalid(f"it holds {len(owners)} packages: select one by its path, one of {', '.join(owners)}")
+    if modules:
+        raise PackageInvalid(
+            "there is a verifiers environment in it, but no pyproject.toml that lists its requirements"
+        )
     raise PackageInvalid(f"there is neither an `{MANIFEST_PATH}` nor a verifiers environment in it")
 
 
-def _parent(path: str) -> str:
-    parent = str(PurePosixPath(path).parent)
-    return "" if parent == "." else parent
+def _folder(path: PurePosixPath) -> str:
+    return "" if str(path.parent) == "." else str(path.parent)
 
 
-def _outermost(folders: Iterable[str]) -> list[str]:
-    """Keep the outermost folders, because a package may contain another one as an example."""
+def _outermost_folders(paths: list[PurePosixPath]) -> list[str]:
+    """Return the outermost folders of these files, because a package may contain another one as an example."""
     kept: list[str] = []
-    for folder in sorted(set(folders), key=lambda known: (known.count("/"), known)):
+    for folder in sorted({_folder(path) for path in paths}, key=lambda known: (known.count("/"), known)):
         if not any(_is_in(f"{folder}/", other) for other in kept):
             kept.append(folder)
     return kept
 
 
-_LOADS = re.compile(rb"^(async\s+)?def load_environment\(", re.MULTILINE)
-_V1 = re.compile(rb"^\s*(import verifiers\.v1|from verifiers(\.v1)? import (v1|.*Taskset))", re.MULTILINE)
-_TASKSET = re.compile(rb"\bTaskset\b")
-
-
-def _verifiers_kind(path: str, data: bytes) -> PackageKind | None:
-    if not path.endswith(".py"):
-        return None
-    if _V1.search(data) and _TASKSET.search(data):
-        return PackageKind.VERIFIERS_V1
-    is_v0 = _LOADS.search(data) and b"verifiers" in data
-    return PackageKind.VERIFIERS_V0 if is_v0 else None
-
-
-# what is carried
-
-
-def _carry(kind: PackageKind, folder: str, files: Mapping[str, bytes]) -> ForeignPackage:
-    package = ForeignPackage(kind, folder, {})
-    texts: dict[str, str] = {}
-    binaries: dict[str, bytes] = {}
-    for path, data in sorted(files.items()):
-        if _is_ignored(PurePosixPath(path)):
-            continue
-        if why := _unfit(path, data):
-            package.left_out.append(LeftOut(path, len(data), why))
-        elif (text := _as_text(data)) is None:
-            binaries[path] = data
-        elif len(data) > MAX_FILE_BYTES:
-            package.left_out.append(LeftOut(path, len(data), f"larger than {MAX_FILE_BYTES:,} bytes"))
-        else:
-            texts[path] = text
-    source = "\n".join(
-        text for path, text in texts.items() if path.endswith((".py", ".toml", ".yaml", ".yml", ".json"))
-    )
-    _keep_texts(package, texts, source)
-    _keep_binaries(package, binaries, source)
-    return package
-
-
 def _is_ignored(path: PurePosixPath) -> bool:
-    """Made by tools, not by the author: not even worth a line."""
+    """Return whether tools made the file, so that it is not even listed."""
     return (
         bool(_IGNORED_FOLDERS & set(path.parts))
         or path.name in _IGNORED_NAMES
@@ -171,69 +163,59 @@ def _is_ignored(path: PurePosixPath) -> bool:
     )
 
 
-def _unfit(path: str, data: bytes) -> str:
-    """Why a file cannot be carried whatever it holds."""
-    if _SECRET.search(path) and not _EXAMPLE.search(path):
-        return "it may hold a secret"
+def _is_valid_path(path: str) -> bool:
     try:
         check_path(path)
     except PackageInvalid:
-        return "its name has characters that a package's paths may not have"
-    if data.startswith(b"version https://git-lfs.github.com/"):
-        return "only a pointer to Git LFS came along, not the file itself"
-    return ""
+        return False
+    return True
 
 
-def _as_text(data: bytes) -> str | None:
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError:
-        return None
-    return None if "\x00" in text else text
+def _is_named(path: str, source: str) -> bool:
+    """Return whether the code contains the file's name. For data, its suffix is enough; for media it is not."""
+    pure = PurePosixPath(path)
+    if pure.name in source:
+        return True
+    is_data = pure.suffix not in _MEDIA and len(pure.suffix) > 1
+    return is_data and re.search(rf"{re.escape(pure.suffix)}\b", source) is not None
 
 
 def _keep_texts(package: ForeignPackage, texts: dict[str, str], source: str) -> None:
-    """All of them, unless they are too many: then what the server does not need goes first."""
-    pictures = [path for path in texts if PurePosixPath(path).suffix in _PRETTY and not _is_named(path, source)]
-    surplus = pictures if len(texts) > MAX_FILES or _size(texts) > MAX_PACKAGE_BYTES else []
-    if len(texts) - len(surplus) > MAX_FILES or _size(texts) > MAX_PACKAGE_BYTES:
-        surplus = [*surplus, *(path for path in texts if set(PurePosixPath(path).parts[:-1]) & set(_EXPENDABLE))]
+    """Keep all texts. If the package is too large, drop media and then files that the server does not need."""
+    sizes = {path: len(text.encode()) for path, text in texts.items()}
+    is_too_large = sum(sizes.values()) > MAX_PACKAGE_BYTES
+    surplus: list[str] = []
+    if len(texts) > MAX_FILES or is_too_large:
+        surplus = [path for path in texts if PurePosixPath(path).suffix in _MEDIA and not _is_named(path, source)]
+    if len(texts) - len(surplus) > MAX_FILES or is_too_large:
+        surplus += [path for path in texts if set(PurePosixPath(path).parts[:-1]) & _OPTIONAL_FOLDERS]
     for path in dict.fromkeys(surplus):
-        package.left_out.append(LeftOut(path, len(texts.pop(path).encode()), "the package is too large to carry it"))
+        del texts[path]
+        why = "the package is too large to include it"
+        package.left_out.append(SkippedFile(path=path, size=sizes.pop(path), why=why))
     package.files.update(texts)
-    if len(texts) > MAX_FILES or _size(texts) > MAX_PACKAGE_BYTES:
+    size = sum(sizes.values())
+    if len(texts) > MAX_FILES or size > MAX_PACKAGE_BYTES:
         raise PackageInvalid(
-            f"{len(texts)} files of {_size(texts):,} bytes; a package has at most {MAX_FILES} of {MAX_PACKAGE_BYTES:,}"
+            f"{len(texts)} files of {size:,} bytes; a package has at most {MAX_FILES} of {MAX_PACKAGE_BYTES:,}"
         )
 
 
-def _size(texts: Mapping[str, str]) -> int:
-    return sum(len(text.encode()) for text in texts.values())
-
-
 def _keep_binaries(package: ForeignPackage, binaries: dict[str, bytes], source: str) -> None:
-    """The small ones that the code may read: it names them, their folder or their kind of file."""
-    room = min(MAX_BINARIES_BYTES, (MAX_PACKAGE_BYTES - _size(package.files)) * 3 // 4)
+    """Keep small binary files that the code may read: it contains their name or their suffix."""
+    size = sum(len(text.encode()) for text in package.files.values())
+    room = min(MAX_BINARIES_BYTES, (MAX_PACKAGE_BYTES - size) * 3 // 4)
     for path, data in sorted(binaries.items(), key=lambda item: len(item[1])):
         if len(data) > MAX_BINARY_BYTES:
-            why = f"no text, and larger than {MAX_BINARY_BYTES:,} bytes"
+            why = f"binary, and larger than {MAX_BINARY_BYTES:,} bytes"
         elif not _is_named(path, source):
-            why = "no text, and nothing in the code names it"
+            why = "binary, and not named in the code"
         elif len(data) > room or len(package.files) >= MAX_FILES:
-            why = "no text, and there is no room left for it"
+            why = "binary, and there is no room left for it"
         else:
             room -= len(data)
             stored, text = binary_as_text(path, data)
             package.files[stored] = text
             package.carried.append(path)
             continue
-        package.left_out.append(LeftOut(path, len(data), why))
-
-
-def _is_named(path: str, source: str) -> bool:
-    """Does the code say its name? A picture has to be named itself, data may be named by its ending."""
-    pure = PurePosixPath(path)
-    if pure.name in source:
-        return True
-    is_data = pure.suffix not in _PRETTY and len(pure.suffix) > 1
-    return is_data and re.search(rf"{re.escape(pure.suffix)}\b", source) is not None
+        package.left_out.append(SkippedFile(path=path, size=len(data), why=why))

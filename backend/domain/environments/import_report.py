@@ -1,16 +1,17 @@
 """The import report: facts about a foreign package, measured by starting and playing it."""
 
 from enum import StrEnum
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from backend.domain.text import JsonObject
+
 
 class Honour(StrEnum):
-    """What became of the seed."""
+    """The effect of the seed on how episodes begin."""
 
     HONOURED = "honoured"
-    """The same seed gives the same beginning, another seed another one."""
+    """The same seed gives the same beginning, another seed a different one."""
     FIXED = "fixed"
     """Every episode begins alike, whatever the seed."""
     IGNORED = "ignored"
@@ -22,7 +23,9 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
 
-class FileLeftOut(_Part):
+class SkippedFile(_Part):
+    """A file that is not imported, and why."""
+
     path: str
     size: int
     why: str
@@ -39,13 +42,13 @@ class Breakdown(_Part):
 
 
 class Leak(_Part):
-    """Something that gives the answer away."""
+    """A field that gives the answer away."""
 
     where: str
     """`state.expected_answer`, `observation.solution`"""
     what: str
     in_observation: bool = False
-    """The policy would read it; what only the state has, it never sees."""
+    """Whether the policy would read it. Fields of the state are invisible to policies."""
 
 
 class Played(_Part):
@@ -55,10 +58,10 @@ class Played(_Part):
     steps: int = 0
     longest: int = 0
     ended: int = 0
-    """Episodes that said `done`."""
+    """Episodes that returned `done`."""
     reset_milliseconds: float = 0.0
     step_milliseconds: float = 0.0
-    """The middle one."""
+    """Median."""
     reward_lowest: float | None = None
     reward_highest: float | None = None
     without_reward: int = 0
@@ -69,12 +72,12 @@ class Played(_Part):
 
 
 class ImportReport(_Part):
-    """The whole report. `starts` is false when there is nothing to play."""
+    """The whole report. `starts` is false if the package cannot be played."""
 
     kind: str = "openenv"
     notes: list[str] = Field(default_factory=list)
     carried: list[str] = Field(default_factory=list)
-    left_out: list[FileLeftOut] = Field(default_factory=list)
+    left_out: list[SkippedFile] = Field(default_factory=list)
     starts: bool = False
     why_not: str = ""
     """The last lines of its log, if it does not start or reset."""
@@ -84,22 +87,22 @@ class ImportReport(_Part):
     sessions: int = 1
     seed: Honour = Honour.UNKNOWN
     index_matters: bool | None = None
-    """Other task numbers under the same seed begin otherwise."""
+    """Whether other task numbers with the same seed begin differently."""
     played: Played = Played()
     columns: list[str] = Field(default_factory=list)
     """Names in `metadata.rewards`, if it sends them."""
     breakdowns: list[Breakdown] = Field(default_factory=list)
     leaks: list[Leak] = Field(default_factory=list)
     state_fields: list[str] = Field(default_factory=list)
-    action_schema: dict[str, Any] = Field(default_factory=dict)
-    observation_schema: dict[str, Any] = Field(default_factory=dict)
-    opening: dict[str, Any] = Field(default_factory=dict)
-    """An observation of a reset."""
-    after_step: dict[str, Any] = Field(default_factory=dict)
-    """An observation of a step."""
-    tools: list[dict[str, Any]] = Field(default_factory=list)
+    action_schema: JsonObject = Field(default_factory=dict)
+    observation_schema: JsonObject = Field(default_factory=dict)
+    opening: JsonObject = Field(default_factory=dict)
+    """An observation after a reset."""
+    after_step: JsonObject = Field(default_factory=dict)
+    """An observation after a step."""
+    tools: list[JsonObject] = Field(default_factory=list)
     """Tools that an MCP-style package lists."""
-    adapter: dict[str, Any] = Field(default_factory=dict)
+    adapter: JsonObject = Field(default_factory=dict)
     """Description from the adapter of another library."""
     name: str = ""
     description: str = ""

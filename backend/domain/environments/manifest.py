@@ -3,40 +3,152 @@
 Reading never guesses: an unknown key, a wrong type or a template that cannot render is a problem with its line.
 """
 
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+import yaml
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
 
-from backend.domain.environments.agent_spec import READING, ActionSpec, AgentSpec, Block, ContextSpec
-from backend.domain.environments.manifest_lines import ManifestInvalid, Problem, line_of, problem_of
+from backend.domain.environments.tools import MAX_TOOLS, Tool
+from backend.domain.templates import template_problem
+from backend.domain.text import JsonObject
 from backend.domain.yaml_text import YamlInvalid, compose_yaml, construct
 
-__all__ = [
-    "PLATFORM_COLUMNS",
-    "ActionSpec",
-    "AgentSpec",
-    "ChecksSpec",
-    "ContextSpec",
-    "EpisodeSpec",
-    "Manifest",
-    "ManifestInvalid",
-    "Name",
-    "NetworkSpec",
-    "OverEpisode",
-    "Problem",
-    "ProctorSpec",
-    "ResourcesSpec",
-    "RewardColumn",
-    "TasksSpec",
-    "line_of",
-    "read_manifest",
-]
-
 PLATFORM_COLUMNS = ("format", "length")
-"""Columns that the platform computes; every other one comes from the environment."""
+"""Columns that Proctor computes; all others come from the environment."""
+READING = "reading"
+"""Validation context of a manifest that an author writes, as opposed to a stored one."""
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
+
+
+class Block(BaseModel):
+    """A part of the manifest: immutable, without unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+_Tools = Annotated[
+    Annotated[list[Tool], Tag("<list>"), Field(min_length=1, max_length=MAX_TOOLS)] | Annotated[str, Tag("<field>")],
+    Discriminator(lambda value: "<field>" if isinstance(value, str) else "<list>"),
+]
+
+
+class ActionSpec(Block):
+    """How a reply becomes an action."""
+
+    format: Literal["tag", "json", "text", "tool"] = "text"
+    tag: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,30}$")] | None = None
+    field: str | None = None
+    """The action's field for the text, or for the tool's name; json fills all fields."""
+    type: Literal["string", "integer", "number"] = "string"
+    choices: str | None = None
+    """The observation's field that lists the values that are legal now (used by random legal play).
+    With tools: calls, each `{name, arguments}`."""
+    arguments: str = "arguments"
+    """tool: the action's field for the call's arguments."""
+    tools: _Tools | None = None
+    """tool: the tools, or the observation's field that lists them."""
+    text: str | None = None
+    """tool: the action's field for a reply without a call. Default: such a reply cannot be parsed."""
+    extra: JsonObject = Field(default={}, max_length=16)
+    """tool: constant fields of every action, e.g. `{type: call_tool}`."""
+    discover: JsonObject | None = None
+    """tool: an action sent once after the reset, if only the response to it lists the tools."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> "ActionSpec":
+        if self.format == "tag" and not self.tag:
+            raise ValueError("format `tag` needs the name of the tag: `tag: move`")
+        if self.format in {"tag", "text"} and not self.field:
+            raise ValueError(f"format `{self.format}` needs `field`: the action's field that takes the text")
+        if self.format != "tool":
+            if only_tool := [name for name in ("tools", "text", "extra", "discover") if getattr(self, name)]:
+                raise ValueError(f"`{only_tool[0]}` belongs to format `tool`")
+            return self
+        if not self.field:
+            raise ValueError("format `tool` needs `field`: the action's field that takes the tool's name")
+        if not self.tools:
+            raise ValueError("format `tool` needs `tools`: a list, or the observation's field that lists them")
+        filled = [self.field, self.arguments, *([self.text] if self.text else []), *self.extra]
+        if len(set(filled)) < len(filled):
+            raise ValueError("`field`, `arguments`, `text` and `extra` must name different fields")
+        if len(set(self.tool_names)) < len(self.tool_names):
+            raise ValueError("two tools have the same name")
+        if self.discover and not isinstance(self.tools, str):
+            raise ValueError("`discover` is for tools that an observation lists: `tools: <field>`")
+        return self
+
+    @property
+    def tool_names(self) -> list[str]:
+        return [tool.name for tool in self.tools] if isinstance(self.tools, list) else []
+
+    @property
+    def filled_fields(self) -> set[str] | None:
+        """The action's fields that a reply can fill; None means all of them."""
+        if self.format == "json":
+            return None
+        names = {self.field, self.arguments, self.text, *self.extra} if self.format == "tool" else {self.field}
+        return {name for name in names if name}
+
+
+class ContextSpec(Block):
+    """How much of a conversation the policy reads at each turn."""
+
+    kind: Literal["full", "last"] = "full"
+    """last: the system prompt, the first turn, and the last `turns` turns. Turns between them are omitted."""
+    turns: int = Field(default=4, ge=1, le=1000)
+    """last: a turn is an observation and its reply; the current observation counts."""
+
+    def cuts(self, max_turns: int) -> bool:
+        """Return whether an episode with this number of turns can exceed the context."""
+        return self.kind == "last" and max_turns > self.turns + 1
+
+
+class AgentSpec(Block):
+    """How text becomes an action and an observation becomes text."""
+
+    system: str = ""
+    """The tools are listed at `{{ tools }}`, else after the text."""
+    observation: str = "{{ observation }}"
+    """A template over the observation's fields; `observation` is the whole."""
+    action: ActionSpec
+    on_unparsable: Literal["retry", "end", "pass"] = "retry"
+    """retry: explain it to the policy, which costs a turn. end: end the episode. pass: send the raw text on."""
+    unparsable_message: str = "Your reply could not be read. {{ problem }}"
+    context: ContextSpec = ContextSpec()
+    reasoning: Literal["inline", "think"] = "inline"
+    """think: a reply up to `</think>` is reasoning, stored separately from the answer. inline: it is all answer.
+    Reasoning that an endpoint returns in a separate field is stored separately in both cases."""
+
+    @model_validator(mode="after")
+    def _can_pass(self) -> "AgentSpec":
+        if self.on_unparsable == "pass" and self.action.format == "tool":
+            raise ValueError(
+                "`on_unparsable: pass` has nowhere to put the text of a tool call; give `action.text` instead"
+            )
+        return self
+
+    @field_validator("observation", "unparsable_message")
+    @classmethod
+    def _renders(cls, text: str, info: ValidationInfo) -> str:
+        """Check templates only when an author writes them: stored versions with older templates must open."""
+        if info.context == READING and (problem := template_problem(text)):
+            context = {"message": f"template does not compile: {problem}", "line": problem.line}
+            raise PydanticCustomError("template", "{message}", context)
+        return text
 
 
 class OverEpisode(StrEnum):
@@ -54,7 +166,7 @@ class RewardColumn(Block):
     weight: float = Field(allow_inf_nan=False)
     over_episode: OverEpisode = OverEpisode.SUM
     range: tuple[float, float] | None = None
-    """Lowest and highest episode value, where the author declares it."""
+    """Lowest and highest episode value, if declared."""
 
 
 class EpisodeSpec(Block):
@@ -67,7 +179,7 @@ class EpisodeSpec(Block):
 
 
 class TasksSpec(Block):
-    """How many tasks there are. Task i of a split has level i mod levels."""
+    """Number of tasks. Task i of a split has level i mod levels."""
 
     train: int = Field(default=1000, ge=1, le=100_000_000)
     heldout: int = Field(default=200, ge=1, le=10_000_000)
@@ -75,11 +187,11 @@ class TasksSpec(Block):
     grouped: bool = False
     """Rewards compare the rollouts of a group: its members are reset together and scored when the last one ends."""
     canaries: float = Field(default=0.0, ge=0, le=0.2, allow_inf_nan=False)
-    """Share of the tasks of training and evaluations that are reset with `canary: true` and cannot be passed."""
+    """Share of tasks in training and evaluations that are reset with `canary: true` and cannot be passed."""
 
 
 class NetworkSpec(Block):
-    """Where an env server wants to connect to; an administrator has to grant it."""
+    """Addresses that an env server wants to connect to; an administrator has to grant them."""
 
     hosts: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9.*-]{1,253}(:[0-9]{1,5})?$")]] = Field(
         min_length=1, max_length=32
@@ -87,7 +199,7 @@ class NetworkSpec(Block):
 
 
 class ResourcesSpec(Block):
-    """What one env server may use."""
+    """Limits of one env server."""
 
     memory_mb: int = Field(default=512, ge=64, le=65536)
     cpus: float = Field(default=1.0, gt=0, le=64)
@@ -95,13 +207,13 @@ class ResourcesSpec(Block):
     sessions: int = Field(default=64, ge=1, le=4096)
     """Maximum number of concurrent episodes per server."""
     execute: bool = False
-    """May it run code that a policy wrote, by `proctor_sandbox.execute()`?"""
+    """Whether it may run code that a policy wrote, through `proctor_sandbox.execute()`."""
     remote: Annotated[str, Field(pattern=r"^(https?://[^\s]{1,500})?$")] = ""
     """Address of an external server. Default: the package runs here."""
 
     @property
     def needs_grant(self) -> bool:
-        """Only an administrator lets a server out of its network of nothing."""
+        """Whether an administrator has to grant network access."""
         return self.network != "none"
 
 
@@ -111,23 +223,23 @@ class ChecksSpec(Block):
     gold_minimum: float | list[float] | None = None
     """Mean reward that the gold policy must reach, per level when a list. Default: the highest possible reward."""
     floor_maximum: float | None = None
-    """Mean reward of chance: what a policy that does not try may get. Default: the lowest reward and the format's
-    part. The check allows a twentieth of the reward's range above it."""
+    """Mean reward of chance: the most that a policy which does not try may get. Default: the lowest reward plus the
+    format's share. The check allows 5% of the reward's range above it."""
     reference: Name | None = None
     """The script whose play should succeed sometimes. Default: `teacher`, else `gold`."""
     answer_in_prompt: bool = False
     """The answer appears in the prompt by design: multiple choice, extraction."""
     noise: float = Field(default=0.0, ge=0, le=0.5, allow_inf_nan=False)
-    """How far a measured column may lie from its value in an equal episode; 0 where nothing is measured."""
+    """Maximum difference of a measured column between equal episodes; 0 if nothing is measured."""
 
 
 class ProctorSpec(Block):
-    """The `proctor:` block: what OpenEnv does not say."""
+    """The `proctor:` block: everything that OpenEnv does not define."""
 
     agent: AgentSpec
     rewards: list[RewardColumn] = Field(min_length=1, max_length=32)
     columns_from: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*){0,5}$")] | None = None
-    """Where an observation has the columns when not in `metadata.rewards`: `metadata.parts`, `breakdown.scores`."""
+    """Path of the columns in an observation, e.g. `metadata.parts`. Default: `metadata.rewards`."""
     episode: EpisodeSpec = EpisodeSpec()
     tasks: TasksSpec = TasksSpec()
     resources: ResourcesSpec = ResourcesSpec()
@@ -137,8 +249,8 @@ class ProctorSpec(Block):
 
     @field_validator("rewards", mode="before")
     @classmethod
-    def _columns(cls, value: Any) -> Any:
-        """`win: 1.0` or `win: {weight: 1.0, over_episode: max}` by name, in the order written."""
+    def _columns(cls, value: object) -> object:
+        """Read `win: 1.0` or `win: {weight: 1.0, over_episode: max}` by name, in the order written."""
         if not isinstance(value, dict):
             return value
         return [
@@ -168,9 +280,9 @@ class Manifest(BaseModel):
     runtime: str = "fastapi"
     app: str = "server.app:app"
     port: int = 8000
-    variables: dict[str, Any] | None = None
-    discovery: dict[str, Any] | None = None
-    validation: dict[str, Any] | None = None
+    variables: JsonObject | None = None
+    discovery: JsonObject | None = None
+    validation: JsonObject | None = None
     proctor: ProctorSpec
 
     @property
@@ -180,6 +292,25 @@ class Manifest(BaseModel):
     @property
     def column_names(self) -> list[str]:
         return [column.name for column in self.proctor.rewards]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An error in a manifest, and its place."""
+
+    message: str
+    path: str = ""
+    """Dotted, e.g. `proctor.rewards.win`."""
+    line: int = 1
+    """1-based."""
+
+
+class ManifestInvalid(ValueError):
+    """The manifest cannot be used."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self.problems = problems
+        super().__init__("; ".join(f"line {p.line}: {p.path + ': ' if p.path else ''}{p.message}" for p in problems))
 
 
 def read_manifest(text: str) -> Manifest:
@@ -196,3 +327,38 @@ def read_manifest(text: str) -> Manifest:
     except ValidationError as error:
         problems = [problem_of(node, details) for details in error.errors(include_url=False)]
         raise ManifestInvalid(problems) from error
+
+
+def line_of(text: str, *path: str | int) -> int:
+    """Return the line of a valid manifest that declares this path."""
+    return _follow(compose_yaml(text), list(path))[0]
+
+
+def problem_of(root: yaml.Node | None, details: ErrorDetails) -> Problem:
+    """Describe a pydantic error in the author's words: a reward column by its name, not by its index."""
+    path = [part for part in details["loc"] if isinstance(part, int) or not str(part).startswith("<")]
+    context = details.get("ctx", {})
+    path += context.get("path", [])
+    kind = details["type"]
+    short = {"extra_forbidden": "unknown key", "missing": "missing"}
+    line, words, node = _follow(root, path)
+    if kind == "template" and isinstance(node, yaml.ScalarNode) and node.style == "|":
+        line += context["line"]  # the text of a block starts on the next line
+    return Problem(short.get(kind) or details["msg"].removeprefix("Value error, "), ".".join(words), line)
+
+
+def _follow(node: yaml.Node | None, path: list[str | int]) -> tuple[int, list[str], yaml.Node | None]:
+    """Return the line of the deepest node on the path, the path by name, and the node at its end."""
+    line, words = 1, []
+    for part in path:
+        key: yaml.Node | None = None
+        children: list[tuple[yaml.Node, yaml.Node]] = []
+        if isinstance(node, yaml.MappingNode):
+            children = [pair for at, pair in enumerate(node.value) if part in (at, pair[0].value)]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            children = [(node.value[part], node.value[part])]
+        key, node = children[0] if children else (None, None)
+        if key is not None:
+            line = key.start_mark.line + 1
+        words.append(str(key.value if isinstance(key, yaml.ScalarNode) and isinstance(part, int) else part))
+    return line, words, node

@@ -1,4 +1,7 @@
-"""An environment package as data: its files by path, their limits and their hash."""
+"""An environment package as data: its files by path, their limits and their hash.
+
+The sandbox imports this module too, with the standard library and `zips` only.
+"""
 
 import base64
 import binascii
@@ -18,12 +21,12 @@ MAX_FILES = 200
 MAX_FILE_BYTES = 1_000_000
 MAX_PACKAGE_BYTES = 5_000_000
 BINARY_SUFFIX = ".base64"
-"""Suffix of a small binary file that is stored as text and decoded where the package runs."""
+"""Suffix of a small binary file that is stored as text and decoded when the package runs."""
 
 _MAX_TOML = 100_000
-"""Characters of a `pyproject.toml`."""
+"""Maximum characters of a `pyproject.toml`."""
 _MAX_DOTS = 500
-"""Dots in a line of TOML: the time for a dotted key grows with their square."""
+"""Maximum dots in a line of TOML, because parsing a dotted key takes quadratic time."""
 _PART = re.compile(r"[A-Za-z0-9_.\-]{1,100}")
 
 
@@ -32,7 +35,7 @@ class PackageInvalid(ValueError):
 
 
 def check_path(path: str) -> None:
-    """A package's paths are relative, plain and stay inside. Raises PackageInvalid."""
+    """Raise PackageInvalid unless the path is relative, plain and inside the package."""
     parts = PurePosixPath(path).parts
     is_plain = parts and len(parts) <= 8 and all(_PART.fullmatch(part) and part not in {".", ".."} for part in parts)
     if not is_plain or "/".join(parts) != path:
@@ -40,7 +43,7 @@ def check_path(path: str) -> None:
 
 
 def check_files(files: Mapping[str, str]) -> None:
-    """Raises PackageInvalid when the files cannot be a package."""
+    """Raise PackageInvalid if the files cannot be a package."""
     if MANIFEST_PATH not in files:
         raise PackageInvalid(f"`{MANIFEST_PATH}` is missing")
     if len(files) > MAX_FILES:
@@ -50,14 +53,14 @@ def check_files(files: Mapping[str, str]) -> None:
     for path, text in files.items():
         check_path(path)
         if path in folders:
-            raise PackageInvalid(f"{path} is a file and a folder at once")
+            raise PackageInvalid(f"{path} is both a file and a folder")
         total += check_text(path, text)
     if total > MAX_PACKAGE_BYTES:
         raise PackageInvalid(f"{total:,} bytes; a package has at most {MAX_PACKAGE_BYTES:,}")
 
 
 def check_text(path: str, text: str) -> int:
-    """The bytes of one file's text. Raises PackageInvalid when they are too many or no text."""
+    """Return the size of a file in bytes. Raises PackageInvalid if it is too large or not text."""
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
@@ -70,7 +73,7 @@ def check_text(path: str, text: str) -> int:
 
 
 def read_toml(text: str) -> dict[str, Any]:
-    """The tables of a `pyproject.toml`, in bounded time. Raises PackageInvalid."""
+    """Parse a `pyproject.toml` in bounded time. Raises PackageInvalid."""
     if len(text) > _MAX_TOML:
         raise PackageInvalid(f"pyproject.toml has {len(text):,} characters; at most {_MAX_TOML:,} are read")
     if any(line.count(".") > _MAX_DOTS for line in text.splitlines()):
@@ -82,7 +85,7 @@ def read_toml(text: str) -> dict[str, Any]:
 
 
 def content_hash(files: Mapping[str, str]) -> str:
-    """SHA-256 over paths and contents in path order, as 64 hexadecimal digits."""
+    """Return SHA-256 over paths and contents in path order, as 64 hexadecimal digits."""
     digest = hashlib.sha256()
     for path in sorted(files):
         for part in (path.encode(), files[path].encode()):
@@ -92,7 +95,7 @@ def content_hash(files: Mapping[str, str]) -> str:
 
 
 def pack(files: Mapping[str, str], *, as_on_disk: bool = False) -> bytes:
-    """Zip the files; the same files give the same bytes. `as_on_disk`: decode binary files."""
+    """Zip the files reproducibly. `as_on_disk`: decode binary files."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(files):
@@ -102,7 +105,7 @@ def pack(files: Mapping[str, str], *, as_on_disk: bool = False) -> bytes:
 
 
 def unpack(data: bytes) -> dict[str, str]:
-    """The files of a zip, checked before they are read. Raises PackageInvalid."""
+    """Return the files of a zip, checked before they are read. Raises PackageInvalid."""
     files: dict[str, str] = {}
     left = MAX_PACKAGE_BYTES
     try:
@@ -129,10 +132,10 @@ def name_on_disk(path: str) -> str:
 
 
 def file_as_bytes(path: str, text: str) -> tuple[str, bytes]:
-    """The name and content that a package's file has on disk: the inverse of `binary_as_text`."""
+    """Return the name and content of a package's file on disk: the inverse of `binary_as_text`."""
     if path.endswith(BINARY_SUFFIX):
         try:
             return name_on_disk(path), base64.b64decode("".join(text.split()), validate=True)
         except binascii.Error:
-            pass  # a text file that happens to be called so
+            pass  # a text file with this suffix
     return path, text.encode()

@@ -1,4 +1,4 @@
-"""Where a reward may lie by a version's manifest: its range, the floor of chance, the bound of perfect play."""
+"""Bounds of the reward in a manifest: its range, the floor of chance, the bound of perfect play."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from backend.domain.environments.manifest import PLATFORM_COLUMNS, Manifest, RewardColumn
 
 PLATFORM_RANGE = {"format": (0.0, 1.0)}
-"""Ranges of the columns that the platform computes."""
+"""Ranges of the columns that Proctor computes."""
+ROUNDING = 1e-6
+"""Rewards are stored in four bytes. Relative to the end of a range if that is above 1."""
 
 
 def declared_range(column: RewardColumn) -> tuple[float, float] | None:
@@ -15,7 +17,7 @@ def declared_range(column: RewardColumn) -> tuple[float, float] | None:
 
 
 def reward_range(manifest: Manifest) -> tuple[float, float] | None:
-    """The lowest and the highest possible reward, where every weighted column has a range."""
+    """Return the lowest and highest possible reward; None unless every weighted column has a range."""
     ranges = [(column, declared_range(column)) for column in manifest.columns if column.weight]
     ends = [sorted((column.weight * span[0], column.weight * span[1])) for column, span in ranges if span]
     if len(ends) < len(ranges):
@@ -34,7 +36,7 @@ def floor_of(manifest: Manifest) -> float | None:
 
 
 def gold_bounds(manifest: Manifest) -> list[float] | None:
-    """By level: what is declared, else the highest possible reward."""
+    """Return the reward that perfect play must reach by level: as declared, else the highest possible one."""
     declared, levels = manifest.proctor.checks.gold_minimum, manifest.proctor.tasks.levels
     if isinstance(declared, list):
         return [declared[min(level, len(declared) - 1)] for level in range(levels)] if declared else None
@@ -44,13 +46,13 @@ def gold_bounds(manifest: Manifest) -> list[float] | None:
     return None if declared is None else [declared] * levels
 
 
-ROUNDING = 1e-6
-"""Rewards are stored in four bytes; relative to the end of a range where that is above 1."""
+Ranges = Mapping[str, tuple[float, float]]
+"""Lowest and highest value by column."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangeBreach:
-    """A value outside of its column's declared range."""
+    """A value outside its column's declared range."""
 
     column: str
     value: float
@@ -60,28 +62,21 @@ class RangeBreach:
     """Index of the step; None: the value over the episode."""
 
     @property
-    def where(self) -> str:
-        return "over the episode" if self.step is None else f"in step {self.step + 1}"
-
-    @property
     def sentence(self) -> str:
+        where = "over the episode" if self.step is None else f"in step {self.step + 1}"
         span = f"its declared range {self.low:g} to {self.high:g}"
-        return f"Column {self.column} is {self.value:.6g} {self.where}, outside {span}."
-
-
-Ranges = Mapping[str, tuple[float, float]]
+        return f"Column {self.column} is {self.value:.6g} {where}, outside {span}."
 
 
 def declared_ranges(manifest: Manifest) -> dict[str, tuple[float, float]]:
-    """Return the ranges that the author declares, by column. The platform's columns keep theirs by construction."""
+    """Return the ranges that the author declares, by column. Proctor's own columns cannot leave theirs."""
     return {column.name: column.range for column in manifest.columns if column.range}
 
 
 def range_breaches(
     ranges: Ranges, columns: Mapping[str, float], steps: Iterable[Mapping[str, float]]
 ) -> Iterator[RangeBreach]:
-    """First values over the episode, then those of single steps. A step may always be worth nothing, so 0 is inside
-    for it wherever the range lies."""
+    """Yield breaches over the episode, then those of single steps. A step may always be worth 0."""
     for name, (low, high) in ranges.items():
         if name in columns and not _is_inside(columns[name], low, high):
             yield RangeBreach(name, columns[name], low, high, None)

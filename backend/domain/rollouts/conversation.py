@@ -1,4 +1,4 @@
-"""Conversations of other tools in our form: every message a role and a text, tool calls as text, a step a reply."""
+"""Conversations of other tools in our form: messages with a role and a text, tool calls as text, a step per reply."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,29 +7,27 @@ from typing import Any
 
 from backend.domain.environments.tools import write_call
 
-Messages = list[dict[str, Any]]
+Message = dict[str, Any]
 
 
 class NoConversation(ValueError):
-    """These are no messages."""
+    """The value is not a list of messages."""
 
 
-def prompt_and_completion(messages: Sequence[Mapping[str, Any]]) -> tuple[Messages, Messages]:
-    """Parted before the first reply."""
+def prompt_and_completion(messages: Sequence[Message]) -> tuple[list[Message], list[Message]]:
+    """Split a conversation before the first reply."""
     first = next((i for i, message in enumerate(messages) if message.get("role") == "assistant"), len(messages))
     return [dict(message) for message in messages[:first]], [dict(message) for message in messages[first:]]
 
 
-def to_other(message: Mapping[str, Any]) -> dict[str, Any]:
-    """As others write it: reasoning stands in `reasoning_content`."""
-    told = {"role": message["role"], "content": message["content"]}
-    if message.get("reasoning"):
-        told["reasoning_content"] = message["reasoning"]
-    return told
+def to_foreign(message: Message) -> Message:
+    """The message as other tools write it, with the reasoning in `reasoning_content`."""
+    foreign = {"role": message["role"], "content": message["content"]}
+    return foreign | ({"reasoning_content": message["reasoning"]} if message.get("reasoning") else {})
 
 
-def read_messages(value: Any, role: str) -> Messages:
-    """Messages, or a plain text of this role. Raises NoConversation."""
+def read_messages(value: object, role: str) -> list[Message]:
+    """Read messages, or a plain text of this role. Raises NoConversation."""
     if value is None:
         return []
     if isinstance(value, str):
@@ -39,20 +37,26 @@ def read_messages(value: Any, role: str) -> Messages:
     return [read_message(message) for message in value]
 
 
-def read_message(message: Any) -> dict[str, Any]:
+def read_message(message: object) -> Message:
+    """Read one message with its reasoning. Tool calls become text. Raises NoConversation."""
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise NoConversation("a message has no role")
-    calls = [_call(call) for call in message.get("tool_calls") or []]
-    content = "\n".join(part for part in (_text(message.get("content")), *calls) if part)
-    read: dict[str, Any] = {"role": message["role"], "content": content}
+    content = message.get("content")
+    if isinstance(content, list):  # typed parts, of which only texts are read
+        parts = [str(part.get("text") or "") if isinstance(part, Mapping) else str(part) for part in content]
+        content = "\n".join(part for part in parts if part)
+    elif content is not None and not isinstance(content, str):
+        raise NoConversation("a message's content is neither text nor parts")
+    calls = [_call_text(call) for call in message.get("tool_calls") or []]
+    read: Message = {"role": message["role"], "content": "\n".join(part for part in (content, *calls) if part)}
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     if isinstance(reasoning, str) and reasoning:
         read["reasoning"] = reasoning
     return read
 
 
-def steps_of(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A step a reply, for conversations that came without any."""
+def steps_of(messages: Sequence[Message]) -> list[Message]:
+    """A step per reply, for conversations that came without steps."""
     replies = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
     steps = []
     for number, following in pairwise([*replies, len(messages)]):
@@ -63,37 +67,22 @@ def steps_of(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return steps
 
 
-def _text(content: Any) -> str:
-    """Text, or the texts among typed parts."""
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise NoConversation("a message's content is neither text nor parts")
-    texts = [str(part.get("text") or "") if isinstance(part, Mapping) else str(part) for part in content]
-    return "\n".join(text for text in texts if text)
-
-
-def _call(call: Any) -> str:
-    """A tool call as text; some tools store each call as JSON in a text."""
+def _call_text(call: object) -> str:
+    """A tool call as text. Some tools store each call, or its arguments, as JSON in a text."""
     if isinstance(call, str):
         try:
             call = json.loads(call)
         except (ValueError, RecursionError) as error:
-            raise NoConversation("a tool call is no JSON") from error
+            raise NoConversation("a tool call is not JSON") from error
     function = call.get("function") if isinstance(call, Mapping) else None
     named = function if isinstance(function, Mapping) else call
     if not isinstance(named, Mapping) or not isinstance(named.get("name"), str):
         raise NoConversation("a tool call has no name")
-    return write_call(named["name"], _arguments(named.get("arguments")))
-
-
-def _arguments(value: Any) -> Mapping[str, Any] | str:
-    if isinstance(value, Mapping):
-        return value
-    try:
-        read = json.loads(value) if isinstance(value, str) and value else {}
-    except (ValueError, RecursionError):
-        return str(value)
-    return read if isinstance(read, dict) else str(value)
+    arguments = named.get("arguments")
+    if not isinstance(arguments, Mapping):
+        try:
+            read = json.loads(arguments) if isinstance(arguments, str) and arguments else {}
+        except (ValueError, RecursionError):
+            read = None
+        arguments = read if isinstance(read, dict) else str(arguments)
+    return write_call(named["name"], arguments)

@@ -17,7 +17,7 @@ class FieldKind(StrEnum):
     CHOICE = "choice"
     """One of `Field.choices`."""
     WORD = "word"
-    """A name chosen elsewhere, such as a detector's."""
+    """A name from elsewhere, such as a detector's."""
     TEXT = "text"
     """Supports only `~`."""
     YES_NO = "yes_no"
@@ -55,7 +55,7 @@ class Field:
     label: str = ""
     """The heading of its table column. Default: the name."""
     stored: tuple[str, ...] = ()
-    """Columns of the table `rollouts` that hold it; several are added up. Empty: computed in `rollouts.filters`."""
+    """Columns of the table `rollouts`; several are added up. Empty: computed in `rollouts.filters`."""
     is_whole: bool = False
     """Integers are compared exactly, other numbers to six digits."""
     is_filterable: bool = True
@@ -65,7 +65,7 @@ class Field:
     changes_later: bool = False
     """People, detectors or graders set it after the rollout was stored."""
     is_measured: bool = False
-    """A count or a duration that the engine measures: exports and imports carry it as it is."""
+    """A count or a duration that the engine measures. JSON, exports and imports derive from it."""
     family: Family = Family.ROLLOUT
     key: str = ""
     """Its name within a family other than `rollout`."""
@@ -164,7 +164,7 @@ AFTER_REWARDS = (
     Field(
         "excerpt",
         FieldKind.TEXT,
-        label="last words",
+        label="last reply",
         stored=("excerpt",),
         is_filterable=False,
         is_sortable=False,

@@ -7,7 +7,7 @@ missing value equals nothing: `=`, `<`, `~` and `in` are false for it, and `!=` 
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from backend.domain.rollouts.fields import OPERATORS, Family, Field, FieldKind, family_field
@@ -15,17 +15,17 @@ from backend.domain.rollouts.fields import OPERATORS, Family, Field, FieldKind, 
 MAX_LENGTH = 2000
 """Characters of an expression."""
 MAX_DEPTH = 20
-"""Parentheses and `not`s inside of each other."""
+"""Nested parentheses and `not`s."""
 MAX_TESTS = 60
 MAX_VALUES = 200
-"""Of one `in (…)`."""
+"""Values of one `in (…)`."""
 
 TRUE_WORDS = frozenset({"yes", "true", "on"})
 FALSE_WORDS = frozenset({"no", "false", "off"})
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,3})?")
 OR = re.compile(r"\bor\b", re.IGNORECASE)
-"""Where an expression may have to be put in parentheses before more is added."""
+"""An expression with `or` may need parentheses before a clause is added."""
 _KEYWORDS = frozenset({"and", "or", "not", "in", "has"})
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -51,7 +51,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Has:
-    """There is a value; of a yes-or-no field: it is yes."""
+    """The field has a value; a yes-or-no field is yes."""
 
     field: Field
 
@@ -75,7 +75,7 @@ Node = Comparison | Has | Not | And | Or
 
 
 class FilterError(ValueError):
-    """What is wrong with an expression, and where."""
+    """A mistake in an expression, with its place."""
 
     def __init__(self, message: str, start: int = 0, end: int | None = None) -> None:
         super().__init__(message)
@@ -85,7 +85,7 @@ class FilterError(ValueError):
 
 
 def leaves_of(node: Node | None) -> list[Comparison | Has]:
-    """Every test and `has` in the tree, from left to right."""
+    """All comparisons of the tree, from left to right."""
     match node:
         case None:
             return []
@@ -118,12 +118,12 @@ def quoted(text: str) -> str:
 
 
 def field_name(family: str, name: str) -> str:
-    """`judge.strict`, `judge."strict one"`: a field of a family whose names are somebody's."""
+    """The name of a field of a family, quoted if needed: `judge.strict`, `judge."strict one"`."""
     return f"{family}.{name}" if re.fullmatch(r"[\w.-]+", name) else f'{family}."{name.replace(chr(34), "")}"'
 
 
 def tokens_of(expression: str) -> list[Token]:
-    """With one at the end that says so. Raises FilterError for what is no token."""
+    """Tokens of the expression and a final `end` token. Raises FilterError."""
     tokens, position = [], 0
     while position < len(expression):
         found = _TOKEN.match(expression, position)
@@ -135,7 +135,7 @@ def tokens_of(expression: str) -> list[Token]:
             what = (
                 "This text has no closing quote."
                 if rest.lstrip()[0] in "\"'"
-                else f"`{rest.lstrip()[0]}` means nothing."
+                else f"`{rest.lstrip()[0]}` is not part of the filter language."
             )
             raise FilterError(what, start, len(expression) if "quote" in what else start + 1)
         kind = str(found.lastgroup)
@@ -146,12 +146,12 @@ def tokens_of(expression: str) -> list[Token]:
 
 
 def unquoted(token: Token) -> str:
-    """The text that a token stands for."""
+    """The text of a token without its quotes."""
     return re.sub(r"\\(.)", r"\1", token.text[1:-1], flags=re.DOTALL) if token.kind == "string" else token.text
 
 
 def clauses_of(expression: str) -> list[str] | None:
-    """The parts that `and` joins, as they are written; None where `or` joins the whole or it cannot be read."""
+    """The parts that `and` joins, as written. None if `or` joins them, or if the expression cannot be read."""
     try:
         tokens = tokens_of(expression)
     except FilterError:
@@ -168,7 +168,7 @@ def clauses_of(expression: str) -> list[str] | None:
 
 
 def with_clause(expression: str, field: str, clause: str) -> str:
-    """The expression with what it asks of a field replaced by one clause; by nothing when that is empty."""
+    """Replace the conditions on a field by one clause; an empty clause removes them."""
     parts = clauses_of(expression)
     if parts is None:
         parts = [f"({expression})"]
@@ -177,20 +177,20 @@ def with_clause(expression: str, field: str, clause: str) -> str:
 
 
 def subject_of(clause: str) -> str:
-    """The field that a clause of one test is about."""
+    """The field of a clause with one comparison."""
     words = [token.text.lower() for token in tokens_of(clause) if token.kind == "word"]
     return next((word for word in words if word not in {"has", "not"}), "") if not clause.startswith("(") else ""
 
 
 def parse(expression: str, fields: Mapping[str, Field]) -> Node | None:
-    """The expression as a tree; None for a blank one. Raises FilterError."""
+    """Parse an expression into a tree; None if it is blank. Raises FilterError."""
     if len(expression) > MAX_LENGTH:
         raise FilterError(f"This is longer than {MAX_LENGTH} characters.", MAX_LENGTH, len(expression))
     if unstorable := _UNSTORABLE.search(expression):
-        raise FilterError("This has a character that no text can have.", unstorable.start())
+        raise FilterError("This has an invalid character.", unstorable.start())
     if not expression.strip():
         return None
-    return _Parser(expression, fields).whole()
+    return _Parser(expression, fields).parse()
 
 
 class _Parser:
@@ -199,9 +199,7 @@ class _Parser:
     def __init__(self, expression: str, fields: Mapping[str, Field]) -> None:
         self.fields = fields
         self.tokens = tokens_of(expression)
-        self.position = 0
-        self.depth = 0
-        self.tests = 0
+        self.position = self.depth = self.tests = 0
 
     @property
     def here(self) -> Token:
@@ -212,91 +210,76 @@ class _Parser:
         self.position = min(self.position + 1, len(self.tokens) - 1)
         return token
 
-    def takes(self, *texts: str) -> bool:
-        """Go past this keyword or mark, if it stands here."""
-        found = (self.here.keyword or (self.here.text if self.here.kind == "mark" else "")) in texts
+    def takes(self, text: str) -> bool:
+        """Consume this keyword or mark if it is next."""
+        found = (self.here.keyword or (self.here.text if self.here.kind == "mark" else "")) == text
         if found:
             self.next()
         return found
 
-    def whole(self) -> Node:
-        node = self.either()
+    def parse(self) -> Node:
+        node = self.alternatives()
         if self.here.kind != "end":
             raise _wrong(self.here, f"Expected `and`, `or` or the end here, not `{self.here.text}`.")
         return node
 
-    def either(self) -> Node:
-        parts = self._chain("or", self.both)
-        return parts[0] if len(parts) == 1 else Or(parts)
+    def alternatives(self) -> Node:
+        """Parts that `or` joins, each of them parts that `and` joins."""
+        alternatives: list[Node] = []
+        while not alternatives or self.takes("or"):
+            parts = [self.part()]
+            while self.takes("and"):
+                parts.append(self.part())
+            alternatives.append(parts[0] if len(parts) == 1 else And(tuple(parts)))
+        return alternatives[0] if len(alternatives) == 1 else Or(tuple(alternatives))
 
-    def both(self) -> Node:
-        parts = self._chain("and", self.one)
-        return parts[0] if len(parts) == 1 else And(parts)
-
-    def _chain(self, word: str, part: Callable[[], Node]) -> tuple[Node, ...]:
-        parts = [part()]
-        while self.takes(word):
-            parts.append(part())
-        return tuple(parts)
-
-    def one(self) -> Node:
-        """`not …`, `( … )` or a test."""
+    def part(self) -> Node:
+        """`not …`, `( … )` or a comparison."""
         start = self.here
-        if self.takes("not"):
-            self._deeper(start)
-            node: Node = Not(self.one())
-            self.depth -= 1
-            return node
-        if self.takes("("):
-            self._deeper(start)
-            node = self.either()
-            if not self.takes(")"):
-                raise _wrong(self.here, "A closing parenthesis is missing here.")
-            self.depth -= 1
-            return node
-        return self.test()
-
-    def _deeper(self, token: Token) -> None:
+        is_negated = self.takes("not")
+        if not is_negated and not self.takes("("):
+            return self.comparison()
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise _wrong(token, f"Nested deeper than {MAX_DEPTH} levels.")
+            raise _wrong(start, f"Nested deeper than {MAX_DEPTH} levels.")
+        node: Node = Not(self.part()) if is_negated else self.alternatives()
+        if not is_negated and not self.takes(")"):
+            raise _wrong(self.here, "A closing parenthesis is missing here.")
+        self.depth -= 1
+        return node
 
-    def test(self) -> Node:
+    def comparison(self) -> Node:
+        """`field operator value`, `field in (…)`, `has field` or a yes-or-no field.
+
+        `has flag = repeated_text` means the same as `flag = repeated_text`.
+        """
         self.tests += 1
         if self.tests > MAX_TESTS:
             raise _wrong(self.here, f"More than {MAX_TESTS} conditions.")
         has = self.takes("has")
         token = self.next()
         field = self._field(token)
-        if has:
-            return self._has(field)
-        is_negated = self.here.keyword == "not" and self.tokens[self.position + 1].keyword == "in"
-        if is_negated:
-            self.next()
-        if self.takes("in"):
-            test = Comparison(field, self._allowed(field, "in"), self._list(field))
-            return Not(test) if is_negated else test
-        if self.here.kind != "operator":
-            return self._bare(field, token)
-        operator = self.next()
-        sign = "=" if operator.text == "==" else operator.text
-        return Comparison(field, self._allowed(field, sign, operator), (self._value(field, sign),))
-
-    def _has(self, field: Field) -> Node:
-        """`has flag = repeated_text` says the same as `flag = repeated_text`."""
-        if self.here.kind != "operator":
+        signs = OPERATORS[field.kind]
+        if not has:
+            is_negated = self.here.keyword == "not" and self.tokens[self.position + 1].keyword == "in"
+            if is_negated:
+                self.next()
+            if self.takes("in"):
+                if "in" not in signs:
+                    raise _unsupported(self.here, field, "in")
+                test = Comparison(field, "in", self._list(field))
+                return Not(test) if is_negated else test
+        if self.here.kind == "operator":
+            operator = self.next()
+            sign = "=" if operator.text == "==" else operator.text
+            if sign not in signs:
+                raise _unsupported(operator, field, sign)
+            return Comparison(field, sign, (self._value(field, sign),))
+        if has or field.kind is FieldKind.YES_NO:
             return Has(field)
-        operator = self.next()
-        sign = "=" if operator.text == "==" else operator.text
-        return Comparison(field, self._allowed(field, sign, operator), (self._value(field, sign),))
-
-    def _bare(self, field: Field, token: Token) -> Node:
-        if field.kind is FieldKind.YES_NO:
-            return Has(field)
-        signs = " ".join(OPERATORS[field.kind])
         raise _wrong(
             self.here if self.here.kind != "end" else token,
-            f"After `{field.name}` comes one of {signs}; `has {field.name}` asks whether there is one.",
+            f"`{field.name}` needs one of {' '.join(signs)}. `has {field.name}` checks whether it has a value.",
         )
 
     def _field(self, token: Token) -> Field:
@@ -312,15 +295,9 @@ class _Parser:
             return family_field(Family.METRIC, key)
         raise _wrong(token, f"There is no field `{_short(name)}`. {_possible(name, self.fields)}")
 
-    def _allowed(self, field: Field, operator: str, token: Token | None = None) -> str:
-        if operator not in OPERATORS[field.kind]:
-            signs = " ".join(OPERATORS[field.kind])
-            raise _wrong(token or self.here, f"`{field.name}` knows no `{operator}`: use one of {signs}.")
-        return operator
-
     def _list(self, field: Field) -> tuple[Value, ...]:
         if not self.takes("("):
-            raise _wrong(self.here, "After `in` come values in parentheses: `in (1, 2)`.")
+            raise _wrong(self.here, "`in` needs values in parentheses: `in (1, 2)`.")
         values = [self._value(field, "in")]
         while self.takes(","):
             values.append(self._value(field, "in"))
@@ -333,53 +310,39 @@ class _Parser:
     def _value(self, field: Field, operator: str) -> Value:
         token = self.next()
         if token.kind not in {"word", "string"}:
-            said = "the end" if token.kind == "end" else f"`{token.text}`"
-            raise _wrong(token, f"Expected {_wanted(field)} here, not {said}.")
+            expected = {
+                FieldKind.NUMBER: "a number",
+                FieldKind.CHOICE: f"one of {', '.join(field.choices)}",
+                FieldKind.YES_NO: "yes or no",
+            }.get(field.kind, "a word or a text in quotes")
+            found = "the end" if token.kind == "end" else f"`{token.text}`"
+            raise _wrong(token, f"Expected {expected} here, not {found}.")
         text = unquoted(token)
         match field.kind:
             case FieldKind.NUMBER:
-                return _number(token, text, field)
+                number = float(text) if _NUMBER.fullmatch(text) else math.inf
+                if not math.isfinite(number):
+                    raise _wrong(token, f"`{field.name}` is a number, but `{_short(text)}` is not.")
+                return number
             case FieldKind.YES_NO:
-                return _yes_no(token, text, field)
+                if text.lower() not in TRUE_WORDS | FALSE_WORDS:
+                    raise _wrong(token, f"`{field.name}` is yes or no.")
+                return text.lower() in TRUE_WORDS
             case FieldKind.CHOICE if operator != "~":
-                return _choice(token, text, field)
+                choice = text.lower().replace(" ", "_").replace("-", "_")
+                if choice not in field.choices:
+                    possible = _possible(choice, field.choices)
+                    raise _wrong(token, f"`{field.name}` is never `{_short(text)}`. {possible}")
+                return choice
             case _:
                 if not text.strip():
                     raise _wrong(token, "This text is empty.")
                 return text
 
 
-def _number(token: Token, text: str, field: Field) -> float:
-    value = float(text) if _NUMBER.fullmatch(text) else math.inf
-    if not math.isfinite(value):
-        raise _wrong(token, f"`{field.name}` is a number: `{_short(text)}` is none.")
-    return value
-
-
-def _yes_no(token: Token, text: str, field: Field) -> bool:
-    if text.lower() in TRUE_WORDS | FALSE_WORDS:
-        return text.lower() in TRUE_WORDS
-    raise _wrong(token, f"`{field.name}` is yes or no.")
-
-
-def _choice(token: Token, text: str, field: Field) -> str:
-    wanted = text.lower().replace(" ", "_").replace("-", "_")
-    if wanted in field.choices:
-        return wanted
-    raise _wrong(token, f"`{field.name}` is never `{_short(text)}`. {_possible(wanted, field.choices)}")
-
-
-def _wanted(field: Field) -> str:
-    return {
-        FieldKind.NUMBER: "a number",
-        FieldKind.CHOICE: f"one of {', '.join(field.choices)}",
-        FieldKind.YES_NO: "yes or no",
-    }.get(field.kind, "a word or a text in quotes")
-
-
 def _possible(name: str, known: Iterable[str]) -> str:
-    """The nearest names first; all of them where they are few."""
-    names: Sequence[str] = list(known)
+    """The nearest names; all of them if none is near."""
+    names = list(known)
     if near := difflib.get_close_matches(name[:100], names, n=3, cutoff=0.6):
         return f"Did you mean {' or '.join(f'`{each}`' for each in near)}?"
     return f"Possible: {', '.join(names[:40])}{' …' if len(names) > 40 else ''}."
@@ -387,6 +350,10 @@ def _possible(name: str, known: Iterable[str]) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def _unsupported(token: Token, field: Field, operator: str) -> FilterError:
+    return _wrong(token, f"`{field.name}` does not support `{operator}`. Use one of {' '.join(OPERATORS[field.kind])}.")
 
 
 def _wrong(token: Token, message: str) -> FilterError:

@@ -1,6 +1,6 @@
-"""One rollout as it travels. As JSON, one a line, it is the plain format, described in docs/exchange.md.
+"""One rollout in files. As JSON, one per line, it is the plain format, described in docs/exchange.md.
 
-Only `messages` must be there; a completed rollout has a reward, a failed one an error and never a reward.
+Only `messages` is required. A completed rollout has a reward, a failed one an error and never a reward.
 """
 
 from datetime import datetime
@@ -22,42 +22,43 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=2_000_000_000)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
+Json = dict[str, Any]
 
 
-class _Part(BaseModel):
+class _Record(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
 
-class TaskRecord(_Part):
-    """Which task was played."""
+class TaskRecord(_Record):
+    """The task."""
 
     split: Split | None = None
     index: int = Field(ge=0, le=MAX_INDEX)
     level: Annotated[int | None, Field(ge=0, le=10_000)] = None
     seed: Annotated[int | None, Field(ge=-(2**62), le=2**62)] = None
-    arguments: dict[str, Any] = {}
+    arguments: Json = {}
 
 
-class Earned(_Part):
+class RewardRecord(_Record):
     """One reward column."""
 
     score: Number
     weight: Number = 1.0
 
 
-class Failure(_Part):
-    """Why there is no reward."""
+class ErrorRecord(_Record):
+    """The reason for a missing reward."""
 
     kind: ErrorKind = ErrorKind.ENVIRONMENT
     message: str = Field(default="", max_length=100_000)
 
 
-class StepRecord(_Part):
+class StepRecord(_Record):
     """One turn."""
 
     reply: str
-    action: dict[str, Any] | None = None
-    observation: dict[str, Any] = {}
+    action: Json | None = None
+    observation: Json = {}
     text: str = ""
     rewards: dict[Name, Number] = Field(default={}, max_length=MAX_NAMES)
     done: bool = False
@@ -65,11 +66,11 @@ class StepRecord(_Part):
     policy_seconds: Seconds = 0.0
     environment_seconds: Seconds = 0.0
     queue_seconds: Seconds = 0.0
-    calls: list[dict[str, Any]] | None = None
+    calls: list[Json] | None = None
 
 
-class TokensRecord(_Part):
-    """Token ids with the mask of what the policy wrote, or, where an endpoint told no ids, texts."""
+class TokensRecord(_Record):
+    """Token ids with a mask that is 1 for the policy's tokens, or texts if the endpoint reports no ids."""
 
     prompt: list[int] | None = None
     completion: list[int] | None = None
@@ -83,7 +84,7 @@ class TokensRecord(_Part):
     def _fit(self) -> "TokensRecord":
         tokens = self.texts if self.texts is not None else self.completion
         if tokens is None:
-            raise ValueError("neither `completion` nor `texts`")
+            raise ValueError("`completion` or `texts` is missing")
         for name in ("mask", "logprobs"):
             values = getattr(self, name)
             if values is not None and len(values) != len(tokens):
@@ -92,11 +93,11 @@ class TokensRecord(_Part):
 
 
 _measured: dict[str, Any] = {name: (Count, 0) if field.is_whole else (Seconds, 0.0) for name, field in MEASURED.items()}
-Measurements = create_model("Measurements", __base__=_Part, **_measured)
+Measurements = create_model("Measurements", __base__=_Record, **_measured)
 
 
 class RolloutRecord(Measurements):
-    """The fields that formats map to and from."""
+    """The fields that all formats map to and from."""
 
     schema_: Literal["proctor.rollout/1"] = Field(default=SCHEMA, alias="schema")
     id: str = Field(default="", max_length=200)
@@ -106,23 +107,23 @@ class RolloutRecord(Measurements):
     content_hash: str = Field(default="", max_length=100)
     policy: str = Field(default="", max_length=300)
     task: TaskRecord | None = None
-    """Left out: the line's own number is the task."""
+    """Default: the number of the line is the task."""
     group: Annotated[int | None, Field(ge=0, le=MAX_INDEX)] = None
     member: Annotated[int | None, Field(ge=0, le=MAX_INDEX)] = None
-    """Ordinal among the rollouts of its group; left out: in the order of the file."""
+    """Index within its group. Default: the order of the file."""
     phase: Phase = Phase.EVALUATION
     training_step: Annotated[int | None, Field(ge=0, le=MAX_INDEX)] = None
     status: Literal[RolloutStatus.COMPLETED, RolloutStatus.FAILED, RolloutStatus.CANCELLED] = RolloutStatus.COMPLETED
     stop_reason: StopReason | None = None
-    error: Failure | None = None
+    error: ErrorRecord | None = None
     attempts: int = Field(default=1, ge=1, le=10_000)
     reward: Number | None = None
-    rewards: dict[Name, Earned] = Field(default_factory=dict, max_length=MAX_NAMES)
+    rewards: dict[Name, RewardRecord] = Field(default_factory=dict, max_length=MAX_NAMES)
     """Reward columns with their weights."""
     metrics: dict[Name, Number | None] = Field(default_factory=dict, max_length=MAX_NAMES)
-    """Numbers that carry no weight."""
-    messages: list[dict[str, Any]] = Field(max_length=MAX_MESSAGES)
-    opening: dict[str, Any] = Field(default_factory=dict)
+    """Unweighted numbers."""
+    messages: list[Json] = Field(max_length=MAX_MESSAGES)
+    opening: Json = Field(default_factory=dict)
     steps: list[StepRecord] = Field(default=[], max_length=MAX_STEPS)
     is_truncated: bool = False
     tokens: TokensRecord | None = None
@@ -134,22 +135,22 @@ class RolloutRecord(Measurements):
 
     @field_validator("messages")
     @classmethod
-    def _are_messages(cls, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _are_messages(cls, messages: list[Json]) -> list[Json]:
         for number, message in enumerate(messages):
             role, content = message.get("role"), message.get("content")
             if not isinstance(role, str) or not 0 < len(role) <= MAX_ROLE:
                 raise ValueError(f"message {number} has no role")
             if not isinstance(content, str):
-                raise ValueError(f"the content of message {number} is no text")
+                raise ValueError(f"the content of message {number} is not text")
         return messages
 
     @model_validator(mode="after")
-    def _is_honest(self) -> "RolloutRecord":
-        """A failure is never a number, and a completed rollout always is one."""
+    def _has_reward_or_error(self) -> "RolloutRecord":
+        """A failed rollout never has a reward, and a completed one always does."""
         if self.error is not None and self.status is RolloutStatus.COMPLETED:
             self.status = RolloutStatus.FAILED
         if self.status is not RolloutStatus.COMPLETED:
             self.reward, self.rewards, self.advantage = None, {}, None
         elif self.reward is None:
-            raise ValueError("a completed rollout needs a reward (and one that failed an error)")
+            raise ValueError("a completed rollout needs a reward (a failed one needs an error)")
         return self

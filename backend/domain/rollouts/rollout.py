@@ -12,23 +12,23 @@ from backend.domain.environments.manifest import Manifest, OverEpisode, RewardCo
 from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, Split, StopReason
 
 HELDOUT_SEED_BASE = 10_000_000
-"""Held-out tasks never share a seed with training tasks."""
+"""Held-out and training tasks have different seeds."""
 CANARY = "canary"
-"""Reset argument of a task that cannot be solved, and metric of its rollouts."""
+"""Reset argument of an unsolvable task, and metric of its rollouts."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
-    """One problem of an environment: the reset arguments and nothing that the agent may not see."""
+    """One task of an environment: the reset arguments, and nothing that the agent must not see."""
 
     split: Split
     index: int
     level: int
     seed: int
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Further reset arguments, for packages that take them."""
+    """Additional reset arguments of the package."""
     version_id: uuid.UUID | None = None
-    """The environment version that asks it, where a run plays several; None: the run's own."""
+    """The environment version, if the run plays several. None: the run's own."""
 
     @property
     def key(self) -> str:
@@ -36,7 +36,7 @@ class TaskSpec:
 
     @property
     def is_canary(self) -> bool:
-        """Nobody can pass it honestly."""
+        """No honest policy can solve it."""
         return self.arguments.get(CANARY) is True
 
     def reset_arguments(self) -> dict[str, Any]:
@@ -44,50 +44,47 @@ class TaskSpec:
 
 
 def task_of(manifest: Manifest, split: Split, index: int, seed: int | None = None) -> TaskSpec:
-    """Task number `index` of a split: levels take turns, the seed follows the index. A given seed replaces it."""
+    """Task `index` of a split. Levels alternate, and the seed follows from the index unless it is given."""
     base = HELDOUT_SEED_BASE if split is Split.HELDOUT else 0
     return TaskSpec(split, index, index % manifest.proctor.tasks.levels, base + index if seed is None else seed)
 
 
 def drawn_task(manifest: Manifest, split: Split, index: int) -> TaskSpec:
-    """The same where policies are trained and evaluated: a share of the tasks are canaries, everywhere the same ones.
-    Nothing but the flag of the reset tells them apart."""
+    """The task for training and evaluation: a fixed share of the tasks are canaries, the same ones in every run.
+
+    Only the reset argument distinguishes them.
+    """
     task = task_of(manifest, split, index)
-    if _lot(task) >= manifest.proctor.tasks.canaries:
+    digest = hashlib.sha256(f"canary:{task.split}:{task.index}:{task.seed}".encode()).digest()
+    if int.from_bytes(digest[:8]) / 2**64 >= manifest.proctor.tasks.canaries:
         return task
     return replace(task, arguments={**task.arguments, CANARY: True})
 
 
-def _lot(task: TaskSpec) -> float:
-    """A number in [0, 1) that the task decides."""
-    digest = hashlib.sha256(f"canary:{task.split}:{task.index}:{task.seed}".encode()).digest()
-    return int.from_bytes(digest[:8]) / 2**64
-
-
 @dataclass(slots=True)
 class Step:
-    """One turn: what the policy wrote, how it was understood, and what the environment answered."""
+    """One turn: the reply, the parsed action and the environment's answer."""
 
     reply: str
     """The policy's text, as written."""
     action: dict[str, Any] | None
-    """The parsed action; None when the reply could not be parsed."""
+    """The parsed action; None if the reply could not be parsed."""
     observation: dict[str, Any]
-    """What the environment returned (bounded in size; see `workers.rollouts`)."""
+    """The environment's observation, bounded in size (see `workers.rollouts`)."""
     text: str
     """The observation as the policy reads it; empty after the last step."""
     rewards: dict[str, float]
     """Reward columns of this step, as the environment sent them."""
     done: bool
     note: str | None = None
-    """Why an action was not taken, in the words told to the policy."""
+    """Why an action was refused, as the policy reads it."""
     policy_seconds: float = 0.0
     environment_seconds: float = 0.0
     queue_seconds: float = 0.0
-    """Waited for a place at the policy, and between its tries; no part of `policy_seconds`."""
+    """Time waiting for a slot at the policy and between retries; not part of `policy_seconds`."""
     calls: list[dict[str, Any]] | None = None
-    """Where a reply made several tool calls: each `{action, is_made, note, text, rewards, done}` in their order. The
-    step's own fields then hold the first action, the last observation and the rewards of all."""
+    """Several tool calls of one reply, each `{action, is_made, note, text, rewards, done}`. The step itself then holds
+    the first action, the last observation and the rewards of all calls."""
 
 
 @dataclass(slots=True)
@@ -97,9 +94,9 @@ class Rollout:
     task: TaskSpec
     phase: Phase
     group: int
-    """Ordinal of the group inside its run and training step."""
+    """Index of the group within its run and training step."""
     member: int
-    """Ordinal inside the group."""
+    """Index within the group."""
     status: RolloutStatus
     stop_reason: StopReason | None = None
     error_kind: ErrorKind | None = None
@@ -107,19 +104,19 @@ class Rollout:
     attempts: int = 1
     reward: float | None = None
     columns: dict[str, float] = field(default_factory=dict)
-    """Value over the episode by column name; keys are the manifest's columns."""
+    """Value over the episode by reward column."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """Numbers that carry no weight."""
+    """Unweighted numbers."""
     opening: dict[str, Any] = field(default_factory=dict)
     """The observation of reset."""
     steps: list[Step] = field(default_factory=list)
     messages: list[dict[str, Any]] = field(default_factory=list)
-    """The conversation: {"role", "content"} in order. A reply may carry `reasoning`, which is no part of its content;
-    what the environment answered to several calls, `results`. Where the context is limited, the policy saw a part."""
+    """The conversation: {"role", "content"} in order. A reply may have `reasoning`, which is not part of its content;
+    the answer to several calls has `results`. If the context is limited, the policy saw only a part."""
     tokens_in: int = 0
     tokens_out: int = 0
     tokens_cached: int = 0
-    """Of `tokens_in`: read from the endpoint's cache."""
+    """Part of `tokens_in` that came from the endpoint's cache."""
     is_truncated: bool = False
     """A reply was cut at its token limit."""
     prompt_token_ids: list[int] | None = None
@@ -130,23 +127,23 @@ class Rollout:
     logprobs: list[float] | None = None
     """Natural log-probabilities of completion tokens, or of `token_texts`; 0.0 where the mask is 0."""
     token_texts: list[str] | None = None
-    """The tokens of all replies as text, from endpoints that tell no ids."""
+    """Tokens of all replies as text, from endpoints that report no ids."""
     token_turns: list[int] | None = None
-    """Where in `token_texts` each reply begins."""
+    """Index in `token_texts` at which each reply begins."""
     advantage: float | None = None
     turn_advantages: list[float] | None = None
-    """By turn, where credit is given by turn."""
+    """By turn, if credit is assigned by turn."""
     training_step: int | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
     policy_seconds: float = 0.0
     environment_seconds: float = 0.0
     queue_seconds: float = 0.0
-    """Waited for a place at the policy or the environment, and for retries."""
+    """Time waiting for a slot at the policy or the environment, and between retries."""
     cost: float | None = None
-    """US dollars of all attempts; None where the policy has no price."""
+    """US dollars of all attempts; None if the policy has no price."""
     source_id: uuid.UUID | None = None
-    """The rollout that was re-scored or replayed."""
+    """The rollout that was regraded or replayed."""
 
     @property
     def is_completed(self) -> bool:
@@ -154,35 +151,29 @@ class Rollout:
 
     @property
     def counted_phase(self) -> Phase:
-        """Among which rollouts it counts: the phase it was played in, but for canaries, whatever played them."""
+        """The phase for statistics: canaries are counted separately, in whatever phase they were played."""
         return Phase.CANARY if self.task.is_canary else self.phase
 
 
 def turns_of(step: Mapping[str, Any]) -> int:
-    """How many of an episode's turns a stored step took: one, or one for each call that reached the environment."""
+    """Turns that a stored step took: one, or one for each call that reached the environment."""
     return max(1, sum(bool(call["is_made"]) for call in step.get("calls") or ()))
 
 
 def columns_over_episode(columns: Iterable[RewardColumn], steps: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Fold each column's step values over the episode: sum, last or max, as the manifest says."""
+    """Fold each column's step values over the episode by sum, last or max, as the manifest declares; 0 without any."""
     rows = list(steps)
     folded = {}
     for column in columns:
-        values = [row[column.name] for row in rows if column.name in row]
-        folded[column.name] = _fold(column.over_episode, values)
+        values = [row[column.name] for row in rows if column.name in row] or [0.0]
+        match column.over_episode:
+            case OverEpisode.SUM:
+                folded[column.name] = math.fsum(values)
+            case OverEpisode.LAST:
+                folded[column.name] = values[-1]
+            case OverEpisode.MAX:
+                folded[column.name] = max(values)
     return folded
-
-
-def _fold(how: OverEpisode, values: list[float]) -> float:
-    if not values:
-        return 0.0
-    match how:
-        case OverEpisode.SUM:
-            return math.fsum(values)
-        case OverEpisode.LAST:
-            return values[-1]
-        case OverEpisode.MAX:
-            return max(values)
 
 
 def weighted_reward(columns: Iterable[RewardColumn], values: Mapping[str, float]) -> float:

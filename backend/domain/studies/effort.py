@@ -16,7 +16,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from backend.domain.environments import tools
-from backend.domain.environments.agent_spec import ActionSpec, AgentSpec
+from backend.domain.environments.manifest import ActionSpec, AgentSpec
 from backend.domain.statistics import Estimate, paired_difference
 
 LARGE = 0.2

@@ -1,126 +1,144 @@
-"""How much a table may hold: checked from its metadata, and once more while it is read, because metadata can lie."""
+"""Limits on files that others made: what a zip may unpack to, and what a table may hold.
 
-from typing import Any
+Stated sizes are checked first, and once more while the file is read, because metadata can lie.
+"""
 
-from backend.rollouts.formats.unpacking import BadFile
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from backend.domain.zips import BadZip, copy_member, open_zip
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow.parquet import FileMetaData
+
+MAX_MEMBERS = 2_000
+MAX_BYTES = 4 * 1024**3
+MAX_RATIO = 300
+"""A zip that unpacks to more than this many times its size, beyond `FREE_BYTES`, is a bomb."""
+FREE_BYTES = 64 * 1024**2
 MAX_ROW_GROUP = 1024**3
 MAX_ROW_GROUPS = 100_000
 MAX_COLUMNS = 1_000
 MAX_DEPTH = 16
-_PER_VALUE = 16
-"""Bytes that a value costs at least once it is a Python object; types without a buffer cost nothing before."""
+_SUFFIXES = (".jsonl", ".json", ".parquet", ".arrow", ".md")
+_BYTES_PER_VALUE = 16
+"""Minimum of a value as a Python object; types without a buffer cost nothing before."""
 
 
-def too_large() -> BadFile:
-    return BadFile("the file needs more memory than an import may use; split it, or store it as JSONL")
+class BadFile(ValueError):
+    """The file cannot be imported."""
 
 
-def check_metadata(metadata: Any, *, max_rows: int, max_bytes: int) -> None:
-    """Raises BadFile for a Parquet file that says itself that it is too large."""
+class TooMuch(BadFile):
+    """The zip unpacks to more than the requested limit."""
+
+
+def unpack(file: Path, target: Path, most: int = MAX_BYTES) -> list[Path]:
+    """Unpack the files with a known suffix, each into a folder of ours. Raises BadFile, TooMuch beyond `most` bytes."""
+    left = min(max(FREE_BYTES, file.stat().st_size * MAX_RATIO), most)
+    try:
+        with file.open("rb") as opened, open_zip(opened, max_files=MAX_MEMBERS, max_bytes=MAX_BYTES) as archive:
+            members = [
+                info for info in archive.infolist() if not info.is_dir() and info.filename.lower().endswith(_SUFFIXES)
+            ]
+            if sum(info.file_size for info in members) > most:
+                raise TooMuch("the zip unpacks to more than can be read here")
+            unpacked = []
+            for number, info in enumerate(members):
+                path = target / f"{number:04d}" / Path(info.filename).name[-100:]
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("wb") as out:
+                    left -= copy_member(archive, info, out, left)
+                unpacked.append(path)
+            return unpacked
+    except BadZip as error:
+        raise BadFile(str(error)) from error
+
+
+def check_metadata(metadata: "FileMetaData", *, max_rows: int, max_bytes: int) -> None:
+    """Raises BadFile for a Parquet file whose metadata says that it is too large."""
     if metadata.num_rows > max_rows:
-        raise BadFile(f"{metadata.num_rows:,} rows; at most {max_rows:,} are read")
+        raise BadFile(f"{metadata.num_rows:,} rows; the limit is {max_rows:,}")
     if metadata.num_columns > MAX_COLUMNS or metadata.num_row_groups > MAX_ROW_GROUPS:
         raise BadFile(f"more than {MAX_COLUMNS:,} columns or {MAX_ROW_GROUPS:,} row groups")
     sizes = [metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)]
     if sum(sizes) > max_bytes or max(sizes, default=0) > MAX_ROW_GROUP:
-        raise BadFile("the Parquet file unpacks to more than can be read; it is refused")
+        raise BadFile("the Parquet file unpacks to more than can be read, so it is refused")
 
 
-def check_schema(schema: Any) -> None:
-    """Raises BadFile for types that spell out to more than they hold in ways that cannot be counted beforehand."""
+def check_schema(schema: "pa.Schema") -> None:
+    """Raises BadFile for types whose unpacked size cannot be counted beforehand."""
+    import pyarrow as pa
+
+    def check(kind: "pa.DataType", name: str, depth: int) -> None:
+        if depth > MAX_DEPTH:
+            raise BadFile(f"column {name}: nested deeper than {MAX_DEPTH} levels")
+        if isinstance(kind, pa.BaseExtensionType):
+            kind = kind.storage_type
+        is_refused = (
+            (pa.types.is_dictionary(kind) and (depth > 0 or pa.types.is_nested(kind.value_type)))
+            or pa.types.is_run_end_encoded(kind)
+            or pa.types.is_union(kind)
+            or pa.types.is_list_view(kind)
+            or pa.types.is_large_list_view(kind)
+        )
+        if is_refused:
+            raise BadFile(f"column {name}: the type {str(kind)[:100]} is not supported")
+        for number in range(kind.num_fields if pa.types.is_nested(kind) else 0):
+            check(kind.field(number).type, name, depth + 1)
+
     for number in range(len(schema.types)):
-        _check_type(schema.types[number], schema.names[number][:100], 0)
+        check(schema.types[number], schema.names[number][:100], 0)
 
 
-def check_row(row: Any, place: str, limit: int, left: int) -> int:
-    """Return about how many bytes a row (a record batch of length 1) becomes. Raises BadFile beyond `limit` or `left`.
+def check_row(row: "pa.RecordBatch", place: str, limit: int, left: int) -> int:
+    """Estimate the bytes of a row (a record batch of length 1) as Python objects, without unpacking it.
 
-    Counts without spelling the row out.
+    Raises BadFile beyond `limit` or `left`.
     """
-    size = sum(_weight(column) for column in row.columns)
+    size = sum(_unpacked_bytes(column) for column in row.columns)
     if size > limit:
         raise BadFile(f"{place}: holds more than {limit // 1024**2} MiB")
     if size > left:
-        raise BadFile("the table unpacks to more than can be read; it is refused")
+        raise BadFile("the table unpacks to more than can be read, so it is refused")
     return size
 
 
-def _check_type(kind: Any, name: str, depth: int) -> None:
+def _unpacked_bytes(array: "pa.Array") -> int:
     import pyarrow as pa
 
-    if depth > MAX_DEPTH:
-        raise BadFile(f"column {name}: nested deeper than {MAX_DEPTH} levels")
-    if isinstance(kind, pa.BaseExtensionType):
-        kind = kind.storage_type
-    refused = (
-        (pa.types.is_dictionary(kind) and (depth > 0 or pa.types.is_nested(kind.value_type)))
-        or pa.types.is_run_end_encoded(kind)
-        or pa.types.is_union(kind)
-        or pa.types.is_list_view(kind)
-        or pa.types.is_large_list_view(kind)
-    )
-    if refused:
-        raise BadFile(f"column {name}: the type {str(kind)[:100]} is not read here")
-    for number in range(kind.num_fields if pa.types.is_nested(kind) else 0):
-        _check_type(kind.field(number).type, name, depth + 1)
-
-
-def _weight(array: Any) -> int:
-    import pyarrow as pa
-
-    kind = array.type
+    kind, types = array.type, pa.types
     if isinstance(array, pa.ExtensionArray):
-        return _weight(array.storage)
-    if pa.types.is_dictionary(kind):
+        return _unpacked_bytes(array.storage)
+    if types.is_dictionary(kind):
         return sum(_value_bytes(array.dictionary, index) for index in array.indices.to_pylist())
-    own = len(array) * _PER_VALUE
-    if pa.types.is_struct(kind):
-        return own + sum(_weight(array.field(number)) for number in range(kind.num_fields))
-    if pa.types.is_map(kind):
-        return own + _weight(_inner(array))
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return own + _weight(_inner(array))
-    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+    own = len(array) * _BYTES_PER_VALUE
+    if types.is_struct(kind):
+        return own + sum(_unpacked_bytes(array.field(number)) for number in range(kind.num_fields))
+    if types.is_fixed_size_list(kind):
+        size = kind.list_size
+        return own + _unpacked_bytes(array.values.slice(array.offset * size, len(array) * size))
+    if types.is_map(kind) or types.is_list(kind) or types.is_large_list(kind):
+        first, last = array.offsets[0].as_py(), array.offsets[len(array)].as_py()
+        values = (
+            pa.StructArray.from_arrays([array.keys, array.items], ["key", "value"])
+            if types.is_map(kind)
+            else array.values
+        )
+        return own + _unpacked_bytes(values.slice(first, last - first))
+    if types.is_string_view(kind) or types.is_binary_view(kind):
         return own + sum(_value_bytes(array, index) for index in range(len(array)))
     return own + int(array.nbytes)
 
 
-def _inner(array: Any) -> Any:
-    """The values of a list's or map's rows, without a copy."""
+def _value_bytes(array: "pa.Array", index: int | None) -> int:
     import pyarrow as pa
-
-    if pa.types.is_fixed_size_list(array.type):
-        size = array.type.list_size
-        return array.values.slice(array.offset * size, len(array) * size)
-    offsets = array.offsets
-    first, last = offsets[0].as_py(), offsets[len(array)].as_py()
-    if pa.types.is_map(array.type):
-        entries = pa.StructArray.from_arrays([array.keys, array.items], ["key", "value"])
-        return entries.slice(first, last - first)
-    return array.values.slice(first, last - first)
-
-
-def _value_bytes(array: Any, index: int | None) -> int:
-    if index is None:
-        return _PER_VALUE
     import pyarrow.compute as pc
 
-    length = pc.binary_length(array.slice(index, 1))[0].as_py() if _has_length(array.type) else 0
-    return _PER_VALUE + int(length or 0)
-
-
-def _has_length(kind: Any) -> bool:
-    import pyarrow as pa
-
-    return any(
-        check(kind)
-        for check in (
-            pa.types.is_string,
-            pa.types.is_large_string,
-            pa.types.is_binary,
-            pa.types.is_large_binary,
-            pa.types.is_string_view,
-            pa.types.is_binary_view,
-        )
-    )
+    kind, types = array.type, pa.types
+    is_text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+    is_binary = types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind)
+    if index is None or not (is_text or is_binary):
+        return _BYTES_PER_VALUE
+    return _BYTES_PER_VALUE + int(pc.binary_length(array.slice(index, 1))[0].as_py() or 0)

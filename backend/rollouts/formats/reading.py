@@ -1,16 +1,26 @@
-"""Any file that can be imported, read row by row: which tool wrote it is told by its content."""
+"""Read any file that can be imported row by row, and survey a whole file before anything of it is stored.
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+The tool that wrote a file is recognized by its content.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from pydantic import ValidationError
 
-from backend.domain.rollouts.record import RolloutRecord
-from backend.rollouts.formats import bounds, plain, table, verifiers_v0, verifiers_v1
-from backend.rollouts.formats.unpacking import MAX_BYTES, MAX_RATIO, BadFile, unpack
+from backend.domain.environments.manifest import Manifest
+from backend.domain.rollouts.record import RewardRecord, RolloutRecord
+from backend.domain.vocabulary import RolloutStatus
+from backend.rollouts.formats import bounds, native, verifiers_v0, verifiers_v1
+from backend.rollouts.formats.bounds import MAX_BYTES, MAX_RATIO, BadFile, unpack
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MAX_ROWS = 1_000_000
 MAX_LINE = 32 * 1024**2
@@ -19,54 +29,62 @@ FREE_TABLE_BYTES = 1024**3
 _BATCH = 16
 _PARQUET, _ZIP = b"PAR1", b"PK\x03\x04"
 _TABLES = (_PARQUET, b"PARE", b"ARRO")
+_NOT_A_WORD = re.compile(r"[^a-z0-9_]+")
+_TOO_LARGE = "the file needs more memory than an import may use; split it, or store it as JSONL"
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class FileFormat:
     tool: str
     is_row: Callable[[Row], bool]
     read: Callable[[Row], RolloutRecord]
 
 
 FORMATS = (
-    Format("Proctor (table)", table.is_row, table.read),
-    Format("verifiers 0.1 to 0.3", verifiers_v0.is_row, verifiers_v0.read),
-    Format("verifiers 0.4", verifiers_v1.is_row, verifiers_v1.read),
-    Format("plain JSONL", plain.is_row, plain.read),
+    FileFormat("Proctor (table)", native.is_table_row, native.read_table_row),
+    FileFormat("verifiers 0.1 to 0.3", verifiers_v0.is_row, verifiers_v0.read),
+    FileFormat("verifiers 0.4", verifiers_v1.is_row, verifiers_v1.read),
+    FileFormat("plain JSONL", native.is_line, native.read_line),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedFile:
-    """A file that may be read several times."""
+    """A file that can be read several times."""
 
     parts: Sequence[Path]
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Of verifiers' `metadata.json`."""
+    metadata: Row = field(default_factory=dict)
+    """Content of verifiers' `metadata.json`."""
 
     @property
     def is_text(self) -> bool:
-        """Only lines of JSON, by content and not by name."""
+        """Whether it holds only lines of JSON, by content and not by name."""
         return not any(map(_is_table, self.parts))
 
     def rows(self) -> Iterator[tuple[str, Row]]:
-        """Each with where it stands. Raises BadFile."""
+        """Yield each row with its place in the file. Raises BadFile."""
         count = 0
         for part in self.parts:
-            for number, row in _rows_of(part):
+            prefix = f"{part.name} " if len(self.parts) > 1 else ""
+            for place, row in _table_rows(part) if _is_table(part) else _lines(part):
                 count += 1
                 if count > MAX_ROWS:
                     raise BadFile(f"more than {MAX_ROWS:,} rollouts")
-                yield (f"{part.name} " if len(self.parts) > 1 else "") + number, row
+                yield prefix + place, row
 
-    def read(self, place: str, row: Row) -> tuple[RolloutRecord, Format]:
-        """Raises BadFile with the place of what cannot be read."""
-        known = format_of(place, row)
+    def read(self, place: str, row: Row) -> tuple[RolloutRecord, FileFormat]:
+        """Read a row in the format that recognizes it. Raises BadFile, which names the place."""
+        known = next((known for known in FORMATS if known.is_row(row)), None)
+        if known is None:
+            raise BadFile(f"{place}: unknown format; a rollout has `messages` (or is a row of verifiers)")
         try:
             return known.read(row), known
         except ValidationError as error:
-            raise BadFile(f"{place}: {_words(error)}") from error
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            path = ".".join(str(part) for part in first["loc"])
+            message = first["msg"].removeprefix("Value error, ")
+            raise BadFile(f"{place}: {path}: {message}" if path else f"{place}: {message}") from error
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
             raise BadFile(f"{place}: {error}") from error
 
@@ -76,7 +94,7 @@ class OpenedFile:
 
 
 def open_file(file: Path, scratch: Path, most: int = MAX_BYTES) -> OpenedFile:
-    """Look at what it is; zips are unpacked into `scratch`. Raises BadFile, TooMuch where one has more than `most`."""
+    """Open a file, or unpack a zip into `scratch`. Raises BadFile, and TooMuch for a zip of more than `most` bytes."""
     with file.open("rb") as opened:
         head = opened.read(4)
     if not head:
@@ -87,40 +105,21 @@ def open_file(file: Path, scratch: Path, most: int = MAX_BYTES) -> OpenedFile:
     by_name = {path.name: path for path in inside}
     for name in ("results.jsonl", "traces.jsonl"):
         if name in by_name:
-            return OpenedFile([by_name[name]], _metadata(by_name.get("metadata.json")))
-    for ending in (".parquet", ".arrow", ".jsonl"):
-        if parts := [path for path in inside if path.suffix.lower() == ending]:
+            metadata = by_name.get("metadata.json")
+            try:
+                is_small = metadata is not None and metadata.stat().st_size <= MAX_LINE
+                loaded = orjson.loads(metadata.read_bytes()) if metadata and is_small else {}
+            except orjson.JSONDecodeError:
+                loaded = {}
+            return OpenedFile([by_name[name]], loaded if isinstance(loaded, dict) else {})
+    for suffix in (".parquet", ".arrow", ".jsonl"):
+        if parts := [path for path in inside if path.suffix.lower() == suffix]:
             return OpenedFile(parts)
     raise BadFile("the zip holds neither results.jsonl, traces.jsonl nor Parquet, Arrow or JSONL files")
 
 
-def format_of(place: str, row: Row) -> Format:
-    for known in FORMATS:
-        if known.is_row(row):
-            return known
-    raise BadFile(f"{place}: no known form; a rollout has `messages` (or is one of verifiers' rows)")
-
-
-def _metadata(path: Path | None) -> Mapping[str, Any]:
-    if path is None or path.stat().st_size > MAX_LINE:
-        return {}
-    try:
-        found = orjson.loads(path.read_bytes())
-    except orjson.JSONDecodeError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _rows_of(path: Path) -> Iterator[tuple[str, Row]]:
-    with path.open("rb") as file:
-        head = file.read(4)
-    if head == _PARQUET:
-        return _parquet_rows(path)
-    return _arrow_rows(path) if _is_table(path) else _lines(path)
-
-
 def _is_table(path: Path) -> bool:
-    """Tables are read by C++ code, in a worker's bounded process alone."""
+    """Tables are read by C++ code, only in a worker's bounded process."""
     with path.open("rb") as file:
         return file.read(4) in _TABLES or path.suffix.lower() == ".arrow"
 
@@ -132,55 +131,44 @@ def _lines(path: Path) -> Iterator[tuple[str, Row]]:
             number += 1
             if len(line) > MAX_LINE:
                 raise BadFile(f"line {number}: longer than {MAX_LINE // 1024**2} MiB")
-            if line.strip():
-                yield f"line {number}", _object(line, number)
+            if not line.strip():
+                continue
+            try:
+                row = orjson.loads(line)
+            except orjson.JSONDecodeError as error:
+                raise BadFile(f"line {number}: {error.msg}") from error
+            if not isinstance(row, dict):
+                raise BadFile(f"line {number}: not a JSON object")
+            yield f"line {number}", row
 
 
-def _object(line: bytes, number: int) -> Row:
-    try:
-        row = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise BadFile(f"line {number}: {error.msg}") from error
-    if not isinstance(row, dict):
-        raise BadFile(f"line {number}: no JSON object")
-    return row
-
-
-def _parquet_rows(path: Path) -> Iterator[tuple[str, Row]]:
+def _table_rows(path: Path) -> Iterator[tuple[str, Row]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    with path.open("rb") as opened:
+        is_parquet = opened.read(4) == _PARQUET
+    most = min(MAX_BYTES, max(FREE_TABLE_BYTES, path.stat().st_size * MAX_RATIO))
     try:
-        with pq.ParquetFile(path, thrift_string_size_limit=10**7, thrift_container_size_limit=10**5) as file:
-            bounds.check_metadata(file.metadata, max_rows=MAX_ROWS, max_bytes=MAX_BYTES)
-            bounds.check_schema(file.schema_arrow)
-            yield from _numbered(file.iter_batches(batch_size=_BATCH, use_threads=False), _most_of(path))
+        if is_parquet:
+            with pq.ParquetFile(path, thrift_string_size_limit=10**7, thrift_container_size_limit=10**5) as file:
+                bounds.check_metadata(file.metadata, max_rows=MAX_ROWS, max_bytes=MAX_BYTES)
+                bounds.check_schema(file.schema_arrow)
+                yield from _batch_rows(file.iter_batches(batch_size=_BATCH, use_threads=False), most)
+        else:
+            with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
+                bounds.check_schema(stream.schema)
+                yield from _batch_rows(stream, most)
     except MemoryError as error:
-        raise bounds.too_large() from error
+        raise BadFile(_TOO_LARGE) from error
     except (pa.ArrowException, OSError) as error:
-        raise BadFile(f"Parquet that cannot be read: {_first_line(error)}") from error
+        kind = "Parquet" if is_parquet else "Arrow data"
+        reason = str(error).partition("\n")[0][:300]
+        raise BadFile(f"{kind} that cannot be read: {reason}") from error
 
 
-def _arrow_rows(path: Path) -> Iterator[tuple[str, Row]]:
-    import pyarrow as pa
-
-    try:
-        with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
-            bounds.check_schema(stream.schema)
-            yield from _numbered(stream, _most_of(path))
-    except MemoryError as error:
-        raise bounds.too_large() from error
-    except (pa.ArrowException, OSError) as error:
-        raise BadFile(f"Arrow data that cannot be read: {_first_line(error)}") from error
-
-
-def _most_of(path: Path) -> int:
-    """How many bytes a table may unpack to."""
-    return min(MAX_BYTES, max(FREE_TABLE_BYTES, path.stat().st_size * MAX_RATIO))
-
-
-def _numbered(batches: Any, left: int) -> Iterator[tuple[str, Row]]:
-    """Row by row, so that what a dictionary or an empty type abbreviates is spelled out once at a time."""
+def _batch_rows(batches: "Iterable[pa.RecordBatch]", left: int) -> Iterator[tuple[str, Row]]:
+    """Unpack row by row, so that only one row at a time takes the memory that dictionaries and empty types save."""
     number = 0
     for batch in batches:
         if number + batch.num_rows > MAX_ROWS:
@@ -192,12 +180,128 @@ def _numbered(batches: Any, left: int) -> Iterator[tuple[str, Row]]:
             yield f"row {number}", row.to_pylist()[0]
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0][:300]
+@dataclass
+class FileSurvey:
+    """The content of one file."""
+
+    tool: str = ""
+    rollouts: int = 0
+    completed: int = 0
+    failed: int = 0
+    zeros: int = 0
+    """Failed rows that the file stores with reward 0."""
+    policies: Counter[str] = field(default_factory=Counter)
+    environments: Counter[str] = field(default_factory=Counter)
+    hashes: Counter[str] = field(default_factory=Counter)
+    tasks: set[tuple[object, ...]] = field(default_factory=set)
+    weights: dict[str, float] = field(default_factory=dict)
+    common: set[str] | None = None
+    """Reward columns that every completed rollout has."""
+    metrics: set[str] | None = None
+    """Metrics that every completed rollout has."""
+    sampling: Row = field(default_factory=dict)
+
+    def count(self, place: str, record: RolloutRecord) -> None:
+        self.rollouts += 1
+        counters = (self.policies, self.environments, self.hashes)
+        for counter, value in zip(counters, (record.policy, record.environment, record.content_hash), strict=True):
+            if value:
+                counter[value] += 1
+        task = record.task
+        self.tasks.add((task.split, task.index, task.seed) if task else (self.rollouts,))
+        if record.status is not RolloutStatus.COMPLETED:
+            self.failed += 1
+            return
+        self.completed += 1
+        for name, reward in record.rewards.items():
+            known = self.weights.setdefault(name, reward.weight)
+            if known != reward.weight:
+                raise BadFile(f"{place}: the weight of {name} is {reward.weight:g}, but {known:g} in an earlier row")
+        names, metrics = set(record.rewards), set(record.metrics)
+        self.common = names if self.common is None else self.common & names
+        self.metrics = metrics if self.metrics is None else self.metrics & metrics
 
 
-def _words(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
-    text = first["msg"].removeprefix("Value error, ")
-    return f"{where}: {text}" if where else text
+def survey(opened: OpenedFile) -> FileSurvey:
+    """Read the whole file. Raises BadFile."""
+    found = FileSurvey()
+    for place, row in opened.rows():
+        record, known = opened.read(place, row)
+        if not found.rollouts:
+            found.tool = known.tool
+            _read_episode_head(found, row)
+        elif known.tool != found.tool:
+            raise BadFile(f"{place}: {known.tool}, but earlier rows are {found.tool}")
+        found.count(place, record)
+        if record.status is not RolloutStatus.COMPLETED and row.get("reward") == 0:
+            found.zeros += 1
+    if not found.rollouts:
+        raise BadFile("the file holds no rollouts")
+    metadata = opened.metadata
+    for counter, key in ((found.policies, "model"), (found.environments, "env_id")):
+        if isinstance(name := metadata.get(key), str) and name and not counter:
+            counter[name[:300]] += 1
+    if isinstance(sampling := metadata.get("sampling_args"), Mapping):
+        found.sampling = sampling
+    return found
+
+
+def _read_episode_head(found: FileSurvey, row: Row) -> None:
+    """Sampling, model and environment, which an episode of verifiers 0.4 names."""
+    traces = row.get("traces")
+    if not isinstance(traces, list) or not traces or not isinstance(traces[0], Mapping):
+        return
+    environment, agent = row.get("env"), traces[0].get("agent")
+    if isinstance(environment, Mapping) and (name := str(environment.get("id") or "")):
+        found.environments[name] += 1
+    config = agent.get("config") if isinstance(agent, Mapping) else None
+    if isinstance(config, Mapping):
+        if isinstance(sampling := config.get("sampling"), Mapping):
+            found.sampling = sampling
+        if model := str(config.get("model") or ""):
+            found.policies[model] += 1
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedColumns:
+    """The reward columns of an imported run."""
+
+    weights: Mapping[str, float]
+    source: str
+    """`file`: named in the file; `metrics`: metrics that the environment has as columns; `reward`: only the sum."""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """Metric by column."""
+
+    def fit(self, record: RolloutRecord) -> None:
+        """Give a completed record exactly these columns. Other columns become metrics."""
+        if record.status is not RolloutStatus.COMPLETED:
+            return
+        if self.source == "file":
+            others = {name: reward.score for name, reward in record.rewards.items() if name not in self.weights}
+            record.metrics = {**others, **record.metrics}
+            record.rewards = {name: record.rewards[name] for name in self.weights}
+        elif self.source == "metrics":
+            scores = {name: record.metrics.pop(metric) for name, metric in self.renamed.items()}
+            record.rewards = {name: RewardRecord(score=score or 0.0) for name, score in scores.items()}
+        else:
+            record.rewards = {"reward": RewardRecord(score=record.reward or 0.0)}
+
+
+def choose_columns(found: FileSurvey, manifest: Manifest) -> ImportedColumns:
+    declared = {column.name: column.weight for column in manifest.columns}
+    if not found.completed:
+        return ImportedColumns(declared, "file")
+    if found.common:
+        return ImportedColumns({name: weight for name, weight in found.weights.items() if name in found.common}, "file")
+    by_name = {column_name(metric): metric for metric in sorted(found.metrics or ())}
+    renamed = {name: by_name[name] for name in declared if name in by_name}
+    if renamed:
+        return ImportedColumns({name: declared[name] for name in renamed}, "metrics", renamed)
+    return ImportedColumns({"reward": 1.0}, "reward")
+
+
+def column_name(metric: str) -> str:
+    """The column name that imported verifiers packages give a function of a rubric."""
+    name = _NOT_A_WORD.sub("_", metric.lower()).strip("_") or "score"
+    name = name if name[0].isalpha() else f"f_{name}"
+    return name[:40] if name not in {"reward", "format", "length"} else f"{name}_score"

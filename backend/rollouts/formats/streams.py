@@ -1,19 +1,103 @@
-"""Files that leave while they are written: what a writer wrote so far is handed on, and nothing waits on a disk."""
+"""What all writers share: files that are sent while they are written, facts about the run, and lossless extras."""
 
 import io
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import IO, Any, cast
 
 CHUNK = 256 * 1024
-Plain = dict[str, Any]
-"""A record as JSON: the fields of `RolloutRecord`."""
-Writer = Callable[[IO[bytes]], Iterator[None]]
+Record = dict[str, Any]
+"""A rollout as JSON: the fields of `RolloutRecord`."""
+EXTRAS = "proctor"
+"""Key under which other formats carry the fields that they have no place for."""
+_NATIVE = frozenset({"messages", "reward"})
+_ORDINARY = frozenset({"role", "content", "reasoning"})
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedVersion:
+    """The environment version that rollouts were played on."""
+
+    environment: str
+    version: int
+    content_hash: str
+    weights: Mapping[str, float]
+    """By reward column."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """Facts about the run that exported files carry."""
+
+    id: str
+    name: str
+    kind: str
+    environment: str
+    version: int
+    content_hash: str
+    policy: str
+    model: str
+    """The policy's model at its endpoint; otherwise its name."""
+    columns: tuple[str, ...]
+    weights: tuple[float, ...]
+    sampling: dict[str, object]
+    tasks: int
+    group_size: int
+    seed: int
+    created_at: str
+    """ISO 8601."""
+    started_at: str
+    ended_at: str
+    proctor: str
+    """Version of Proctor."""
+    where: str = ""
+    """The filter that the rollouts passed."""
+    versions: Mapping[str, PlayedVersion] = field(default_factory=dict)
+    """Versions of a training run on several environments, by version id."""
+
+    def played_version(self, version_id: object) -> PlayedVersion:
+        weights = dict(zip(self.columns, self.weights, strict=True))
+        own = PlayedVersion(self.environment, self.version, self.content_hash, weights)
+        return self.versions.get(str(version_id), own)
+
+    @property
+    def as_json(self) -> dict[str, object]:
+        names = ("id", "name", "environment", "version", "content_hash", "policy", "proctor", "where")
+        facts: dict[str, object] = {name: getattr(self, name) for name in names}
+        facts["weights"] = dict(zip(self.columns, self.weights, strict=True))
+        if self.versions:
+            facts["environments"] = [
+                {"environment": each.environment, "version": each.version, "weights": dict(each.weights)}
+                for each in self.versions.values()
+            ]
+        return facts
+
+
+def extras_of(record: Record) -> Record:
+    """Everything but the conversation and the reward. The messages too if they have fields that others would drop."""
+    kept = {name: value for name, value in record.items() if name not in _NATIVE}
+    if any(message.keys() - _ORDINARY for message in record["messages"]):
+        kept["messages"] = record["messages"]
+    return kept
+
+
+def find_extras(value: object) -> Record | None:
+    """The output of `extras_of`, if `value` is one."""
+    if isinstance(value, Mapping) and str(value.get("schema", "")).startswith("proctor.rollout/"):
+        return dict(value)
+    return None
+
+
+def epoch(moment: str | None) -> float:
+    """Seconds since 1970 of an ISO 8601 time; 0 for none."""
+    return datetime.fromisoformat(moment).timestamp() if moment else 0.0
 
 
 class Outgoing(io.RawIOBase):
-    """Takes bytes and gives them on. It cannot go back, which zips and Parquet do not need."""
+    """Collects written bytes until they are taken. It cannot seek, which zips and Parquet do not need."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -33,17 +117,17 @@ class Outgoing(io.RawIOBase):
         self._position += len(part)
         return len(part)
 
-    def take(self, least: int = 0) -> bytes:
-        """What waits, once it is `least` bytes."""
-        if self._waiting < max(least, 1):
+    def take(self, least: int = 1) -> bytes:
+        """The collected bytes; empty while there are fewer than `least`."""
+        if self._waiting < least:
             return b""
         taken = b"".join(self._parts)
         self._parts, self._waiting = [], 0
         return taken
 
 
-def outgoing(write: Writer) -> Iterator[bytes]:
-    """Run the writer and hand on what it wrote."""
+def outgoing(write: Callable[[IO[bytes]], Iterator[None]]) -> Iterator[bytes]:
+    """Run a writer, a generator that yields now and then, and yield the bytes that it wrote."""
     out = Outgoing()
     for _ in write(cast(IO[bytes], out)):
         if part := out.take(CHUNK):
@@ -59,14 +143,13 @@ def zip_to(out: IO[bytes]) -> Iterator[zipfile.ZipFile]:
 
 
 def entry(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
-    """A file in the zip, of any size and of no time: the same rollouts give the same bytes."""
+    """Open a file in the zip, of any size and without a time, so that the same rollouts give the same bytes."""
     info = zipfile.ZipInfo(name)
     info.compress_type = zipfile.ZIP_DEFLATED
     return archive.open(info, "w", force_zip64=True)
 
 
 def write_lines(out: IO[bytes], lines: Iterable[bytes], every: int = 64) -> Iterator[None]:
-    """Lines of JSON; yields now and then."""
     for number, line in enumerate(lines, 1):
         out.write(line + b"\n")
         if number % every == 0:

@@ -1,1 +1,1 @@
-"""Other rewards over stored rollouts, and stored actions on another version: asked for here, done by workers."""
+"""Regrading: other rewards for stored rollouts, and stored replies replayed on another version. Workers run it."""

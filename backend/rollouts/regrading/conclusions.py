@@ -1,49 +1,50 @@
-"""How a re-score changes what follows from a history: the order of policies, the best checkpoints, means that moved.
+"""How regrading changes the conclusions of a history: the order of policies, best checkpoints, means that moved.
 
-Only rollouts that completed on both sides count, so that a difference comes from the reward alone. scipy is imported
-where it is used: it takes longer than the web's own start.
+Only rollouts that completed on both sides count, so that every difference comes from the reward alone.
 """
-
-from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import bindparam, select, text
 from sqlalchemy.dialects.postgresql import ARRAY, UUID
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, joinedload
 
 from backend.checkpoints.tables import Checkpoint
+from backend.domain.notifications.notices import NoticeKind
+from backend.domain.rollouts.regrading import RegradingPlan
 from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.statistics import TIE, Estimate, estimate_mean, estimate_of, paired_difference
-from backend.domain.vocabulary import Phase, PolicyKind, RunKind
+from backend.domain.vocabulary import Phase, PolicyKind, RunKind, RunStatus
 from backend.environments.tables import EnvironmentVersion
-from backend.rollouts.regrading.history import History, Part
+from backend.notifications import outbox
+from backend.operations.schemas import Response
+from backend.rollouts.regrading.history import HistoryPart, RegradedHistory, history_of
+from backend.rollouts.regrading.weights import rank_correlation
+from backend.runs.tables import Run
 
-LEAST_COVERAGE = 0.95
-"""Of an examination's tasks that have both scores: with less, a contender stands apart."""
-FEWEST_TASKS = 2
-MOST_TURNED = 12
-"""Pairs of contenders that are told with their intervals, the largest change first."""
+MIN_COVERAGE = 0.95
+"""Fraction of an evaluation's tasks that need both scores. A policy with less is not ranked."""
+MIN_TASKS = 2
+MAX_TURNED = 12
+"""Pairs of policies that are listed with their intervals, the largest change first."""
 
 
-class Exam(NamedTuple):
-    """What has to be the same for two evaluations to be ranked together."""
+class EvaluationKey(NamedTuple):
+    """Settings that two evaluations must share to be ranked together."""
 
     version_id: uuid.UUID
     split: str
     tasks: tuple[int, ...]
     group_size: int
-    tokens: int
-    """A turn."""
+    max_tokens_per_turn: int
 
 
-class Task(NamedTuple):
-    """A task of a run, in a training run at one step."""
+class RegradedTask(NamedTuple):
+    """A task of a run; of a training run, at one step."""
 
     step: int
     split: str
@@ -51,13 +52,12 @@ class Task(NamedTuple):
     seed: int
 
 
-Scores = dict[Task, tuple[float, float]]
+TaskScores = dict[RegradedTask, tuple[float, float]]
 """Mean reward before and after, over the rollouts of a task that completed on both sides."""
 
 
-@dataclass(frozen=True, slots=True)
-class Contender:
-    """A policy in one examination, on the tasks that all its rivals have too."""
+class RegradedPolicy(Response):
+    """A policy in one evaluation, on the tasks that all ranked policies share."""
 
     run_id: uuid.UUID
     name: str
@@ -67,53 +67,43 @@ class Contender:
     place_after: int
 
 
-@dataclass(frozen=True, slots=True)
-class Turned:
-    """Two contenders whose order turned. Differences are first less second, paired by task."""
+class TurnedPair(Response):
+    """Two policies whose order reversed. Differences are first minus second, paired by task."""
 
     first: str
-    """Was the better one."""
+    """The better one before."""
     second: str
     before: Estimate
     after: Estimate
-
-    @property
-    def is_clear(self) -> bool:
-        """Both intervals exclude zero: chance did not turn them."""
-        return self.before.excludes_zero and self.after.excludes_zero
+    is_clear: bool
+    """Both intervals exclude zero."""
 
 
-@dataclass(frozen=True, slots=True)
-class Apart:
-    """What is not ranked, and why."""
+class UnrankedPolicy(Response):
+    """A policy that is not ranked."""
 
     run_id: uuid.UUID
     name: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """Of one examination."""
+class PolicyRanking(Response):
+    """The policies of one evaluation."""
 
     label: str
     tasks: int
-    """That all have in common."""
-    contenders: Sequence[Contender]
+    """Tasks that all policies share."""
+    contenders: list[RegradedPolicy]
     """In the new order."""
     rank_correlation: float | None
-    """Kendall's tau-b of the two orders; None where all earn the same on one side."""
-    turned: Sequence[Turned]
+    """Kendall's tau-b of the two orders; null if all policies earn the same on one side."""
+    turned: list[TurnedPair]
     turned_count: int
-    apart: Sequence[Apart]
-
-    @property
-    def is_changed(self) -> bool:
-        return self.turned_count > 0
+    apart: list[UnrankedPolicy]
+    is_changed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Best:
+class RegradedCheckpoint(Response):
     """A checkpoint that is the best of its run on one side."""
 
     checkpoint_id: uuid.UUID
@@ -124,29 +114,25 @@ class Best:
     is_pruned: bool
 
 
-@dataclass(frozen=True, slots=True)
-class BestCheckpoint:
-    """Of a training run."""
+class BestCheckpointChange(Response):
+    """The best checkpoint of a training run before and after."""
 
     run_id: uuid.UUID
     name: str
-    before: Best
-    after: Best
+    before: RegradedCheckpoint
+    after: RegradedCheckpoint
     examinations: int
+    """Number of held-out evaluations."""
     difference: Estimate | None
-    """New best less old best by the new reward, paired by task; None where they are the same."""
-
-    @property
-    def is_changed(self) -> bool:
-        return self.before.checkpoint_id != self.after.checkpoint_id
+    """New best minus old best by the new reward, paired by task; null if they are the same."""
+    is_changed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """A run whose mean lies outside its own 95 % interval by the new reward."""
+class MovedMean(Response):
+    """A run whose new mean is outside the 95% interval of the old one."""
 
     run_id: uuid.UUID
-    copy_id: uuid.UUID
+    rescore_id: uuid.UUID
     name: str
     phase: Phase | None
     before: Estimate
@@ -156,36 +142,51 @@ class Moved:
     rollouts: int
 
 
-@dataclass(frozen=True, slots=True)
-class Conclusions:
-    """All that follows from the parts of a history that are graded."""
+class Conclusions(Response):
+    """Changed conclusions over all parts that are regraded."""
 
-    rankings: Sequence[Ranking]
-    """The largest first; only those with two contenders or more."""
-    checkpoints: Sequence[BestCheckpoint]
-    moved: Sequence[Moved]
-    """The largest change first."""
+    is_changed: bool
     compared: int
-    """Parts that were looked at for means that moved."""
+    """Parts that were compared for means that moved."""
+    rankings: list[PolicyRanking]
+    """The largest first."""
+    checkpoints: list[BestCheckpointChange]
+    moved: list[MovedMean]
+    """The largest change first."""
 
-    @property
-    def is_changed(self) -> bool:
-        is_turned = any(each.is_changed for each in self.rankings)
-        return is_turned or bool(self.moved) or any(each.is_changed for each in self.checkpoints)
+
+class HistoryPartResponse(Response):
+    """A run of the environment, or one phase of a training run."""
+
+    run_id: uuid.UUID
+    name: str
+    kind: RunKind
+    version: int
+    phase: Phase | None
+    rescore_id: uuid.UUID | None
+    """The regrading run; null if none was started."""
+    status: RunStatus | None
+    reason: str | None
+    """Why the regrading was refused, was stopped or failed."""
+    done: int
+    total: int
 
 
-def conclusions_of(session: Session, history: History) -> Conclusions:
-    graded = history.graded
-    evaluations = [part for part in graded if part.source.kind is RunKind.EVALUATION]
-    examinations = [part for part in graded if part.phase is Phase.HELDOUT]
-    scores = _scores(session, [part.copy.id for part in (*evaluations, *examinations) if part.copy])
-    numbers = _version_numbers(session, {part.source.version_id for part in evaluations})
-    return Conclusions(
-        rankings=sorted(_rankings(evaluations, scores, numbers), key=lambda each: (-len(each.contenders), each.label)),
-        checkpoints=list(_best_checkpoints(session, examinations, scores)),
-        moved=_moved(session, graded),
-        compared=len(graded),
-    )
+class HistoryResponse(Response):
+    """The history of an environment by one version's rewards."""
+
+    environment: str
+    version: int
+    parts: list[HistoryPartResponse]
+    missing: int
+    """Parts without a regrading."""
+    graded: int
+    open: int
+    unended: int
+    """Refused, stopped or failed."""
+    rollouts_done: int
+    rollouts_asked: int
+    conclusions: Conclusions
 
 
 _SCORES = text("""
@@ -215,195 +216,247 @@ FROM by_group GROUP BY run_id
 """).bindparams(bindparam("runs", type_=ARRAY(UUID(as_uuid=True))))
 
 
-def _scores(session: Session, copies: Sequence[uuid.UUID]) -> dict[uuid.UUID, Scores]:
-    found: defaultdict[uuid.UUID, Scores] = defaultdict(dict)
-    for row in session.execute(_SCORES, {"runs": list(copies)}):
-        found[row.run_id][Task(row.step, row.split, row.number, row.seed)] = row.before, row.after
-    return found
+def conclusions_of(session: Session, history: RegradedHistory) -> Conclusions:
+    """Compute what changes by the version's rewards, over the parts that are regraded."""
+    graded = history.graded
+    evaluations = [part for part in graded if part.source.kind is RunKind.EVALUATION]
+    heldout = [part for part in graded if part.phase is Phase.HELDOUT]
+    copies = [part.copy.id for part in (*evaluations, *heldout) if part.copy]
+    scores: defaultdict[uuid.UUID, TaskScores] = defaultdict(dict)
+    for row in session.execute(_SCORES, {"runs": copies}):
+        scores[row.run_id][RegradedTask(row.step, row.split, row.number, row.seed)] = row.before, row.after
+    rankings = sorted(_rank_policies(evaluations, scores), key=lambda each: (-len(each.contenders), each.label))
+    checkpoints = list(_best_checkpoints(session, heldout, scores))
+    moved = _moved_means(session, graded)
+    is_turned = any(each.is_changed for each in rankings)
+    is_changed = bool(moved) or is_turned or any(each.is_changed for each in checkpoints)
+    return Conclusions(
+        is_changed=is_changed, compared=len(graded), rankings=rankings, checkpoints=checkpoints, moved=moved
+    )
 
 
-def _version_numbers(session: Session, ids: Collection[uuid.UUID]) -> dict[uuid.UUID, int]:
-    statement = select(EnvironmentVersion.id, EnvironmentVersion.number).where(EnvironmentVersion.id.in_(ids))
-    return dict(session.execute(statement).all())
-
-
-def _rankings(
-    parts: Sequence[Part], scores: Mapping[uuid.UUID, Scores], numbers: Mapping[uuid.UUID, int]
-) -> Iterator[Ranking]:
-    """Of each examination the newest evaluation of every contender."""
-    exams: defaultdict[Exam, dict[tuple[Any, ...], Part]] = defaultdict(dict)
-    for part in parts:
-        plan = EvaluationPlan.model_validate(part.source.configuration)
-        if part.source.policy is None:
+def _rank_policies(
+    evaluations: Sequence[HistoryPart], scores: Mapping[uuid.UUID, TaskScores]
+) -> Iterator[PolicyRanking]:
+    """A ranking for each set of comparable evaluations, with the newest evaluation of every policy."""
+    comparable: defaultdict[EvaluationKey, dict[tuple[object, ...], HistoryPart]] = defaultdict(dict)
+    for part in evaluations:
+        source = part.source
+        if source.policy is None:
             continue
-        is_sampled = part.source.policy.kind is not PolicyKind.SCRIPTED
-        who = part.source.policy_id, part.source.checkpoint_id, plan.sampling.temperature if is_sampled else None
-        exams[_exam(part, plan)][who] = part
-    for exam, contenders in exams.items():
-        if len(contenders) > 1 and (ranking := _ranking(exam, list(contenders.values()), scores, numbers)):
-            yield ranking
-
-
-def _exam(part: Part, plan: EvaluationPlan) -> Exam:
-    tasks = tuple(plan.task_indexes)
-    return Exam(part.source.version_id, str(plan.split), tasks, plan.group_size, plan.sampling.max_tokens_per_turn)
-
-
-def _ranking(
-    exam: Exam, parts: Sequence[Part], scores: Mapping[uuid.UUID, Scores], numbers: Mapping[uuid.UUID, int]
-) -> Ranking | None:
-    """None where fewer than two can be compared."""
-    own = {part.source.id: scores.get(part.copy.id, {}) if part.copy else {} for part in parts}
-    ranked = [part for part in parts if len(own[part.source.id]) >= LEAST_COVERAGE * len(exam.tasks)]
-    if len(ranked) < 2:
-        return None
-    common = sorted(set.intersection(*(set(own[part.source.id]) for part in ranked)))
-    if len(common) < FEWEST_TASKS:
-        return None
-    series = {
-        part.source.id: (
-            [own[part.source.id][task][0] for task in common],
-            [own[part.source.id][task][1] for task in common],
+        plan = EvaluationPlan.model_validate(source.configuration)
+        sampling = plan.sampling
+        key = EvaluationKey(
+            source.version_id, str(plan.split), tuple(plan.task_indexes), plan.group_size, sampling.max_tokens_per_turn
         )
-        for part in ranked
-    }
-    contenders = _placed(ranked, series)
-    turned = _turned(contenders)
-    split = "held-out" if exam.split == "heldout" else exam.split
-    return Ranking(
-        label=f"v{numbers.get(exam.version_id, 0)}: {len(exam.tasks):,} {split} tasks, {exam.group_size} a task",
-        tasks=len(common),
-        contenders=contenders,
-        rank_correlation=_correlation(contenders),
-        turned=[_told(first, second, series) for first, second in turned[:MOST_TURNED]],
-        turned_count=len(turned),
-        apart=[
-            Apart(
-                part.source.id, name_of(part), f"{len(own[part.source.id])} of {len(exam.tasks)} tasks have both scores"
+        temperature = None if source.policy.kind is PolicyKind.SCRIPTED else sampling.temperature
+        comparable[key][source.policy_id, source.checkpoint_id, temperature] = part
+
+    for key, newest in comparable.items():
+        parts = list(newest.values())
+        own = {part.source.id: scores.get(part.copy.id, {}) if part.copy else {} for part in parts}
+        ranked = [part for part in parts if len(own[part.source.id]) >= MIN_COVERAGE * len(key.tasks)]
+        if len(ranked) < 2:
+            continue
+        common = sorted(set.intersection(*(set(own[part.source.id]) for part in ranked)))
+        if len(common) < MIN_TASKS:
+            continue
+        rewards = {
+            part.source.id: [[own[part.source.id][task][side] for task in common] for side in (0, 1)] for part in ranked
+        }
+        policies = _place_policies(ranked, rewards)
+        turned = _turned_pairs(policies)
+        listed = []
+        for first, second in turned[:MAX_TURNED]:
+            sides = zip(rewards[second.run_id], rewards[first.run_id], strict=True)
+            before, after = (paired_difference(*side) or _estimate(()) for side in sides)
+            is_clear = before.excludes_zero and after.excludes_zero
+            listed.append(
+                TurnedPair(first=first.name, second=second.name, before=before, after=after, is_clear=is_clear)
+            )
+        split = "held-out" if key.split == "heldout" else key.split
+        number = ranked[0].source.version.number
+        apart = [
+            UnrankedPolicy(
+                run_id=part.source.id,
+                name=part.name,
+                reason=f"{len(own[part.source.id])} of {len(key.tasks)} tasks have both scores",
             )
             for part in parts
             if part not in ranked
-        ],
-    )
+        ]
+        yield PolicyRanking(
+            label=f"v{number}: {len(key.tasks):,} {split} tasks, {key.group_size} per task",
+            tasks=len(common),
+            contenders=policies,
+            rank_correlation=rank_correlation(
+                [each.place_before for each in policies], [each.place_after for each in policies]
+            ),
+            turned=listed,
+            turned_count=len(turned),
+            apart=apart,
+            is_changed=bool(turned),
+        )
 
 
-Series = Mapping[uuid.UUID, tuple[Sequence[float], Sequence[float]]]
+Rewards = Mapping[uuid.UUID, Sequence[Sequence[float]]]
 """By run: rewards of the common tasks before and after, in the same order."""
 
 
-def _placed(parts: Sequence[Part], series: Series) -> list[Contender]:
-    estimates = {
-        part.source.id: (_estimate(series[part.source.id][0]), _estimate(series[part.source.id][1])) for part in parts
-    }
-    places = [_places({run_id: pair[side].mean for run_id, pair in estimates.items()}) for side in (0, 1)]
-    contenders = [
-        Contender(
-            part.source.id,
-            name_of(part),
-            *estimates[part.source.id],
-            places[0][part.source.id],
-            places[1][part.source.id],
+def _place_policies(parts: Sequence[HistoryPart], rewards: Rewards) -> list[RegradedPolicy]:
+    """Policies in the new order. Policies with equal rewards share a place."""
+    estimates = {run_id: [_estimate(values) for values in sides] for run_id, sides in rewards.items()}
+    policies = []
+    for part in parts:
+        own = estimates[part.source.id]
+        places = [1 + sum(other[side].mean > own[side].mean + TIE for other in estimates.values()) for side in (0, 1)]
+        policies.append(
+            RegradedPolicy(
+                run_id=part.source.id,
+                name=part.name,
+                before=own[0],
+                after=own[1],
+                place_before=places[0],
+                place_after=places[1],
+            )
         )
-        for part in parts
-    ]
-    return sorted(contenders, key=lambda each: (each.place_after, each.place_before, each.name))
+    return sorted(policies, key=lambda each: (each.place_after, each.place_before, each.name))
 
 
-def _places(means: Mapping[uuid.UUID, float]) -> dict[uuid.UUID, int]:
-    """Those that earn the same share a place."""
-    return {run_id: 1 + sum(other > mean + TIE for other in means.values()) for run_id, mean in means.items()}
-
-
-def _turned(contenders: Sequence[Contender]) -> list[tuple[Contender, Contender]]:
-    """Pairs, the one that was better first, of which the better one became the worse; the largest change first."""
-    found = []
-    for one, other in combinations(contenders, 2):
+def _turned_pairs(policies: Sequence[RegradedPolicy]) -> list[tuple[RegradedPolicy, RegradedPolicy]]:
+    """Pairs whose better policy, which comes first, became the worse one; the largest change first."""
+    turned = []
+    for one, other in combinations(policies, 2):
         before, after = one.before.mean - other.before.mean, one.after.mean - other.after.mean
         if min(abs(before), abs(after)) > TIE and before * after < 0:
-            found.append((abs(before - after), (one, other) if before > 0 else (other, one)))
-    return [pair for _, pair in sorted(found, key=lambda each: -each[0])]
-
-
-def _told(first: Contender, second: Contender, series: Series) -> Turned:
-    before, after = (
-        paired_difference(series[second.run_id][side], series[first.run_id][side]) or _estimate(()) for side in (0, 1)
-    )
-    return Turned(first.name, second.name, before, after)
-
-
-def _correlation(contenders: Sequence[Contender]) -> float | None:
-    from scipy import stats
-
-    before, after = [each.place_before for each in contenders], [each.place_after for each in contenders]
-    if len(set(before)) < 2 or len(set(after)) < 2:
-        return None
-    return float(stats.kendalltau(before, after).statistic)
+            turned.append((abs(before - after), (one, other) if before > 0 else (other, one)))
+    return [pair for _, pair in sorted(turned, key=lambda each: -each[0])]
 
 
 def _best_checkpoints(
-    session: Session, parts: Sequence[Part], scores: Mapping[uuid.UUID, Scores]
-) -> Iterator[BestCheckpoint]:
+    session: Session, parts: Sequence[HistoryPart], scores: Mapping[uuid.UUID, TaskScores]
+) -> Iterator[BestCheckpointChange]:
     for part in parts:
-        by_step: defaultdict[int, dict[Task, tuple[float, float]]] = defaultdict(dict)
+        by_step: defaultdict[int, TaskScores] = defaultdict(dict)
         for task, pair in (scores.get(part.copy.id, {}) if part.copy else {}).items():
             by_step[task.step][task._replace(step=0)] = pair
-        found = [_best(checkpoint, by_step[step]) for step, checkpoint in _examined(session, part) if step in by_step]
-        if found:
-            before = max(found, key=lambda each: (each[0].before.mean, -each[0].step))
-            after = max(found, key=lambda each: (each[0].after.mean, -each[0].step))
-            yield BestCheckpoint(
-                run_id=part.source.id,
-                name=part.source.name,
-                before=before[0],
-                after=after[0],
-                examinations=len(found),
-                difference=None if before is after else _gain(before[1], after[1]),
-            )
+        evaluated = select(Checkpoint).where(
+            Checkpoint.run_id == part.source.id, Checkpoint.heldout_reward.is_not(None)
+        )
+        checkpoints: list[tuple[RegradedCheckpoint, TaskScores]] = []
+        for checkpoint in session.scalars(evaluated.order_by(Checkpoint.created_at, Checkpoint.id)):
+            step = checkpoint.heldout.get("training_step")
+            if step is not None and (own := by_step.get(step)):
+                before, after = ([pair[side] for pair in own.values()] for side in (0, 1))
+                regraded = RegradedCheckpoint(
+                    checkpoint_id=checkpoint.id,
+                    stage=checkpoint.stage,
+                    step=checkpoint.step,
+                    before=_estimate(before),
+                    after=_estimate(after),
+                    is_pruned=checkpoint.pruned_at is not None,
+                )
+                checkpoints.append((regraded, own))
+        if not checkpoints:
+            continue
+        old, old_scores = max(checkpoints, key=lambda each: (each[0].before.mean, -each[0].step))
+        new, new_scores = max(checkpoints, key=lambda each: (each[0].after.mean, -each[0].step))
+        is_changed = old.checkpoint_id != new.checkpoint_id
+        common = sorted(old_scores.keys() & new_scores.keys())
+        sides = ([each[task][1] for task in common] for each in (old_scores, new_scores))
+        yield BestCheckpointChange(
+            run_id=part.source.id,
+            name=part.source.name,
+            before=old,
+            after=new,
+            examinations=len(checkpoints),
+            difference=paired_difference(*sides) if is_changed else None,
+            is_changed=is_changed,
+        )
 
 
-def _examined(session: Session, part: Part) -> list[tuple[int, Checkpoint]]:
-    """By the training step under which the examination's rollouts are stored."""
-    of_run = Checkpoint.run_id == part.source.id, Checkpoint.heldout_reward.is_not(None)
-    found = session.scalars(select(Checkpoint).where(*of_run).order_by(Checkpoint.created_at, Checkpoint.id))
-    return [(step, each) for each in found if (step := each.heldout.get("training_step")) is not None]
-
-
-def _best(checkpoint: Checkpoint, scores: Scores) -> tuple[Best, Scores]:
-    before, after = ([pair[side] for pair in scores.values()] for side in (0, 1))
-    is_pruned = checkpoint.pruned_at is not None
-    best = Best(checkpoint.id, checkpoint.stage, checkpoint.step, _estimate(before), _estimate(after), is_pruned)
-    return best, scores
-
-
-def _gain(old: Scores, new: Scores) -> Estimate | None:
-    common = sorted(old.keys() & new.keys())
-    return paired_difference([old[task][1] for task in common], [new[task][1] for task in common])
-
-
-def _moved(session: Session, parts: Sequence[Part]) -> list[Moved]:
+def _moved_means(session: Session, parts: Sequence[HistoryPart]) -> list[MovedMean]:
     by_copy = {part.copy.id: part for part in parts if part.copy}
-    found = []
+    moved = []
     for row in session.execute(_MEANS, {"runs": list(by_copy)}):
         before = estimate_of(row.before, row.before_spread, row.groups)
         after = estimate_of(row.after, row.after_spread, row.groups)
-        if before.low - TIE <= after.mean <= before.high + TIE:
-            continue
-        part = by_copy[row.run_id]
-        difference = estimate_of(row.gain, row.gain_spread, row.groups)
-        found.append(
-            Moved(part.source.id, row.run_id, name_of(part), part.phase, before, after, difference, row.rollouts)
-        )
-    return sorted(found, key=lambda each: -abs(each.difference.mean))
-
-
-def name_of(part: Part) -> str:
-    """Of an evaluation who played; of a training run its name."""
-    source = part.source
-    if source.kind is RunKind.TRAINING or source.policy is None:
-        return source.name
-    checkpoint = source.checkpoint
-    return f"{source.policy.name} {checkpoint.stage} {checkpoint.step}" if checkpoint else source.policy.name
+        if not before.low - TIE <= after.mean <= before.high + TIE:
+            part = by_copy[row.run_id]
+            moved.append(
+                MovedMean(
+                    run_id=part.source.id,
+                    rescore_id=row.run_id,
+                    name=part.name,
+                    phase=part.phase,
+                    before=before,
+                    after=after,
+                    difference=estimate_of(row.gain, row.gain_spread, row.groups),
+                    rollouts=row.rollouts,
+                )
+            )
+    return sorted(moved, key=lambda each: -abs(each.difference.mean))
 
 
 def _estimate(values: Sequence[float]) -> Estimate:
     return estimate_mean(values) or Estimate(0.0, 0.0, 0.0, 0)
+
+
+def describe_history(session: Session, environment: str, history: RegradedHistory) -> HistoryResponse:
+    """The parts with their progress, and the conclusions."""
+    parts = []
+    for part in history.parts:
+        source, copy = part.source, part.copy
+        progress = copy.progress if copy else {}
+        parts.append(
+            HistoryPartResponse(
+                run_id=source.id,
+                name=part.name,
+                kind=source.kind,
+                version=source.version.number,
+                phase=part.phase,
+                rescore_id=copy.id if copy else None,
+                status=copy.status if copy else None,
+                reason=copy.reason if copy else None,
+                done=int(progress.get("done") or 0),
+                total=int(progress.get("total") or 0),
+            )
+        )
+    return HistoryResponse(
+        environment=environment,
+        version=history.version.number,
+        parts=parts,
+        missing=len(history.missing),
+        graded=len(history.graded),
+        open=len(history.open),
+        unended=len(history.unended),
+        rollouts_done=sum(part.done for part in parts),
+        rollouts_asked=sum(part.total for part in parts),
+        conclusions=conclusions_of(session, history),
+    )
+
+
+def notify_of_history(session: Session, run: Run) -> None:
+    """Notify the team if the regrading run that ended completes its history and a conclusion changes."""
+    if run.kind is not RunKind.RESCORE or not RegradingPlan.model_validate(run.configuration).plays:
+        return
+    version = session.get_one(EnvironmentVersion, run.version_id, options=[joinedload(EnvironmentVersion.environment)])
+    history = history_of(session, version)
+    if history.open or history.missing or len(history.graded) < 2:
+        return
+    found = conclusions_of(session, history)
+    if found.is_changed:
+        name = version.environment.name
+        checkpoints = sum(each.is_changed for each in found.checkpoints)
+        outbox.announce(
+            session,
+            kind=NoticeKind.RESCORING,
+            title=f"{name} v{version.number} changes conclusions about its history",
+            text=(
+                f"Pairs of policies that turned: {sum(each.turned_count for each in found.rankings)}; training runs "
+                f"with another best checkpoint: {checkpoints} of {len(found.checkpoints)}; means outside their old "
+                f"interval: {len(found.moved)} of {found.compared}. "
+                f"{len(history.graded)} of {len(history.parts)} parts are graded."
+            ),
+            path=f"/environments/{name}/versions/{version.number}/history",
+        )

@@ -1,198 +1,168 @@
-"""The JSON API of re-scores and replays."""
+"""What members, scripts and agents do with regrading and replays."""
 
 import uuid
-from collections.abc import Sequence
+from dataclasses import asdict
 
-from fastapi import APIRouter
-from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
-from backend.domain.environments.manifest import Manifest
-from backend.domain.rollouts.divergence import Part
-from backend.domain.rollouts.regrading import RescorePlan
-from backend.domain.statistics import Estimate
-from backend.rollouts.queries import get_rollout
+from backend.domain.rollouts.regrading import RegradingPlan
+from backend.domain.vocabulary import Role, RunStatus
+from backend.environments.queries import get_environment, get_version
+from backend.operations.declaration import operation
 from backend.rollouts.regrading import queries, service
-from backend.rollouts.regrading.columns import Candidate, Origin, candidates, weighed
-from backend.rollouts.regrading.pairs import ColumnPair, column_pairs, original_of, step_pairs
-from backend.rollouts.regrading.preview import Preview, preview
-from backend.rollouts.regrading.schemas import OverrideForm, PreviewRequest, ReplayRequest, RescoreRequest
-from backend.rollouts.regrading.selection import conditions_of
-from backend.runs import queries as run_queries
-from backend.runs.responses import RunAnswer, RunDetailAnswer
+from backend.rollouts.regrading.conclusions import HistoryResponse, describe_history
+from backend.rollouts.regrading.history import history_of
+from backend.rollouts.regrading.history import regrade_history as regrade_parts
+from backend.rollouts.regrading.schemas import (
+    BeforeAfter,
+    DraftScoreResponse,
+    OverrideRegrading,
+    PreviewRegrading,
+    RegradingBatch,
+    RegradingPreview,
+    RewardTermResponse,
+    RolloutBeforeAfter,
+    StartRegrading,
+    StartReplay,
+)
+from backend.rollouts.regrading.weights import apply_weights, list_reward_terms, preview_weights
+from backend.rollouts.tables import Rollout
+from backend.runs.queries import get_run
+from backend.runs.responses import RunDetailResponse, RunResponse
 from backend.runs.tables import Run
-from backend.web.dependencies import Author, SessionDep, Viewer
+from backend.web.identity import Actor
 
-router = APIRouter(prefix="/api/v1", tags=["re-scoring"])
-
-
-class StartedAnswer(BaseModel):
-    """Runs that were asked for together."""
-
-    batch: uuid.UUID
-    runs: list[RunAnswer]
+_BATCH = "/rescores/{batch}"
 
 
-class CandidateAnswer(BaseModel):
-    """A value that may carry a weight."""
-
-    name: str
-    origin: Origin
-    weight: float
-    saw_reasoning: bool
-    """A judge that was shown the policy's thoughts: no weight but 0 is taken."""
-
-    @classmethod
-    def of(cls, candidate: Candidate) -> "CandidateAnswer":
-        return cls.model_validate(candidate, from_attributes=True)
+@operation("POST /rescores", role=Role.AUTHOR, noun="regrading", status=201, tool=True, poll=_BATCH, audited=False)
+def start_regrading(session: Session, actor: Actor, request: StartRegrading) -> RegradingBatch:
+    """Regrade stored rollouts by other weights or by another version's rewards: one new run for each source run."""
+    return get_batch(session, actor, service.start_regrading(session, actor, request).batch)
 
 
-class PreviewAnswer(BaseModel):
-    """What weights would make of a run."""
-
-    columns: list[CandidateAnswer]
-    """With the new weights."""
-    offered: list[CandidateAnswer]
-    """All that may carry a weight, with what they carry now."""
-    preview: Preview
-
-
-class ColumnChangeAnswer(BaseModel):
-    """A column on both sides, over the rollouts that both completed."""
-
-    name: str
-    before: float | None
-    after: float | None
-    difference: Estimate | None
-    """After minus before over tasks, with its 95 % interval."""
-    weight_before: float | None
-    weight_after: float | None
+@operation("POST /rescores/preview", role=Role.AUTHOR, noun="regrading", tool=True, audited=False)
+def preview_regrading(session: Session, actor: Actor, request: PreviewRegrading) -> RegradingPreview:
+    """Preview the effect of other weights on a run. Stores nothing."""
+    run = get_run(session, request.run_id)
+    offered = list_reward_terms(session, run)
+    weighted = apply_weights(offered, request.weights)
+    plan = RegradingPlan(where=request.where.strip(), phase=request.phase)
+    preview = preview_weights(session, run, weighted, service.conditions_of(session, run, plan))
+    columns, all_terms = ([RewardTermResponse.of(term) for term in terms] for terms in (weighted, offered))
+    return RegradingPreview(columns=columns, offered=all_terms, preview=preview)
 
 
-class BeforeAfterAnswer(BaseModel):
-    """A re-scored or replayed run beside the run that its rollouts come from."""
-
-    run: RunDetailAnswer
-    source_run_id: uuid.UUID | None
-    rollouts: int
-    completed: int
-    failed: int
-    changed: int
-    """Completed with another reward."""
-    diverged: int
-    """Went another way at some step."""
-    replies_ended: int
-    """The stored replies were over before the episode was."""
-    replies_left: int
-    """The episode was over before the stored replies were."""
-    grounds: str
-    """Why the result may be trusted."""
-    columns: list[ColumnChangeAnswer]
-    diverging_steps: dict[int, int]
-    """Rollouts by the first step that went another way; 0 is the reset."""
+@operation("POST /replays", role=Role.AUTHOR, noun="regrading", status=201, tool=True, poll=_BATCH, audited=False)
+def start_replay(session: Session, actor: Actor, request: StartReplay) -> RegradingBatch:
+    """Play stored replies on a version: one new run for each source run."""
+    return get_batch(session, actor, service.start_replay(session, actor, request).batch)
 
 
-class DifferenceAnswer(BaseModel):
-    """One step that went another way."""
-
-    step: int
-    parts: list[Part]
-    fields: list[str]
-    """Fields of the observation and reward columns that differ."""
-
-
-class RolloutPairAnswer(BaseModel):
-    """A rollout beside its original."""
-
-    rollout_id: uuid.UUID
-    source_id: uuid.UUID | None
-    columns: list[ColumnPair]
-    differences: list[DifferenceAnswer]
-
-
-@router.post("/rescores", status_code=201)
-def start_rescore(session: SessionDep, actor: Author, request: RescoreRequest) -> StartedAnswer:
-    """Score stored rollouts again, by other weights or by another version's rewards: a run for each run taken."""
-    return _started(session, service.start_rescore(session, actor, request))
-
-
-@router.post("/rescores/preview")
-def preview_rescore(session: SessionDep, _: Author, request: PreviewRequest) -> PreviewAnswer:
-    """What other weights would make of a run; nothing is stored."""
-    run = run_queries.get_run(session, request.run_id)
-    offered = candidates(session, run)
-    chosen = weighed(offered, request.weights)
-    plan = RescorePlan(where=request.where.strip(), phase=request.phase)
-    return PreviewAnswer(
-        columns=[CandidateAnswer.of(each) for each in chosen],
-        offered=[CandidateAnswer.of(each) for each in offered],
-        preview=preview(session, run, chosen, conditions_of(session, run, plan)),
+@operation("GET /rescores/{batch}", role=Role.VIEWER, noun="regrading", tool=True)
+def get_batch(session: Session, actor: Actor, batch: uuid.UUID) -> RegradingBatch:
+    """Show runs that were started together, with their progress."""
+    runs = queries.runs_of_batch(session, batch)
+    finished = [run for run in runs if run.status.is_over]
+    return RegradingBatch(
+        is_finished=len(finished) == len(runs),
+        is_successful=all(run.status is RunStatus.COMPLETED for run in runs),
+        done=len(finished),
+        total=len(runs),
+        message=f"{len(finished)} of {len(runs)} runs are finished",
+        batch=batch,
+        runs=[RunResponse.of(run) for run in runs],
     )
 
 
-@router.post("/replays", status_code=201)
-def start_replay(session: SessionDep, actor: Author, request: ReplayRequest) -> StartedAnswer:
-    """Play stored replies on a version: a run for each run taken."""
-    return _started(session, service.start_replay(session, actor, request))
+@operation(
+    "POST /runs/{run}/override",
+    role=Role.AUTHOR,
+    noun="regrading",
+    audited=False,
+    page="/runs/{run}/before-after",
+    notice="Queued again. Your reason is kept on the run.",
+)
+def override_refusal(session: Session, actor: Actor, run: Run, request: OverrideRegrading) -> RunResponse:
+    """Continue a regrading that was refused as not faithful. The reason stays on the run."""
+    service.override_refusal(session, actor, run, request.reason)
+    return RunResponse.of(run)
 
 
-@router.get("/rescores/{batch}")
-def get_batch(batch: uuid.UUID, session: SessionDep, _: Viewer) -> StartedAnswer:
-    """The runs that were asked for together."""
-    return StartedAnswer(batch=batch, runs=_answers(queries.runs_of_batch(session, batch)))
-
-
-@router.post("/runs/{run_id}/override")
-def override(run_id: uuid.UUID, session: SessionDep, actor: Author, request: OverrideForm) -> RunAnswer:
-    """Do a re-score that was refused all the same; the reason stands on the run."""
-    run = run_queries.get_run(session, run_id)
-    service.override(session, actor, run, request.reason)
-    return RunAnswer.of(run)
-
-
-@router.get("/runs/{run_id}/before-after")
-def get_before_after(run_id: uuid.UUID, session: SessionDep, _: Viewer) -> BeforeAfterAnswer:
-    """What a re-score or a replay changed."""
-    run = run_queries.get_run(session, run_id)
+@operation("GET /runs/{run}/before-after", role=Role.VIEWER, noun="regrading", tool=True)
+def get_before_after(session: Session, actor: Actor, run: Run) -> BeforeAfter:
+    """Compare a regraded or replayed run with its source: counts, reward columns and diverging steps."""
     source = queries.source_of(session, run)
-    found = queries.tally(session, run.id)
-    changes = queries.column_changes(session, run, source) if source else []
-    return BeforeAfterAnswer(
-        run=RunDetailAnswer.of(run),
+    counts = queries.count_outcomes(session, run.id)
+    return BeforeAfter(
+        **asdict(counts),
+        rollouts=counts.total,
+        run=RunDetailResponse.of(run),
         source_run_id=run.source_run_id,
-        rollouts=found.total,
-        completed=found.completed,
-        failed=found.failed,
-        changed=found.changed,
-        diverged=found.diverged,
-        replies_ended=found.replies_ended,
-        replies_left=found.replies_left,
         grounds=run.summary.get("rescoring", {}).get("grounds", ""),
-        columns=[ColumnChangeAnswer.model_validate(change, from_attributes=True) for change in changes],
-        diverging_steps={each.step: each.count for each in queries.diverging_steps(session, run.id)},
+        columns=queries.column_changes(session, run, source) if source else [],
+        diverging_steps=queries.diverging_steps(session, run.id),
     )
 
 
-@router.get("/rollouts/{rollout_id}/before-after")
-def get_pair(rollout_id: uuid.UUID, session: SessionDep, _: Viewer) -> RolloutPairAnswer:
-    """A rollout beside the one that it comes from: columns, and every step that went another way."""
-    rollout = get_rollout(session, rollout_id)
-    before = original_of(session, rollout)
-    noise = Manifest.model_validate(rollout.run.version.manifest).proctor.checks.noise
-    pairs = step_pairs(before, rollout, noise) if before and rollout.steps else []
-    found = [pair.difference for pair in pairs if pair.difference]
-    return RolloutPairAnswer(
+@operation("GET /rollouts/{rollout}/before-after", role=Role.VIEWER, noun="regrading", tool=True)
+def get_rollout_before_after(session: Session, actor: Actor, rollout: Rollout) -> RolloutBeforeAfter:
+    """Compare a rollout with its source: reward columns, and every step that differs."""
+    before = queries.original_of(session, rollout)
+    found = queries.step_differences(before, rollout).values() if before and rollout.steps else ()
+    return RolloutBeforeAfter(
         rollout_id=rollout.id,
         source_id=rollout.source_id,
-        columns=column_pairs(before, rollout, rollout.run) if before else [],
-        differences=[DifferenceAnswer(step=d.step, parts=list(d.parts), fields=list(d.fields)) for d in found],
+        columns=queries.column_pairs(before, rollout) if before else [],
+        differences=list(found),
     )
 
 
-def _started(session: Session, started: service.Started) -> StartedAnswer:
-    runs = [run_queries.get_run(session, run.id) for run in started.runs]
-    return StartedAnswer(batch=started.batch, runs=_answers(runs))
+@operation("GET /environments/{name}/versions/{number}/history", role=Role.VIEWER, noun="regrading", tool=True)
+def get_history(session: Session, actor: Actor, name: str, number: int) -> HistoryResponse:
+    """Show how far other versions' runs are regraded by this version, and which conclusions change."""
+    version = get_version(session, get_environment(session, name), number)
+    return describe_history(session, name, history_of(session, version))
 
 
-def _answers(runs: Sequence[Run]) -> list[RunAnswer]:
-    return [RunAnswer.of(run) for run in runs]
+@operation(
+    "POST /environments/{name}/versions/{number}/history",
+    role=Role.AUTHOR,
+    noun="regrading",
+    status=201,
+    tool=True,
+    audited=False,
+    page="/environments/{name}/versions/{number}/history",
+    notice="Regrading runs in the background.",
+)
+def regrade_history(session: Session, actor: Actor, name: str, number: int) -> HistoryResponse:
+    """Queue a regrading of every evaluation and training run of other versions that this version has not regraded."""
+    regrade_parts(session, actor, get_version(session, get_environment(session, name), number))
+    return get_history(session, actor, name, number)
+
+
+@operation(
+    "POST /rollouts/{rollout_id}/draft-score",
+    role=Role.AUTHOR,
+    noun="regrading",
+    status=202,
+    tool=True,
+    audited=False,
+    page="/draft-scores/{id}",
+)
+def score_by_draft(session: Session, actor: Actor, rollout_id: uuid.UUID) -> DraftScoreResponse:
+    """Score a rollout, its cluster and the history by the draft of its environment, before it is published."""
+    return get_draft_score(session, actor, service.score_by_draft(session, rollout_id).id)
+
+
+@operation("GET /draft-scores/{job}", role=Role.AUTHOR, noun="regrading", tool=True)
+def get_draft_score(session: Session, actor: Actor, job: uuid.UUID) -> DraftScoreResponse:
+    """Show the result of a draft score."""
+    score = service.get_draft_score(session, job)
+    return DraftScoreResponse(
+        id=score.job.id,
+        rollout_id=score.rollout_id,
+        environment=score.environment.name,
+        is_stale=score.is_stale,
+        answer=score.answer,
+    )

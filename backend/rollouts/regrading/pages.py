@@ -1,8 +1,9 @@
-"""Pages: /runs/{id}/rescore (other weights, another version), /runs/{id}/before-after, /rollouts/{id}/before-after."""
+"""Pages of regrading: choices for a run, before and after of runs and rollouts, histories, draft scores."""
 
+import time
 import uuid
 from collections.abc import AsyncIterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -10,71 +11,84 @@ from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy.orm import Session
 
-from backend.core.events import run_topic
-from backend.domain.environments.manifest import Manifest
-from backend.domain.rollouts.regrading import RescorePlan
+from backend.core.events import RUNS, job_topic, run_topic
+from backend.domain.rollouts.regrading import RegradingPlan
 from backend.domain.vocabulary import CheckStatus, RunKind, RunStatus
-from backend.environments.tables import EnvironmentVersion
+from backend.environments.queries import get_environment, get_version
+from backend.environments.tables import Environment, EnvironmentVersion
 from backend.rollouts.queries import get_rollout
 from backend.rollouts.regrading import queries, service
-from backend.rollouts.regrading.certified import check_statuses
-from backend.rollouts.regrading.columns import Candidate, candidates, weighed
-from backend.rollouts.regrading.pairs import Again, ColumnPair, StepPair, again, column_pairs, original_of, step_pairs
-from backend.rollouts.regrading.preview import Preview, preview
-from backend.rollouts.regrading.schemas import OverrideForm, ReplayRequest, RescoreRequest, VersionForm, WeightsForm
-from backend.rollouts.regrading.selection import conditions_of
+from backend.rollouts.regrading.conclusions import HistoryResponse, describe_history
+from backend.rollouts.regrading.history import history_of
+from backend.rollouts.regrading.schemas import (
+    ColumnChange,
+    ColumnPair,
+    StartRegrading,
+    StartReplay,
+    VersionForm,
+    WeightsForm,
+)
+from backend.rollouts.regrading.weights import (
+    RewardTerm,
+    WeightsPreview,
+    apply_weights,
+    list_reward_terms,
+    preview_weights,
+)
 from backend.rollouts.tables import Rollout
-from backend.runs import queries as run_queries
+from backend.runs.queries import get_run
 from backend.runs.tables import Run
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.form_data import read_form
-from backend.web.page import page, see_other
-from backend.web.streams import live_blocks
+from backend.web.page import page, render_block, see_other
+from backend.web.shared import Shared
+from backend.web.streams import AGAIN, END, live, live_blocks
 
 router = APIRouter()
 RESULT = "rollouts/regrading/before_after.html"
+HISTORY = "rollouts/regrading/history.html"
+DRAFT = "rollouts/regrading/draft.html"
+VersionFormDep = Annotated[VersionForm, Depends(read_form(VersionForm))]
 
 
 @dataclass(frozen=True, slots=True)
 class VersionChoice:
-    """A version of the environment, and what its newest certificate says of scoring stored episodes again."""
+    """A version, and the result of the regrading check in its latest certificate."""
 
     version: EnvironmentVersion
     check: CheckStatus | None
 
 
 @dataclass(frozen=True, slots=True)
-class RescorePage:
-    """What may be done with a run's stored rollouts."""
+class RegradePage:
+    """Ways to regrade or replay a run."""
 
     run: Run
-    offered: Sequence[Candidate]
+    terms: Sequence[RewardTerm]
     weights: dict[str, float]
-    """As they stand in the form, by name."""
-    wanted: WeightsForm
-    found: Preview
+    """As in the form, by name."""
+    form: WeightsForm
+    preview: WeightsPreview
     versions: Sequence[VersionChoice]
-    own: VersionChoice
     evaluations: int
-    """Completed ones of the run's version."""
+    """Completed evaluations of the run's version."""
 
 
 @dataclass(frozen=True, slots=True)
 class BeforeAfterPage:
-    """A re-scored or replayed run beside the run that its rollouts come from."""
+    """A regraded or replayed run compared with its source."""
 
     run: Run
     source: Run | None
-    plan: RescorePlan
-    tally: queries.Tally
-    columns: Sequence[queries.ColumnChange]
-    steps: Sequence[queries.Step]
-    changed: Sequence[queries.Changed]
+    plan: RegradingPlan
+    counts: queries.RegradingCounts
+    columns: Sequence[ColumnChange]
+    steps: dict[int, int]
+    changed: Sequence[queries.ChangedRollout]
     together: int
-    """Runs that were asked for at once."""
-
+    """Runs that were started together."""
     is_refused: bool
-    """It would not be faithful, and nobody has said why to do it all the same."""
+    """Regrading would not be faithful, and no reason to continue was given."""
 
     @property
     def is_over(self) -> bool:
@@ -83,111 +97,103 @@ class BeforeAfterPage:
 
 @dataclass(frozen=True, slots=True)
 class RolloutPairPage:
-    """One rollout beside what it was, or beside what it became elsewhere."""
+    """One rollout compared with its source and with its copies."""
 
     rollout: Rollout
     run: Run
-    before: Rollout | None = None
-    columns: Sequence[ColumnPair] = ()
-    steps: Sequence[StepPair] = ()
-    again: Sequence[Again] = ()
-    names: Sequence[str] = field(default=())
-    """Columns that one of them has."""
+    before: Rollout | None
+    columns: Sequence[ColumnPair]
+    steps: Sequence[queries.StepPair]
+    copies: Sequence[queries.RolloutCopy]
+    names: Sequence[str]
+    """Columns of the rollout or of a copy."""
 
 
 @dataclass(frozen=True, slots=True)
-class BatchPage:
-    """Runs that were asked for together."""
+class HistoryPage:
+    """The history of an environment by one version's rewards."""
 
-    runs: Sequence[Run]
-    batch: uuid.UUID
+    environment: Environment
+    version: EnvironmentVersion
+    history: HistoryResponse
+
+
+_histories: Shared[HistoryPage] = Shared()
+"""Histories of the versions that someone watches, because the conclusions of a long history take a while."""
 
 
 @router.get("/runs/{run_id}/rescore", response_class=HTMLResponse)
 def show_choices(
-    request: Request, run_id: uuid.UUID, session: SessionDep, _: Author, wanted: Annotated[WeightsForm, Query()]
+    request: Request, run_id: uuid.UUID, session: SessionDep, _: Author, form: Annotated[WeightsForm, Query()]
 ) -> HTMLResponse:
-    context = _choices(session, run_queries.get_run(session, run_id), wanted)
+    run = get_run(session, run_id)
+    terms = list_reward_terms(session, run)
+    weights = {term.name: 0.0 if term.saw_reasoning else term.weight for term in terms} | form.weights()
+    plan = RegradingPlan(where=form.where.strip(), phase=form.phase)
+    versions = queries.versions_of(session, run.version.environment_id)
+    checks = service.check_statuses(session, [version.id for version in versions])
+    conditions = service.conditions_of(session, run, plan)
+    context = RegradePage(
+        run=run,
+        terms=terms,
+        weights=weights,
+        form=form,
+        preview=preview_weights(session, run, apply_weights(terms, weights), conditions),
+        versions=[VersionChoice(version, checks[version.id]) for version in versions],
+        evaluations=len(service.evaluations_of(session, run.version_id)),
+    )
     return page(request, "rollouts/regrading/choose.html", context, block="rescore_preview")
 
 
-def _choices(session: Session, run: Run, wanted: WeightsForm) -> RescorePage:
-    offered = candidates(session, run)
-    weights = {each.name: 0.0 if each.saw_reasoning else each.weight for each in offered} | wanted.weights()
-    plan = RescorePlan(where=wanted.where.strip(), phase=wanted.phase)
-    versions = queries.versions_of(session, run.version.environment_id)
-    checks = check_statuses(session, [version.id for version in versions])
-    return RescorePage(
-        run=run,
-        offered=offered,
-        weights=weights,
-        wanted=wanted,
-        found=preview(session, run, weighed(offered, weights), conditions_of(session, run, plan)),
-        versions=[VersionChoice(version, checks[version.id]) for version in versions],
-        own=VersionChoice(run.version, checks.get(run.version_id)),
-        evaluations=len(service.evaluations_of(session, run.version_id)),
-    )
-
-
 @router.post("/runs/{run_id}/rescore", response_class=HTMLResponse)
-def weigh_anew(
+def regrade_by_weights(
     run_id: uuid.UUID, session: SessionDep, actor: Author, form: Annotated[WeightsForm, Depends(read_form(WeightsForm))]
 ) -> Response:
-    request = RescoreRequest(run_ids=[run_id], weights=form.weights(), where=form.where, phase=form.phase)
-    started = service.start_rescore(session, actor, request)
-    return see_other(_result(started.runs[0].id), "Queued: the stored columns are weighed anew.")
+    request = StartRegrading(run_ids=[run_id], weights=form.weights(), where=form.where, phase=form.phase)
+    return _show_started(service.start_regrading(session, actor, request))
 
 
 @router.post("/runs/{run_id}/rescore/version", response_class=HTMLResponse)
-def score_by_version(
-    run_id: uuid.UUID, session: SessionDep, actor: Author, form: Annotated[VersionForm, Depends(read_form(VersionForm))]
-) -> Response:
-    request = RescoreRequest(**_taken(session, run_id, form), override=form.override)
-    return _started(service.start_rescore(session, actor, request), "scored again")
+def regrade_by_version(run_id: uuid.UUID, session: SessionDep, actor: Author, form: VersionFormDep) -> Response:
+    request = StartRegrading(**_source(session, run_id, form), override=form.override)
+    return _show_started(service.start_regrading(session, actor, request))
 
 
 @router.post("/runs/{run_id}/replay", response_class=HTMLResponse)
-def replay(
-    run_id: uuid.UUID, session: SessionDep, actor: Author, form: Annotated[VersionForm, Depends(read_form(VersionForm))]
-) -> Response:
-    request = ReplayRequest(**_taken(session, run_id, form))
-    return _started(service.start_replay(session, actor, request), "played again")
+def replay(run_id: uuid.UUID, session: SessionDep, actor: Author, form: VersionFormDep) -> Response:
+    return _show_started(service.start_replay(session, actor, StartReplay(**_source(session, run_id, form))))
 
 
-def _taken(session: Session, run_id: uuid.UUID, form: VersionForm) -> dict[str, object]:
-    run = run_queries.get_run(session, run_id)
-    whose = {"evaluations_of": run.version_id} if form.all_evaluations else {"run_ids": [run.id]}
-    return {**whose, "version_id": form.version_id, "where": form.where, "phase": form.phase}
+@router.post("/rollouts/{rollout_id}/rescore", response_class=HTMLResponse)
+def regrade_rollout(rollout_id: uuid.UUID, session: SessionDep, actor: Author) -> Response:
+    """Regrade this rollout alone, by the newest version's rewards."""
+    rollout = get_rollout(session, rollout_id)
+    newest = queries.versions_of(session, rollout.run.version.environment_id)[0]
+    request = StartRegrading(
+        run_ids=[rollout.run_id], version_id=newest.id, rollout_ids=[rollout.id], phase=rollout.phase
+    )
+    return _show_started(service.start_regrading(session, actor, request))
 
 
-def _started(started: service.Started, done: str) -> Response:
+def _source(session: Session, run_id: uuid.UUID, form: VersionForm) -> dict[str, object]:
+    run = get_run(session, run_id)
+    runs = {"evaluations_of": run.version_id} if form.all_evaluations else {"run_ids": [run.id]}
+    return {**runs, "version_id": form.version_id, "where": form.where, "phase": form.phase}
+
+
+def _show_started(started: service.StartedRegrading) -> Response:
     if len(started.runs) == 1:
-        return see_other(_result(started.runs[0].id), f"Queued: the stored rollouts are {done}.")
-    return see_other(f"/rescores/{started.batch}", f"Queued: {len(started.runs)} runs are {done}.")
-
-
-def _result(run_id: uuid.UUID) -> str:
-    return f"/runs/{run_id}/before-after"
-
-
-@router.post("/runs/{run_id}/override", response_class=HTMLResponse)
-def override(
-    run_id: uuid.UUID,
-    session: SessionDep,
-    actor: Author,
-    form: Annotated[OverrideForm, Depends(read_form(OverrideForm))],
-) -> Response:
-    service.override(session, actor, run_queries.get_run(session, run_id), form.reason)
-    return see_other(_result(run_id), "Queued again; your reason stands on the run.")
+        return see_other(f"/runs/{started.runs[0].id}/before-after", "The run is queued.")
+    return see_other(f"/rescores/{started.batch}", f"{len(started.runs)} runs are queued.")
 
 
 @router.get("/runs/{run_id}/before-after", response_class=HTMLResponse)
-def show_result(request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer) -> HTMLResponse:
+def show_before_after(request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer) -> HTMLResponse:
     return page(request, RESULT, _before_after(session, run_id), block="before_after")
 
 
 @router.get("/runs/{run_id}/before-after/events", response_class=EventSourceResponse)
-async def follow_result(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
+async def stream_before_after(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
     def read(session: Session) -> BeforeAfterPage:
         return _before_after(session, run_id)
 
@@ -196,14 +202,14 @@ async def follow_result(request: Request, run_id: uuid.UUID, _: Viewer) -> Async
 
 
 def _before_after(session: Session, run_id: uuid.UUID) -> BeforeAfterPage:
-    run = run_queries.get_run(session, run_id)
+    run = get_run(session, run_id)
     source = queries.source_of(session, run)
-    plan = RescorePlan.model_validate(run.configuration)
+    plan = RegradingPlan.model_validate(run.configuration)
     return BeforeAfterPage(
         run=run,
         source=source,
         plan=plan,
-        tally=queries.tally(session, run.id),
+        counts=queries.count_outcomes(session, run.id),
         columns=queries.column_changes(session, run, source) if source else (),
         steps=queries.diverging_steps(session, run.id),
         changed=queries.most_changed(session, run.id),
@@ -214,35 +220,68 @@ def _before_after(session: Session, run_id: uuid.UUID) -> BeforeAfterPage:
 
 @router.get("/rescores/{batch}", response_class=HTMLResponse)
 def show_batch(request: Request, batch: uuid.UUID, session: SessionDep, _: Viewer) -> HTMLResponse:
-    return page(request, "rollouts/regrading/batch.html", BatchPage(queries.runs_of_batch(session, batch), batch))
+    return page(request, "rollouts/regrading/batch.html", {"runs": queries.runs_of_batch(session, batch)})
 
 
 @router.get("/rollouts/{rollout_id}/before-after", response_class=HTMLResponse)
-def show_pair(request: Request, rollout_id: uuid.UUID, session: SessionDep, _: Viewer) -> HTMLResponse:
+def show_rollout_before_after(request: Request, rollout_id: uuid.UUID, session: SessionDep, _: Viewer) -> HTMLResponse:
     rollout = get_rollout(session, rollout_id)
-    run = rollout.run
-    before = original_of(session, rollout)
-    copies = again(session, rollout)
-    names = dict.fromkeys([*run.columns, *(name for copy in copies for name in copy.columns)])
-    noise = Manifest.model_validate(run.version.manifest).proctor.checks.noise
+    before = queries.original_of(session, rollout)
+    copies = queries.copies_of(session, rollout)
     context = RolloutPairPage(
         rollout=rollout,
-        run=run,
+        run=rollout.run,
         before=before,
-        columns=column_pairs(before, rollout, run) if before else (),
-        steps=step_pairs(before, rollout, noise) if before and rollout.steps else (),
-        again=copies,
-        names=list(names),
+        columns=queries.column_pairs(before, rollout) if before else (),
+        steps=queries.step_pairs(before, rollout) if before and rollout.steps else (),
+        copies=copies,
+        names=list(dict.fromkeys([*rollout.run.columns, *(name for copy in copies for name in copy.columns)])),
     )
     return page(request, "rollouts/regrading/rollout.html", context)
 
 
-@router.post("/rollouts/{rollout_id}/rescore", response_class=HTMLResponse)
-def rescore_one(rollout_id: uuid.UUID, session: SessionDep, actor: Author) -> Response:
-    """Only this rollout, by the newest version's rewards."""
-    rollout = get_rollout(session, rollout_id)
-    newest = queries.versions_of(session, rollout.run.version.environment_id)[0]
-    request = RescoreRequest(
-        run_ids=[rollout.run_id], version_id=newest.id, rollout_ids=[rollout.id], phase=rollout.phase
-    )
-    return _started(service.start_rescore(session, actor, request), "scored again")
+@router.get("/environments/{name}/versions/{number}/history", response_class=HTMLResponse)
+def show_history(request: Request, session: SessionDep, _: Viewer, name: str, number: int) -> HTMLResponse:
+    return page(request, HISTORY, _history(session, name, number), block="graded_history")
+
+
+@router.get("/environments/{name}/versions/{number}/history/events", response_class=EventSourceResponse)
+async def stream_history(request: Request, _: Viewer, name: str, number: int) -> AsyncIterable[ServerSentEvent]:
+    seen: tuple[int, ...] = ()
+    since = 0.0
+
+    def render(session: Session) -> dict[str, str]:
+        nonlocal seen, since
+        before, seen = seen, request.app.state.hub.mark(RUNS)
+        if seen != before:
+            since = time.monotonic()
+        context, again = _histories.read((name, number), since, lambda: _history(session, name, number))
+        blocks = {"graded_history": render_block(request, HISTORY, "graded_history", context)}
+        if not context.history.open:
+            blocks[END] = ""
+        elif again:
+            blocks[AGAIN] = str(again)
+        return blocks
+
+    async for event in live(request, (RUNS,), render):
+        yield event
+
+
+def _history(session: Session, name: str, number: int) -> HistoryPage:
+    environment = get_environment(session, name)
+    version = get_version(session, environment, number)
+    return HistoryPage(environment, version, describe_history(session, name, history_of(session, version)))
+
+
+@router.get("/draft-scores/{job_id}", response_class=HTMLResponse)
+def show_draft_score(request: Request, session: SessionDep, _: Author, job_id: uuid.UUID) -> HTMLResponse:
+    return page(request, DRAFT, service.get_draft_score(session, job_id))
+
+
+@router.get("/draft-scores/{job_id}/events", response_class=EventSourceResponse)
+async def stream_draft_score(request: Request, _: Author, job_id: uuid.UUID) -> AsyncIterable[ServerSentEvent]:
+    def read(session: Session) -> service.DraftScore:
+        return service.get_draft_score(session, job_id)
+
+    async for event in live_blocks(request, (job_topic(job_id),), DRAFT, ["draft_scores"], read):
+        yield event

@@ -1,53 +1,57 @@
-"""Reading re-scored and replayed runs beside the rollouts that they come from."""
+"""Compare regraded and replayed runs with their sources: whole runs, reward columns, and rollouts step by step."""
 
+import json
 import uuid
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
 
-from sqlalchemy import select, text
-from sqlalchemy.orm import Session, contains_eager, joinedload
+from sqlalchemy import Select, select, text
+from sqlalchemy.orm import Session, contains_eager, joinedload, undefer
 
-from backend.domain.rollouts.regrading import DIVERGED_AT, REPLIES_ENDED, REPLIES_LEFT
-from backend.domain.statistics import TIE, Estimate, estimate_of
+from backend.domain.environments.manifest import Manifest
+from backend.domain.rollouts.divergence import Difference, RecordedEpisode, differences, prompts_of
+from backend.domain.rollouts.regrading import DIVERGED_AT, REPLIES_ENDED, REPLIES_LEFT, copy_id
+from backend.domain.statistics import TIE, estimate_of
 from backend.domain.vocabulary import RunKind
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import NotFound
+from backend.rollouts.listing import columns_of
+from backend.rollouts.regrading.schemas import ColumnChange, ColumnPair
 from backend.rollouts.tables import Group, Rollout
 from backend.runs.tables import Run
 
 KINDS = (RunKind.RESCORE, RunKind.REPLAY)
-SHOWN = 12
+MAX_CHANGED = 12
+MAX_VALUE = 2000
+"""Characters of a displayed value."""
 
 
-class NotRescored(NotFound):
-    """This run is neither a re-score nor a replay: there is nothing before it."""
+class NotRegraded(NotFound):
+    """This run was neither regraded nor replayed, so there is nothing to compare it with."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
-    """What became of the originals."""
+class RegradingCounts:
+    """Outcomes of the source rollouts in a regraded or replayed run."""
 
-    total: int = 0
-    completed: int = 0
-    failed: int = 0
-    changed: int = 0
-    """Completed with another reward than the original's."""
-    diverged: int = 0
-    """Went another way at some step."""
-    replies_ended: int = 0
-    replies_left: int = 0
-    most_common: str = ""
-    """The message that most failed ones have."""
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+    total: int
+    completed: int
+    failed: int
+    changed: int
+    """Completed with another reward than the source."""
+    diverged: int
+    """Differ from the source at some step."""
+    replies_ended: int
+    replies_left: int
+    most_common: str
+    """The most frequent error message."""
 
     def __str__(self) -> str:
         return f"{self.total:,} rollouts, {self.changed:,} with another reward, {self.failed:,} failed"
 
 
-_TALLY = text(f"""
+_COUNTS = text(f"""
 SELECT count(*) AS total,
        count(*) FILTER (WHERE r.status = 'completed') AS completed,
        count(*) FILTER (WHERE r.status = 'failed') AS failed,
@@ -59,33 +63,65 @@ SELECT count(*) AS total,
 FROM rollouts r LEFT JOIN rollouts s ON s.id = r.source_id
 WHERE r.run_id = :run
 """)
+_DIVERGING_STEPS = text(f"""
+SELECT (metrics->>'{DIVERGED_AT}')::float8::int AS step, count(*) AS amount FROM rollouts
+WHERE run_id = :run AND metrics ? '{DIVERGED_AT}' GROUP BY 1 ORDER BY 1
+""")
+_MOST_CHANGED = text(f"""
+SELECT r.id, s.reward AS before FROM rollouts r JOIN rollouts s ON s.id = r.source_id
+WHERE r.run_id = :run AND r.status = 'completed'
+  AND (r.metrics ? '{DIVERGED_AT}' OR abs(r.reward::float8 - s.reward) > {TIE})
+ORDER BY abs(r.reward::float8 - s.reward) DESC NULLS LAST, r.seq LIMIT :limit
+""")
 
 
-def tally(session: Session, run_id: uuid.UUID) -> Tally:
-    return Tally(**session.execute(_TALLY, {"run": run_id}).mappings().one())
+def count_outcomes(session: Session, run_id: uuid.UUID) -> RegradingCounts:
+    return RegradingCounts(**session.execute(_COUNTS, {"run": run_id}).mappings().one())
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnChange:
-    """A column that the original and the new run have, over the pairs that both completed; the reward first."""
+def diverging_steps(session: Session, run_id: uuid.UUID) -> dict[int, int]:
+    """Number of rollouts by the first step that differs; 0 is the reset."""
+    return {row.step: row.amount for row in session.execute(_DIVERGING_STEPS, {"run": run_id})}
 
-    name: str
-    before: float | None
-    """None: the original has no such column."""
-    after: float | None
-    difference: Estimate | None
-    """After minus before over tasks."""
-    weight_before: float | None = None
-    weight_after: float | None = None
+
+def source_of(session: Session, run: Run) -> Run | None:
+    """The run whose rollouts these are; None if it was deleted. Raises NotRegraded."""
+    if run.kind not in KINDS:
+        raise NotRegraded
+    return session.scalars(_runs().where(Run.id == run.source_run_id)).one_or_none() if run.source_run_id else None
+
+
+def runs_of_batch(session: Session, batch: uuid.UUID) -> Sequence[Run]:
+    """Runs that were started together, in the order of their sources."""
+    own = (Run.kind.in_(KINDS), Run.configuration["batch"].astext == str(batch))
+    runs = session.scalars(_runs().where(*own).order_by(Run.id)).all()
+    if not runs:
+        raise NotFound("There are no runs that were started together at this address.")
+    return runs
+
+
+def _runs() -> Select[Run]:
+    with_environment = contains_eager(Run.version).contains_eager(EnvironmentVersion.environment)
+    statement = select(Run).join(Run.version).join(EnvironmentVersion.environment)
+    return statement.options(with_environment, joinedload(Run.policy), joinedload(Run.checkpoint))
+
+
+def versions_of(session: Session, environment_id: uuid.UUID) -> Sequence[EnvironmentVersion]:
+    """Versions of an environment, newest first."""
+    statement = select(EnvironmentVersion).where(EnvironmentVersion.environment_id == environment_id)
+    return session.scalars(statement.order_by(EnvironmentVersion.number.desc())).all()
 
 
 def column_changes(session: Session, run: Run, source: Run) -> list[ColumnChange]:
-    """Means over tasks of the pairs that both sides completed; the reward first."""
+    """Means over tasks of the rollouts that both sides completed; the reward first."""
     names = list(dict.fromkeys([*run.columns, *source.columns]))
-    values = [("r.reward::float8", "s.reward::float8")] + [
-        (_position("r", run.columns, name), _position("s", source.columns, name)) for name in names
-    ]
-    folded = ", ".join(
+
+    def position(table: str, columns: Sequence[str], name: str) -> str:
+        return f"{table}.columns[{columns.index(name) + 1}]::float8" if name in columns else "NULL::float8"
+
+    values = [("r.reward::float8", "s.reward::float8")]
+    values += [(position("r", run.columns, name), position("s", source.columns, name)) for name in names]
+    by_task = ", ".join(
         f"avg({new}) AS new_{n}, avg({old}) AS old_{n}, avg({new} - {old}) AS gain_{n}"
         for n, (new, old) in enumerate(values)
     )
@@ -94,57 +130,33 @@ def column_changes(session: Session, run: Run, source: Run) -> list[ColumnChange
         f" stddev_samp(gain_{n}) AS spread_{n}, count(gain_{n}) AS count_{n}"
         for n in range(len(values))
     )
-    row = session.execute(
-        text(f"""
-        WITH task AS (
-            SELECT {folded} FROM rollouts r JOIN rollouts s ON s.id = r.source_id
-            WHERE r.run_id = :run AND r.status = 'completed' AND s.status = 'completed' GROUP BY r.group_id
-        ) SELECT {figures} FROM task
-        """),
-        {"run": run.id},
-    ).mappings()
-    found = row.one()
-    weights = dict(zip(run.columns, run.weights, strict=False)), dict(zip(source.columns, source.weights, strict=False))
-    return [
-        ColumnChange(
-            name=name or "reward",
-            before=found[f"old_{n}"],
-            after=found[f"new_{n}"],
-            difference=_estimate(found[f"gain_{n}"], found[f"spread_{n}"], found[f"count_{n}"]),
-            weight_before=weights[1].get(name),
-            weight_after=weights[0].get(name),
-        )
-        for n, name in enumerate(["", *names])
-    ]
-
-
-def _position(table: str, columns: Sequence[str], name: str) -> str:
-    return f"{table}.columns[{list(columns).index(name) + 1}]::float8" if name in columns else "NULL::float8"
-
-
-def _estimate(mean: float | None, spread: float | None, count: int) -> Estimate | None:
-    return None if mean is None else estimate_of(mean, spread or 0.0, count)
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """How many rollouts go another way first at this step."""
-
-    step: int
-    count: int
-
-
-def diverging_steps(session: Session, run_id: uuid.UUID) -> list[Step]:
     statement = text(f"""
-        SELECT (metrics->>'{DIVERGED_AT}')::float8::int AS step, count(*) AS amount FROM rollouts
-        WHERE run_id = :run AND metrics ? '{DIVERGED_AT}' GROUP BY 1 ORDER BY 1
+    WITH task AS (
+        SELECT {by_task} FROM rollouts r JOIN rollouts s ON s.id = r.source_id
+        WHERE r.run_id = :run AND r.status = 'completed' AND s.status = 'completed' GROUP BY r.group_id
+    ) SELECT {figures} FROM task
     """)
-    return [Step(row.step, row.amount) for row in session.execute(statement, {"run": run_id})]
+    row = session.execute(statement, {"run": run.id}).mappings().one()
+    before, after = (dict(zip(each.columns, each.weights, strict=False)) for each in (source, run))
+    changes = []
+    for n, name in enumerate(["reward", *names]):
+        gain, spread, count = (row[f"{part}_{n}"] for part in ("gain", "spread", "count"))
+        changes.append(
+            ColumnChange(
+                name=name,
+                before=row[f"old_{n}"],
+                after=row[f"new_{n}"],
+                difference=None if gain is None else estimate_of(gain, spread or 0.0, count),
+                weight_before=before.get(name) if n else None,
+                weight_after=after.get(name) if n else None,
+            )
+        )
+    return changes
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
-    """A rollout beside its original."""
+class ChangedRollout:
+    """A rollout with the reward of its source."""
 
     rollout: Rollout
     before: float | None
@@ -157,68 +169,128 @@ class Changed:
         return self.rollout.reward - self.before
 
 
-def most_changed(session: Session, run_id: uuid.UUID, limit: int = SHOWN) -> list[Changed]:
-    """Largest change of the reward first; those that went another way before those that did not."""
-    ids = session.execute(
-        text(f"""
-        SELECT r.id, s.reward AS before FROM rollouts r JOIN rollouts s ON s.id = r.source_id
-        WHERE r.run_id = :run AND r.status = 'completed'
-          AND (r.metrics ? '{DIVERGED_AT}' OR abs(r.reward::float8 - s.reward) > {TIE})
-        ORDER BY abs(r.reward::float8 - s.reward) DESC NULLS LAST, r.seq LIMIT :limit
-        """),
-        {"run": run_id, "limit": limit},
-    ).all()
-    whole = joinedload(Rollout.group).joinedload(Group.task)
-    statement = select(Rollout).options(whole).where(Rollout.id.in_([row.id for row in ids]))
+def most_changed(session: Session, run_id: uuid.UUID, limit: int = MAX_CHANGED) -> list[ChangedRollout]:
+    """Rollouts by the change of their reward, largest first. Diverged ones are listed even if it did not change."""
+    rows = session.execute(_MOST_CHANGED, {"run": run_id, "limit": limit}).all()
+    with_task = joinedload(Rollout.group).joinedload(Group.task)
+    statement = select(Rollout).options(with_task).where(Rollout.id.in_([row.id for row in rows]))
     by_id = {rollout.id: rollout for rollout in session.scalars(statement)}
+    changed = []
+    for row in rows:
+        if rollout := by_id.get(row.id):
+            step = rollout.metrics.get(DIVERGED_AT)
+            changed.append(ChangedRollout(rollout, row.before, int(step) if isinstance(step, int | float) else None))
+    return changed
+
+
+@dataclass(frozen=True, slots=True)
+class StepValue:
+    """A field of an observation, or a reward column."""
+
+    name: str
+    text: str
+    differs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepSide:
+    """One step on one side."""
+
+    reply: str
+    action: str
+    """The parsed action; empty if the reply could not be parsed."""
+    note: str
+    fields: list[StepValue]
+    rewards: list[StepValue]
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepPair:
+    """One step on both sides; None if a side has no such step."""
+
+    number: int
+    """0 is the reset."""
+    before: StepSide | None
+    after: StepSide | None
+    difference: Difference | None
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutCopy:
+    """A rollout in a run that regraded or replayed it."""
+
+    run: Run
+    rollout: Rollout
+    columns: dict[str, float]
+
+
+def original_of(session: Session, rollout: Rollout) -> Rollout | None:
+    """The rollout that was regraded or replayed; None if it was deleted, or if this is no copy."""
+    if rollout.source_id is None:
+        return None
+    with_environment = joinedload(Rollout.run).joinedload(Run.version).joinedload(EnvironmentVersion.environment)
+    whole = [undefer(Rollout.opening), undefer(Rollout.steps), undefer(Rollout.messages), with_environment]
+    return session.get(Rollout, rollout.source_id, options=whole)
+
+
+def copies_of(session: Session, rollout: Rollout) -> list[RolloutCopy]:
+    """Copies of the rollout in regrading and replay runs, oldest first. Their ids follow from its place in the run."""
+    with_environment = joinedload(Run.version).joinedload(EnvironmentVersion.environment)
+    regrading = select(Run).where(Run.source_run_id == rollout.run_id, Run.kind.in_(KINDS))
+    place = rollout.training_step, rollout.group.ordinal, rollout.member
+    runs = {copy_id(run.id, *place): run for run in session.scalars(regrading.options(with_environment))}
+    with_task = joinedload(Rollout.group).joinedload(Group.task)
+    found = session.scalars(select(Rollout).options(with_task).where(Rollout.id.in_(runs)))
+    copies = [RolloutCopy(runs[each.id], each, columns_of(runs[each.id], each)) for each in found]
+    return sorted((each for each in copies if each.rollout.source_id == rollout.id), key=lambda each: each.run.id)
+
+
+def column_pairs(before: Rollout, after: Rollout) -> list[ColumnPair]:
+    """The reward first, then every column of either side."""
+    old, new = columns_of(before.run, before), columns_of(after.run, after)
+    pairs = [ColumnPair(name="reward", before=before.reward, after=after.reward)]
+    return pairs + [ColumnPair(name=n, before=old.get(n), after=new.get(n)) for n in dict.fromkeys([*new, *old])]
+
+
+def step_differences(before: Rollout, after: Rollout) -> dict[int, Difference]:
+    """Steps that differ by more than the environment's declared noise, by number."""
+    noise = Manifest.model_validate(after.run.version.manifest).proctor.checks.noise
+    old, new = (RecordedEpisode(each.opening, each.steps, prompts_of(each.messages)) for each in (before, after))
+    return {each.step: each for each in differences(old, new, noise)}
+
+
+def step_pairs(before: Rollout, after: Rollout) -> list[StepPair]:
+    """The reset, then every step of either side."""
+    found = step_differences(before, after)
+    openings = ({"observation": each.opening} for each in (before, after))
+    pairs = [tuple(openings), *zip_longest(before.steps, after.steps)]
     return [
-        Changed(by_id[row.id], row.before, _step(by_id[row.id].metrics.get(DIVERGED_AT)))
-        for row in ids
-        if row.id in by_id
+        StepPair(number, _side(old, found.get(number)), _side(new, found.get(number)), found.get(number))
+        for number, (old, new) in enumerate(pairs)
     ]
 
 
-def _step(value: Any) -> int | None:
-    return int(value) if isinstance(value, int | float) else None
-
-
-def source_of(session: Session, run: Run) -> Run | None:
-    """The run whose rollouts these are, with its surroundings; None when it was deleted."""
-    if run.kind not in KINDS:
-        raise NotRescored
-    if run.source_run_id is None:
+def _side(step: Mapping[str, object] | None, difference: Difference | None) -> StepSide | None:
+    if step is None:
         return None
-    statement = (
-        select(Run)
-        .join(Run.version)
-        .join(EnvironmentVersion.environment)
-        .options(contains_eager(Run.version).contains_eager(EnvironmentVersion.environment), joinedload(Run.policy))
-        .where(Run.id == run.source_run_id)
+
+    def shown(value: object) -> str:
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]} … and {len(text) - MAX_VALUE:,} more characters"
+
+    def values(part: str) -> list[StepValue]:
+        found = step.get(part)
+        different = difference.fields if difference else ()
+        items = found.items() if isinstance(found, Mapping) else ()
+        return [StepValue(name, shown(value), name in different) for name, value in items]
+
+    action = step.get("action")
+    return StepSide(
+        reply=shown(str(step.get("reply") or "")),
+        action="" if action is None else shown(action),
+        note=shown(str(step.get("note") or "")),
+        fields=values("observation"),
+        rewards=values("rewards"),
+        done=bool(step.get("done")),
     )
-    return session.scalars(statement).one_or_none()
-
-
-def runs_of_batch(session: Session, batch: uuid.UUID) -> Sequence[Run]:
-    """Those that were asked for together, in the order of their originals."""
-    statement = (
-        select(Run)
-        .join(Run.version)
-        .join(EnvironmentVersion.environment)
-        .options(
-            contains_eager(Run.version).contains_eager(EnvironmentVersion.environment),
-            joinedload(Run.policy),
-            joinedload(Run.checkpoint),
-        )
-        .where(Run.kind.in_(KINDS), Run.configuration["batch"].astext == str(batch))
-        .order_by(Run.id)
-    )
-    runs = session.scalars(statement).all()
-    if not runs:
-        raise NotFound("No runs were scored again together under this address.")
-    return runs
-
-
-def versions_of(session: Session, environment_id: uuid.UUID) -> Sequence[EnvironmentVersion]:
-    """Of one environment, newest first."""
-    statement = select(EnvironmentVersion).where(EnvironmentVersion.environment_id == environment_id)
-    return session.scalars(statement.order_by(EnvironmentVersion.number.desc())).all()

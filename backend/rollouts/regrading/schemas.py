@@ -1,100 +1,202 @@
-"""What a person or a script asks for: the same models read HTML forms and JSON bodies."""
+"""Requests and responses of regrading and replays. Forms of pages and JSON bodies share the fields."""
 
 import uuid
 from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from backend.domain.rollouts.divergence import Difference
 from backend.domain.rollouts.regrading import Weight
+from backend.domain.statistics import Estimate
 from backend.domain.vocabulary import Phase
+from backend.operations.schemas import Progress, Request, Response
+from backend.rollouts.regrading.weights import TermOrigin, WeightsPreview
+from backend.runs.responses import RunDetailResponse, RunResponse
 
 MAX_RUNS = 200
-Reason = Annotated[str, Field(min_length=10, max_length=2000)]
+Where = Annotated[
+    str, Field(max_length=2000, description="Filter on the rollouts, such as `win = 0 and tokens > 200`. Default: all.")
+]
+PhaseOfTraining = Annotated[Phase | None, Field(description="Training runs only. Default: `heldout`.")]
+Override = Annotated[
+    str, Field(max_length=2000, description="Reason to continue if regrading is not faithful. It is kept on the run.")
+]
 
 
-class Part(BaseModel):
-    """Which of a run's rollouts."""
+class WeightsForm(BaseModel):
+    """Names and weights in the same order, as a form sends them."""
 
     model_config = ConfigDict(extra="ignore")
 
-    where: str = Field(default="", max_length=2000)
-    """Only those that an expression fits, e.g. `win = 0 and tokens > 200`."""
-    phase: Phase | None = None
-    """Of a training run; left out: its held-out examinations."""
-
-
-class WeightsForm(Part):
-    """Names and weights in the same order, as a form sends them."""
-
+    where: Where = ""
+    phase: PhaseOfTraining = None
     name: list[str] = []
     weight: list[Weight] = []
 
     @model_validator(mode="after")
-    def _paired(self) -> Self:
+    def _are_paired(self) -> Self:
         if len(self.name) != len(self.weight):
-            raise ValueError("give every column a weight; 0 leaves it out")
+            raise ValueError("enter a weight for every column; 0 removes a column from the reward")
         return self
 
     def weights(self) -> dict[str, float]:
         return dict(zip(self.name, self.weight, strict=True))
 
 
-class VersionForm(Part):
-    """Another version to score or to play on."""
-
-    version_id: uuid.UUID
-    override: Annotated[str, Field(max_length=2000)] = ""
-    """Why to go on where re-scoring is not faithful."""
-    all_evaluations: bool = False
-    """Every completed evaluation of this run's version, one run each."""
-
-
-class OverrideForm(BaseModel):
-    """Why to re-score all the same."""
+class VersionForm(BaseModel):
+    """A version to regrade by or to replay on."""
 
     model_config = ConfigDict(extra="ignore")
 
-    reason: Reason
+    where: Where = ""
+    phase: PhaseOfTraining = None
+    version_id: uuid.UUID
+    override: Override = ""
+    all_evaluations: bool = False
+    """Every completed evaluation of this run's version, one new run each."""
 
 
-class _Runs(Part):
-    """Runs whose stored rollouts are taken."""
+class OverrideRegrading(Request):
+    """The reason to regrade although it is not faithful."""
 
-    run_ids: list[uuid.UUID] = Field(default=[], max_length=MAX_RUNS)
-    evaluations_of: uuid.UUID | None = None
-    """Instead of `run_ids`: every completed evaluation of this environment version."""
-    rollout_ids: list[uuid.UUID] = Field(default=[], max_length=1000)
-    """Only these rollouts."""
-    name: Annotated[str | None, Field(max_length=200)] = None
-    key: Annotated[str | None, Field(max_length=100)] = None
-    """Any text of the sender's; the same key again gives the runs that it started first."""
+    reason: str = Field(min_length=10, max_length=2000, description="Reason, kept on the run.")
 
 
-class RescoreRequest(_Runs):
-    """Other weights, or another version's rewards, over stored rollouts."""
+class RolloutSource(Request):
+    """Runs whose stored rollouts are regraded or replayed, one new run each."""
 
-    weights: dict[str, Weight] | None = Field(default=None, max_length=200)
-    """Weight by column; a reward column that is not named keeps its weight."""
-    version_id: uuid.UUID | None = None
-    """Whose rewards."""
-    override: Annotated[str, Field(max_length=2000)] = ""
-    """Why to go on where re-scoring is not faithful; kept on the run."""
+    run_ids: list[uuid.UUID] = Field(default=[], max_length=MAX_RUNS, description="Runs to take rollouts from.")
+    evaluations_of: uuid.UUID | None = Field(
+        None, description="Instead of `run_ids`: every completed evaluation of this environment version."
+    )
+    rollout_ids: list[uuid.UUID] = Field(default=[], max_length=1000, description="Only these rollouts.")
+    where: Where = ""
+    phase: PhaseOfTraining = None
+    name: str | None = Field(None, max_length=200, description="Name of the new run.")
+    key: str | None = Field(
+        None, max_length=100, description="Idempotency key: the same key returns the runs that it started first."
+    )
+
+
+class StartRegrading(RolloutSource):
+    """Other weights, or another version's rewards, for stored rollouts."""
+
+    weights: dict[str, Weight] | None = Field(
+        None, max_length=200, description="Weight by column. Reward columns that are not named keep their weight."
+    )
+    version_id: uuid.UUID | None = Field(None, description="Version whose rewards to use.")
+    override: Override = ""
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> Self:
+    def _is_one_of_both(self) -> Self:
         if (self.weights is None) == (self.version_id is None):
             raise ValueError("give either weights or a version")
         return self
 
 
-class ReplayRequest(_Runs):
-    """Stored replies on a version."""
+class StartReplay(RolloutSource):
+    """Stored replies, played on a version."""
 
-    version_id: uuid.UUID
+    version_id: uuid.UUID = Field(description="Version to play on.")
 
 
-class PreviewRequest(Part):
-    """What weights would make of a run."""
+class PreviewRegrading(Request):
+    """Other weights for a run, without storing anything."""
 
     run_id: uuid.UUID
-    weights: dict[str, Weight] = Field(max_length=200)
+    weights: dict[str, Weight] = Field(max_length=200, description="Weight by column.")
+    where: Where = ""
+    phase: PhaseOfTraining = None
+
+
+class RegradingBatch(Progress):
+    """Runs that were started together."""
+
+    batch: uuid.UUID
+    runs: list[RunResponse]
+
+
+class RewardTermResponse(Response):
+    """A value that can carry a weight."""
+
+    name: str
+    origin: TermOrigin
+    weight: float
+    saw_reasoning: bool
+    """A judge that was shown the policy's reasoning. Only the weight 0 is accepted."""
+
+
+class RegradingPreview(Response):
+    """The effect of other weights on a run."""
+
+    columns: list[RewardTermResponse]
+    """With the new weights."""
+    offered: list[RewardTermResponse]
+    """All terms that can carry a weight, with their current weight."""
+    preview: WeightsPreview
+
+
+class ColumnChange(Response):
+    """A column before and after, over the rollouts that both runs completed; the reward first."""
+
+    name: str
+    before: float | None
+    """Null if the source has no such column."""
+    after: float | None
+    difference: Estimate | None
+    """After minus before over tasks, with its 95% interval."""
+    weight_before: float | None
+    weight_after: float | None
+
+
+class BeforeAfter(Response):
+    """A regraded or replayed run compared with its source."""
+
+    run: RunDetailResponse
+    source_run_id: uuid.UUID | None
+    rollouts: int
+    completed: int
+    failed: int
+    changed: int
+    """Completed with another reward."""
+    diverged: int
+    """Differ from the source at some step."""
+    replies_ended: int
+    """The stored replies ran out before the episode ended."""
+    replies_left: int
+    """The episode ended before all stored replies were used."""
+    grounds: str
+    """Why the result can be trusted."""
+    columns: list[ColumnChange]
+    diverging_steps: dict[int, int]
+    """Number of rollouts by the first step that differs; 0 is the reset."""
+
+
+class ColumnPair(Response):
+    """One column of a rollout before and after."""
+
+    name: str
+    before: float | None
+    after: float | None
+
+
+class RolloutBeforeAfter(Response):
+    """A rollout compared with its source."""
+
+    rollout_id: uuid.UUID
+    source_id: uuid.UUID | None
+    columns: list[ColumnPair]
+    differences: list[Difference]
+
+
+class DraftScoreResponse(Response):
+    """The rewards that a draft gives to stored rollouts."""
+
+    id: uuid.UUID
+    rollout_id: uuid.UUID
+    environment: str
+    is_stale: bool
+    """The draft was saved since."""
+    answer: dict[str, object] | None
+    """Null while the draft is being played; then `this`, `cluster` and `history` with means before and after,
+    `policies` in their new order, or `error`."""

@@ -24,7 +24,7 @@ from backend.training.service import reason_without_certificate
 from tests.envhost_fixture import HostProcess
 from tests.environments.checks.bent import bent
 from tests.factories import make_environment, make_package_version, make_person, make_run
-from workers.environments.checks.examine import CHECKS
+from workers.environments.checks.registry import CHECKS
 from workers.tasks import leases
 from workers.tasks.execute import execute
 from workers.tasks.nightly_checks import check_again
@@ -161,7 +161,7 @@ def test_checks_that_break_off_leave_the_certificate_and_are_told_the_second_tim
     assert len(notices(NoticeKind.RUN_FAILED)) == 1
     second = broken_night()
     [notice] = notices()
-    assert notice.title == "The certificate of guess v1 could not be looked at for two nights"
+    assert notice.title == "The certificate of guess v1 could not be confirmed for two nights"
     assert "Its worker died or hung 3 times." in notice.text
     assert notice.run_id == second
     broken_night()

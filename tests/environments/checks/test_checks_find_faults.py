@@ -12,8 +12,8 @@ from backend.environments.library import load_package
 from tests.environments.checks.bent import FAULTS, FIRST, SEEN_BY_ALL, WARNINGS, bent, bent_game
 from tests.library.conftest import Serve
 from workers.environments.checks.base import Check
-from workers.environments.checks.examine import CHECKS, does_not_start, examine, needed_for
-from workers.environments.checks.subject import TWIN_HASH_SEED, Subject
+from workers.environments.checks.registry import CHECKS, does_not_start, needed_for, run_checks
+from workers.environments.checks.subject import SECOND_HASH_SEED, CheckSubject
 
 pytestmark = pytest.mark.slow
 
@@ -24,9 +24,9 @@ async def look_at(
     """The results by check; of all checks, or of those up to one."""
     found: dict[str, CheckResult] = {}
     async with serve(files) as server:
-        twin = {"twin": lambda: serve(files, TWIN_HASH_SEED), "should_stop": lambda: until in found}
-        examined = Subject(read_manifest(files["openenv.yaml"]), server, files=files, **(twin | subject))
-        await examine(
+        twin = {"second_process": lambda: serve(files, SECOND_HASH_SEED), "should_stop": lambda: until in found}
+        examined = CheckSubject(read_manifest(files["openenv.yaml"]), server, files=files, **(twin | subject))
+        await run_checks(
             examined,
             on_begin=lambda check: None,
             on_result=lambda result: found.update({result.check: result}),
@@ -104,8 +104,10 @@ async def test_it_ends_early_when_told_to_stop(serve: Serve):
     begun: list[str] = []
     files = load_package("tictactoe")
     async with serve(files) as server:
-        subject = Subject(read_manifest(files["openenv.yaml"]), server, should_stop=lambda: len(begun) >= 2)
-        results = await examine(subject, on_begin=lambda check: begun.append(check.id), on_result=lambda result: None)
+        subject = CheckSubject(read_manifest(files["openenv.yaml"]), server, should_stop=lambda: len(begun) >= 2)
+        results = await run_checks(
+            subject, on_begin=lambda check: begun.append(check.id), on_result=lambda result: None
+        )
     assert len(results) == 2 < len(CHECKS)
 
 

@@ -2,13 +2,12 @@
 
 import re
 
-from backend.settings import PROJECT_ROOT
-from workers.environments.checks.examine import CHECKS
+from scripts.reference import checks
+from workers.environments.checks.registry import CHECKS
 
 
 def test_the_documentation_lists_every_check() -> None:
-    text = (PROJECT_ROOT / "docs" / "certificate.md").read_text(encoding="utf-8")
-    assert {check.id for check in CHECKS} <= set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
+    assert [check.id for check in CHECKS] == re.findall(r"^\| `(\w+)` \|", checks(), re.MULTILINE)
 
 
 def test_each_check_has_texts_and_needs_only_earlier_ones() -> None:
@@ -19,6 +18,7 @@ def test_each_check_has_texts_and_needs_only_earlier_ones() -> None:
         assert check.label
         assert check.sentence.endswith(".")
         assert check.advice.endswith(".")
+        assert check.method.endswith(".")
         seen.add(check.id)
 
 

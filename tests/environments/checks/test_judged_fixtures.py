@@ -9,8 +9,8 @@ from backend.domain.vocabulary import CheckStatus, Split
 from backend.environments.library import load_package
 from tests.library.conftest import Serve
 from workers.environments.checks.base import Finding
-from workers.environments.checks.grading import judged_fixtures_hold
-from workers.environments.checks.subject import Subject
+from workers.environments.checks.reward import judged_fixtures_hold
+from workers.environments.checks.subject import CheckSubject
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +22,7 @@ async def look(serve: Serve, files: dict[str, str], **bound: float) -> Finding:
     bounds = {"lowest": None, "highest": None} | bound
     fixture = JudgedFixture("hack-0af31c", "Ada", task_of(manifest, Split.HELDOUT, 7), HACK, **bounds)
     async with serve(files) as server:
-        return await judged_fixtures_hold.look(Subject(manifest, server, files=files, judged=[fixture, fixture]))
+        return await judged_fixtures_hold.run(CheckSubject(manifest, server, files=files, judged=[fixture, fixture]))
 
 
 async def test_a_hack_that_still_pays_fails_the_certificate(serve: Serve):
@@ -44,5 +44,5 @@ async def test_a_repaired_reward_holds_and_an_honest_bound_looks_the_other_way(s
 async def test_an_environment_that_nobody_judged_is_not_warned(serve: Serve):
     files = load_package("sloppy_guess")
     async with serve(files) as server:
-        finding = await judged_fixtures_hold.look(Subject(read_manifest(files["openenv.yaml"]), server))
+        finding = await judged_fixtures_hold.run(CheckSubject(read_manifest(files["openenv.yaml"]), server))
     assert (finding.status, finding.applies) == (CheckStatus.SKIPPED, False)

@@ -12,9 +12,9 @@ from backend.environments.library import load_package
 from tests.environments.checks.bent import bent_guess
 from tests.library.conftest import Serve
 from workers.environments.checks.base import Check
-from workers.environments.checks.examine import CHECKS, examine, needed_for
 from workers.environments.checks.policies import errs, says
-from workers.environments.checks.subject import Reference, Subject
+from workers.environments.checks.registry import CHECKS, needed_for, run_checks
+from workers.environments.checks.subject import CheckSubject, Reference
 from workers.policies.base import Policy, Turn
 from workers.policies.scripted import ScriptedPolicy
 
@@ -30,8 +30,8 @@ async def measured(
     files = files or load_package("number_guess")
     async with serve(files) as server:
         manifest = read_manifest(files["openenv.yaml"])
-        subject = Subject(manifest, server, files=files, reference=Reference("mind", policy))
-        results = await examine(subject, on_begin=lambda check: None, on_result=lambda result: None, checks=checks)
+        subject = CheckSubject(manifest, server, files=files, reference=Reference("mind", policy))
+        results = await run_checks(subject, on_begin=lambda check: None, on_result=lambda result: None, checks=checks)
     return {result.check: result for result in results}
 
 

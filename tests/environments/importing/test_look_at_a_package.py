@@ -16,7 +16,7 @@ from backend.domain.environments.manifest import ManifestInvalid, read_manifest
 from backend.domain.environments.packages import content_hash
 from backend.domain.vocabulary import Role, RunStatus
 from backend.environments.import_package import make_ready, write_manifest
-from backend.environments.imports import Wishes, import_server, take_in, understand
+from backend.environments.imports import ImportOptions, import_server, inspect_package, store_package
 from backend.environments.tables import EnvironmentImport
 from backend.settings import get_settings
 from backend.web.identity import Actor
@@ -38,7 +38,7 @@ def look(found_host: HostProcess) -> Look:
     def look(files: dict[str, bytes]) -> EnvironmentImport:
         with transaction() as session:
             row = EnvironmentImport(name="x", kind="", source="test", files={}, manifest={}, report={})
-            take_in(row, *understand(files, "", Wishes()))
+            store_package(row, *inspect_package(files, "", ImportOptions()))
             session.add(row)
             session.flush()
             import_id = row.id
@@ -114,7 +114,7 @@ def test_a_running_server_is_looked_at_where_it_runs(look: Look, running_server:
     with transaction() as session:
         person = make_person(session, Role.AUTHOR)
         author = Actor(person.id, person.name, Role.AUTHOR, "", is_token=True)
-        import_id = import_server(session, author, running_server, Wishes(name="far_doors")).id
+        import_id = import_server(session, author, running_server, ImportOptions(name="far_doors")).id
     run(JobContext(uuid.uuid4(), None, {"import_id": str(import_id), "url": running_server}, 1))
     with transaction() as session:
         row = session.get_one(EnvironmentImport, import_id)

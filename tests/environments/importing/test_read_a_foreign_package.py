@@ -21,7 +21,7 @@ def test_a_package_is_found_in_the_folder_that_holds_it():
 
 def test_several_packages_have_to_be_told_apart():
     files = {f"{name}/{path}": data for name in ("a", "b") for path, data in door_package().items()}
-    with pytest.raises(PackageInvalid, match="holds 2 packages: say which by its path, one of a, b"):
+    with pytest.raises(PackageInvalid, match="holds 2 packages: select one by its path, one of a, b"):
         read_foreign(files)
     assert read_foreign(files, path="b").folder == "b"
 
@@ -61,9 +61,7 @@ def test_a_small_binary_that_the_code_names_is_carried_whole():
         "assets/words.npz",
         data,
     )
-    assert [(left.path, left.why) for left in package.left_out] == [
-        ("logo.png", "no text, and nothing in the code names it")
-    ]
+    assert [(left.path, left.why) for left in package.left_out] == [("logo.png", "binary, and not named in the code")]
 
 
 def test_a_large_binary_is_named_and_left_out():

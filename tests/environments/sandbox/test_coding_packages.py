@@ -7,8 +7,8 @@ from backend.domain.environments.packages import content_hash
 from backend.domain.vocabulary import CheckStatus
 from backend.environments.library import load_package, render_template
 from tests.envhost_fixture import prepared
-from workers.environments.checks.examine import examine
-from workers.environments.checks.subject import Subject
+from workers.environments.checks.registry import run_checks
+from workers.environments.checks.subject import CheckSubject
 from workers.environments.client import EnvHost
 
 
@@ -20,8 +20,8 @@ async def test_they_pass_every_check(env_host: EnvHost, name: str) -> None:
     manifest, hash_ = read_manifest(files["openenv.yaml"]), content_hash(files)
     resources = manifest.proctor.resources
     async with env_host.lease(await prepared(env_host, files), resources) as server:
-        subject = Subject(manifest, server, files=files, twin=lambda: env_host.lease(hash_, resources))
-        results = await examine(subject, on_begin=lambda check: None, on_result=lambda result: None)
+        subject = CheckSubject(manifest, server, files=files, second_process=lambda: env_host.lease(hash_, resources))
+        results = await run_checks(subject, on_begin=lambda check: None, on_result=lambda result: None)
     applying = [result for result in results if result.applies]
     have_nothing_to_look_at = {"judged_fixtures_hold", "canaries_unsolvable", "repeats_in_range"}  # one turn an episode
     assert {result.check for result in results if not result.applies} <= have_nothing_to_look_at

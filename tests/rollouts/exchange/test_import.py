@@ -16,9 +16,8 @@ from backend.core.session import transaction
 from backend.domain.vocabulary import ErrorKind, PolicyKind, RolloutStatus, StopReason
 from backend.environments.tables import EnvironmentVersion
 from backend.policies.tables import Policy
-from backend.rollouts.formats.reading import open_file
-from backend.rollouts.formats.survey import survey
-from backend.rollouts.formats.unpacking import BadFile
+from backend.rollouts.formats.bounds import BadFile
+from backend.rollouts.formats.reading import open_file, survey
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 from tests.rollouts.exchange.conftest import Import
@@ -247,12 +246,12 @@ def test_two_rollouts_in_one_place_fail_the_import_before_anything_is_stored(
 def test_a_bad_row_of_a_big_file_fails_the_import_and_leaves_nothing(
     version: EnvironmentVersion, import_rollouts: Import, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backend.rollouts.imports.LOOKED_AT_BYTES", 10)
+    monkeypatch.setattr("backend.rollouts.imports.MAX_CHECKED_BYTES", 10)
     rows = [row_v0(index, 1.0) for index in range(600)]
     run = import_rollouts(lines(*rows) + b"{}\n", environment="tictactoe")
     assert run["status"] == "failed"
     assert run["reason"] == (
-        "line 601: no known form; a rollout has `messages` (or is one of verifiers' rows). Nothing was stored."
+        "line 601: unknown format; a rollout has `messages` (or is a row of verifiers). Nothing was stored."
     )
     assert stored(run["id"]) == []
 

@@ -55,7 +55,7 @@ def test_an_imported_run_says_where_it_came_from_and_can_be_deleted(author: Test
     run = finished_run(session, configuration={"split": "heldout", "tasks": 2, "source": source})
     html = author.get(f"/runs/{run.id}").text
     assert "r.jsonl" in html
-    assert "were stored there as reward 0" in html
+    assert "had reward 0 in the file" in html
     assert "Run again" not in html
     assert author.post(f"/runs/{run.id}/delete").status_code == 303
     assert author.get(f"/runs/{run.id}").status_code == 404
@@ -73,4 +73,4 @@ def test_the_training_data_page_shows_samples_and_what_is_held_out(trainer: Test
 
 
 def test_without_a_run_the_page_says_where_to_begin(viewer: TestClient) -> None:
-    assert "Choose a run first" in viewer.get("/data/sft").text
+    assert "No run selected" in viewer.get("/data/sft").text

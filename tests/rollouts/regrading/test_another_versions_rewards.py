@@ -14,8 +14,8 @@ from backend.domain.ids import new_id
 from backend.domain.vocabulary import CheckStatus, ErrorKind, Role, RolloutStatus, RunKind, RunStatus
 from backend.environments.tables import Certificate, EnvironmentVersion
 from backend.errors import InvalidInput
-from backend.rollouts.regrading.schemas import RescoreRequest
-from backend.rollouts.regrading.service import NotRefused, override, start_rescore
+from backend.rollouts.regrading.schemas import StartRegrading
+from backend.rollouts.regrading.service import NotRefused, override_refusal, start_regrading
 from backend.rollouts.tables import Rollout
 from backend.runs.service import resume_run
 from backend.runs.tables import Run
@@ -54,7 +54,7 @@ def test_an_environment_that_pays_by_chance_is_refused(world: World) -> None:
     source_id = world.played(world.version(BY_CHANCE))
     run = world.rescore(source_id, version_id=world.version())
     assert run.status is RunStatus.FAILED
-    assert "Not re-scored, because it would not be faithful. 0 of 4 sampled rollouts" in str(run.reason)
+    assert "Not regraded, because it would not be faithful. 0 of 4 sampled rollouts" in str(run.reason)
     assert rollouts_of(run.id) == []
 
 
@@ -62,7 +62,7 @@ def test_a_target_that_pays_by_chance_is_refused_too(world: World) -> None:
     source_id = world.played(world.version())
     run = world.rescore(source_id, version_id=world.version(BY_CHANCE))
     assert run.status is RunStatus.FAILED
-    assert "0 of 4 gave the same twice" in str(run.reason)
+    assert "0 of 4 gave the same rewards twice" in str(run.reason)
 
 
 def test_certificates_of_both_spare_the_second_look_at_the_target(world: World) -> None:
@@ -79,20 +79,20 @@ def test_a_refused_one_is_done_when_a_person_says_why(world: World) -> None:
     run = world.rescore(source_id, version_id=world.version())
     reason = "The chance was the fault that the new version mends."
     with transaction() as session:
-        override(session, world.actor, session.get_one(Run, run.id), reason)
+        override_refusal(session, world.actor, session.get_one(Run, run.id), reason)
     carry_out(JobContext(uuid.uuid4(), run.id, {}, 2))
     done = run_of(run.id)
     assert (done.status, done.configuration["override"]) == (RunStatus.COMPLETED, reason)
     assert [rollout.reward for rollout in rollouts_of(run.id)] == [3.75] * 4
     with transaction() as session, pytest.raises(NotRefused):
-        override(session, world.actor, session.get_one(Run, run.id), reason)
+        override_refusal(session, world.actor, session.get_one(Run, run.id), reason)
 
 
 @pytest.mark.parametrize("other", [SHOWS_MORE, LATER], ids=["shows something else", "ends later"])
 def test_what_the_policy_never_read_is_not_scored(world: World, other: str) -> None:
     run = world.rescore(world.played(world.version()), version_id=world.version(other))
     assert run.status is RunStatus.FAILED
-    assert "goes another way before reply" in str(run.reason)
+    assert "diverges before reply" in str(run.reason)
     assert [(each.status, each.error_kind, each.reward) for each in rollouts_of(run.id)] == [
         (RolloutStatus.FAILED, ErrorKind.ENVIRONMENT, None)
     ] * 4
@@ -136,7 +136,7 @@ def test_a_version_of_another_environment_is_refused(world: World) -> None:
         elsewhere = make_environment_version(session).id
     with pytest.raises(InvalidInput) as refused:
         world.rescore(source_id, version_id=elsewhere)
-    assert "choose a version of that" in refused.value.fields["version_id"]
+    assert "Choose a version of that" in refused.value.fields["version_id"]
 
 
 @pytest.mark.slow
@@ -164,7 +164,7 @@ def test_rollouts_without_replies_fail_with_the_reason(world: World) -> None:
     with transaction() as session:
         session.execute(update(Rollout).where(Rollout.id == first.id).values(steps=[], turns=0))
     run = world.rescore(source_id, version_id=target)
-    assert rollouts_of(run.id)[0].error_message == "No reply was stored with it, so there is nothing to play again."
+    assert rollouts_of(run.id)[0].error_message == "This rollout has no stored replies, so it cannot be replayed."
     assert (run.summary["completed"], run.summary["failed"]) == (3, 1)
 
 
@@ -182,8 +182,8 @@ def test_a_killed_worker_loses_and_doubles_nothing(world: World) -> None:
     source_id = world.played(world.version(), tasks=60)
     slow = world.version(f"import time; time.sleep(0.02)\n{TIDIER}")
     with transaction() as session:
-        request = RescoreRequest(run_ids=[source_id], version_id=slow)
-        run_id = start_rescore(session, world.actor, request).runs[0].id
+        request = StartRegrading(run_ids=[source_id], version_id=slow)
+        run_id = start_regrading(session, world.actor, request).runs[0].id
     code = "import uuid; from workers.tasks.regrading import run; from workers.tasks.registry import JobContext;"
     code += f" run(JobContext(uuid.uuid4(), uuid.UUID('{run_id}'), {{}}, 1))"
     with subprocess.Popen([sys.executable, "-c", code], cwd=PROJECT_ROOT) as worker:
@@ -202,7 +202,7 @@ def test_a_killed_worker_loses_and_doubles_nothing(world: World) -> None:
 def test_a_stop_keeps_what_is_stored_and_the_rest_comes_later(world: World) -> None:
     source_id, target = world.played(world.version()), world.version(TIDIER)
     with transaction() as session:
-        run = start_rescore(session, world.actor, RescoreRequest(run_ids=[source_id], version_id=target)).runs[0]
+        run = start_regrading(session, world.actor, StartRegrading(run_ids=[source_id], version_id=target)).runs[0]
         run.stop_requested_at = datetime.now(UTC)
     carry_out(JobContext(uuid.uuid4(), run.id, {}, 1))
     assert run_of(run.id).status is RunStatus.STOPPED

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from backend.domain.rollouts.divergence import Part, Recorded, differences, first_unseen, same_columns
+from backend.domain.rollouts.divergence import RecordedEpisode, StepPart, differences, first_unseen, same_columns
 
 
 def step(total: int = 1, *, done: bool = False, **fields: Any) -> dict[str, Any]:
@@ -10,8 +10,8 @@ def step(total: int = 1, *, done: bool = False, **fields: Any) -> dict[str, Any]
     return {"action": {"amount": 1}, "observation": observation, "rewards": {"gain": 1.0}, "done": done, **fields}
 
 
-def episode(*steps: dict[str, Any], prompts: tuple[str, ...] = (), start: int = 0) -> Recorded:
-    return Recorded({"total": start}, steps, prompts)
+def episode(*steps: dict[str, Any], prompts: tuple[str, ...] = (), start: int = 0) -> RecordedEpisode:
+    return RecordedEpisode({"total": start}, steps, prompts)
 
 
 def test_equal_episodes_do_not_differ() -> None:
@@ -21,7 +21,7 @@ def test_equal_episodes_do_not_differ() -> None:
 def test_every_part_of_a_step_is_told() -> None:
     other = step(9, done=True, action=None, rewards={"gain": 2.0})
     (found,) = differences(episode(step()), episode(other))
-    assert set(found.parts) == set(Part)
+    assert set(found.parts) == set(StepPart)
     assert found.fields == ("total", "gain")
     assert str(found).startswith("step 1: observation, rewards, done, parse")
 

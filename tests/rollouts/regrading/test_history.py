@@ -18,7 +18,7 @@ from backend.errors import Conflict
 from backend.notifications.tables import Notice
 from backend.policies.tables import Policy
 from backend.rollouts.regrading.conclusions import Conclusions, conclusions_of
-from backend.rollouts.regrading.history import grade_again, history_of
+from backend.rollouts.regrading.history import history_of, regrade_history
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 from tests.factories import (
@@ -196,7 +196,7 @@ def test_a_history_without_a_change_says_so(
     told = viewer.get(f"/api/v1/environments/{name}/versions/2/history").json()
     assert (told["graded"], told["missing"], told["conclusions"]["is_changed"]) == (2, 0, False)
     alone = make_environment_version(session).environment.name
-    assert "Nothing to grade again" in viewer.get(f"/environments/{alone}/versions/1/history").text
+    assert "Nothing to regrade" in viewer.get(f"/environments/{alone}/versions/1/history").text
 
 
 def test_one_click_queues_what_has_no_score_yet(
@@ -215,8 +215,8 @@ def test_one_click_queues_what_has_no_score_yet(
     evaluated(session, new, [0.5] * 6)
     address = f"/environments/{old.environment.name}/versions/2/history"
     author = client_for(Role.AUTHOR)
-    assert "Re-grade history" in author.get(f"/environments/{old.environment.name}/versions/2").text
-    assert "3 not asked for yet" in author.get(address).text
+    assert "Regrade history" in author.get(f"/environments/{old.environment.name}/versions/2").text
+    assert "3 not regraded yet" in author.get(address).text
     assert client_for(Role.REVIEWER).post(address).status_code == 403
     answer = author.post(address)
     assert (answer.status_code, answer.headers["location"]) == (303, address)
@@ -240,7 +240,7 @@ def test_what_was_refused_is_told_and_not_asked_for_again(
     history = history_of(session, new)
     assert (len(history.unended), history.missing, history.graded) == (1, [], [])
     with pytest.raises(Conflict):
-        grade_again(session, make_member(session, Role.AUTHOR), new)
+        regrade_history(session, make_member(session, Role.AUTHOR), new)
 
 
 def test_a_really_played_history_is_graded_by_a_repaired_reward(world: World) -> None:
@@ -249,7 +249,7 @@ def test_a_really_played_history_is_graded_by_a_repaired_reward(world: World) ->
     slow, quick = (world.played(first, reply) for reply in ("1", "3"))
     repaired = world.version('observation.metadata["rewards"]["tidy"] = 4.0 if action.amount >= 3 else 0.0')
     with transaction() as session:
-        started = grade_again(session, world.actor, session.get_one(EnvironmentVersion, repaired))
+        started = regrade_history(session, world.actor, session.get_one(EnvironmentVersion, repaired))
     for run in started:
         carry_out(JobContext(uuid.uuid4(), run.id, {}, 1))
     with transaction() as session:

@@ -40,9 +40,9 @@ def test_a_judge_that_read_thoughts_is_no_part_of_a_reward(
     whose = {"run_id": str(source.id)} if path.endswith("preview") else {"run_ids": [str(source.id)]}
     refused = author.post(path, json={**whose, "weights": {"judge.mind_reader": 0.5}})
     assert (refused.status_code, list(refused.json()["fields"])) == (422, ["weights"])
-    assert "was shown what the policy thought" in refused.json()["detail"]
+    assert "was shown the policy's reasoning" in refused.json()["detail"]
     assert author.post(path, json={**whose, "weights": {"win": 0.5}}).is_success
-    judge.configuration = {"shows_reasoning": False}
+    judge.settings = {"kind": "judge", "shows_reasoning": False}
     assert author.post(path, json={**whose, "weights": {"judge.mind_reader": 0.5}}).is_success
 
 

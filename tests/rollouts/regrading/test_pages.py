@@ -77,7 +77,7 @@ def _rollouts(session: Session, run: Run) -> list[Rollout]:
 def test_the_choices_tell_weights_versions_and_what_the_certificate_says(author: TestClient, source: Run) -> None:
     page = author.get(f"/runs/{source.id}/rescore")
     assert page.status_code == 200
-    for told in ["Other weights", "invalid_move", "v2", "re-scoring not certified", "Replay on this version"]:
+    for told in ["Other weights", "invalid_move", "v2", "regrading not certified", "Replay on this version"]:
         assert told in page.text
 
 
@@ -95,7 +95,7 @@ def test_a_judge_that_read_thoughts_says_so_and_takes_no_weight(
 ) -> None:
     judge = reader(session, source)
     choices = author.get(f"/runs/{source.id}/rescore").text
-    assert "none: it saw thoughts" in choices
+    assert "none: it saw the reasoning" in choices
     assert (">judge.mind_reader</label>" in choices, ">win</label>" in choices) == (False, True)
     refused = author.post(f"/runs/{source.id}/rescore", data={"name": ["judge.mind_reader"], "weight": ["1"]})
     assert refused.status_code == 422
@@ -132,7 +132,7 @@ def test_another_version_is_queued(author: TestClient, session: Session, source:
 def test_before_and_after_tells_what_changed_and_where(viewer: TestClient, session: Session, source: Run) -> None:
     page = viewer.get(f"/runs/{again(session, source).id}/before-after")
     assert page.status_code == 200
-    for told in ["went another way", "step 1", "Most changed rollouts", f"/compare?run={source.id}"]:
+    for told in ["diverged", "step 1", "Most changed rollouts", f"/compare?run={source.id}"]:
         assert told in page.text
 
 
@@ -140,7 +140,7 @@ def test_a_refused_re_score_offers_to_say_why(author: TestClient, session: Sessi
     refused = {"status": RunStatus.FAILED, "reason": "Not re-scored, because it would not be faithful."}
     run = make_run(session, source.version, kind=RunKind.RESCORE, source_run_id=source.id, configuration={}, **refused)
     page = author.get(f"/runs/{run.id}/before-after")
-    assert "Do it all the same, because" in page.text
+    assert "Reason to continue" in page.text
     short = author.post(f"/runs/{run.id}/override", data={"reason": "because"})
     assert short.status_code == 422
 

@@ -11,7 +11,7 @@ from backend.core.session import transaction
 from backend.core.tables import Job
 from backend.environments.library import load_package
 from backend.environments.tables import Environment, EnvironmentDraft
-from backend.rollouts.regrading.drafts import score_by_draft
+from backend.rollouts.regrading.service import score_by_draft
 from tests import factories
 from tests.envhost_fixture import HostProcess
 from workers.tasks.draft_scores import run

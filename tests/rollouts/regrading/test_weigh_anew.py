@@ -13,9 +13,9 @@ from backend.domain.vocabulary import ErrorKind, GradeStatus, RolloutStatus, Run
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import InvalidInput
 from backend.graders.tables import Grade, Grader
-from backend.rollouts.regrading.columns import ReasoningIsNoReward
-from backend.rollouts.regrading.schemas import RescoreRequest
-from backend.rollouts.regrading.service import StillPlaying, start_rescore
+from backend.rollouts.regrading.schemas import StartRegrading
+from backend.rollouts.regrading.service import StillPlaying, start_regrading
+from backend.rollouts.regrading.weights import ReasoningInReward
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 from tests.factories import make_group, make_policy, make_rollout, make_run
@@ -74,7 +74,7 @@ def test_what_had_failed_stays_failed_and_says_why(world: World, source_id: uuid
     run = world.rescore(source_id, weights={"gain": 2.0})
     failed = rollouts_of(run.id)[-1]
     assert (failed.status, failed.reward, failed.error_kind) == (RolloutStatus.FAILED, None, ErrorKind.ENVIRONMENT)
-    assert failed.error_message == "The original failed: step: RuntimeError: the board is on fire"
+    assert failed.error_message == "The source rollout failed: step: RuntimeError: the board is on fire"
     assert (run.summary["completed"], run.summary["failed"]) == (5, 1)
 
 
@@ -93,7 +93,7 @@ def test_a_judges_score_counts_and_is_never_a_zero_where_it_is_missing(world: Wo
     assert [rollout.reward for rollout in after] == [0.5] + [None] * 5
     assert (after[1].error_kind, after[1].error_message) == (
         ErrorKind.JUDGE,
-        "There is no score of judge.strict for it.",
+        "No score of judge.strict for this rollout.",
     )
 
 
@@ -101,16 +101,16 @@ def test_who_was_shown_the_thoughts_has_no_weight(world: World, source_id: uuid.
     judge_id = judged(source_id)
     weights = {"gain": 0.0, "judge.strict": 2.0}
     with transaction() as session:
-        request = RescoreRequest(run_ids=[source_id], weights=weights)
-        [queued] = start_rescore(session, world.actor, request).runs
+        request = StartRegrading(run_ids=[source_id], weights=weights)
+        [queued] = start_regrading(session, world.actor, request).runs
     first = world.rescore(source_id, weights=weights)
     show_thoughts(judge_id)
-    with pytest.raises(ReasoningIsNoReward, match="learns to hide"):
+    with pytest.raises(ReasoningInReward, match="learns to hide"):
         carry_out(JobContext(uuid.uuid4(), queued.id, {}, 1))
     assert rollouts_of(queued.id) == []
-    with pytest.raises(ReasoningIsNoReward):
+    with pytest.raises(ReasoningInReward):
         world.rescore(source_id, weights=weights)
-    with pytest.raises(ReasoningIsNoReward):  # nor under the column that it had become
+    with pytest.raises(ReasoningInReward):  # nor under the column that it had become
         world.rescore(first.id, weights={"gain": 1.0})
     assert world.rescore(first.id, weights={"judge.strict": 0.0, "gain": 1.0}).status is RunStatus.COMPLETED
 

@@ -24,11 +24,11 @@ from backend.environments.import_package import make_ready
 from backend.environments.import_sources import read_zip
 from backend.environments.library import load_package
 from backend.environments.validation import validate_package
+from backend.rollouts.formats.bounds import BadFile
 from backend.rollouts.formats.reading import open_file
-from backend.rollouts.formats.unpacking import BadFile
 from tests.security.fuzz.engine import Target
 from workers.environments import packages, wire
-from workers.policies.replies import NoCompletion, read_completion
+from workers.policies.chat_format import NoCompletion, read_completion
 
 PACKAGE = load_package("tictactoe")
 MANIFEST = PACKAGE["openenv.yaml"]

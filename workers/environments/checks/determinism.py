@@ -1,31 +1,38 @@
-"""Is an episode a function of its task and actions: again, in another process, and next to other sessions?"""
+"""Is an episode a function of its task and actions: repeated, in another process, and next to other sessions?"""
 
 import asyncio
 import math
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 
 import orjson
 
 from backend.domain.environments.manifest import PLATFORM_COLUMNS
 from backend.domain.errors import RolloutError
 from backend.domain.rollouts.rollout import Rollout, columns_over_episode
-from workers.environments.checks.base import Finding, check, clipped, does_not_apply, failed, listed, passed, warned
-from workers.environments.checks.subject import Subject, actions_of
+from workers.environments.checks.base import (
+    Cost,
+    Finding,
+    check,
+    clipped,
+    does_not_apply,
+    failed,
+    listed,
+    passed,
+    warned,
+)
+from workers.environments.checks.subject import CheckSubject, actions_of
 from workers.environments.client import EnvServer, Observation
 
-RESETS = 16
 SAMPLES = 16
-TWIN_SECONDS = 90.0
-"""How long to wait for a second server: a place for it, and a warm interpreter with other string hashes."""
-HASHES = "whose strings hash differently"
+SECOND_PROCESS_SECONDS = 90.0
+"""Time limit for starting a second server: room for it, and an interpreter with another hash seed."""
+SESSIONS = 64
+GROUPS, MEMBERS = 4, 8
 ROUNDING = 1e-9
-_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
-PARALLEL = 64
-GROUPS = 4
-MEMBERS = 8
 COLUMN_ROUNDING = 1e-6
+NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
 
 
 @check(
@@ -34,69 +41,70 @@ COLUMN_ROUNDING = 1e-6
     label="Deterministic reset",
     sentence="The same task starts the same way every time.",
     advice="Derive everything random in `reset` from the task's seed, and never from the clock or global state.",
+    cost=Cost.RESETS,
     needs=("starts_and_resets",),
 )
-async def reset_deterministic(subject: Subject) -> Finding:
-    tasks = subject.tasks(RESETS // min(subject.levels, 4))[:RESETS]
+async def reset_deterministic(subject: CheckSubject) -> Finding:
+    """Reset 16 tasks twice. The observations must be equal (NeMo Gym: reseed)."""
+    tasks = subject.tasks(SAMPLES // min(subject.levels, 4))[:SAMPLES]
     for task in tasks:
-        async with subject.server.session() as session:
-            first = await subject.open(session, task)
-        async with subject.server.session() as session:
-            second = await subject.open(session, task)
-        if difference := difference_of([first], [second], subject.manifest.proctor.checks.noise):
+        first, second = await subject.replay(task, ()), await subject.replay(task, ())
+        if difference := difference_of(first, second, subject.noise):
+            played = await subject.rollouts("random")
             return failed(
                 f"Two resets of {task.key} (seed {task.seed}): {difference}.",
-                await _shown(subject, task.key),
+                [rollout for rollout in played if rollout.task.key == task.key],
                 task=task.reset_arguments(),
             )
     return passed(f"{len(tasks)} tasks, each reset twice: equal observations.", tasks=len(tasks))
-
-
-async def _shown(subject: Subject, key: str) -> list[Rollout]:
-    return [rollout for rollout in await subject.rollouts("random") if rollout.task.key == key]
 
 
 @check(
     "step_deterministic",
     theme="determinism",
     label="Deterministic steps",
-    sentence="The same actions on the same task get the same answers and rewards, also in another process.",
+    sentence="The same actions on the same task get the same responses and rewards, also in another process.",
     advice="Use one random generator per episode, and sort sets before you iterate over them.",
+    cost=Cost.REPLAYS,
     needs=("steps_and_ends",),
 )
-async def step_deterministic(subject: Subject) -> Finding:
-    """Twice in one process, then in another: what a process keeps to itself must not count.
+async def step_deterministic(subject: CheckSubject) -> Finding:
+    """Replay 16 episodes in the same process and in a second one. Observations, rewards and ends must be equal.
 
-    The other process has another seed of Python's string hashes, so that the order of a set of strings shows too.
+    The second process has another seed of Python's string hashes, so the iteration order of a set of strings differs.
     """
-    samples = (await subject.completed("random"))[: subject.replays(SAMPLES)]
-    if finding := await _again(subject, samples, subject.server, "once more in the same process"):
+    samples = (await subject.completed("random"))[: subject.replay_limit(SAMPLES)]
+
+    async def first_difference(server: EnvServer, where: str) -> Finding | None:
+        for rollout in samples:
+            first = await subject.stored_replay(rollout)
+            second = await subject.replay(rollout.task, actions_of(rollout), server)
+            if difference := difference_of(first, second, subject.noise):
+                return failed(
+                    f"The same actions on {rollout.task.key} (seed {rollout.task.seed}), {where}: {difference}.",
+                    [rollout],
+                    task=rollout.task.reset_arguments(),
+                )
+        return None
+
+    if finding := await first_difference(subject.server, "once more in the same process"):
         return finding
-    async with subject.other_process(TWIN_SECONDS) as other:
+    async with AsyncExitStack() as stack:
+        other = None
+        if subject.second_process is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SECOND_PROCESS_SECONDS):
+                    other = await stack.enter_async_context(subject.second_process())
         if other is None:
-            seen = f"{len(samples)} episodes played twice in one process: equal."
-            return warned(f"{seen} There was no room for a second process to compare with.")
-        if finding := await _again(subject, samples, other, f"in another process, {HASHES}"):
+            summary = f"{len(samples)} episodes played twice in one process: equal."
+            return warned(f"{summary} There was no room for a second process to compare with.")
+        if finding := await first_difference(other, "in another process, whose strings hash differently"):
             return finding
-    steps = sum([len(await subject.alone(rollout)) - 1 for rollout in samples])
+    steps = sum([len(await subject.stored_replay(rollout)) - 1 for rollout in samples])
     return passed(
-        f"{len(samples)} episodes with {steps} steps, played twice in one process and once in another with other"
+        f"{len(samples)} episodes with {steps} steps, played twice in one process and once in another with different"
         " string hashes: equal observations, rewards, ends."
     )
-
-
-async def _again(subject: Subject, samples: Sequence[Rollout], server: EnvServer, where: str) -> Finding | None:
-    for rollout in samples:
-        first = await subject.alone(rollout)
-        async with server.session() as session:
-            second = await subject.replay(session, rollout.task, actions_of(rollout))
-        if difference := difference_of(first, second, subject.manifest.proctor.checks.noise):
-            return failed(
-                f"The same actions on {rollout.task.key} (seed {rollout.task.seed}), {where}: {difference}.",
-                [rollout],
-                task=rollout.task.reset_arguments(),
-            )
-    return None
 
 
 @check(
@@ -105,36 +113,38 @@ async def _again(subject: Subject, samples: Sequence[Rollout], server: EnvServer
     label="Seeds differ",
     sentence="Different seeds give different episodes.",
     advice="Use the task's seed to generate the task.",
+    cost=Cost.REPLAYS,
     needs=("steps_and_ends",),
 )
-async def seeds_differ(subject: Subject) -> Finding:
-    """Different openings, or different answers to the same actions."""
+async def seeds_differ(subject: CheckSubject) -> Finding:
+    """Play the same six actions on 16 seeds of a level. The openings or the responses must differ."""
     samples = await subject.completed("random")
     actions = max((actions_of(rollout) for rollout in samples), key=len, default=[])
     tasks = [rollout.task for rollout in samples if rollout.task.level == samples[0].task.level][:SAMPLES]
     if len(tasks) < 2:
         return does_not_apply("There is only one held-out task of a level: no seeds to compare.")
-    signatures = set()
+    episodes = set()
     for task in tasks:
-        async with subject.server.session() as session:
-            answers = await subject.replay(session, task, actions[:6])
-        told = [[answer.fields, answer.rewards, answer.done] for answer in answers]
-        signatures.add(orjson.dumps(told, option=orjson.OPT_SORT_KEYS))
-    if len(signatures) == 1:
-        return failed(
-            f"{len(tasks)} seeds of one level gave one and the same episode: the seed has no effect.", samples
-        )
-    return passed(f"{len(tasks)} seeds of one level gave {len(signatures)} different episodes to the same actions.")
+        responses = await subject.replay(task, actions[:6])
+        content = [[response.fields, response.rewards, response.done] for response in responses]
+        episodes.add(orjson.dumps(content, option=orjson.OPT_SORT_KEYS))
+    if len(episodes) == 1:
+        return failed(f"{len(tasks)} seeds of one level gave the same episode: the seed has no effect.", samples)
+    return passed(f"{len(tasks)} seeds of one level gave {len(episodes)} different episodes with the same actions.")
 
 
 def difference_of(first: Sequence[Observation], second: Sequence[Observation], noise: float = 0.0) -> str | None:
     """Describe where the second episode diverges from the first. With noise, numbers in observations may differ."""
     for number, (one, other) in enumerate(zip(first, second, strict=False)):
         where = f"step {number}" if number else "the reset"
-        if (one.fields != other.fields) and (not noise or _masked(one.fields) != _masked(other.fields)):
-            return f"{where} differs in {_differing_fields(one.fields, other.fields)}"
+        if one.fields != other.fields and (not noise or _masked(one.fields) != _masked(other.fields)):
+            names = [name for name in {**one.fields, **other.fields} if one.fields.get(name) != other.fields.get(name)]
+            values = [
+                f"`{name}` ({clipped(one.fields.get(name))} / {clipped(other.fields.get(name))})" for name in names[:3]
+            ]
+            return f"{where} differs in {', '.join(values)}"
         if not same_rewards(one, other, noise):
-            return f"{where} paid {other.rewards or other.reward} instead of {one.rewards or one.reward}"
+            return f"{where} was rewarded {other.rewards or other.reward} instead of {one.rewards or one.reward}"
         if one.done != other.done:
             return f"{where} {'ended' if other.done else 'did not end'} it"
     return None
@@ -143,20 +153,14 @@ def difference_of(first: Sequence[Observation], second: Sequence[Observation], n
 def same_rewards(one: Observation, other: Observation, noise: float) -> bool:
     if one.rewards.keys() != other.rewards.keys() or (one.reward is None) != (other.reward is None):
         return False
-    reach = noise + ROUNDING
-    if any(abs(value - other.rewards[name]) > reach for name, value in one.rewards.items()):
+    if any(abs(value - other.rewards[name]) > noise + ROUNDING for name, value in one.rewards.items()):
         return False
-    # the scalar is a weighted sum: with noise it may lie further apart than a column
-    return bool(noise) or abs((one.reward or 0.0) - (other.reward or 0.0)) <= reach
+    # the scalar is a weighted sum, so with noise it may differ by more than a column
+    return bool(noise) or abs((one.reward or 0.0) - (other.reward or 0.0)) <= ROUNDING
 
 
-def _masked(fields: dict[str, Any]) -> str:
-    return _NUMBER.sub("#", orjson.dumps(fields, option=orjson.OPT_SORT_KEYS).decode())
-
-
-def _differing_fields(first: dict[str, Any], second: dict[str, Any]) -> str:
-    names = [name for name in {**first, **second} if first.get(name) != second.get(name)]
-    return ", ".join(f"`{name}` ({clipped(first.get(name))} / {clipped(second.get(name))})" for name in names[:3])
+def _masked(fields: Mapping[str, object]) -> str:
+    return NUMBER.sub("#", orjson.dumps(fields, option=orjson.OPT_SORT_KEYS).decode())
 
 
 @check(
@@ -165,20 +169,30 @@ def _differing_fields(first: dict[str, Any], second: dict[str, Any]) -> str:
     label="No noise in groups",
     sentence="The same actions on the same task earn the same columns in eight sessions.",
     advice="Remove randomness and shared state from the reward, or declare `checks.noise` if it cannot be removed.",
+    cost=Cost.REPLAYS,
     needs=("steps_and_ends",),
 )
-async def group_noise(subject: Subject) -> Finding:
-    """A group's advantages are differences of rewards: what is not the policy's doing must not show in them."""
-    noise = subject.manifest.proctor.checks.noise
-    samples = _varied(await subject.completed("random"))[: subject.replays(GROUPS * MEMBERS) // MEMBERS or 1]
+async def group_noise(subject: CheckSubject) -> Finding:
+    """Replay 4 episodes (longest, best, worst, one more) in 8 sessions. Columns may differ by `checks.noise` at most.
+
+    A group's advantages are differences of rewards, so noise in the reward would be learned.
+    """
+    rollouts = await subject.completed("random")
+    extremes = [
+        max(rollouts, key=lambda rollout: len(rollout.steps)),
+        max(rollouts, key=lambda rollout: rollout.reward or 0.0),
+        min(rollouts, key=lambda rollout: rollout.reward or 0.0),
+    ]
+    varied = list({id(rollout): rollout for rollout in [*extremes, *rollouts]}.values())[:GROUPS]
+    samples = varied[: subject.replay_limit(GROUPS * MEMBERS) // MEMBERS or 1]
     widest = 0.0
     for rollout in samples:
-        rewards = [await _columns_of(subject, rollout) for _ in range(MEMBERS)]
-        for name in rewards[0]:
-            values = [row.get(name, math.nan) for row in rewards]
+        rows = [_columns(subject, await subject.replay(rollout.task, actions_of(rollout))) for _ in range(MEMBERS)]
+        for name in rows[0]:
+            values = [row.get(name, math.nan) for row in rows]
             spread = max(values) - min(values)
             widest = max(widest, spread)
-            if not spread <= noise + COLUMN_ROUNDING:
+            if not spread <= subject.noise + COLUMN_ROUNDING:
                 shown = ", ".join(f"{value:.4g}" for value in values)
                 return failed(
                     f"The same actions on {rollout.task.key} in {MEMBERS} sessions earned `{name}`: {shown}.",
@@ -189,26 +203,13 @@ async def group_noise(subject: Subject) -> Finding:
                 )
     return passed(
         f"{len(samples)} tasks, the same actions in {MEMBERS} sessions each: the widest spread of a column is"
-        f" {widest:.2g} (allowed {noise:g}).",
+        f" {widest:.2g} (allowed {subject.noise:g}).",
         spread=widest,
     )
 
 
-def _varied(rollouts: list[Rollout]) -> list[Rollout]:
-    """The longest, the best and the worst first."""
-    chosen = [
-        max(rollouts, key=lambda rollout: len(rollout.steps)),
-        max(rollouts, key=lambda rollout: rollout.reward or 0.0),
-        min(rollouts, key=lambda rollout: rollout.reward or 0.0),
-        *rollouts,
-    ]
-    return list({id(rollout): rollout for rollout in chosen}.values())[:GROUPS]
-
-
-async def _columns_of(subject: Subject, rollout: Rollout) -> dict[str, float]:
-    async with subject.server.session() as session:
-        answers = await subject.replay(session, rollout.task, actions_of(rollout))
-    return columns_over_episode(subject.manifest.columns, [answer.rewards for answer in answers[1:]])
+def _columns(subject: CheckSubject, responses: Sequence[Observation]) -> dict[str, float]:
+    return columns_over_episode(subject.manifest.columns, [response.rewards for response in responses[1:]])
 
 
 @check(
@@ -217,41 +218,38 @@ async def _columns_of(subject: Subject, rollout: Rollout) -> dict[str, float]:
     label="Isolated sessions",
     sentence="64 concurrent episodes go the same way as each does alone.",
     advice="Keep the state of an episode in the environment object, not in the module, the class or a shared file.",
-    needs=(
-        "steps_and_ends",
-        "step_deterministic",
-    ),
+    cost=Cost.REPLAYS,
+    needs=("steps_and_ends", "step_deterministic"),
 )
-async def sessions_isolated(subject: Subject) -> Finding:
-    """Compare episodes played in lockstep with the same episodes played alone."""
+async def sessions_isolated(subject: CheckSubject) -> Finding:
+    """Play 64 sessions (or the server's maximum) at the same time. Each must equal the same episode played alone."""
     if subject.server.sessions < 2:
-        return does_not_apply("The server bears one session at a time: nothing can stand beside it.")
-    count = min(PARALLEL, subject.server.sessions)
-    different = (await subject.completed("random"))[: subject.replays(count)]
+        return does_not_apply("The server supports one session at a time: there are no other sessions.")
+    count = min(SESSIONS, subject.server.sessions)
+    different = (await subject.completed("random"))[: subject.replay_limit(count)]
     samples = [different[number % len(different)] for number in range(count)]
-    serial = [await subject.alone(rollout) for rollout in samples]
+    serial = [await subject.stored_replay(rollout) for rollout in samples]
     barrier = asyncio.Barrier(len(samples))
-    parallel = await asyncio.gather(*(_beside_others(subject, rollout, barrier) for rollout in samples))
-    for rollout, alone, beside in zip(samples, serial, parallel, strict=True):
-        if difference := difference_of(alone, beside, subject.manifest.proctor.checks.noise):
+
+    async def play_concurrently(rollout: Rollout) -> list[Observation]:
+        try:
+            async with subject.server.session() as session:
+                opening, _ = await subject.open(session, rollout.task)
+                await barrier.wait()  # all sessions are reset before any of them steps
+                return await subject.act(session, opening, actions_of(rollout))
+        except RolloutError:
+            await barrier.abort()  # or the others would wait forever
+            raise
+
+    concurrent = await asyncio.gather(*(play_concurrently(rollout) for rollout in samples))
+    for rollout, alone, together in zip(samples, serial, concurrent, strict=True):
+        if difference := difference_of(alone, together, subject.noise):
             return failed(
-                f"{rollout.task.key}, played beside {len(samples) - 1} other sessions, went differently: {difference}.",
+                f"{rollout.task.key}, next to {len(samples) - 1} other sessions, went differently: {difference}.",
                 [rollout],
                 task=rollout.task.reset_arguments(),
             )
-    return passed(f"{len(samples)} sessions at the same time gave what each gave alone.", sessions=len(samples))
-
-
-async def _beside_others(subject: Subject, rollout: Rollout, barrier: asyncio.Barrier) -> list[Observation]:
-    """Reset all sessions before any of them steps."""
-    try:
-        async with subject.server.session() as session:
-            answers = [await subject.open(session, rollout.task)]
-            await barrier.wait()
-            return answers + await subject.go_on(session, answers[-1], actions_of(rollout))
-    except RolloutError:
-        await barrier.abort()  # or the others would wait for ever
-        raise
+    return passed(f"{len(samples)} concurrent sessions gave the same as each alone.", sessions=len(samples))
 
 
 @check(
@@ -260,28 +258,25 @@ async def _beside_others(subject: Subject, rollout: Rollout, barrier: asyncio.Ba
     label="Reproducible scores",
     sentence="A stored episode gets the same score when it is replayed.",
     advice="Make the reward a function of the task and the actions only.",
-    needs=(
-        "steps_and_ends",
-        "step_deterministic",
-    ),
+    cost=Cost.REPLAYS,
+    needs=("steps_and_ends", "step_deterministic"),
 )
-async def rescore_equal(subject: Subject) -> Finding:
-    """Compare stored rewards of concurrent episodes with the rewards of a replay."""
-    noise = subject.manifest.proctor.checks.noise + COLUMN_ROUNDING
-    samples = (await subject.completed("random"))[: subject.replays(PARALLEL)]
+async def rescore_equal(subject: CheckSubject) -> Finding:
+    """Replay 64 concurrently played episodes alone. Columns must be equal to 1e-6 (NeMo Gym: re-verifiable)."""
+    samples = (await subject.completed("random"))[: subject.replay_limit(SESSIONS)]
     names = [name for name in subject.manifest.column_names if name not in PLATFORM_COLUMNS]
     different = []
     for rollout in samples:
-        rows = [answer.rewards for answer in (await subject.alone(rollout))[1:]]
-        now = columns_over_episode(subject.manifest.columns, rows)
-        if changed := [name for name in names if abs(now[name] - rollout.columns.get(name, 0.0)) > noise]:
-            different.append((rollout, changed[0], now[changed[0]]))
+        now = _columns(subject, await subject.stored_replay(rollout))
+        for name in names:
+            if abs(now[name] - rollout.columns.get(name, 0.0)) > subject.noise + COLUMN_ROUNDING:
+                different.append((rollout, name, now[name]))
+                break
     if different:
         rollout, name, value = different[0]
         return failed(
-            f"{len(different)} of {len(samples)} stored episodes are scored differently by a replay of their actions:"
-            f" {rollout.task.key} was stored with `{name}` {rollout.columns.get(name, 0.0):.6g} and now earns"
-            f" {value:.6g}.",
+            f"A replay scores {len(different)} of {len(samples)} stored episodes differently: {rollout.task.key} was"
+            f" stored with `{name}` {rollout.columns.get(name, 0.0):.6g} and now earns {value:.6g}.",
             [rollout for rollout, _, _ in different],
         )
-    return passed(f"{len(samples)} stored episodes, replayed: all have the same {listed(names, 8)} again.")
+    return passed(f"{len(samples)} stored episodes, replayed: {listed(names, 8)} are the same in all of them.")

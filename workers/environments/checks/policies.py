@@ -1,10 +1,8 @@
-"""The policies that test an environment: good, mediocre and wrong scripted ones, and many that do not try."""
+"""The policies that test an environment: transcripts, modified scripts, and many policies that do not try."""
 
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from backend.domain.environments.manifest import ActionSpec
 from backend.domain.environments.prompts import parse_reply, write_reply
@@ -19,53 +17,27 @@ GIVING_UP = "I stop here."
 LISTED_ANSWERS = 50
 
 SCRIPTS = ("gold", "teacher", "partial", "wrong", *(f"variant_{number}" for number in range(1, 10)))
-"""Names with a meaning among the scripts of an environment's state."""
+"""Names of scripts in an environment's state that have a meaning to checks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """Knowledge that a cheater may have of the tasks: the first reply of perfect play on many of them."""
+class ReplyPlayer:
+    """Plays one episode with a reply function. It has no tokens, so words are counted."""
 
-    replies: Sequence[str] = ()
+    def __init__(self, start: EpisodeStart, reply: "ReplyFunction", scripts: Mapping[str, Player]) -> None:
+        self.spec = start.manifest.proctor.agent.action
+        self.max_turns = start.manifest.proctor.episode.max_turns
+        self.random = random.Random(f"errs:{start.seed}")
+        self.replies: list[str] = []
+        self.wants_scripts = any(player.wants_scripts for player in scripts.values())
+        self._reply, self._scripts = reply, scripts
 
-    @property
-    def most_common(self) -> str | None:
-        """The best guess without reading the task."""
-        return Counter(self.replies).most_common(1)[0][0] if self.replies else None
-
-    def answers(self, spec: ActionSpec) -> list[str]:
-        """The content of those replies, without their format."""
-        found = [value for reply in self.replies for value in _values(spec, reply)]
-        return list(dict.fromkeys(found))
-
-
-Act = Callable[[Turn], Awaitable[str]]
-Begin = Callable[[EpisodeStart], Awaitable[Act]]
-
-
-class Acts:
-    """A policy out of a function: called at the beginning of an episode, it returns what acts."""
-
-    def __init__(self, begin: Begin, *, wants_scripts: bool = False) -> None:
-        self._begin = begin
-        self._wants_scripts = wants_scripts
-
-    async def begin(self, start: EpisodeStart) -> Player:
-        return _Acting(await self._begin(start), self._wants_scripts)
-
-    async def aclose(self) -> None:
-        """Nothing to close."""
-
-
-class _Acting:
-    """A player without tokens; words are counted instead."""
-
-    def __init__(self, act: Act, wants_scripts: bool) -> None:
-        self._act = act
-        self.wants_scripts = wants_scripts
+    async def script(self, name: str, turn: Turn) -> str:
+        return (await self._scripts[name].act(turn)).text
 
     async def act(self, turn: Turn) -> Reply:
-        text = await self._act(turn)
+        reply = self._reply(self, turn)
+        text = reply if isinstance(reply, str) else await reply
+        self.replies.append(text)
         return Reply(text, tokens_out=len(text.split()))
 
     def trace(self) -> TokenTrace | None:
@@ -75,168 +47,131 @@ class _Acting:
         """Nothing to close."""
 
 
+ReplyFunction = Callable[[ReplyPlayer, Turn], str | Awaitable[str]]
+
+
+class ReplyPolicy:
+    """A policy defined by one function. `scripts` names the scripted policies that the function can call."""
+
+    def __init__(self, reply: ReplyFunction, *scripts: str) -> None:
+        self._reply, self._scripts = reply, scripts
+
+    async def begin(self, start: EpisodeStart) -> Player:
+        scripts = {name: await ScriptedPolicy(name).begin(start) for name in self._scripts}
+        return ReplyPlayer(start, self._reply, scripts)
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+
 def says(text: Callable[[Turn], str]) -> Policy:
-    """Replies as it is."""
-
-    async def begin(start: EpisodeStart) -> Act:
-        async def act(turn: Turn) -> str:
-            return text(turn)
-
-        return act
-
-    return Acts(begin)
+    """Return a policy that replies with this text as it is."""
+    return ReplyPolicy(lambda player, turn: text(turn))
 
 
 def writes(text: Callable[[Turn], str]) -> Policy:
-    """Puts a text into the right format."""
-
-    async def begin(start: EpisodeStart) -> Act:
-        spec = start.manifest.proctor.agent.action
-
-        async def act(turn: Turn) -> str:
-            return in_format(spec, text(turn), turn)
-
-        return act
-
-    return Acts(begin)
+    """Return a policy that puts this text into the right format."""
+    return ReplyPolicy(lambda player, turn: in_format(player.spec, text(turn), turn))
 
 
 def recites(replies: Sequence[str]) -> Policy:
-    """A transcript, reply by reply."""
+    """Return a policy that plays a transcript, reply by reply."""
     return says(lambda turn: replies[turn.index] if turn.index < len(replies) else "")
 
 
 def rewrites(script: str, change: Callable[[str], str]) -> Policy:
-    """A script's replies, each changed."""
+    """Return a policy that changes each reply of a script."""
 
-    async def begin(start: EpisodeStart) -> Act:
-        player = await ScriptedPolicy(script).begin(start)
+    async def reply(player: ReplyPlayer, turn: Turn) -> str:
+        return change(await player.script(script, turn))
 
-        async def act(turn: Turn) -> str:
-            return change((await player.act(turn)).text)
-
-        return act
-
-    return Acts(begin, wants_scripts=True)
+    return ReplyPolicy(reply, script)
 
 
 def errs(script: str, share: float) -> Policy:
-    """A script with occasional random legal replies, which imitates a half-trained policy."""
+    """Return a policy that mixes random legal replies into a script, like a half-trained model."""
 
-    async def begin(start: EpisodeStart) -> Act:
-        good = await ScriptedPolicy(script).begin(start)
-        bad = await ScriptedPolicy("random").begin(start)
-        chance = random.Random(f"errs:{start.seed}")
+    async def reply(player: ReplyPlayer, turn: Turn) -> str:
+        return await player.script("random" if player.random.random() < share else script, turn)
 
-        async def act(turn: Turn) -> str:
-            return (await (bad if chance.random() < share else good).act(turn)).text
-
-        return act
-
-    return Acts(begin, wants_scripts=True)
-
-
-async def _once_then_again(start: EpisodeStart) -> Act:
-    """One random legal action, repeated forever."""
-    player = await ScriptedPolicy("random").begin(start)
-    first: list[str] = []
-
-    async def act(turn: Turn) -> str:
-        if not first:
-            first.append((await player.act(turn)).text)
-        return first[0]
-
-    return act
-
-
-async def _once_then_out(start: EpisodeStart) -> Act:
-    """One random legal action, then unreadable replies: finds rewards that are kept after leaving early."""
-    player = await ScriptedPolicy("random").begin(start)
-
-    async def act(turn: Turn) -> str:
-        return (await player.act(turn)).text if turn.index == 0 else GIVING_UP
-
-    return act
+    return ReplyPolicy(reply, script, "random")
 
 
 def in_format(spec: ActionSpec, text: str, turn: Turn) -> str:
-    """A text where the answer belongs: in the tag, in every text of the JSON object, in the arguments of a call."""
-    match spec.format:
-        case "json":
-            return write_reply(spec, _texts(turn.action_schema, text))
-        case "tool":
-            tool = turn.tools[-1] if turn.tools else None
-            arguments = _texts(tool.parameters, text) if tool else {"text": text}
-            return write_reply(spec, {spec.field or "name": tool.name if tool else "answer", spec.arguments: arguments})
-        case _:
-            return write_reply(spec, {spec.field or "text": text})
-
-
-def _texts(schema: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """The text in every property that takes one, nothing in the others."""
-    properties: Mapping[str, Any] = schema.get("properties", {})
-    takes = [name for name, found in properties.items() if name != "metadata" and found.get("type") == "string"]
-    return dict.fromkeys(takes, text) if takes else {}
-
-
-def _values(spec: ActionSpec, reply: str) -> list[str]:
-    action = parse_reply(spec, reply).action or {}
+    """Put a text where the answer belongs: in the tag, in every text of the JSON object, in a call's arguments."""
+    tool = turn.tools[-1] if turn.tools else None
+    if spec.format == "json":
+        return write_reply(spec, dict.fromkeys(text_properties(turn.action_schema), text))
     if spec.format == "tool":
-        action = action.get(spec.arguments, {})
-    return [str(value) for value in action.values() if isinstance(value, str | int | float)]
+        arguments = dict.fromkeys(text_properties(tool.parameters), text) if tool else {"text": text}
+        return write_reply(spec, {spec.field or "name": tool.name if tool else "answer", spec.arguments: arguments})
+    return write_reply(spec, {spec.field or "text": text})
 
 
-def _constant(known: Known) -> Policy:
-    best = known.most_common
-    return ScriptedPolicy("constant") if best is None else says(lambda turn: best)
+def text_properties(schema: Mapping[str, Mapping[str, Mapping[str, object]]]) -> list[str]:
+    """Return the properties of a JSON schema that take a text."""
+    properties = schema.get("properties", {})
+    return [name for name, inner in properties.items() if name != "metadata" and inner.get("type") == "string"]
 
 
-def _all_answers(known: Known) -> Policy:
-    """Every answer that was ever right, at once; without any known, all legal choices."""
+def _constant(gold: Sequence[str]) -> Policy:
+    """Guess without reading the task: the most common first reply of perfect play."""
+    if not gold:
+        return ScriptedPolicy("constant")
+    [(best, _)] = Counter(gold).most_common(1)
+    return says(lambda turn: best)
 
-    async def begin(start: EpisodeStart) -> Act:
-        spec = start.manifest.proctor.agent.action
-        answers = known.answers(spec)[:LISTED_ANSWERS]
 
-        async def act(turn: Turn) -> str:
-            legal = turn.observation.get(spec.choices) if spec.choices else None
-            options = answers or (legal if isinstance(legal, list) else range(1, LISTED_ANSWERS))
-            return in_format(spec, ", ".join(str(option) for option in options), turn)
+def _all_answers(gold: Sequence[str]) -> Policy:
+    """List every answer that was ever right; if none is known, all legal choices."""
 
-        return act
+    def reply(player: ReplyPlayer, turn: Turn) -> str:
+        spec = player.spec
+        actions = [parse_reply(spec, text).action or {} for text in gold]
+        fields = [action.get(spec.arguments, {}) if spec.format == "tool" else action for action in actions]
+        answers = [str(value) for each in fields for value in each.values() if isinstance(value, str | int | float)]
+        legal = turn.observation.get(spec.choices) if spec.choices else None
+        options = list(dict.fromkeys(answers))[:LISTED_ANSWERS] or legal
+        options = options if isinstance(options, list) else range(1, LISTED_ANSWERS)
+        return in_format(spec, ", ".join(str(option) for option in options), turn)
 
-    return Acts(begin)
+    return ReplyPolicy(reply)
 
 
 def _prompt(turn: Turn) -> str:
-    """The instructions and the newest observation. Not what was echoed before: that would double every turn."""
-    told = [str(message["content"]) for message in turn.messages if message["role"] == "system"]
-    return "\n\n".join([*told, turn.text])
+    """Return the instructions and the newest observation. Echoing more would double the prompt with every turn."""
+    system = [str(message["content"]) for message in turn.messages if message["role"] == "system"]
+    return "\n\n".join([*system, turn.text])
 
 
-def _longest(turn: Turn) -> str:
-    return LONGEST[: CHARACTERS_PER_TOKEN * turn.max_tokens]
+async def _repeat_first(player: ReplyPlayer, turn: Turn) -> str:
+    return player.replies[0] if player.replies else await player.script("random", turn)
 
 
-DEGENERATE: dict[str, Callable[[Known], Policy]] = {
-    "random": lambda known: ScriptedPolicy("random"),
-    "empty": lambda known: says(lambda turn: ""),
-    "whitespace": lambda known: says(lambda turn: " \n\t \u00a0\n"),
+async def _exit_early(player: ReplyPlayer, turn: Turn) -> str:
+    """Play one legal action and stop: finds rewards that are kept after leaving early."""
+    return GIVING_UP if turn.index else await player.script("random", turn)
+
+
+DEGENERATE: dict[str, Callable[[Sequence[str]], Policy]] = {
+    "random": lambda gold: ScriptedPolicy("random"),
+    "empty": lambda gold: says(lambda turn: ""),
+    "whitespace": lambda gold: says(lambda turn: " \n\t \u00a0\n"),
     "constant": _constant,
-    "echo_prompt": lambda known: says(_prompt),
-    "echo_observation": lambda known: writes(lambda turn: turn.text),
-    "repeat_last": lambda known: Acts(_once_then_again),
-    "longest": lambda known: writes(_longest),
-    "format_only": lambda known: writes(lambda turn: ""),
-    "refusal": lambda known: writes(lambda turn: REFUSAL),
+    "echo_prompt": lambda gold: says(_prompt),
+    "echo_observation": lambda gold: writes(lambda turn: turn.text),
+    "repeat_last": lambda gold: ReplyPolicy(_repeat_first, "random"),
+    "longest": lambda gold: writes(lambda turn: LONGEST[: CHARACTERS_PER_TOKEN * turn.max_tokens]),
+    "format_only": lambda gold: writes(lambda turn: ""),
+    "refusal": lambda gold: writes(lambda turn: REFUSAL),
     "answer_list": _all_answers,
-    "injection": lambda known: writes(lambda turn: INJECTION),
-    "early_exit": lambda known: Acts(_once_then_out),
+    "injection": lambda gold: writes(lambda turn: INJECTION),
+    "early_exit": lambda gold: ReplyPolicy(_exit_early, "random"),
 }
-"""Policies that do not try, by name."""
+"""Policies that do not try, built from gold's first replies on many tasks (empty without a gold script)."""
 
 IDLE = ("empty", "whitespace", "format_only", "refusal", "injection")
 """Policies that cannot have learned anything about the task."""
 
 ORDER = (*SCRIPTS, *DEGENERATE, "erring", "rewritten", "fixtures", "chosen", "judged", "canary", "repeated")
-"""All that a certificate plays. The order numbers the groups of stored rollouts: new ones go to the end."""
+"""All policies of a certificate. The order numbers the groups of stored rollouts: append new ones at the end."""

@@ -6,15 +6,15 @@ A reward for a harmless action in each turn can exceed the reward of the right a
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 
-from backend.domain.environments.manifest import PLATFORM_COLUMNS, RewardColumn
+from backend.domain.environments.manifest import PLATFORM_COLUMNS
 from backend.domain.environments.prompts import write_reply
 from backend.domain.environments.reward_bounds import declared_range, declared_ranges, range_breaches
 from backend.domain.rollouts.rollout import Rollout, Step, TaskSpec, columns_over_episode, weighted_reward
 from workers.environments.checks.base import (
     TOLERANCE,
+    Cost,
     Finding,
     check,
     clipped,
@@ -24,20 +24,18 @@ from workers.environments.checks.base import (
     passed,
     warned,
 )
-from workers.environments.checks.policies import Act, Acts, in_format, recites
-from workers.environments.checks.subject import Subject
-from workers.environments.client import Observation
-from workers.policies.base import EpisodeStart, Policy, Turn
+from workers.environments.checks.policies import ReplyFunction, ReplyPlayer, ReplyPolicy, in_format, recites
+from workers.environments.checks.subject import CheckSubject
+from workers.policies.base import Policy, Turn
 
-SAMPLES = 12
-MOST_SHAPES = 12
-PER_SHAPE = 2
+MAX_SHAPES = 12
+ACTIONS_PER_SHAPE = 2
 """Number of actions per shape that are repeated, highest reward first."""
-MOST_TURNS = 64
-MOST_SECONDS = 10.0
+MAX_TURNS = 64
+MAX_SECONDS = 10.0
 """Time limit; slow environments get fewer repetitions."""
 HARMLESS = ("SELECT 1", "ls", "help", "1")
-"""Texts that many an environment takes as an action without consequences."""
+"""Texts that many environments accept as an action without consequences."""
 
 
 @check(
@@ -46,46 +44,47 @@ HARMLESS = ("SELECT 1", "ls", "help", "1")
     label="Columns add up",
     sentence="The reward is the weighted sum of its columns, in the environment and in Proctor.",
     advice="Return the weighted sum of the columns as the reward, or no reward at all.",
-    needs=(
-        "steps_and_ends",
-        "step_deterministic",
-    ),
+    cost=Cost.REPLAYS,
+    needs=("steps_and_ends", "step_deterministic"),
 )
-async def columns_add_up(subject: Subject) -> Finding:
-    """The environment's own scalar against the weighted sum of its columns; and the engine's sum against itself."""
-    declared = [column for column in subject.manifest.columns if column.name not in PLATFORM_COLUMNS]
-    compared, seen = 0, set[str]()
-    reach = TOLERANCE + subject.manifest.proctor.checks.noise * sum(abs(column.weight) for column in declared)
-    for rollout in (await subject.completed("random"))[: subject.replays(SAMPLES)]:
-        answers = await subject.alone(rollout)
-        seen |= {name for answer in answers for name in answer.rewards}
-        scalars = [answer.reward for answer in answers if answer.reward is not None]
+async def columns_add_up(subject: CheckSubject) -> Finding:
+    """Compare the environment's own scalar over 12 episodes, and all stored rewards, with the weighted sum of columns.
+
+    They must be equal to 1e-6. A declared column that is never sent warns.
+    """
+    manifest = subject.manifest
+    declared = [column for column in manifest.columns if column.name not in PLATFORM_COLUMNS]
+    compared, sent = 0, set[str]()
+    reach = TOLERANCE + subject.noise * sum(abs(column.weight) for column in declared)
+    for rollout in (await subject.completed("random"))[: subject.replay_limit(12)]:
+        responses = await subject.stored_replay(rollout)
+        sent |= {name for response in responses for name in response.rewards}
+        scalars = [response.reward for response in responses if response.reward is not None]
         if not scalars:
             continue
         compared += 1
-        ours, theirs = _episode_reward(declared, answers), math.fsum(scalars)
+        columns = columns_over_episode(declared, [response.rewards for response in responses[1:]])
+        ours, theirs = weighted_reward(declared, columns), math.fsum(scalars)
         if abs(ours - theirs) > reach:
             return failed(
-                f"On {rollout.task.key} the environment paid {theirs:.6g}; its columns, weighted, make {ours:.6g}.",
+                f"On {rollout.task.key} the environment returned {theirs:.6g}; the weighted sum of its columns is"
+                f" {ours:.6g}.",
                 [rollout],
                 task=rollout.task.reset_arguments(),
             )
-    if wrong := [r for r in subject.all_rollouts() if not _adds_up(subject, r.columns, r.reward)]:
+    wrong = [
+        rollout
+        for rollout in subject.all_completed()
+        if rollout.reward is None
+        or abs(weighted_reward(manifest.columns, rollout.columns) - rollout.reward) > TOLERANCE
+    ]
+    if wrong:
         return failed(f"{len(wrong)} rollouts whose reward is not the weighted sum of their columns.", wrong)
-    if missing := [column.name for column in declared if column.name not in seen]:
-        return warned(f"Declared, but never sent: {listed(missing)}. Sent: {listed(sorted(seen))}.")
+    if missing := [column.name for column in declared if column.name not in sent]:
+        return warned(f"Declared, but never sent: {listed(missing)}. Sent: {listed(sorted(sent))}.")
     if not compared:
         return passed("The environment sends columns only; the reward is their weighted sum.")
     return passed(f"{compared} episodes: the environment's reward is the weighted sum of its columns.")
-
-
-def _episode_reward(columns: list[RewardColumn], answers: list[Observation]) -> float:
-    return weighted_reward(columns, columns_over_episode(columns, [answer.rewards for answer in answers[1:]]))
-
-
-def _adds_up(subject: Subject, columns: dict[str, float], reward: float | None) -> bool:
-    expected = weighted_reward(subject.manifest.columns, columns)
-    return reward is not None and abs(expected - reward) <= TOLERANCE
 
 
 @check(
@@ -94,50 +93,38 @@ def _adds_up(subject: Subject, columns: dict[str, float], reward: float | None) 
     label="Rewards in range",
     sentence="Every column stays in its declared range, in each step and over the episode.",
     advice="Clamp the column or correct the range in the manifest.",
+    cost=Cost.STORED,
     needs=("steps_and_ends",),
 )
-async def reward_in_range(subject: Subject) -> Finding:
-    """Compare all episodes played by the other checks with the declared ranges."""
-    rollouts = subject.all_rollouts()
-    seen = {name: _span(rollouts, name) for name in subject.manifest.column_names}
-    told = ", ".join(f"{name} {low:.3g} to {high:.3g}" for name, (low, high) in seen.items())
-    outside, open_ended = [], []
+async def reward_in_range(subject: CheckSubject) -> Finding:
+    """Compare all episodes played so far with the declared ranges, exactly. A column without a declared range warns."""
+    rollouts = subject.all_completed()
+    seen, outside, open_ended = {}, [], []
     for column in subject.manifest.columns:
+        values = [rollout.columns.get(column.name, 0.0) for rollout in rollouts]
+        low, high = seen[column.name] = min(values, default=0.0), max(values, default=0.0)
         span = declared_range(column)
         if span is None:
             open_ended += [column.name] if column.name not in PLATFORM_COLUMNS else []
-        elif seen[column.name][0] < span[0] - TOLERANCE or seen[column.name][1] > span[1] + TOLERANCE:
+        elif low < span[0] - TOLERANCE or high > span[1] + TOLERANCE:
             outside.append(f"{column.name} (declared {span[0]:g} to {span[1]:g})")
+    summary = ", ".join(f"{name} {low:.3g} to {high:.3g}" for name, (low, high) in seen.items())
+    worst = [rollout for rollout in rollouts if breach_of(subject, rollout)]
     if outside:
-        worst = [rollout for rollout in rollouts if breach_of(subject, rollout)]
-        evidence = f"Outside of its range: {listed(outside)}. Seen in {len(rollouts)} episodes: {told}."
+        evidence = f"Outside its range: {listed(outside)}. Seen in {len(rollouts)} episodes: {summary}."
         return failed(evidence, worst, seen=seen)
-    if single := [rollout for rollout in rollouts if breach_of(subject, rollout)]:
-        return failed(f"{breach_of(subject, single[0])} Over the episodes: {told}.", single, seen=seen)
+    if worst:
+        return failed(f"{breach_of(subject, worst[0])} Over the episodes: {summary}.", worst, seen=seen)
     if open_ended:
-        return warned(f"No range is declared for {listed(open_ended)}. Seen: {told}.", seen=seen)
-    return passed(f"{len(rollouts)} episodes: {told}.", seen=seen)
+        return warned(f"No range is declared for {listed(open_ended)}. Seen: {summary}.", seen=seen)
+    return passed(f"{len(rollouts)} episodes: {summary}.", seen=seen)
 
 
-def breach_of(subject: Subject, rollout: Rollout) -> str:
-    """The first value of a rollout outside its declared range, as a sentence; empty when there is none."""
+def breach_of(subject: CheckSubject, rollout: Rollout) -> str:
+    """Describe the first value of a rollout outside its declared range; empty if there is none."""
     steps = [step.rewards for step in rollout.steps]
     breach = next(range_breaches(declared_ranges(subject.manifest), rollout.columns, steps), None)
     return breach.sentence if breach else ""
-
-
-def _span(rollouts: list[Rollout], column: str) -> tuple[float, float]:
-    values = [rollout.columns.get(column, 0.0) for rollout in rollouts]
-    return min(values, default=0.0), max(values, default=0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Repetition:
-    """A policy that repeats one action on one task."""
-
-    task: TaskSpec
-    policy: Policy
-    name: str
 
 
 @check(
@@ -146,99 +133,85 @@ class _Repetition:
     label="Repeated actions",
     sentence="Repeating an action that does not end the episode keeps every column in its declared range.",
     advice="Reward progress once, for example by remembering what has been rewarded.",
+    cost=Cost.EPISODES,
     needs=("steps_and_ends",),
 )
-async def repeats_in_range(subject: Subject) -> Finding:
+async def repeats_in_range(subject: CheckSubject) -> Finding:
+    """Repeat the two actions with the highest reward of each shape seen so far (each tool, each set of fields).
+
+    They are repeated up to 64 times, alone and before the replies of the best episode of that task, within 10 seconds.
+    A few harmless texts such as `ls` are repeated too. Every column must stay in its declared range.
+    """
     if not declared_ranges(subject.manifest):
         return does_not_apply("No range is declared.")
     if subject.manifest.proctor.episode.max_turns < 2:
         return does_not_apply("An episode has one turn: nothing can be repeated.")
-    repetitions = [*_of_seen_actions(subject), *_of_harmless_texts(subject)]
     worst: list[tuple[Rollout, str, str]] = []
     count = longest = 0
-    deadline = time.monotonic() + MOST_SECONDS
-    for number, each in enumerate(repetitions):
+    deadline = time.monotonic() + MAX_SECONDS
+    for number, (task, policy, name) in enumerate(list(_repetitions(subject))):
         if subject.should_stop() or (count and time.monotonic() > deadline):
             break
-        played = await subject.play("repeated", each.policy, [(each.task, 1)], offset=number)
-        if not played or not played[0].is_completed:
-            continue
-        rollout = played[0]
-        count, longest = count + 1, max(longest, len(rollout.steps))
-        if breach := breach_of(subject, rollout):
-            worst.append((rollout, breach, each.name))
+        for rollout in await subject.play("repeated", policy, [(task, 1)], offset=number):
+            if rollout.is_completed:
+                count, longest = count + 1, max(longest, len(rollout.steps))
+                if breach := breach_of(subject, rollout):
+                    worst.append((rollout, breach, name))
     if worst:
         rollout, breach, name = worst[0]
         size = f"That episode has {len(rollout.steps)} steps and a reward of {rollout.reward:.6g}."
         return failed(
             f"Repeating {name}: {breach} {size}",
-            [each for each, _, _ in worst],
+            [rollout for rollout, _, _ in worst],
             action=name,
             task=rollout.task.reset_arguments(),
         )
     return passed(f"{count} actions repeated, up to {longest} times in an episode: every column stays in its range.")
 
 
-def _of_seen_actions(subject: Subject) -> Iterator[_Repetition]:
-    """Of each shape of action that did not end its episode, those that earned the most: alone, and before the replies
-    of the best episode of that task."""
+def _repetitions(subject: CheckSubject) -> Iterator[tuple[TaskSpec, Policy, str]]:
+    """Yield tasks, policies that repeat an action on them, and a name for the action."""
+    spec = subject.manifest.proctor.agent.action
+    turns = min(subject.manifest.proctor.episode.max_turns, MAX_TURNS)
     seen: defaultdict[tuple[str, ...], dict[str, tuple[float, Rollout, Step]]] = defaultdict(dict)
-    for rollout in subject.all_rollouts():
+    best_of_task: dict[str, Rollout] = {}
+    for rollout in subject.all_completed():
+        best = best_of_task.get(repr(rollout.task))
+        if rollout.steps and (best is None or (rollout.reward or 0.0) > (best.reward or 0.0)):
+            best_of_task[repr(rollout.task)] = rollout
         for step in rollout.steps:
             if step.action is not None and not step.done and step.note is None:
-                shape = _shape_of(subject, step)
+                is_call = spec.format == "tool"
+                shape = (str(step.action.get(spec.field or "") or ""),) if is_call else tuple(sorted(step.action))
                 worth = sum(map(abs, step.rewards.values()))
                 if step.reply not in seen[shape] or seen[shape][step.reply][0] < worth:
                     seen[shape][step.reply] = worth, rollout, step
-    turns = min(subject.manifest.proctor.episode.max_turns, MOST_TURNS)
-    for shape in sorted(seen)[:MOST_SHAPES]:
-        best = sorted(seen[shape].values(), key=lambda found: -found[0])[:PER_SHAPE]
-        for _, rollout, step in best:
+    for shape in sorted(seen)[:MAX_SHAPES]:
+        for _, rollout, step in sorted(seen[shape].values(), key=lambda each: -each[0])[:ACTIONS_PER_SHAPE]:
             name = clipped(step.reply.strip())
-            yield _Repetition(rollout.task, recites([step.reply] * turns), name)
-            ending = _best_replies(subject, rollout.task)
-            if ending and len(ending) < turns:
+            yield rollout.task, recites([step.reply] * turns), name
+            ending = [step.reply for step in best_of_task[repr(rollout.task)].steps]
+            if len(ending) < turns:
                 before = [step.reply] * (turns - len(ending))
-                yield _Repetition(rollout.task, recites([*before, *ending]), f"{name} before the best episode")
-
-
-def _shape_of(subject: Subject, step: Step) -> tuple[str, ...]:
-    """Calls of one tool, or actions with the same fields."""
-    action, spec = step.action or {}, subject.manifest.proctor.agent.action
-    return (str(action.get(spec.field or "")),) if spec.format == "tool" else tuple(sorted(action))
-
-
-def _best_replies(subject: Subject, task: TaskSpec) -> Sequence[str]:
-    played = [rollout for rollout in subject.all_rollouts() if rollout.task == task and rollout.steps]
-    best = max(played, key=lambda rollout: rollout.reward or 0.0, default=None)
-    return [step.reply for step in best.steps] if best else ()
-
-
-def _of_harmless_texts(subject: Subject) -> Iterator[_Repetition]:
+                yield rollout.task, recites([*before, *ending]), f"{name} before the best episode"
     task = subject.tasks(2)[0]
     for text in HARMLESS:
-        yield _Repetition(task, _writes_everywhere(text), f"{text!r}")
+        yield task, ReplyPolicy(_write_everywhere(text)), f"{text!r}"
 
 
-def _writes_everywhere(text: str) -> Policy:
-    """The text as the action, turn after turn; with tools in the arguments of the first, then the second, and so on:
-    each tool is called in one stretch of the episode."""
+def _write_everywhere(text: str) -> ReplyFunction:
+    """Write the text as the action, turn after turn. With tools, call each of them in one stretch of the episode."""
 
-    async def begin(start: EpisodeStart) -> Act:
-        spec = start.manifest.proctor.agent.action
-        turns = min(start.manifest.proctor.episode.max_turns, MOST_TURNS)
+    def reply(player: ReplyPlayer, turn: Turn) -> str:
+        spec, turns = player.spec, min(player.max_turns, MAX_TURNS)
+        if spec.format != "tool" or not turn.tools:
+            return in_format(spec, text, turn)
+        tool = turn.tools[min(turn.index * len(turn.tools) // turns, len(turn.tools) - 1)]
+        texts = {
+            name: text
+            for name, schema in tool.parameters.get("properties", {}).items()
+            if isinstance(schema, dict) and schema.get("type", "string") == "string"
+        }
+        return write_reply(spec, {spec.field or "name": tool.name, spec.arguments: texts})
 
-        async def act(turn: Turn) -> str:
-            if spec.format != "tool" or not turn.tools:
-                return in_format(spec, text, turn)
-            tool = turn.tools[min(turn.index * len(turn.tools) // turns, len(turn.tools) - 1)]
-            texts = {
-                name: text
-                for name, schema in tool.parameters.get("properties", {}).items()
-                if isinstance(schema, dict) and schema.get("type", "string") == "string"
-            }
-            return write_reply(spec, {spec.field or "name": tool.name, spec.arguments: texts})
-
-        return act
-
-    return Acts(begin)
+    return reply

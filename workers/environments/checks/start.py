@@ -1,28 +1,28 @@
-"""Does the server start, does the manifest fit it, and do episodes run to their end?"""
+"""Does the server start, does the manifest fit it, and do episodes reach their end?"""
 
 import itertools
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from backend.domain.environments.prompts import parse_reply, render_observation
 from backend.domain.environments.tools import Call, Tool, ToolsUnusable, read_tools
 from backend.domain.rollouts.rollout import task_of
 from backend.domain.vocabulary import Split, StopReason
-from workers.environments.checks.base import Finding, check, clipped, failed, listed, passed, skipped, warned
-from workers.environments.checks.subject import Subject
+from workers.environments.checks.base import Cost, Finding, check, clipped, failed, listed, passed, skipped, warned
+from workers.environments.checks.subject import CheckSubject
 from workers.environments.client import Observation
 
-ABLE = ("gold", "teacher")
-"""Scripts that play well, so that their replies must be readable."""
-_REWARD_ERRORS = ("reward ", "metadata.rewards ", "the manifest declares ")
-"""How the wire and the engine begin when they turn a reward down."""
-SCHEMA_SAMPLES = 8
-MAX_DEPTH = 6
-MAX_ITEMS = 50
-"""Maximum number of list items that are checked."""
-_TYPES: Mapping[str, type | tuple[type, ...]] = {
+CAPABLE = ("gold", "teacher")
+"""Scripts that play well, so their replies must be valid."""
+REWARD_ERRORS = ("reward ", "metadata.rewards ", "the manifest declares ")
+"""How errors of the wire and the engine begin if they reject a reward."""
+PLATFORM_FIELDS = frozenset({"metadata", "done", "reward"})
+MAX_SCHEMA_DEPTH = 6
+MAX_LIST_ITEMS = 50
+"""Maximum number of list items that are compared with a schema."""
+JSON_TYPES: Mapping[str, type | tuple[type, ...]] = {
     "string": str,
     "integer": int,
     "number": (int, float),
@@ -31,6 +31,7 @@ _TYPES: Mapping[str, type | tuple[type, ...]] = {
     "object": dict,
     "null": type(None),
 }
+Schema = Mapping[str, Any]
 
 
 @check(
@@ -38,20 +39,21 @@ _TYPES: Mapping[str, type | tuple[type, ...]] = {
     theme="start",
     label="Starts and resets",
     sentence="The server starts, and every level of both splits can be reset.",
-    advice="Read the server's log in the evidence. `reset` must accept every task of both splits and return "
-    "an open episode.",
+    advice="Read the server log in the evidence. `reset` must accept every task of both splits and return an open "
+    "episode.",
+    cost=Cost.RESETS,
 )
-async def starts_and_resets(subject: Subject) -> Finding:
+async def starts_and_resets(subject: CheckSubject) -> Finding:
+    """Reset each level of both splits once, up to 20 levels. None may end immediately."""
     seconds = []
     async with subject.server.session() as session:
-        for split in Split:
-            for level in range(min(subject.levels, 20)):
-                began = time.perf_counter()
-                task = task_of(subject.manifest, split, level)
-                opening = await subject.open(session, task)
-                seconds.append(time.perf_counter() - began)
-                if opening.done:
-                    return failed(f"Reset of {task.key} (level {task.level}) gave an episode that is over already.")
+        for split, level in itertools.product(Split, range(min(subject.levels, 20))):
+            began = time.perf_counter()
+            task = task_of(subject.manifest, split, level)
+            opening, _ = await subject.open(session, task)
+            seconds.append(time.perf_counter() - began)
+            if opening.done:
+                return failed(f"Reset of {task.key} (level {task.level}) returned an episode that is already over.")
     return passed(
         f"{len(seconds)} resets, of every level in both splits; the slowest took {max(seconds) * 1000:.0f} ms.",
         slowest_seconds=max(seconds),
@@ -65,108 +67,92 @@ async def starts_and_resets(subject: Subject) -> Finding:
     label="Agent block fits",
     sentence="The manifest's `agent` block fits the package: template, action fields, tools and scripted replies.",
     advice="Compare `agent` in the manifest with the fields of the action and observation classes.",
+    cost=Cost.RESETS,
     needs=("starts_and_resets",),
 )
-async def agent_fits(subject: Subject) -> Finding:
-    """The manifest's agent block against the action's schema and a real observation."""
+async def agent_fits(subject: CheckSubject) -> Finding:
+    """Render the template on a real observation, and compare the fields that replies fill with the action class.
+
+    With tools: they can be listed, the action accepts their names and an arguments object, and every choice listed as
+    legal can be called. The first replies of `gold` and `teacher` must parse.
+    """
+    agent = subject.manifest.proctor.agent
     async with subject.server.session() as session:
-        opening, offered = await subject.begin(session, subject.tasks(2)[0])
+        opening, offered = await subject.open(session, subject.tasks(2)[0])
         state = await session.state(timeout=subject.timeout) if subject.scripts else {}
-    problems = [*_action_problems(subject), *_observation_problems(subject, opening)]
+    fields = listed(opening.fields, 20)
+    problems = _action_field_problems(subject)
+    text = ""
+    try:
+        text = render_observation(agent.observation, opening.fields)
+    except ValueError as error:
+        problems.append(f"{error}. The observation has: {fields}.")
+    if agent.action.choices and not isinstance(opening.fields.get(agent.action.choices), list):
+        problems.append(
+            f"`agent.action.choices` is `{agent.action.choices}`, but the observation has no list of that name;"
+            f" it has: {fields}."
+        )
     tools: Sequence[Tool] = ()
     try:
-        tools = _tools(subject, opening, offered)
+        if isinstance(agent.action.tools, str):
+            found = offered if agent.action.discover else opening.fields.get(agent.action.tools)
+            if not found:
+                raise ToolsUnusable(f"the observation lists none under `{agent.action.tools}`")
+            tools = read_tools(found)
+        else:
+            tools = agent.action.tools or ()
     except ToolsUnusable as error:
         problems.append(f"The tools cannot be used: {error}.")
     else:
-        problems += [*_tool_problems(subject, opening, tools), *_script_problems(subject, state, tools)]
+        problems += _tool_problems(subject, opening, tools)
+        scripts = state.get("scripts")
+        for name in [name for name in subject.scripts if name in CAPABLE]:
+            first = scripts.get(name) if isinstance(scripts, dict) else None
+            if isinstance(first, str) and (problem := parse_reply(agent.action, first, tools).problem):
+                problems.append(f"Proctor would refuse the first reply of `{name}`: {problem}")
     if problems:
         return failed(" ".join(problems), problems=problems)
-    text = render_observation(subject.manifest.proctor.agent.observation, opening.fields)
     if not text.strip():
         return warned("The template renders, but the first observation is an empty text.")
-    called = f"; {len(tools)} tools can be called: {listed([tool.name for tool in tools])}" if tools else ""
-    told = f"The template renders ({len(text)} characters) and the action's fields exist{called}."
-    return passed(told, text=text[:500])
+    callable_tools = f"; {len(tools)} tools can be called: {listed([tool.name for tool in tools])}" if tools else ""
+    evidence = f"The template renders ({len(text)} characters) and the action's fields exist{callable_tools}."
+    return passed(evidence, text=text[:500])
 
 
-def _action_problems(subject: Subject) -> list[str]:
+def _action_field_problems(subject: CheckSubject) -> list[str]:
     spec, schema = subject.manifest.proctor.agent.action, subject.server.action_schema
-    fields = [name for name in schema.get("properties", {}) if name != "metadata"]
     filled = spec.filled_fields
     if filled is None:
         return []
+    fields = [name for name in schema.get("properties", {}) if name != "metadata"]
     if missing := sorted(filled - set(fields)):
-        named = (
+        field = (
             f"`agent.action.field` is `{spec.field}`" if spec.field in missing else f"Replies fill {listed(missing)}"
         )
-        return [f"{named}, but the action class has no such field; it has: {listed(fields)}."]
-    others = [name for name in schema.get("required", []) if name not in {*filled, "metadata"}]
-    if others:
+        return [f"{field}, but the action class has no such field; it has: {listed(fields)}."]
+    if others := [name for name in schema.get("required", []) if name not in {*filled, "metadata"}]:
         return [f"The action class also requires {listed(others)}, which a `{spec.format}` reply never fills."]
     return []
 
 
-def _observation_problems(subject: Subject, opening: Observation) -> list[str]:
-    agent = subject.manifest.proctor.agent
-    problems = []
-    try:
-        render_observation(agent.observation, opening.fields)
-    except ValueError as error:
-        problems.append(f"{error}. The observation has: {listed(opening.fields, 20)}.")
-    if agent.action.choices and not isinstance(opening.fields.get(agent.action.choices), list):
-        problems.append(
-            f"`agent.action.choices` is `{agent.action.choices}`, but the observation has no list of that name;"
-            f" it has: {listed(opening.fields, 20)}."
-        )
-    return problems
-
-
-def _tools(subject: Subject, opening: Observation, offered: Any) -> Sequence[Tool]:
-    """Return the tools of the manifest or of the environment. Raises ToolsUnusable."""
-    spec = subject.manifest.proctor.agent.action
-    if not isinstance(spec.tools, str):
-        return spec.tools or ()
-    found = offered if spec.discover else opening.fields.get(spec.tools)
-    if not found:
-        raise ToolsUnusable(f"the observation lists none under `{spec.tools}`")
-    return read_tools(found)
-
-
-def _tool_problems(subject: Subject, opening: Observation, tools: Sequence[Tool]) -> list[str]:
-    """The action class takes each tool's name and an object of arguments; what is listed as legal can be called."""
+def _tool_problems(subject: CheckSubject, opening: Observation, tools: Sequence[Tool]) -> list[str]:
     spec, schema = subject.manifest.proctor.agent.action, subject.server.action_schema
     if spec.format != "tool":
         return []
     properties = schema.get("properties", {})
     problems = []
     if refused := [tool.name for tool in tools if not fits(properties.get(spec.field, {}), tool.name, schema)]:
-        problems.append(f"The action's `{spec.field}` does not take the tools {listed(refused)}.")
+        problems.append(f"The action's `{spec.field}` does not accept the tools {listed(refused)}.")
     if not fits(properties.get(spec.arguments, {}), {}, schema):
-        problems.append(f"The action's `{spec.arguments}` takes no object, which the arguments of a call are.")
+        problems.append(f"The action's `{spec.arguments}` does not accept an object with the arguments of a call.")
     legal = opening.fields.get(spec.choices) if spec.choices else None
     for choice in legal if isinstance(legal, list) else ():
-        if (problem := _choice_problem(choice, tools)) is not None:
+        if isinstance(choice, dict) and isinstance(choice.get("arguments", {}), dict):
+            problem = Call(str(choice.get("name")), choice.get("arguments", {})).problem(tools)
+        else:
+            problem = "a choice is `{name, arguments}`."
+        if problem is not None:
             return [*problems, f"`{spec.choices}` lists {clipped(choice)} as legal: {problem}"]
-    return problems
-
-
-def _choice_problem(choice: Any, tools: Sequence[Tool]) -> str | None:
-    if not isinstance(choice, dict) or not isinstance(choice.get("arguments", {}), dict):
-        return "a choice is `{name, arguments}`."
-    return Call(str(choice.get("name")), choice.get("arguments", {})).problem(tools)
-
-
-def _script_problems(subject: Subject, state: dict[str, Any], tools: Sequence[Tool]) -> list[str]:
-    """Check that the first reply of a good script can be parsed and matches its tool's schema."""
-    scripts = state.get("scripts")
-    if not isinstance(scripts, dict):
-        return []
-    problems = []
-    for name in [name for name in subject.scripts if name in ABLE and isinstance(scripts.get(name), str)]:
-        problem = parse_reply(subject.manifest.proctor.agent.action, scripts[name], tools).problem
-        if problem:
-            problems.append(f"Proctor would refuse what `{name}` writes first: {problem}")
     return problems
 
 
@@ -176,22 +162,19 @@ def _script_problems(subject: Subject, state: dict[str, Any], tools: Sequence[To
     label="Finite rewards",
     sentence="Every step returns finite numbers in the reward columns that the manifest declares.",
     advice="Return every declared column in each step, and guard divisions and logarithms.",
-    needs=(
-        "starts_and_resets",
-        "agent_fits",
-    ),
+    cost=Cost.EPISODES,
+    needs=("starts_and_resets", "agent_fits"),
 )
-async def rewards_finite(subject: Subject) -> Finding:
+async def rewards_finite(subject: CheckSubject) -> Finding:
+    """Play random legal actions on 24 tasks per level. No value may be NaN, infinite or missing."""
     rollouts = await subject.rollouts("random")
-    broken = [rollout for rollout in rollouts if (rollout.error_message or "").startswith(_REWARD_ERRORS)]
+    broken = [rollout for rollout in rollouts if (rollout.error_message or "").startswith(REWARD_ERRORS)]
     if broken:
-        return failed(
-            f"In {len(broken)} of {len(rollouts)} episodes of random legal play: {broken[0].error_message}.",
-            broken,
-        )
+        evidence = f"In {len(broken)} of {len(rollouts)} episodes of random legal play: {broken[0].error_message}."
+        return failed(evidence, broken)
     rows = [step.rewards for rollout in rollouts for step in rollout.steps if step.action is not None]
     if not rows:
-        return skipped("No episode of random legal play came as far as one step.")
+        return skipped("No episode of random legal play completed a step.")
     count = sum(len(row) for row in rows)
     return passed(f"{count} values in {len(rows)} steps of {len(rollouts)} episodes: all are finite numbers.")
 
@@ -202,18 +185,17 @@ async def rewards_finite(subject: Subject) -> Finding:
     label="Whole episodes",
     sentence="Random legal play completes whole episodes without an error.",
     advice="Fix the quoted error, and set `done` when the task is over.",
-    needs=(
-        "starts_and_resets",
-        "agent_fits",
-        "rewards_finite",
-    ),
+    cost=Cost.STORED,
+    needs=("starts_and_resets", "agent_fits", "rewards_finite"),
 )
-async def steps_and_ends(subject: Subject) -> Finding:
+async def steps_and_ends(subject: CheckSubject) -> Finding:
+    """Read the episodes of random legal play. None may fail; warns if the environment ends none."""
     rollouts = await subject.rollouts("random")
     broken = [rollout for rollout in rollouts if not rollout.is_completed]
     if broken:
-        errors = Counter(f"{rollout.error_kind}: {rollout.error_message}" for rollout in broken)
-        [(error, count)] = errors.most_common(1)
+        [(error, count)] = Counter(f"{rollout.error_kind}: {rollout.error_message}" for rollout in broken).most_common(
+            1
+        )
         return failed(
             f"{len(broken)} of {len(rollouts)} episodes of random legal play broke. Most often ({count}×) {error}",
             broken,
@@ -221,14 +203,11 @@ async def steps_and_ends(subject: Subject) -> Finding:
         )
     turns = [len(rollout.steps) for rollout in rollouts]
     ends = Counter(str(rollout.stop_reason) for rollout in rollouts)
-    seen = f"{len(rollouts)} episodes of random legal play, {min(turns)} to {max(turns)} turns; ended by {_count(ends)}"
+    counts = ", ".join(f"{reason} {count}×" for reason, count in ends.most_common())
+    summary = f"{len(rollouts)} episodes of random legal play, {min(turns)} to {max(turns)} turns; ended by {counts}"
     if not ends[StopReason.DONE]:
-        return warned(f"{seen}. None was ended by the environment itself.", rollouts, ends=dict(ends))
-    return passed(f"{seen}.", rollouts, ends=dict(ends), mean_turns=sum(turns) / len(turns))
-
-
-def _count(ends: Counter[str]) -> str:
-    return ", ".join(f"{reason} {count}×" for reason, count in ends.most_common())
+        return warned(f"{summary}. The environment ended none of them.", rollouts, ends=dict(ends))
+    return passed(f"{summary}.", rollouts, ends=dict(ends), mean_turns=sum(turns) / len(turns))
 
 
 @check(
@@ -237,42 +216,40 @@ def _count(ends: Counter[str]) -> str:
     label="Observation schema",
     sentence="Every observation has the fields and types that its class declares.",
     advice="Declare every field of the observation class with its type.",
+    cost=Cost.REPLAYS,
     needs=("steps_and_ends",),
 )
-async def observation_schema(subject: Subject) -> Finding:
-    schema = subject.server.observation_schema
-    declared = set(schema.get("properties", {}))
-    if not declared:
-        return warned("The server declares no fields of its observation.")
-    samples = (await subject.completed("random"))[: subject.replays(SCHEMA_SAMPLES)]
-    episodes = [await subject.alone(rollout) for rollout in samples]
-    answers = [answer for episode in episodes for answer in episode]
-    for number, answer in ((number, answer) for episode in episodes for number, answer in enumerate(episode)):
-        if problem := next(_problems(schema, answer, is_opening=number == 0), None):
-            return failed(f"An observation is not what its class declares: {problem}.", samples, schema=schema)
-    if extra := sorted({name for answer in answers for name in answer.fields} - declared):
-        return warned(f"Sent, but not declared by the observation's class: {listed(extra)}.", samples)
+async def observation_schema(subject: CheckSubject) -> Finding:
+    """Compare all fields and types of 8 episodes with the server's schema, exactly. Undeclared fields warn."""
+    schema: Schema = subject.server.observation_schema
+    properties = schema.get("properties", {})
+    if not properties:
+        return warned("The server declares no observation fields.")
+    fields = {name: inner for name, inner in properties.items() if name not in PLATFORM_FIELDS}
+    samples = (await subject.completed("random"))[: subject.replay_limit(8)]
+    episodes = [await subject.stored_replay(rollout) for rollout in samples]
+    for number, response in itertools.chain.from_iterable(enumerate(episode) for episode in episodes):
+        for name, inner in fields.items():
+            problem = ""
+            # a reset may answer with another class, without the fields of a step, as MCP packages do
+            if number and name in schema.get("required", []) and name not in response.fields:
+                problem = f"`{name}` is missing"
+            elif name in response.fields and not fits(inner, response.fields[name], schema):
+                problem = f"`{name}` is {clipped(response.fields[name])}, not {_type_name(inner)}"
+            if problem:
+                return failed(f"An observation does not match its class: {problem}.", samples, schema=schema)
+    sent = {name for episode in episodes for response in episode for name in response.fields}
+    if extra := sorted(sent - set(properties)):
+        return warned(f"Sent, but not declared by the observation class: {listed(extra)}.", samples)
     return passed(
-        f"{len(answers)} observations of {len(samples)} episodes have the declared fields and types:"
-        f" {listed(sorted(declared - {'metadata', 'done', 'reward'}), 12)}."
+        f"{sum(map(len, episodes))} observations of {len(samples)} episodes have the declared fields and types:"
+        f" {listed(sorted(fields), 12)}."
     )
 
 
-def _problems(schema: Mapping[str, Any], answer: Observation, *, is_opening: bool) -> Iterator[str]:
-    """A reset may answer with a different class, as MCP-style packages do, without the fields of a step."""
-    ours = {"metadata", "done", "reward"}
-    fields = {name: value for name, value in schema.get("properties", {}).items() if name not in ours}
-    for name in schema.get("required", []):
-        if name in fields and name not in answer.fields and not is_opening:
-            yield f"`{name}` is missing"
-    for name, found in fields.items():
-        if name in answer.fields and not fits(found, answer.fields[name], schema):
-            yield f"`{name}` is {clipped(answer.fields[name])}, not {_told(found)}"
-
-
-def fits(schema: Any, value: Any, root: Mapping[str, Any], depth: int = 0) -> bool:
-    """Compare by type, choice and enum; anything else fits."""
-    if not isinstance(schema, dict) or depth > MAX_DEPTH:
+def fits(schema: object, value: object, root: Schema, depth: int = 0) -> bool:
+    """Compare a value with a JSON schema by type, choice and enum; everything else fits."""
+    if not isinstance(schema, dict) or depth > MAX_SCHEMA_DEPTH:
         return True
     if isinstance(reference := schema.get("$ref"), str):
         return fits(root.get("$defs", {}).get(reference.rpartition("/")[2]), value, root, depth + 1)
@@ -280,25 +257,19 @@ def fits(schema: Any, value: Any, root: Mapping[str, Any], depth: int = 0) -> bo
         return any(fits(branch, value, root, depth + 1) for branch in branches)
     if isinstance(options := schema.get("enum"), list):
         return value in options
-    if not _is_of(schema.get("type"), value):
+    kind = schema.get("type")
+    is_other_bool = isinstance(value, bool) and kind != "boolean"
+    if isinstance(kind, str) and kind in JSON_TYPES and (is_other_bool or not isinstance(value, JSON_TYPES[kind])):
         return False
     if isinstance(value, list):
-        return all(fits(schema.get("items"), item, root, depth + 1) for item in itertools.islice(value, MAX_ITEMS))
+        return all(fits(schema.get("items"), item, root, depth + 1) for item in value[:MAX_LIST_ITEMS])
     if isinstance(value, dict):
-        inner = schema.get("properties", {})
-        return all(fits(inner.get(name), item, root, depth + 1) for name, item in value.items())
+        properties = schema.get("properties", {})
+        return all(fits(properties.get(name), item, root, depth + 1) for name, item in value.items())
     return True
 
 
-def _is_of(kind: Any, value: Any) -> bool:
-    if not isinstance(kind, str) or kind not in _TYPES:
-        return True
-    if isinstance(value, bool):
-        return kind == "boolean"
-    return isinstance(value, _TYPES[kind])
-
-
-def _told(schema: Mapping[str, Any]) -> str:
+def _type_name(schema: Schema) -> str:
     if isinstance(branches := schema.get("anyOf"), list):
-        return " or ".join(_told(branch) for branch in branches)
-    return str(schema.get("type") or schema.get("enum") or "what is declared")
+        return " or ".join(_type_name(branch) for branch in branches)
+    return str(schema.get("type") or schema.get("enum") or "the declared type")

@@ -1,9 +1,9 @@
-"""The environment version that is checked: a running server and the rollouts played on it so far."""
+"""The environment version under test: a running server and the rollouts played on it so far."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,31 +11,27 @@ from backend.domain.environments.manifest import Manifest
 from backend.domain.review.judged_fixtures import JudgedFixture
 from backend.domain.rollouts.rollout import Rollout, TaskSpec, task_of
 from backend.domain.vocabulary import Phase, Split
-from workers.environments.checks.policies import DEGENERATE, ORDER, SCRIPTS, Known
+from workers.environments.checks.policies import DEGENERATE, ORDER, SCRIPTS
 from workers.environments.client import EnvServer, EnvSession, Observation
 from workers.policies.base import Policy
 from workers.policies.scripted import ScriptedPolicy
 from workers.rollouts.engine import GroupPlan, OnRollout, TooManyFailures, play_groups
 
 CONCURRENCY = 16
-PER_LEVEL = 24
-GOLD_PER_LEVEL = 64
-EPISODES_AT_MOST = 240
-"""Of one policy, over all levels."""
+TASKS_PER_LEVEL, GOLD_TASKS_PER_LEVEL = 24, 64
+MAX_EPISODES = 240
+"""Per policy, over all levels."""
 SECONDS_PER_POLICY = 5.0
-"""A slow environment is played less often, so that its certificate comes in minutes."""
+"""Slow environments are played less, so that a certificate takes minutes."""
 REPLAY_SECONDS = 8.0
-"""For all replays of one check, likewise."""
+"""Time limit for all replays of one check."""
 GROUPS_PER_POLICY = 10_000
-"""Ordinals of groups that are reserved for one policy, so that a repeated check meets its first rollouts."""
-
-TWIN_HASH_SEED = 1
-"""Seed of Python's string hashes in the second process; the first has 0, as all servers of the host have."""
+"""Group ordinals reserved for each policy, so that a repeated check job finds the rows of its first attempt."""
+SECOND_HASH_SEED = 1
+"""Seed of Python's string hashes in the second process. All other servers of the env host use 0."""
 REFERENCE_GROUPS, REFERENCE_MEMBERS = 24, 4
 REFERENCE_SECONDS = 120.0
-"""For all groups of the chosen policy: a model answers slowly, and a certificate comes in minutes."""
-
-Twin = Callable[[], AbstractAsyncContextManager[EnvServer]]
+"""Time limit for all groups of the chosen policy, because a model replies slowly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,27 +43,28 @@ class Reference:
 
 
 @dataclass(slots=True)
-class Subject:
-    """The input of checks. Episodes are played once and shared."""
+class CheckSubject:
+    """The input of every check. Episodes are played once and shared."""
 
     manifest: Manifest
     server: EnvServer
     files: Mapping[str, str] = field(default_factory=dict)
-    """The package, for its fixtures."""
+    """Files of the package, for its fixtures."""
     judged: Sequence[JudgedFixture] = ()
-    """Episodes on which people gave a verdict, on whatever version."""
+    """Reviewed episodes of this environment, played on any version."""
     seed: int = 0
     on_rollout: OnRollout = lambda rollout: None
     """Called with every rollout as it ends, including failed ones."""
     should_stop: Callable[[], bool] = lambda: False
-    twin: Twin | None = None
-    """Another process of the same package, for as long as it is needed."""
+    second_process: Callable[[], AbstractAsyncContextManager[EnvServer]] | None = None
+    """Starts another server process of the same package."""
     reference: Reference | None = None
     episodes: int = 0
-    """Begun so far."""
-    _played: dict[str, list[Rollout]] = field(default_factory=dict)
-    _alone: dict[int, list[Observation]] = field(default_factory=dict)
-    _alone_seconds: float = 0.0
+    """Number of episodes started so far."""
+    played: dict[str, list[Rollout]] = field(default_factory=dict)
+    """Rollouts by policy, including failed ones."""
+    _replays: dict[int, list[Observation]] = field(default_factory=dict)
+    _replay_seconds: float = 0.0
 
     @property
     def timeout(self) -> float:
@@ -78,58 +75,53 @@ class Subject:
         return self.manifest.proctor.tasks.levels
 
     @property
+    def noise(self) -> float:
+        return self.manifest.proctor.checks.noise
+
+    @property
     def scripts(self) -> list[str]:
         return list(self.manifest.proctor.scripts)
 
     def tasks(self, per_level: int, split: Split = Split.HELDOUT) -> list[TaskSpec]:
-        """Tasks of a split, as many of each level."""
-        per_level = max(2, min(per_level, EPISODES_AT_MOST // self.levels))
+        """Return tasks of a split, the same number of each level."""
+        per_level = max(2, min(per_level, MAX_EPISODES // self.levels))
         tasks = self.manifest.proctor.tasks
         count = min(per_level * self.levels, tasks.heldout if split is Split.HELDOUT else tasks.train)
         return [task_of(self.manifest, split, index) for index in range(count)]
 
-    async def rollouts(self, policy: str) -> list[Rollout]:
-        """Rollouts of a script or of a degenerate policy on held-out tasks, in the order of the tasks."""
-        if policy not in self._played:
-            acting = await self._policy(policy)
-            tasks = [(task, 1) for task in self.tasks(GOLD_PER_LEVEL if policy == "gold" else PER_LEVEL)]
+    async def rollouts(self, name: str) -> list[Rollout]:
+        """Return rollouts of a scripted or degenerate policy on held-out tasks, in the order of the tasks."""
+        if name not in self.played:
+            if name in SCRIPTS or name in self.scripts:
+                policy: Policy = ScriptedPolicy(name)
+            else:
+                needs_gold = name in {"constant", "answer_list"} and "gold" in self.scripts
+                gold = await self.completed("gold") if needs_gold else []
+                policy = DEGENERATE[name]([rollout.steps[0].reply for rollout in gold if rollout.steps])
+            tasks = [(task, 1) for task in self.tasks(GOLD_TASKS_PER_LEVEL if name == "gold" else TASKS_PER_LEVEL)]
             began = time.perf_counter()
-            first = len(await self.play(policy, acting, tasks[:CONCURRENCY]))
-            seconds = time.perf_counter() - began  # the first few tell how long all would take
+            first = len(await self.play(name, policy, tasks[:CONCURRENCY]))
+            seconds = time.perf_counter() - began  # the first episodes predict how long all would take
             count = max(2 * self.levels, int(SECONDS_PER_POLICY / seconds * CONCURRENCY))
-            await self.play(policy, acting, tasks[first:count], offset=first)
-        return self._played[policy]
+            await self.play(name, policy, tasks[first:count], offset=first)
+        return self.played[name]
+
+    async def completed(self, name: str) -> list[Rollout]:
+        return [rollout for rollout in await self.rollouts(name) if rollout.is_completed]
 
     async def reference_rollouts(self) -> list[Rollout]:
         """Play groups with the chosen policy within the time limit; includes failed rollouts."""
-        if self.reference is not None and "chosen" not in self._played:
-            tasks = [(task, REFERENCE_MEMBERS) for task in self.tasks(max(2, REFERENCE_GROUPS // self.levels))][
-                :REFERENCE_GROUPS
-            ]
+        if self.reference is not None and "chosen" not in self.played:
+            tasks = [(task, REFERENCE_MEMBERS) for task in self.tasks(max(2, REFERENCE_GROUPS // self.levels))]
             first = CONCURRENCY // REFERENCE_MEMBERS
             began = time.perf_counter()
             await self.play("chosen", self.reference.policy, tasks[:first])
-            seconds = time.perf_counter() - began
-            count = int(REFERENCE_SECONDS / seconds * first)
-            await self.play("chosen", self.reference.policy, tasks[first:count], offset=first)
-        return self._played.get("chosen", [])
+            count = int(REFERENCE_SECONDS / (time.perf_counter() - began) * first)
+            await self.play("chosen", self.reference.policy, tasks[first : min(count, REFERENCE_GROUPS)], offset=first)
+        return self.played.get("chosen", [])
 
-    async def completed(self, policy: str) -> list[Rollout]:
-        return [rollout for rollout in await self.rollouts(policy) if rollout.is_completed]
-
-    async def known(self) -> Known:
-        """Return the knowledge that perfect play reveals, if there is any."""
-        if "gold" not in self.scripts:
-            return Known()
-        return Known([rollout.steps[0].reply for rollout in await self.completed("gold") if rollout.steps])
-
-    def all_rollouts(self) -> list[Rollout]:
-        """All completed rollouts so far."""
-        return [rollout for played in self._played.values() for rollout in played if rollout.is_completed]
-
-    def played(self) -> Mapping[str, list[Rollout]]:
-        """Rollouts by policy, failed ones included."""
-        return self._played
+    def all_completed(self) -> list[Rollout]:
+        return [rollout for rollouts in self.played.values() for rollout in rollouts if rollout.is_completed]
 
     async def play(
         self,
@@ -140,7 +132,7 @@ class Subject:
         manifest: Manifest | None = None,
         offset: int = 0,
     ) -> list[Rollout]:
-        """Rollouts of one of ORDER, `(task, members of its group)`. Includes failed ones."""
+        """Play `(task, group size)` pairs with a policy listed in ORDER. Includes failed rollouts."""
         first = ORDER.index(name) * GROUPS_PER_POLICY + offset
         rollouts: list[Rollout] = []
 
@@ -159,24 +151,15 @@ class Subject:
                 concurrency=CONCURRENCY,
                 on_rollout=keep,
                 should_stop=self.should_stop,
-                max_attempts=1,  # a failure is what a check looks for
+                max_attempts=1,  # checks look for failures
             )
         self.episodes += len(rollouts)
         rollouts.sort(key=lambda rollout: (rollout.group, rollout.member))
-        self._played.setdefault(name, []).extend(rollouts)
+        self.played.setdefault(name, []).extend(rollouts)
         return rollouts
 
-    async def replay(self, session: EnvSession, task: TaskSpec, actions: Sequence[dict[str, Any]]) -> list[Observation]:
-        """The answers to a reset and to these actions, up to the end of the episode."""
-        opening = await self.open(session, task)
-        return [opening, *await self.go_on(session, opening, actions)]
-
-    async def open(self, session: EnvSession, task: TaskSpec) -> Observation:
-        """Reset, and have the tools listed where that takes an action."""
-        return (await self.begin(session, task))[0]
-
-    async def begin(self, session: EnvSession, task: TaskSpec) -> tuple[Observation, Any]:
-        """The same, with the tools that were listed; None where the opening itself lists them."""
+    async def open(self, session: EnvSession, task: TaskSpec) -> tuple[Observation, object]:
+        """Reset; return the observation, and the listed tools if listing them takes an action."""
         self.episodes += 1
         opening = await session.reset(task.reset_arguments(), timeout=self.timeout)
         spec = self.manifest.proctor.agent.action
@@ -185,66 +168,57 @@ class Subject:
         listing = await session.step(spec.discover, timeout=self.timeout)
         return opening, listing.fields.get(str(spec.tools))
 
-    async def go_on(
-        self, session: EnvSession, newest: Observation, actions: Sequence[dict[str, Any]]
+    async def act(
+        self, session: EnvSession, opening: Observation, actions: Sequence[dict[str, Any]]
     ) -> list[Observation]:
-        answers: list[Observation] = []
+        """Return the opening and the responses to the actions, up to the end of the episode."""
+        responses = [opening]
         for action in actions:
-            if newest.done:
+            if responses[-1].done:
                 break
-            newest = await session.step(action, timeout=self.timeout)
-            answers.append(newest)
-        return answers
+            responses.append(await session.step(action, timeout=self.timeout))
+        return responses
 
-    async def alone(self, rollout: Rollout) -> list[Observation]:
-        """Replay the rollout's actions alone; done once for all checks."""
-        if id(rollout) not in self._alone:
+    async def replay(
+        self, task: TaskSpec, actions: Sequence[dict[str, Any]], server: EnvServer | None = None
+    ) -> list[Observation]:
+        """Play the actions in a new session; return the opening and the responses."""
+        async with (server or self.server).session() as session:
+            opening, _ = await self.open(session, task)
+            return await self.act(session, opening, actions)
+
+    async def stored_replay(self, rollout: Rollout) -> list[Observation]:
+        """Replay the rollout with no other session on the server; done once for all checks."""
+        if id(rollout) not in self._replays:
             began = time.perf_counter()
-            async with self.server.session() as session:
-                self._alone[id(rollout)] = await self.replay(session, rollout.task, actions_of(rollout))
-            self._alone_seconds += time.perf_counter() - began
-        return self._alone[id(rollout)]
+            self._replays[id(rollout)] = await self.replay(rollout.task, actions_of(rollout))
+            self._replay_seconds += time.perf_counter() - began
+        return self._replays[id(rollout)]
 
     async def openings(
         self, tasks: Sequence[TaskSpec], *, with_state: bool = False
     ) -> list[tuple[Observation, dict[str, Any]]]:
-        """How these tasks begin, and what the environment keeps to itself."""
-        gate = asyncio.Semaphore(CONCURRENCY)
+        """Reset each task; return the observations and, on request, the environment's states."""
+        limiter = asyncio.Semaphore(CONCURRENCY)
 
-        async def look(task: TaskSpec) -> tuple[Observation, dict[str, Any]]:
-            async with gate, self.server.session() as session:
-                opening = await self.open(session, task)
+        async def open_one(task: TaskSpec) -> tuple[Observation, dict[str, Any]]:
+            async with limiter, self.server.session() as session:
+                opening, _ = await self.open(session, task)
                 return opening, await session.state(timeout=self.timeout) if with_state else {}
 
-        return await asyncio.gather(*(look(task) for task in tasks))
+        return await asyncio.gather(*(open_one(task) for task in tasks))
 
-    def replays(self, most: int, *, least: int = 4) -> int:
-        """How many episodes a check may replay one after the other."""
-        seconds = self._alone_seconds / len(self._alone) if self._alone else self._busy_seconds()
-        return most if not seconds else max(least, min(most, int(REPLAY_SECONDS / seconds)))
-
-    @asynccontextmanager
-    async def other_process(self, seconds: float) -> AsyncIterator[EnvServer | None]:
-        """A second server process of this package; None when there is no room for it within that time."""
-        async with AsyncExitStack() as stack:
-            server = None
-            if self.twin is not None:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(seconds):
-                        server = await stack.enter_async_context(self.twin())
-            yield server
-
-    async def _policy(self, name: str) -> Policy:
-        if name in SCRIPTS or name in self.scripts:
-            return ScriptedPolicy(name)
-        return DEGENERATE[name](await self.known() if name in {"constant", "answer_list"} else Known())
-
-    def _busy_seconds(self) -> float:
-        """Estimate the time that an episode adds at full concurrency, from episodes of the random policy."""
-        played = [rollout.environment_seconds for rollout in self._played.get("random", []) if rollout.is_completed]
-        return sum(played) / len(played) / min(CONCURRENCY, self.server.sessions) if played else 0.0
+    def replay_limit(self, most: int) -> int:
+        """Return how many episodes a check may replay one after the other, 4 to `most`."""
+        if self._replays:
+            seconds = self._replay_seconds / len(self._replays)
+        else:  # before the first replay: the time that an episode of random play adds at full concurrency
+            random = [rollout for rollout in self.played.get("random", []) if rollout.is_completed]
+            total = sum(rollout.environment_seconds for rollout in random)
+            seconds = total / len(random) / min(CONCURRENCY, self.server.sessions) if random else 0.0
+        return most if not seconds else max(4, min(most, int(REPLAY_SECONDS / seconds)))
 
 
 def actions_of(rollout: Rollout) -> list[dict[str, Any]]:
-    """The actions that reached the environment."""
+    """Return the actions that reached the environment."""
     return [step.action for step in rollout.steps if step.action is not None and step.note is None]

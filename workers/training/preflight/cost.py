@@ -18,10 +18,10 @@ from backend.domain.training.memory import ModelMeasures
 from backend.domain.training.preflight.measured import NOTHING, Range, Speed
 from workers.training.context import TrainingContext
 from workers.training.examples import TrainingExample
-from workers.training.grpo.stage import GrpoRun, GrpoStep
+from workers.training.grpo_batch import GrpoRun, GrpoStep
 from workers.training.preflight.play import InitialPolicy, PlayedEpisodes, evaluation_seconds
+from workers.training.sft import SftRun, train_sft
 from workers.training.trl_grpo import train_grpo
-from workers.training.trl_sft import SftRun, train_sft
 
 IGNORED = -100
 PASSES = 2
@@ -243,4 +243,4 @@ def _grpo_step(context: TrainingContext, initial: InitialPolicy, rollouts: Seque
             hardware=initial.hardware,
         )
     )
-    return Range.of([(step.seconds - step.rollout_seconds) * parts for step in steps[1:]])
+    return Range.of([(step.seconds["step"] - step.seconds["rollouts"]) * parts for step in steps[1:]])

@@ -10,7 +10,7 @@ from typing import Any
 from backend.domain.detectors.flags import FlagDraft, ThresholdValues, exceeds_threshold, flag_rollout, whole_reply
 from backend.domain.detectors.run_view import RolloutRow
 from backend.domain.detectors.spec import DetectorSpec, Need, Setting
-from backend.domain.environments.agent_spec import ActionSpec
+from backend.domain.environments.manifest import ActionSpec
 from backend.domain.environments.prompts import write_reply
 
 SPEC = DetectorSpec(

@@ -1,1 +1,0 @@
-"""What looks unhealthy in the curves of a training run. Pure functions: stored curves give the same alarms again."""

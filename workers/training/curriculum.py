@@ -1,0 +1,309 @@
+"""Tasks that a training run plays: for the warm-up, for each GRPO step and for held-out evaluations.
+
+Everything is a function of the configuration and, in an adaptive curriculum, of the rollouts so far: a resumed run
+plays what an uninterrupted run would have played.
+"""
+
+import json
+import uuid
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import fsum
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import select
+
+from backend.core.session import transaction
+from backend.domain.results.pass_at_k import REWARD, SuccessRule
+from backend.domain.rollouts.rollout import Rollout, TaskSpec
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.curriculum import CurriculumChoice
+from backend.domain.training.mix import portions
+from backend.domain.vocabulary import OF_STEPS, Phase, RolloutStatus, Split
+from backend.rollouts.tables import Group, Task
+from backend.rollouts.tables import Rollout as RolloutRow
+from backend.runs.tables import Run
+from workers.rollouts.engine import GroupPlan
+from workers.training.assignment import TrainingEnv
+from workers.training.checkpoints import newest_complete, step_of
+
+TOLERANCE = 1e-6  # stored rewards are single precision: a value this close to the bar reaches it, as in a filter
+MOST_DOUBLINGS = 6
+State = dict[str, Any]  # state that later steps depend on, as JSON
+
+
+class Turns:
+    """Smooth weighted round robin: any stretch of turns follows the shares as closely as whole numbers allow."""
+
+    def __init__(self, shares: Sequence[float], credit: Sequence[float] | None = None) -> None:
+        self.shares = list(shares)
+        self.credit = list(credit) if credit is not None else [0.0] * len(self.shares)
+
+    def next(self) -> int:
+        self.credit = [have + share for have, share in zip(self.credit, self.shares, strict=True)]
+        chosen = max(range(len(self.credit)), key=self.credit.__getitem__)
+        self.credit[chosen] -= sum(self.shares)
+        return chosen
+
+
+def warm_up_tasks(envs: Sequence[TrainingEnv], count: int) -> list[TaskSpec]:
+    """Return the first training tasks of each environment by weight, with levels in turn. Few tasks repeat."""
+    return _interleaved(envs, portions([env.weight for env in envs], count), Split.TRAIN)
+
+
+def heldout_tasks(envs: Sequence[TrainingEnv], count: int) -> list[TaskSpec]:
+    """Return the first held-out tasks of each environment by weight, each once."""
+    counts = portions([env.weight for env in envs], count)
+    counts = [min(each, env.manifest.proctor.tasks.heldout) for each, env in zip(counts, envs, strict=True)]
+    return _interleaved(envs, counts, Split.HELDOUT)
+
+
+def _interleaved(envs: Sequence[TrainingEnv], counts: Sequence[int], split: Split) -> list[TaskSpec]:
+    """Mix the environments evenly, so that any prefix contains all of them."""
+    turns, taken, tasks = Turns(counts), [0] * len(envs), []
+    for _ in range(sum(counts)):
+        number = turns.next()
+        tasks.append(envs[number].task(split, taken[number]))
+        taken[number] += 1
+    return tasks
+
+
+@dataclass(frozen=True, slots=True)
+class LevelOutcome:
+    level: int
+    succeeded: bool
+
+
+class FixedLevels(Turns):
+    """The same mix of levels in every step."""
+
+    def learn(self, outcomes: Iterable[LevelOutcome]) -> dict[str, float]:
+        return {}
+
+    @property
+    def state(self) -> State:
+        return {"credit": self.credit}
+
+    def restore(self, state: State) -> None:
+        self.credit = list(state["credit"])
+
+
+class AdaptiveLevels:
+    """A window of levels (RLVE, arXiv:2511.07317). Its top rises when mastered and falls when success collapses.
+
+    A level that the window fell from is tried again after `window` new episodes, then after twice that number, and so
+    on: otherwise half of all steps would teach nothing while the level is too hard.
+    """
+
+    def __init__(self, choice: CurriculumChoice, count: int) -> None:
+        self._choice, self._highest = choice, count - 1
+        self._recent: dict[int, deque[bool]] = {}
+        self._falls: dict[int, int] = {}  # falls from each level since it was last mastered
+        self._move_to(min(choice.start, self._highest))
+
+    @property
+    def low(self) -> int:
+        return max(0, self.high - self._choice.width + 1)
+
+    def next(self) -> int:
+        return self.low + self._turns.next()
+
+    def learn(self, outcomes: Iterable[LevelOutcome]) -> dict[str, float]:
+        for outcome in outcomes:
+            recent = self._recent.setdefault(outcome.level, deque(maxlen=self._choice.window))
+            recent.append(outcome.succeeded)
+            self._played += outcome.level == self.high
+        points = {"low": float(self.low), "high": float(self.high)}
+        if recent_at_top := self._recent.get(self.high):
+            points["success"] = sum(recent_at_top) / len(recent_at_top)
+        self._move()
+        return points
+
+    def _move(self) -> None:
+        choice, top, below = self._choice, self._success(self.high), self._success(self.high - 1)
+        falls = self._falls.get(self.high + 1, 0)
+        is_ready = self._played >= choice.window << min(max(0, falls - 1), MOST_DOUBLINGS)
+        if self.high > 0 and any(success is not None and success < choice.collapse for success in (top, below)):
+            self._falls[self.high] = self._falls.get(self.high, 0) + 1
+            self._move_to(self.high - 1)
+        elif self.high < self._highest and top is not None and top >= choice.mastery and is_ready:
+            self._falls.pop(self.high, None)
+            self._move_to(self.high + 1)
+
+    def _move_to(self, high: int, credit: Sequence[float] | None = None) -> None:
+        """Set the top. Only new episodes decide whether it is mastered."""
+        self.high = high
+        self._played = 0
+        self._recent = {level: recent for level, recent in self._recent.items() if self.low <= level < high}
+        below, lower = high - self.low, self._choice.lower
+        self._turns = Turns([*[lower / below] * below, 1.0 - lower] if below else [1.0], credit)
+
+    def _success(self, level: int) -> float | None:
+        """Return the success over the last `window` episodes of a level; None if it has fewer in the window."""
+        recent = self._recent.get(level, ())
+        return sum(recent) / len(recent) if len(recent) == self._choice.window else None
+
+    @property
+    def state(self) -> State:
+        return {
+            "high": self.high,
+            "credit": self._turns.credit,
+            "recent": {str(level): "".join("01"[each] for each in recent) for level, recent in self._recent.items()},
+            "played": self._played,
+            "falls": {str(level): count for level, count in self._falls.items()},
+        }
+
+    def restore(self, state: State) -> None:
+        self._move_to(state["high"], state["credit"])
+        self._played = state["played"]
+        self._falls = {int(level): count for level, count in state["falls"].items()}
+        self._recent = {
+            int(level): deque((each == "1" for each in recent), maxlen=self._choice.window)
+            for level, recent in state["recent"].items()
+        }
+
+
+@dataclass(slots=True)
+class _Lane:
+    """The order of tasks of one environment."""
+
+    env: TrainingEnv
+    levels: FixedLevels | AdaptiveLevels
+    rule: SuccessRule
+    start: int  # tasks below this number belong to the warm-up
+    used: list[int] = field(default_factory=list)  # number of tasks taken so far, by level
+
+
+class Planner:
+    """Chooses the groups of each GRPO step, and learns from the rollouts of each step in order."""
+
+    def __init__(self, envs: Sequence[TrainingEnv], configuration: TrainingConfiguration) -> None:
+        self.choice = configuration.grpo
+        curriculum = configuration.curriculum
+        self.is_adaptive = curriculum.is_adaptive
+        weights = [env.weight for env in envs]
+        episodes = configuration.sft.episodes if configuration.recipe.has_sft else 0
+        self._lanes = []
+        for env, start in zip(envs, portions(weights, episodes), strict=True):
+            count = env.manifest.proctor.tasks.levels
+            shares = (self.choice.levels or [1.0] * count)[:count]
+            levels: FixedLevels | AdaptiveLevels
+            levels = AdaptiveLevels(curriculum, count) if self.is_adaptive else FixedLevels(shares)
+            rule = curriculum.rule(env.manifest)
+            self._lanes.append(_Lane(env, levels, rule, start + -start % count, [0] * count))
+        self._turns = Turns(weights)
+        self._step = 0
+        self._plans: dict[int, GroupPlan] = {}
+        self._strata: list[tuple[_Lane, int]] = []  # environment and level of each of the step's groups
+
+    def plans(self, step: int) -> list[GroupPlan]:
+        return self.plans_of(step, range(self.choice.tasks_per_step))
+
+    def plans_of(self, step: int, ordinals: Sequence[int]) -> list[GroupPlan]:
+        """Return the step's groups with these ordinals.
+
+        Ordinals beyond the step's groups are replacements: they get a fresh task of the environment and level of the
+        group with the same remainder by the number of groups.
+        """
+        count, needed = self.choice.tasks_per_step, list(ordinals)
+        if step != self._step:
+            self._step, self._plans = step, {}
+            lanes = [self._lanes[self._turns.next()] for _ in range(count)]
+            self._strata = [(lane, lane.levels.next()) for lane in lanes]
+            needed = [*range(count), *ordinals]
+        for ordinal in needed:
+            if ordinal not in self._plans:
+                lane, level = self._strata[ordinal % count]
+                index = lane.start + level + lane.used[level] * len(lane.used)  # no task repeats while there are enough
+                lane.used[level] += 1
+                task = lane.env.drawn_task(index)
+                self._plans[ordinal] = GroupPlan(task, ordinal, tuple(range(self.choice.group_size)))
+        return [self._plans[ordinal] for ordinal in ordinals]
+
+    def learn(self, step: int, rollouts: Iterable[Rollout]) -> dict[str, float]:
+        """Take in everything the step played. Return points of curves: level windows, rewards by environment."""
+        counted = (each for each in rollouts if each.is_completed and not each.task.is_canary)
+        ordered = sorted(counted, key=lambda each: (each.group, each.member))
+        points: dict[str, float] = {}
+        for lane in self._lanes:
+            own = [rollout for rollout in ordered if rollout.task.version_id == lane.env.tag]
+            rewards = [rollout.reward for rollout in own if rollout.reward is not None]
+            if rewards and len(self._lanes) > 1:
+                points[f"environment/{lane.env.name}"] = fsum(rewards) / len(rewards)
+            outcomes, rule = [], lane.rule
+            bar = rule.at_least - TOLERANCE * max(1.0, abs(rule.at_least))
+            for rollout in own:
+                value = rollout.reward if rule.column == REWARD else rollout.columns.get(rule.column)
+                outcomes.append(LevelOutcome(rollout.task.level, value is not None and value >= bar))
+            levels = lane.levels.learn(outcomes)
+            points |= {f"curriculum/{lane.env.name}/{name}": value for name, value in levels.items()}
+        return points
+
+    @property
+    def state(self) -> State:
+        lanes = [{"used": list(lane.used), "levels": lane.levels.state} for lane in self._lanes]
+        return {"environments": self._turns.credit, "lanes": lanes}
+
+    def restore(self, state: State) -> None:
+        self._turns = Turns(self._turns.shares, state["environments"])
+        for lane, kept in zip(self._lanes, state["lanes"], strict=True):
+            lane.used = list(kept["used"])
+            lane.levels.restore(kept["levels"])
+
+
+def keep_plan(states: Path, step: int, planner: Planner) -> None:
+    """Save the planner's state next to the trainer's states, and delete those older than the trainer's newest."""
+    folder = states / "plans"
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f"{step}.partial"
+    partial.write_text(json.dumps(planner.state))
+    partial.replace(folder / f"{step}.json")
+    needed = step_of(newest_complete(states)) // planner.choice.updates
+    for path in folder.glob("*.json"):
+        if int(path.stem) < needed:
+            path.unlink()
+
+
+def recall_plan(states: Path, step: int, planner: Planner, run_id: uuid.UUID) -> None:
+    """Bring a new planner to its state after this step, from the file or from the stored rollouts."""
+    path = states / "plans" / f"{step}.json"
+    if step and path.exists():
+        planner.restore(json.loads(path.read_text()))
+    elif step:
+        replay(planner, run_id, step)
+
+
+def replay(planner: Planner, run_id: uuid.UUID, last: int) -> None:
+    """Bring a new planner to its state after step `last` of a run, from the run's stored rollouts."""
+    stored: dict[int, list[Rollout]] = {}
+    if planner.is_adaptive or planner.choice.replace_uniform:
+        of_run = (RolloutRow.run_id == run_id, RolloutRow.phase.in_(OF_STEPS), RolloutRow.training_step <= last)
+        statement = (
+            select(RolloutRow.training_step, RolloutRow.member, RolloutRow.reward, RolloutRow.columns, Group, Task)
+            .join(Group, Group.id == RolloutRow.group_id)
+            .join(Task, Task.id == Group.task_id)
+            .where(*of_run, RolloutRow.status == RolloutStatus.COMPLETED)
+            .order_by(RolloutRow.training_step, Group.ordinal, RolloutRow.member)
+        )
+        with transaction() as session:
+            run = session.get_one(Run, run_id)
+            for row in session.execute(statement):
+                task: Task = row.Task
+                tag = None if task.version_id == run.version_id else task.version_id
+                stored.setdefault(row.training_step, []).append(
+                    Rollout(
+                        task=TaskSpec(task.split, task.index, task.level, task.seed, task.arguments, tag),
+                        phase=Phase.TRAIN,
+                        group=row.Group.ordinal,
+                        member=row.member,
+                        status=RolloutStatus.COMPLETED,
+                        reward=row.reward,
+                        columns=dict(zip(run.columns, row.columns, strict=True)),
+                    )
+                )
+    for step in range(1, last + 1):
+        rollouts = stored.get(step, [])
+        planner.plans_of(step, sorted({rollout.group for rollout in rollouts}))
+        planner.learn(step, rollouts)

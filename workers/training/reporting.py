@@ -1,0 +1,167 @@
+"""Curves of a GRPO step, the remaining time of a stage, and a writer that stores a step during the next one."""
+
+import math
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import TypeVar
+
+import numpy as np
+import structlog
+
+from backend.domain.rollouts.rollout import Rollout
+from workers.training.grpo_batch import MASKED, REPLACED, SCREENED, GrpoStep, spread_of
+from workers.training.heldout_evaluation import mean_format
+
+Key = TypeVar("Key", int, str)
+QUANTILES = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
+FEWEST = 8
+"""Rollouts that a level or an environment needs for its own deviation and quantiles. This also bounds the points of a
+step: at most five per column for eight rollouts, however many levels there are."""
+ETA_STEPS = 60  # recent steps that the remaining time is estimated from: enough to include held-out evaluations
+
+logger = structlog.get_logger(__name__)
+
+
+def step_figures(
+    step: GrpoStep, columns: Sequence[str], environments: Mapping[uuid.UUID | None, str] | None = None
+) -> dict[str, float]:
+    """Return the points of the step's curves, by name.
+
+    Replaced and masked rollouts count, because the policy played them. Canaries do not: their curve is the cheat rate.
+    `environments`: names by the version that tasks carry.
+    """
+    completed = [rollout for rollout in step.rollouts if rollout.is_completed and not rollout.task.is_canary]
+    rewards = _rewards(completed)
+    figures = {"reward": _mean(rewards), "reward_std": _spread(rewards)["std"]}
+    for name in columns:
+        values = _values(completed, name)
+        figures[f"columns/{name}"] = _mean(values)
+        figures |= {f"columns_{label}/{name}": value for label, value in _spread(values).items()}
+    if environments and len(environments) > 1:
+        # levels of different environments are not comparable; the planner adds each environment's reward
+        for name, members in _split(completed, lambda each: environments[each.task.version_id]).items():
+            figures |= _part_figures(members, columns, "environment", name)
+            figures |= _level_figures(members, columns, "environment_level", f"{name}/")
+    else:
+        figures |= _level_figures(completed, columns, "level", "")
+    figures |= {
+        "format": _mean([mean_format(rollout) for rollout in completed]),
+        "completions/mean_length": _mean([float(rollout.tokens_out) for rollout in completed]),
+        "completions/truncated": _mean([float(rollout.is_truncated) for rollout in completed]),
+        "turns": _mean([float(len(rollout.steps)) for rollout in completed]),
+        "rollouts/failed": float(sum(not rollout.is_completed for rollout in step.rollouts)),
+        "rollouts/masked": float(sum(MASKED in rollout.metrics for rollout in step.rollouts)),
+        "rollouts/screened": float(sum(SCREENED in rollout.metrics for rollout in step.rollouts)),
+        "groups/replaced": _mean([float(REPLACED in rollout.metrics) for rollout in step.rollouts]),
+        "tokens/in": float(sum(rollout.tokens_in for rollout in step.rollouts)),
+        "tokens/out": float(sum(rollout.tokens_out for rollout in step.rollouts)),
+        "groups/no_variance": step.no_variance,
+        "lr_factor": step.learning_rate_factor,
+        **{name: getattr(step, name) for name in ("entropy", "loss", "grad_norm", "learning_rate", "temperature")},
+        "ratio/mean": step.ratio.mean,
+        "ratio/max": step.ratio.highest,
+        **{f"seconds/{name}": seconds for name, seconds in {**step.seconds, "idle": step.idle_seconds}.items()},
+    }
+    seconds = step.seconds["step"]
+    figures["tokens_per_second"] = figures["tokens/out"] / seconds if seconds > 0 else math.nan
+    ratio = step.ratio
+    optional = {"divergence": step.divergence, "ratio/low_clip": ratio.low_clip, "ratio/high_clip": ratio.high_clip}
+    return figures | {name: value for name, value in optional.items() if value is not None}
+
+
+def _level_figures(rollouts: Sequence[Rollout], columns: Sequence[str], part: str, prefix: str) -> dict[str, float]:
+    figures: dict[str, float] = {}
+    for level, members in _split(rollouts, lambda rollout: rollout.task.level).items():
+        figures[f"{part}/{prefix}{level}"] = _mean(_rewards(members))
+        figures |= _part_figures(members, columns, part, f"{prefix}{level}")
+    return figures
+
+
+def _part_figures(rollouts: Sequence[Rollout], columns: Sequence[str], part: str, place: str) -> dict[str, float]:
+    """Return the mean of each column that these rollouts have, with deviation and quantiles if there are enough."""
+    figures = {}
+    for name in columns:
+        values = _values(rollouts, name)
+        if values:
+            figures[f"columns_{part}/{place}/{name}"] = _mean(values)
+        if len(values) >= FEWEST:
+            figures |= {f"columns_{part}_{label}/{place}/{name}": value for label, value in _spread(values).items()}
+    return figures
+
+
+def _split(rollouts: Iterable[Rollout], key: Callable[[Rollout], Key]) -> dict[Key, list[Rollout]]:
+    """Group by key, in the order of keys. Empty if all rollouts have the same key."""
+    parts: dict[Key, list[Rollout]] = {}
+    for rollout in rollouts:
+        parts.setdefault(key(rollout), []).append(rollout)
+    return dict(sorted(parts.items())) if len(parts) > 1 else {}
+
+
+def _values(rollouts: Iterable[Rollout], column: str) -> list[float]:
+    return [rollout.columns[column] for rollout in rollouts if column in rollout.columns]
+
+
+def _rewards(rollouts: Iterable[Rollout]) -> list[float]:
+    return [rollout.reward for rollout in rollouts if rollout.reward is not None]
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    quantiles = np.quantile(values, list(QUANTILES.values())) if values else [math.nan] * len(QUANTILES)
+    by_label = {label: float(value) for label, value in zip(QUANTILES, quantiles, strict=True)}
+    deviation = spread_of(values)
+    return {"std": math.nan if deviation is None else deviation, **by_label}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else math.nan
+
+
+class EtaEstimator:
+    """Estimates the remaining time from the duration of recent steps, including everything between them."""
+
+    def __init__(self, step: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._times = deque([(step, now())], maxlen=ETA_STEPS + 1)
+
+    def seconds_left(self, step: int, last: int) -> float:
+        """Return the seconds from the end of `step`, which is now, to the end of step `last`."""
+        self._times.append((step, self._now()))
+        first, began = self._times[0]
+        return (last - step) * (self._times[-1][1] - began) / max(1, step - first)
+
+
+class BackgroundWriter:
+    """One thread that writes in order, at most one step behind. Its errors are raised by the next call."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="storing")
+        self._last: Future[None] | None = None
+
+    def write(self, work: Callable[[], None]) -> None:
+        self.wait()
+        self._last = self._thread.submit(work)
+
+    def wait(self) -> None:
+        """Wait until everything is written. Call it before writing what refers to it or marking a state complete."""
+        last, self._last = self._last, None
+        if last is not None:
+            last.result()
+
+    def __enter__(self) -> "BackgroundWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.wait()
+        except Exception:
+            if error is None:
+                raise
+            logger.exception("the last step could not be stored")  # the error that ended the training matters more
+        finally:
+            self._thread.shutdown()

@@ -1,0 +1,378 @@
+"""The SFT warm-up: attempts with different seeds, TRL's SFTTrainer, and the gate to GRPO."""
+
+import math
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from datasets import Dataset
+from sqlalchemy import select
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState
+from transformers.trainer_callback import PrinterCallback
+from trl import SFTConfig, SFTTrainer
+
+from backend.checkpoints.tables import Checkpoint
+from backend.core.session import transaction
+from backend.domain.training.configuration import Stage, TrainingConfiguration
+from backend.domain.training.warm_up import HOPELESS, GateChoice, SftChoice
+from workers.models.build import build_model
+from workers.models.load import unrounded
+from workers.training.checkpoints import mark_complete, newest_complete, step_of
+from workers.training.context import TrainingContext, TrainingStopped, UsedUp
+from workers.training.example_sources import collect_examples
+from workers.training.examples import BrokenStep, TrainingExample, example_order
+from workers.training.hardware import FLOAT32, Hardware, settle
+from workers.training.ranks import ALONE, Ranks, SftOrder, check_same_weights, leader_only
+from workers.training.steering import WarmUpSteering
+from workers.training.trl_base import TimedTrainer, shared_arguments, timed
+
+LOG_EVERY = 5
+SEED_STRIDE = 7919
+"""Difference between the seeds of two attempts: large enough that runs with neighboring seeds never share one."""
+
+
+class GateClosed(Exception):
+    """The warm-up did not reach what GRPO requires: rewards teach nothing if replies are never parsed."""
+
+
+def check_gate(context: TrainingContext, row: Checkpoint) -> None:
+    """Raise GateClosed with advice if GRPO would have nothing to learn from. A resumed run may pass."""
+    gate = context.configuration.gate
+    problems = gate_problems(gate, row)
+    context.summary["gate"] = {"is_open": not problems, "problems": problems}
+    if not problems:
+        if not success_of(row):
+            context.recorder.log("no held-out task succeeds yet, and gate.minimum_success allows it", "warning")
+        return
+    if context.assignment.was_gate_closed:
+        context.recorder.log("the gate is closed, but the run was resumed: continuing", "warning")
+        return
+    raise GateClosed(
+        f"After the warm-up {' and '.join(problems)}. {gate_advice(gate, row)} Or resume this run to continue anyway."
+    )
+
+
+def gate_problems(gate: GateChoice, row: Checkpoint) -> list[str]:
+    """Return the requirements that an evaluated checkpoint does not meet."""
+    success, reward = success_of(row), row.heldout_reward
+    problems = []
+    if row.heldout["format"] < gate.minimum_format:
+        share = f"only {row.heldout['format']:.0%} of replies could be parsed"
+        problems.append(f"{share} (required: {gate.minimum_format:.0%})")
+    if success < gate.minimum_success:
+        share = f"{success:.1%} of held-out tasks succeed" if success else "no held-out task succeeds"
+        problems.append(f"{share} (required: {gate.minimum_success:.1%})")
+    if gate.minimum_reward is not None and (reward is None or reward < gate.minimum_reward):
+        problems.append(f"the held-out reward is {reward or 0:.3f} (required: {gate.minimum_reward:g})")
+    return problems
+
+
+def success_of(row: Checkpoint) -> float:
+    """Return the share of held-out tasks that succeeded, 0 if every rollout failed."""
+    estimate = row.heldout.get("success")
+    return float(estimate["mean"]) if estimate else 0.0
+
+
+def gate_advice(gate: GateChoice, row: Checkpoint) -> str:
+    retry = "" if gate.retries else ", or let it retry automatically (gate.retries)"
+    if row.heldout["format"] < gate.minimum_format:
+        seeds = "results of small models vary strongly by seed"
+        return f"Warm up longer (sft.steps), with another seed or learning rate{retry}: {seeds}."
+    if success_of(row) < min(gate.minimum_success, HOPELESS):
+        return (
+            "The format is right but the play is not: start with an easier level, or use more and better play "
+            "(sft.episodes, another scripted policy, a teacher's rollouts). If the reward teaches before anything "
+            "succeeds, set gate.minimum_success to 0."
+        )
+    return f"Warm up longer (sft.steps), on more or better play, or with another learning rate or seed{retry}."
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUpAttempt:
+    """One warm-up from the start. Its steps continue the numbering of earlier attempts."""
+
+    number: int
+    seed: int
+    before: int
+    steps: int
+
+    @property
+    def last(self) -> int:
+        return self.before + self.steps
+
+
+def attempts_of(configuration: TrainingConfiguration) -> list[WarmUpAttempt]:
+    """Return all possible attempts: one, unless a gate follows and allows retries."""
+    gate, steps, before = configuration.gate, configuration.sft.steps, 0
+    attempts = []
+    for number in range(1, 2 + (gate.retries if configuration.recipe.has_grpo else 0)):
+        seed = (configuration.seed + SEED_STRIDE * (number - 1)) % 2**31
+        attempts.append(WarmUpAttempt(number, seed, before, steps))
+        before, steps = before + steps, round(steps * gate.lengthen)
+    return attempts
+
+
+def run_sft(context: TrainingContext, start: Checkpoint) -> Checkpoint:
+    """Return the warmed-up checkpoint with its held-out evaluation.
+
+    It is the best of the first attempt that passes the gate, otherwise the best of all. A resume keeps the choice.
+    """
+    attempts, gate = attempts_of(context.configuration), context.configuration.gate
+    chosen = next((row for row in _checkpoints(context, 0, attempts[-1].last) if _is_final(row)), None)
+    was_chosen = chosen is not None
+    tried: list[tuple[WarmUpAttempt, Checkpoint]] = []
+    for attempt in attempts:
+        if was_chosen and context.store.find(Stage.SFT, attempt.last) is None:
+            break
+        row = _best_of(context, start, attempt, is_only=len(attempts) == 1)
+        tried.append((attempt, row))
+        if was_chosen:
+            continue
+        problems = gate_problems(gate, row)
+        if len(attempts) == 1 or not problems:
+            chosen = row
+            break
+        prefix = f"warm-up, attempt {attempt.number} of {len(attempts)}"
+        context.recorder.log(f"{prefix}: {' and '.join(problems)}", "warning")
+    if chosen is None:
+        chosen = max((row for _, row in tried), key=_merit)
+    context.summary["warm_up"] = {
+        "attempts": [
+            {
+                **asdict(attempt),
+                "best": row.step,
+                "reward": row.heldout_reward,
+                "format": row.heldout["format"],
+                "success": success_of(row),
+                "problems": gate_problems(gate, row),
+                "is_chosen": row.id == chosen.id,
+            }
+            for attempt, row in tried
+        ]
+    }
+    if not _is_final(chosen):
+        context.evaluate_heldout(Stage.SFT, chosen.step, *context.store.load(chosen), at=0)
+    shutil.rmtree(context.assignment.folder / Stage.SFT, ignore_errors=True)
+    return _checkpoint(context, chosen.step)
+
+
+def _is_final(row: Checkpoint) -> bool:
+    """Return whether it was evaluated as the start of GRPO, with stored rollouts."""
+    return row.heldout.get("training_step") is not None
+
+
+def _merit(row: Checkpoint) -> tuple[float, int]:
+    return (-math.inf if row.heldout_reward is None else row.heldout_reward, -row.step)
+
+
+def _checkpoint(context: TrainingContext, step: int) -> Checkpoint:
+    row = context.store.find(Stage.SFT, step)
+    assert row is not None
+    return row
+
+
+def _checkpoints(context: TrainingContext, before: int, last: int) -> Sequence[Checkpoint]:
+    of_run = (Checkpoint.run_id == context.assignment.run_id, Checkpoint.stage == Stage.SFT)
+    steps = (Checkpoint.step > before, Checkpoint.step <= last)
+    with transaction() as session:
+        return session.scalars(select(Checkpoint).where(*of_run, *steps).order_by(Checkpoint.step)).all()
+
+
+def _best_of(context: TrainingContext, start: Checkpoint, attempt: WarmUpAttempt, *, is_only: bool) -> Checkpoint:
+    """Train an attempt and return its best checkpoint by held-out reward, the earlier one of two equally good."""
+    if context.store.find(Stage.SFT, attempt.last) is None:
+        _train(context, start, attempt)
+    last = _checkpoint(context, attempt.last)
+    if not last.heldout:
+        selects = context.configuration.sft.examine_every > 0 or not is_only
+        model, tokenizer = context.store.load(last)
+        context.evaluate_heldout(Stage.SFT, last.step, model, tokenizer, at=0, is_stored=not selects)
+    return max((row for row in _checkpoints(context, attempt.before, attempt.last) if row.heldout), key=_merit)
+
+
+def _train(context: TrainingContext, start: Checkpoint, attempt: WarmUpAttempt) -> None:
+    configuration, recorder, store = context.configuration, context.recorder, context.store
+    choice = configuration.sft
+    model, tokenizer = store.load(start)
+    if attempt.number > 1 and configuration.model.source == "scratch":
+        model = build_model(tokenizer, configuration.model, seed=attempt.seed)
+    examples = collect_examples(context, model, tokenizer)
+    examples_folder = context.assignment.folder / Stage.SFT
+    folder = examples_folder if attempt.number == 1 else examples_folder / f"attempt-{attempt.number}"
+    reached = step_of(newest_complete(folder))
+    steering = WarmUpSteering(context, before=attempt.before, reached=reached, steps=attempt.steps)
+    suffix = f", attempt {attempt.number}" if attempt.number > 1 else ""
+
+    def on_step(step: int, figures: dict[str, float]) -> bool:
+        nonlocal reached
+        reached = step
+        at = attempt.before + step
+        if figures:
+            recorder.metrics(at, {f"sft/{name}": value for name, value in figures.items()})
+            steering.after_step(step, figures)
+        elif choice.examine_every and step % choice.examine_every == 0 and step < attempt.steps:
+            store.save(Stage.SFT, at, model, tokenizer)
+            if not _checkpoint(context, at).heldout:  # a resumed run passes some steps again
+                context.evaluate_heldout(Stage.SFT, at, model, tokenizer, at=0, is_stored=False)
+        recorder.progress(phase="sft", done=step, total=attempt.steps, message=suffix)
+        return not recorder.should_stop() and not context.budget_tracker.used_up()
+
+    recorder.log(
+        f"SFT{suffix}: {attempt.steps:,} steps of {choice.batch} out of {len(examples):,} training examples, "
+        f"seed {attempt.seed}"
+    )
+    order = SftOrder(
+        weights=str(store.folder_of(start)),
+        examples=str(examples_folder),
+        folder=str(folder),
+        steps=attempt.steps,
+        seed=attempt.seed,
+        save_every=max(configuration.checkpoints.every, attempt.steps // 10),
+        checkpoints_gradients=steering.settings.hardware.gradient_checkpointing,
+    )
+    context.ranks.tell(order)
+    run = sft_run(configuration, order, context.ranks, model, tokenizer, examples)
+    run.on_step, run.rate_factor = on_step, steering.rate_factor
+    train_sft(run)
+    if reached < attempt.steps and context.is_used_up():
+        store.save(Stage.SFT, attempt.before + reached, model, tokenizer)
+        context.evaluate_heldout(Stage.SFT, attempt.before + reached, model, tokenizer, at=0)
+        raise UsedUp
+    if reached < attempt.steps:
+        raise TrainingStopped
+    store.save(Stage.SFT, attempt.last, model, tokenizer)
+
+
+@dataclass(slots=True)
+class SftRun:
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    choice: SftChoice
+    examples: Sequence[TrainingExample]
+    seed: int
+    folder: Path
+    save_every: int
+    on_step: Callable[[int, dict[str, float]], bool] = leader_only
+    """(step, figures, which are empty between logs) → whether to continue."""
+    hardware: Hardware = FLOAT32
+    ranks: Ranks = ALONE
+    rate_factor: Callable[[int], float] = lambda _: 1.0  # factor of the scheduled rate at a step, from 1; leader only
+
+
+def sft_run(
+    configuration: TrainingConfiguration,
+    order: SftOrder,
+    ranks: Ranks,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    examples: Sequence[TrainingExample],
+) -> SftRun:
+    """Return the warm-up of an order, as it is on every rank."""
+    return SftRun(
+        model=model,
+        tokenizer=tokenizer,
+        choice=configuration.sft.model_copy(update={"steps": order.steps}),
+        examples=examples,
+        seed=order.seed,
+        folder=Path(order.folder),
+        save_every=order.save_every,
+        hardware=replace(settle(configuration.hardware), checkpoints_gradients=order.checkpoints_gradients),
+        ranks=ranks,
+    )
+
+
+class _SftTrainer(TimedTrainer, SFTTrainer):  # type: ignore[misc]
+    compute_loss = timed("compute_loss", "forward")
+
+
+def train_sft(run: SftRun) -> None:
+    """Train until the last step or until `on_step` returns False. Resumes from the newest complete state."""
+    if not run.examples:
+        raise BrokenStep("there are no training examples to learn from")
+    choice = run.choice
+    order = example_order(run.examples, batch=choice.batch, steps=choice.steps, seed=run.seed)
+    # with tokens and labels, TRL neither renders nor masks anything
+    columns = {
+        "input_ids": [example.tokens for example in run.examples],
+        "labels": [example.labels for example in run.examples],
+    }
+    listener = _SftListener(run)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with unrounded(run.model):
+            listener.trainer = trainer = _SftTrainer(
+                model=run.model,
+                args=SFTConfig(
+                    max_steps=choice.steps,
+                    per_device_train_batch_size=choice.batch // run.ranks.count,
+                    lr_scheduler_type="cosine",
+                    warmup_steps=min(choice.warmup_steps, choice.steps // 2),
+                    max_length=None,
+                    packing=False,
+                    train_sampling_strategy="sequential",  # the examples are laid out in order
+                    dataset_kwargs={"skip_prepare_dataset": True},
+                    logging_steps=LOG_EVERY,
+                    save_steps=run.save_every,
+                    **shared_arguments(run.model, choice, seed=run.seed, folder=run.folder, hardware=run.hardware),
+                ),
+                train_dataset=Dataset.from_dict(columns).select(order),
+                processing_class=run.tokenizer,
+                callbacks=[listener],
+            )
+        trainer.remove_callback(PrinterCallback)
+        newest = newest_complete(run.folder)
+        trainer.train(resume_from_checkpoint=str(newest) if newest else None)
+
+
+class _SftListener(TrainerCallback):  # type: ignore[misc]
+    """Turns TRL's callbacks into those of the run."""
+
+    trainer: _SftTrainer
+
+    def __init__(self, run: SftRun) -> None:
+        self.run = run
+        self._logged_at, self._logged_step, self._logged_tokens = time.monotonic(), 0, 0.0
+
+    def on_train_begin(self, _: object, state: TrainerState, *__: object, **___: object) -> None:
+        self._logged_at, self._logged_step = time.monotonic(), state.global_step
+
+    def on_step_begin(self, _: object, state: TrainerState, *__: object, **___: object) -> None:
+        self.trainer.learning_rate.factor = self.run.ranks.agree(lambda: self.run.rate_factor(state.global_step + 1))
+
+    def on_step_end(self, _: object, state: TrainerState, control: TrainerControl, **__: object) -> TrainerControl:
+        return self._report(state.global_step, {}, control)
+
+    def on_log(
+        self, _: object, state: TrainerState, control: TrainerControl, logs: dict[str, float], **__: object
+    ) -> TrainerControl:
+        if "loss" not in logs:
+            return control
+        names = ("loss", "grad_norm", "learning_rate", "entropy", "mean_token_accuracy")
+        figures = {name: float(logs[name]) for name in names if name in logs}
+        if "learning_rate" in figures:
+            figures["learning_rate"] *= self.trainer.learning_rate.factor
+        now, spent, tokens = time.monotonic(), self.trainer.clock.take(), logs.get("num_tokens")
+        seconds, steps = now - self._logged_at, max(1, state.global_step - self._logged_step)
+        is_known = tokens is not None and seconds > 0
+        figures["tokens_per_second"] = ((tokens or 0.0) - self._logged_tokens) / seconds if is_known else math.nan
+        self._logged_at, self._logged_step, self._logged_tokens = now, state.global_step, tokens or 0.0
+        parts = {name: spent[name] for name in ("forward", "backward", "optimiser", "other")}
+        parts |= {"idle": max(0.0, seconds - sum(parts.values())), "step": seconds}
+        figures |= {f"seconds/{name}": value / steps for name, value in parts.items()}
+        return self._report(state.global_step, figures, control)
+
+    def _report(self, step: int, figures: dict[str, float], control: TrainerControl) -> TrainerControl:
+        began = time.monotonic()
+        if not self.run.ranks.agree(lambda: self.run.on_step(step, figures)):
+            control.should_save = True
+            control.should_training_stop = True
+        self._logged_at += time.monotonic() - began  # the listener's time is not part of the steps
+        return control
+
+    def on_save(self, _: object, state: TrainerState, *__: object, **___: object) -> None:
+        check_same_weights(self.run.ranks, self.run.model)
+        if self.run.ranks.leads:
+            mark_complete(self.run.folder / f"checkpoint-{state.global_step}")

@@ -1,0 +1,127 @@
+"""Shared by both trainers of TRL: where their time goes, and a learning rate that changes between two steps."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, TrainerCallback
+
+from backend.domain.training.grpo import GrpoChoice
+from backend.domain.training.warm_up import SftChoice
+from workers.training.hardware import Hardware
+
+
+class Clock:
+    """Seconds by name since they were last taken. Each moment counts once, for the innermost activity."""
+
+    def __init__(self, wait: Callable[[], None] = lambda: None) -> None:
+        """`wait`: returns when the accelerator is idle, so that its work is counted where it was started."""
+        self._wait = wait
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._stack: list[list[float]] = []
+        """For each activity in progress: its start, and the seconds of activities inside it."""
+
+    @contextmanager
+    def counts(self, name: str) -> Iterator[None]:
+        self.begin()
+        try:
+            yield
+        finally:
+            self.end(name)
+
+    def begin(self) -> None:
+        self._wait()
+        self._stack.append([perf_counter(), 0.0])
+
+    def end(self, name: str) -> None:
+        self._wait()
+        began, inner = self._stack.pop()
+        seconds = perf_counter() - began
+        self._seconds[name] += seconds - inner
+        if self._stack:
+            self._stack[-1][1] += seconds
+
+    def take(self) -> dict[str, float]:
+        seconds, self._seconds = self._seconds, defaultdict(float)
+        return seconds
+
+
+def shared_arguments(
+    model: PreTrainedModel, choice: SftChoice | GrpoChoice, *, seed: int, folder: Path, hardware: Hardware
+) -> dict[str, Any]:
+    on_cpu = next(model.parameters()).device.type == "cpu"
+    return {
+        "output_dir": str(folder),
+        "learning_rate": choice.learning_rate,
+        "adam_beta2": choice.adam_beta2,
+        "max_grad_norm": choice.max_grad_norm,
+        "weight_decay": 0.0,
+        "seed": seed,
+        # TRL's default is True, even on a CPU
+        "bf16": hardware.is_bf16,
+        "gradient_checkpointing": hardware.checkpoints_gradients,
+        "use_cpu": on_cpu,
+        "report_to": "none",
+        "logging_nan_inf_filter": False,  # it would replace a spoiled loss with the mean of other steps
+        "disable_tqdm": True,
+        "dataloader_pin_memory": not on_cpu,
+        "save_strategy": "steps",
+        "save_total_limit": 2,
+    }
+
+
+def timed(method: str, name: str) -> Callable[..., object]:
+    """Return an override of a trainer's method that counts its time under `name`."""
+
+    def call(self: "TimedTrainer", *arguments: object, **named: object) -> object:
+        with self.clock.counts(name):
+            result: object = getattr(super(TimedTrainer, self), method)(*arguments, **named)
+            return result
+
+    return call
+
+
+class TimedTrainer:
+    """Mixin for a trainer of TRL: counts learning, the optimizer, padding and saved states."""
+
+    training_step = timed("training_step", "backward")
+    _prepare_inputs = timed("_prepare_inputs", "other")
+    _clip_grad_norm = timed("_clip_grad_norm", "optimiser")
+    _save_checkpoint = timed("_save_checkpoint", "other")
+
+    def __init__(self, **arguments: object) -> None:
+        super().__init__(**arguments)
+        is_cuda = self.accelerator.device.type == "cuda"  # type: ignore[attr-defined]
+        self.clock = Clock(torch.cuda.synchronize if is_cuda else lambda: None)
+        self.learning_rate = LearningRate(self.clock)
+        self.add_callback(self.learning_rate)  # type: ignore[attr-defined]
+
+    def create_model_card(self, *_: object, **__: object) -> None:
+        """Render no model card with each state: they are only for a resume."""
+
+
+class LearningRate(TrainerCallback):  # type: ignore[misc]
+    """Multiplies the scheduled rate by `factor` during an update, and counts the optimizer's time.
+
+    The rates are restored after each update, so that the schedule stays as planned.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.factor = 1.0
+        self._clock = clock
+        self._planned: list[float] = []
+
+    def on_pre_optimizer_step(self, *_: object, optimizer: torch.optim.Optimizer, **__: object) -> None:
+        self._planned = [group["lr"] for group in optimizer.param_groups]
+        for group in optimizer.param_groups:
+            group["lr"] *= self.factor
+        self._clock.begin()
+
+    def on_optimizer_step(self, *_: object, optimizer: torch.optim.Optimizer, **__: object) -> None:
+        self._clock.end("optimiser")
+        for group, rate in zip(optimizer.param_groups, self._planned, strict=True):
+            group["lr"] = rate
