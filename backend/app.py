@@ -52,7 +52,7 @@ from backend.rollouts import operations as rollouts_operations
 from backend.rollouts import pages as rollouts_pages
 from backend.rollouts.regrading import operations as regrading_operations
 from backend.rollouts.regrading import pages as regrading_pages
-from backend.runs import evaluation_pages, list_pages, tab_pages
+from backend.runs import evaluation_pages, tab_pages
 from backend.runs import operations as runs_operations
 from backend.runs import pages as runs_pages
 from backend.studies.effort import operations as effort_operations
@@ -91,7 +91,6 @@ PAGES = (
     import_pages,
     policies_pages,
     evaluation_pages,
-    list_pages,
     runs_pages,
     tab_pages,
     table_pages,

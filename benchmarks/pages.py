@@ -47,7 +47,7 @@ from backend.rollouts.listing import count_rollouts, list_rollouts
 from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Task
 from backend.runs import queries
-from backend.runs.requests import RolloutFilter
+from backend.runs.schemas import RolloutFilter
 from backend.runs.tables import Run
 from backend.web.paging import make_cursor
 from benchmarks.harness import Measure, Options, create_run, installation, percentile, sign_in, tree_cpu_seconds, web

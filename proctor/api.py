@@ -62,7 +62,7 @@ if TYPE_CHECKING:
         InvitedMember,
         JudgedFixtureResponse,
         ListedRolloutResponse,
-        LogLineAnswer,
+        LogLineResponse,
         MarkedDemonstrations,
         Me,
         Member,
@@ -82,8 +82,8 @@ if TYPE_CHECKING:
         RevokedAccess,
         RolloutBeforeAfter,
         RolloutCount,
-        RunAnswer,
-        RunDetailAnswer,
+        RunDetailResponse,
+        RunResponse,
         RunSettings,
         Safeguards,
         SettingChangeResponse,
@@ -2360,12 +2360,12 @@ class RegradingOperations(Namespace):
             "query",
         )
 
-    def override_refusal(self, run: str | UUID, *, reason: str) -> RunAnswer:
+    def override_refusal(self, run: str | UUID, *, reason: str) -> RunResponse:
         """Continue a regrading that was refused as not faithful. The reason stays on the run.
 
         - `run`: Id of a run, the last characters of it, or `last` for the newest run.
         - `reason`: Reason, kept on the run."""
-        return self._call("RunAnswer", "POST", f"/runs/{segment(run)}/override", "body", reason=reason)
+        return self._call("RunResponse", "POST", f"/runs/{segment(run)}/override", "body", reason=reason)
 
 
 class ReviewOperations(Namespace):
@@ -2751,7 +2751,7 @@ class RolloutsOperations(Namespace):
         name: str | None = None,
         split: Literal["train", "heldout"] | None = None,
         tasks: Literal["auto", "shared", "foreign"] | None = None,
-    ) -> RunDetailAnswer:
+    ) -> RunDetailResponse:
         """Import a file of verifiers 0.3 or 0.4, plain JSONL, Parquet, a `datasets` folder or another Proctor as a run.
 
         The run shows the progress. It completes, or fails with the line that is wrong and stores nothing.
@@ -2765,7 +2765,7 @@ class RolloutsOperations(Namespace):
         - `tasks`: shared: the file's task numbers are those of the environment, so the run can be compared.
           foreign: they are not. auto: shared for rollouts of the same version."""
         return self._upload(
-            "RunDetailAnswer",
+            "RunDetailResponse",
             "/rollouts/import",
             {"file": file},
             version_id=version_id,
@@ -2821,8 +2821,10 @@ class RunsOperations(Namespace):
     def start_evaluation(
         self,
         *,
-        version_id: UUID | str,
-        policy_id: UUID | str,
+        version_id: UUID | str | None = None,
+        policy_id: UUID | str | None = None,
+        environment: str | None = None,
+        policy: str | None = None,
         checkpoint_id: UUID | str | None = None,
         split: Literal["train", "heldout"] | None = None,
         tasks: int | None = None,
@@ -2840,16 +2842,36 @@ class RunsOperations(Namespace):
         seed: int | None = None,
         name: str | None = None,
         key: str | None = None,
-    ) -> RunDetailAnswer:
-        """Start an evaluation of a policy on an environment version. Repeating a `key` returns the run it started first."""
+    ) -> RunDetailResponse:
+        """Start an evaluation of a policy on an environment version. Repeating a `key` returns the run it started first.
+
+        - `version_id`: Id of the environment version. Default: see `environment`.
+        - `policy_id`: Id of the policy. Default: see `policy`.
+        - `environment`: Name or id of the environment, such as `tictactoe`, or `tictactoe@3` for version 3.
+          Default: latest version.
+        - `policy`: Name or id of the policy.
+        - `checkpoint_id`: Local policies only. Default: the best checkpoint, else the latest one.
+        - `group_size`: Rollouts per task.
+        - `temperature`: 0 is greedy.
+        - `max_tokens_per_turn`: Default: the environment's setting.
+        - `concurrency`: Maximum number of concurrent episodes per worker. Default: chosen by policy and
+          environment.
+        - `task_indexes`: These tasks instead of `tasks` and `first_task`.
+        - `workers`: Number of jobs that share the groups.
+        - `retries`: Further attempts at a failed rollout.
+        - `context`: The part of the conversation that the policy reads. Default: the environment's setting.
+        - `judge_ids`: Judges that grade the rollouts at the end of the run.
+        - `key`: Any text. Repeating a key returns the run that it started first."""
         return self._call(
-            "RunDetailAnswer",
+            "RunDetailResponse",
             "POST",
             "/evaluations",
             "body",
             "/runs/{id}",
             version_id=version_id,
             policy_id=policy_id,
+            environment=environment,
+            policy=policy,
             checkpoint_id=checkpoint_id,
             split=split,
             tasks=tasks,
@@ -2879,10 +2901,10 @@ class RunsOperations(Namespace):
         policy_id: UUID | str | None = None,
         text: str | None = None,
         limit: int | None = None,
-    ) -> Iterator[RunAnswer]:
+    ) -> Iterator[RunResponse]:
         """List runs, newest first."""
         return self._list(
-            "RunAnswer",
+            "RunResponse",
             "/runs",
             limit,
             kind=kind,
@@ -2904,18 +2926,18 @@ class RunsOperations(Namespace):
             "query",
         )
 
-    def get(self, run: str | UUID) -> RunDetailAnswer:
+    def get(self, run: str | UUID) -> RunDetailResponse:
         """Show a run with its progress, configuration and summary.
 
         - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
-        return self._call("RunDetailAnswer", "GET", f"/runs/{segment(run)}", "query", "/runs/{id}")
+        return self._call("RunDetailResponse", "GET", f"/runs/{segment(run)}", "query", "/runs/{id}")
 
-    def get_log(self, run: str | UUID, *, limit: int | None = None) -> Iterator[LogLineAnswer]:
+    def get_log(self, run: str | UUID, *, limit: int | None = None) -> Iterator[LogLineResponse]:
         """Return the newest lines of the log, oldest first. The first line's `id` as `before` returns earlier lines.
 
         - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
         return self._list(
-            "LogLineAnswer",
+            "LogLineResponse",
             f"/runs/{segment(run)}/log",
             limit,
         )
@@ -2933,19 +2955,19 @@ class RunsOperations(Namespace):
         - `high`: Last step."""
         return self._call("", "GET", f"/runs/{segment(run)}/points", "query", name=name, low=low, high=high)
 
-    def resume(self, run: str | UUID) -> RunAnswer:
+    def resume(self, run: str | UUID) -> RunResponse:
         """Queue a stopped, paused or failed run again. It continues where it stopped.
 
         - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
-        return self._call("RunAnswer", "POST", f"/runs/{segment(run)}/resume", "query", "/runs/{id}")
+        return self._call("RunResponse", "POST", f"/runs/{segment(run)}/resume", "query", "/runs/{id}")
 
-    def stop(self, run: str | UUID) -> RunAnswer:
+    def stop(self, run: str | UUID) -> RunResponse:
         """Request a run to stop. An evaluation cancels its current rollouts; other runs finish theirs first.
 
         Training runs need the role trainer.
 
         - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
-        return self._call("RunAnswer", "POST", f"/runs/{segment(run)}/stop", "query", "/runs/{id}")
+        return self._call("RunResponse", "POST", f"/runs/{segment(run)}/stop", "query", "/runs/{id}")
 
 
 class SessionsOperations(Namespace):
@@ -3125,12 +3147,12 @@ class TrainingOperations(Namespace):
             "query",
         )
 
-    def pause_run(self, run: str | UUID) -> RunAnswer:
+    def pause_run(self, run: str | UUID) -> RunResponse:
         """Pause a training run: it saves its state after the current step. `run resume` continues from there.
 
         - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
         return self._call(
-            "RunAnswer",
+            "RunResponse",
             "POST",
             f"/runs/{segment(run)}/pause",
             "query",

@@ -339,8 +339,6 @@ class CurrentWorkResponse(Model):
 
 
 class Gpu(Model):
-    """One accelerator."""
-
     name: str = "?"
     memory_mb: int = 0
 
@@ -398,7 +396,7 @@ class RunStatus(StrEnum):
 
 class Role(StrEnum):
     """
-    What a member may do. Each role may do all that the roles before it may.
+    Roles of members. Each role includes the rights of the roles before it.
     """
 
     viewer = "viewer"
@@ -548,7 +546,7 @@ class EffortOutcome(StrEnum):
 
 class AlarmAction(StrEnum):
     """
-    What a training run does about an alarm by itself.
+    A training run's automatic response to an alarm.
     """
 
     note = "note"
@@ -571,7 +569,7 @@ class Action(StrEnum):
 
 class AlarmAnswer(StrEnum):
     """
-    What a person does about an alarm.
+    A person's response to an alarm.
     """
 
     lower_rate = "lower_rate"
@@ -596,7 +594,7 @@ class CoverageAnswer(Model):
     total: int
 
 
-class LogLineAnswer(Model):
+class LogLineResponse(Model):
     """One line of a run's log."""
 
     id: int
@@ -691,7 +689,7 @@ class Split(StrEnum):
 
 class Phase(StrEnum):
     """
-    Why a rollout was played.
+    Purpose of a rollout.
     """
 
     evaluation = "evaluation"
@@ -721,7 +719,7 @@ class StopReason(StrEnum):
 
 class ErrorKind(StrEnum):
     """
-    At which boundary a failed rollout broke.
+    The boundary at which a rollout failed.
     """
 
     policy = "policy"
@@ -803,7 +801,7 @@ class TermOrigin(StrEnum):
 
 
 class BackendDomainPoliciesConnectionsFinding(Model):
-    """One thing that was tried."""
+    """The result of one check."""
 
     check: str
     status: CheckStatus
@@ -1022,7 +1020,7 @@ class HubUpload(Model):
 
 class ExportForm(StrEnum):
     """
-    What is handed out of a checkpoint.
+    Contents of an export.
     """
 
     full = "full"
@@ -1401,7 +1399,7 @@ class CheckRunResponse(Model):
     certificate: CheckStatus | None = None
 
 
-class RunDetailAnswer(Job):
+class RunDetailResponse(Job):
     """A run with its resolved configuration."""
 
     is_finished: bool
@@ -1423,17 +1421,17 @@ class RunDetailAnswer(Job):
     policy_id: UUID | None
     checkpoint_id: UUID | None
     source_run_id: UUID | None
-    """The run that this one re-scores, replays, does again or branches off."""
+    """The run that this one rescores, replays, repeats or branches from."""
     branch_step: int | None
-    """Of a training run that branches off another: the step whose weights it goes on from."""
+    """Branches of a training run: the step whose weights it started from."""
     columns: list[str]
     weights: list[float]
     seed: int
     progress: dict[str, Any]
     summary: dict[str, Any]
-    """Final figures: for evaluations `reward` and `columns`, each {mean, low, high, count}."""
+    """Final figures. Evaluations: `reward` and `columns`, each {mean, low, high, count}."""
     coverage: CoverageAnswer | None
-    """Completed rollouts of those that were to be played, once that is known."""
+    """Completed rollouts of all rollouts, once known."""
     reason: str | None
     """Why it failed, paused or stopped."""
     attempt: int
@@ -1591,7 +1589,7 @@ class PolicyResponse(Model):
 
 
 class ConnectionTestResponse(Job):
-    """What a worker found when it tried the endpoint."""
+    """The findings of a worker that tested the endpoint."""
 
     is_finished: bool
     is_successful: bool
@@ -1748,7 +1746,7 @@ class InterventionList(Model):
     actions: dict[str, DetectorActionResponse]
 
 
-class RunAnswer(Job):
+class RunResponse(Job):
     """A run."""
 
     is_finished: bool
@@ -1770,17 +1768,17 @@ class RunAnswer(Job):
     policy_id: UUID | None
     checkpoint_id: UUID | None
     source_run_id: UUID | None
-    """The run that this one re-scores, replays, does again or branches off."""
+    """The run that this one rescores, replays, repeats or branches from."""
     branch_step: int | None
-    """Of a training run that branches off another: the step whose weights it goes on from."""
+    """Branches of a training run: the step whose weights it started from."""
     columns: list[str]
     weights: list[float]
     seed: int
     progress: dict[str, Any]
     summary: dict[str, Any]
-    """Final figures: for evaluations `reward` and `columns`, each {mean, low, high, count}."""
+    """Final figures. Evaluations: `reward` and `columns`, each {mean, low, high, count}."""
     coverage: CoverageAnswer | None
-    """Completed rollouts of those that were to be played, once that is known."""
+    """Completed rollouts of all rollouts, once known."""
     reason: str | None
     """Why it failed, paused or stopped."""
     attempt: int
@@ -1857,7 +1855,7 @@ class PreflightResponse(Job):
 
 
 class Capabilities(Model):
-    """What a worker's machine offers."""
+    """A worker's machine."""
 
     flavour: str = "core"
     """`transformers`, `vllm` or `unsloth`; `core` without any engine."""
@@ -1865,19 +1863,19 @@ class Capabilities(Model):
     memory_mb: int = 0
     gpus: list[Gpu] | None = None
     engines: dict[str, str] | None = None
-    """What is installed there, with its version: torch, trl, peft, bitsandbytes, vllm, unsloth, llama.cpp, …"""
+    """Installed engines with their versions: torch, trl, peft, bitsandbytes, vllm, unsloth, llama.cpp, …"""
     cuda: bool | None = None
-    """Does torch reach a GPU? Null: it was not asked, or has not answered yet."""
+    """Whether torch can use a GPU. Null until torch was probed."""
     cuda_devices: int | None = None
-    """How many GPUs torch reaches; null as above."""
+    """Number of GPUs that torch can use. Null until torch was probed."""
     bf16: bool | None = None
-    """Does the GPU compute in bfloat16?"""
+    """Whether the GPU supports bfloat16."""
     artifacts: str | None = None
-    """Id of the artifact store that it reads; empty: it reads none. Null: it has not reported."""
+    """Id of the artifact store that it can read; empty if none. Null until it has reported."""
     launcher: str | None = None
-    """How foreign code is isolated."""
+    """How environment code is isolated."""
     launcher_warning: str | None = None
-    """What an administrator should change about that."""
+    """Advice for administrators about the isolation."""
 
 
 class SettingChangeResponse(Model):
@@ -2392,7 +2390,7 @@ class RegradingBatch(Job):
     message: str = ""
     """The current state in a few words, or what went wrong."""
     batch: UUID
-    runs: list[RunAnswer]
+    runs: list[RunResponse]
 
 
 class RegradingPreview(Model):
@@ -2430,7 +2428,7 @@ class AnsweredAlarm(Model):
 class BeforeAfter(Model):
     """A regraded or replayed run compared with its source."""
 
-    run: RunDetailAnswer
+    run: RunDetailResponse
     source_run_id: UUID | None
     rollouts: int
     completed: int

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from backend.checkpoints import files, pruning, queries, schemas, service
 from backend.checkpoints.schemas import CheckpointResponse, CheckpointTree, DiskUsage, ExportResponse
 from backend.checkpoints.tables import Checkpoint, Export
-from backend.checkpoints.tree import TreeFilter, checkpoint_fields, checkpoint_tree
+from backend.checkpoints.tree import checkpoint_fields, checkpoint_tree
 from backend.domain.checkpoints.exports import ExportOptions
 from backend.domain.vocabulary import ExportStatus, Role
 from backend.operations.declaration import operation, reference
@@ -53,8 +53,14 @@ def get_checkpoint_tree(session: Session, actor: Actor, request: schemas.Checkpo
     A run is listed below the checkpoint that it starts from. The newest run comes first.
     """
     run_id = _run_id(session, request.run_id)
-    chosen = TreeFilter(request.environment, queries.find_policy_id(session, request.policy_id), run_id)
-    trees, after = checkpoint_tree(session, chosen, after=request.after, limit=request.limit)
+    trees, after = checkpoint_tree(
+        session,
+        environment=request.environment,
+        policy_id=queries.find_policy_id(session, request.policy_id),
+        run_id=run_id,
+        after=request.after,
+        limit=request.limit,
+    )
     return CheckpointTree(trees=trees, disk=queries.disk_usage(session, run_id), next=after)
 
 

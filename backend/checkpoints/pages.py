@@ -17,7 +17,7 @@ from starlette.datastructures import FormData
 from backend.checkpoints import files, queries, service
 from backend.checkpoints.schemas import PruneRequest, StartExport, UploadPlan, UploadTarget
 from backend.checkpoints.tables import Export
-from backend.checkpoints.tree import TreeFilter, checkpoint_tree
+from backend.checkpoints.tree import checkpoint_tree
 from backend.domain.checkpoints.exports import TITLES, ExportOptions
 from backend.domain.vocabulary import ExportForm, ExportStatus
 from backend.errors import InvalidInput
@@ -47,8 +47,8 @@ class TreeQuery(BaseModel):
 def list_checkpoints(
     request: Request, session: SessionDep, _: Viewer, query: Annotated[TreeQuery, Query()]
 ) -> HTMLResponse:
-    chosen = TreeFilter(query.environment or None, parse_id(query.policy))
-    trees, after = checkpoint_tree(session, chosen, after=query.after)
+    environment, policy_id = query.environment or None, parse_id(query.policy)
+    trees, after = checkpoint_tree(session, environment=environment, policy_id=policy_id, after=query.after)
     values = {**query.model_dump(), "after": after}
     context = {
         "trees": trees,
@@ -65,7 +65,7 @@ def list_checkpoints(
 @router.get("/runs/{run_id}/checkpoints", response_class=HTMLResponse)
 def run_checkpoints(request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer) -> HTMLResponse:
     run = get_run(session, run_id)
-    trees, _after = checkpoint_tree(session, TreeFilter(run_id=run_id))
+    trees, _after = checkpoint_tree(session, run_id=run_id)
     disk = queries.disk_usage(session, run_id)
     context = {"head": run_header(session, run), "run": run, "trees": trees, "disk": disk, "show": ""}
     return page(request, "runs/checkpoints.html", context)

@@ -3,7 +3,6 @@
 import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session, contains_eager, joinedload
@@ -19,23 +18,21 @@ from backend.runs.tables import Run
 from backend.web.paging import Key, slice_of
 
 NEWEST_RUNS = (Key(Run.created_at), Key(Run.id))
-RUNS_PER_PAGE = 50
-
-
-@dataclass(frozen=True, slots=True)
-class TreeFilter:
-    """Which runs to list."""
-
-    environment: str | None = None
-    policy_id: uuid.UUID | None = None
-    run_id: uuid.UUID | None = None
-    """Only this run, the runs it started from and the runs that start from it."""
 
 
 def checkpoint_tree(
-    session: Session, chosen: TreeFilter, *, after: str | None = None, limit: int = RUNS_PER_PAGE
+    session: Session,
+    *,
+    environment: str | None = None,
+    policy_id: uuid.UUID | None = None,
+    run_id: uuid.UUID | None = None,
+    after: str | None = None,
+    limit: int = 50,
 ) -> tuple[list[TreeRun], str | None]:
-    """Trees with the newest run first, and the cursor of the next page."""
+    """Trees with the newest run first, and the cursor of the next page. `limit`: maximum number of runs.
+
+    `run_id`: only this run, the runs it started from and the runs that start from it.
+    """
     statement = (
         select(Run)
         .join(Run.version)
@@ -45,12 +42,12 @@ def checkpoint_tree(
         .where(Run.kind == RunKind.TRAINING, Policy.deleted_at.is_(None))
         .where(select(Checkpoint.id).where(Checkpoint.run_id == Run.id).exists())
     )
-    if chosen.environment:
-        statement = statement.where(Environment.name == chosen.environment)
-    if chosen.policy_id:
-        statement = statement.where(Run.policy_id == chosen.policy_id)
-    if chosen.run_id:
-        statement = statement.where(Run.id.in_(_related(session, chosen.run_id)))
+    if environment:
+        statement = statement.where(Environment.name == environment)
+    if policy_id:
+        statement = statement.where(Run.policy_id == policy_id)
+    if run_id:
+        statement = statement.where(Run.id.in_(_related(session, run_id)))
     found = slice_of(session, statement, NEWEST_RUNS, after=after, limit=limit)
     origins = _origins(session, found.items)
     runs = _tree_runs(session, found.items, origins)

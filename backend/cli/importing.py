@@ -1,11 +1,11 @@
-"""`proctor env import`: a package that others wrote, from a folder, a zip, a git repository or a running server."""
+"""`proctor env import`: a foreign package from a folder, a zip, a git repository or a running server."""
 
 import base64
 import io
 import time
 import zipfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -13,12 +13,13 @@ from backend.cli.connection import connect
 from backend.cli.options import AsJson, NoWait
 from backend.cli.output import BAD_RESULT, OK, console, fail, say, write_json
 from backend.cli.watching import POLL_SECONDS, work_bar
+from backend.domain.text import JsonObject
 from proctor import Client
 
 OVER = {"completed", "failed", "stopped"}
 _SEEDS = {
     "honoured": "same seed, same beginning",
-    "fixed": "every episode begins alike",
+    "fixed": "every episode begins the same way",
     "ignored": "the same seed gives different beginnings",
 }
 
@@ -52,8 +53,8 @@ def import_package(
     repositories are cloned on this machine. Exits with 1 if the package cannot be played.
     """
     client = connect()
-    wishes = {"name": name, "path": path, "requires": add or [], "variables": _variables(set_ or [])}
-    started = client.post("/imports", {**_sent(source, reference, path, running=running), **wishes})
+    options = {"name": name, "path": path, "requires": add or [], "variables": _variables(set_ or [])}
+    started = client.post("/imports", {**_source_of(source, reference, path, running=running), **options})
     if no_wait:
         write_json(started)
         return
@@ -71,8 +72,8 @@ def import_package(
     raise typer.Exit(OK if found["report"].get("starts") else BAD_RESULT)
 
 
-def _sent(source: str, reference: str, path: str, *, running: bool) -> dict[str, Any]:
-    """What travels: the files, or the address of a server."""
+def _source_of(source: str, reference: str, path: str, *, running: bool) -> JsonObject:
+    """Return the source as the request expects it: the zipped files, or the address of a server."""
     from backend.domain.environments.packages import PackageInvalid
     from backend.environments.import_sources import read_repository, read_tree
 
@@ -85,7 +86,7 @@ def _sent(source: str, reference: str, path: str, *, running: bool) -> dict[str,
         if local.is_dir():
             return {"archive": _zipped(read_tree(local)), "source": local.resolve().name}
         if "://" not in source and not source.startswith("git@"):
-            fail(f"there is no folder or zip {source!r}, and it is no address of a repository")
+            fail(f"there is no folder or zip {source!r}, and it is not the address of a repository")
         return {"archive": _zipped(read_repository(source, reference, path, is_own=True)), "source": source}
     except PackageInvalid as error:
         fail(str(error))
@@ -109,25 +110,25 @@ def _variables(given: list[str]) -> dict[str, str]:
     return variables
 
 
-def _wait(client: Client, import_id: str, *, quiet: bool) -> dict[str, Any]:
+def _wait(client: Client, import_id: str, *, quiet: bool) -> JsonObject:
     """Wait for the import. Ctrl-C stops waiting and shows where the import is."""
-    with work_bar("import", f"The import goes on: {client.url}/imports/{import_id}", quiet=quiet) as move:
+    with work_bar("import", f"The import continues: {client.url}/imports/{import_id}", quiet=quiet) as move:
         while True:
-            found: dict[str, Any] = client.get(f"/imports/{import_id}")
+            found: JsonObject = client.get(f"/imports/{import_id}")
             move(description=f"{found['name']}: {found['phase']}")
             if found["status"] in OVER:
                 return found
             time.sleep(POLL_SECONDS)
 
 
-def _tell(found: dict[str, Any]) -> None:
+def _tell(found: JsonObject) -> None:
     shown, report = console(), found["report"]
     for note in report.get("notes", []):
         shown.print(f"- {note}", markup=False)
     for left in report.get("left_out", []):
-        shown.print(f"- left out {left['path']}: {left['why']}", markup=False)
+        shown.print(f"- skipped {left['path']}: {left['why']}", markup=False)
     if not report.get("starts"):
-        shown.print(f"{found['name']} cannot be played as it is. The end of what it said:", markup=False)
+        shown.print(f"{found['name']} cannot be played as it is. The end of its log:", markup=False)
         shown.print(report.get("why_not") or found["phase"], markup=False)
         return
     for line in _seen(report):
@@ -138,7 +139,7 @@ def _tell(found: dict[str, Any]) -> None:
         shown.print(f"{found['environment']} begins as a draft: complete its manifest and publish it.", markup=False)
 
 
-def _seen(report: dict[str, Any]) -> list[str]:
+def _seen(report: JsonObject) -> list[str]:
     played = report["played"]
     low, high = played["reward_lowest"], played["reward_highest"]
     rewards = "no reward was seen" if low is None else f"rewards from {low:g} to {high:g}"
@@ -150,6 +151,6 @@ def _seen(report: dict[str, Any]) -> list[str]:
         f"{played['steps']} steps in {played['episodes']} episodes, {played['step_milliseconds']:g} ms each; {rewards}",
         *([f"columns: {', '.join(report['columns'])}"] if report["columns"] else []),
         *([f"columns may come from (--columns-from): {', '.join(offered)}"] if offered else []),
-        *([f"the answer may be read in {', '.join(leaks)}"] if leaks else []),
+        *([f"the answer may be readable in {', '.join(leaks)}"] if leaks else []),
         *(f"refused or broke on: {error}" for error in played["errors"]),
     ]

@@ -1,10 +1,10 @@
-"""The words that are stored: roles, kinds, statuses and reasons. One spelling in SQL, Python, JSON and HTML."""
+"""Stored words: roles, kinds, statuses and reasons. One spelling in SQL, Python, JSON and HTML."""
 
 from enum import StrEnum
 
 
 class Role(StrEnum):
-    """What a member may do. Each role may do all that the roles before it may."""
+    """Roles of members. Each role includes the rights of the roles before it."""
 
     VIEWER = "viewer"
     REVIEWER = "reviewer"
@@ -30,9 +30,9 @@ class Split(StrEnum):
 
 class PolicyKind(StrEnum):
     LOCAL = "local"
-    """A checkpoint that a worker of this installation loads."""
+    """A checkpoint that a worker loads."""
     OPENAI_API = "openai_api"
-    """Any endpoint that speaks the OpenAI chat completions API."""
+    """Any endpoint with the OpenAI chat completions API."""
     SCRIPTED = "scripted"
     HUMAN = "human"
     EXTERNAL = "external"
@@ -45,9 +45,9 @@ class RunKind(StrEnum):
     CHECK = "check"
     PLAY = "play"
     RESCORE = "rescore"
-    """Other rewards over the stored rollouts of a run, without sampling."""
+    """New rewards for the stored rollouts of a run, without sampling."""
     REPLAY = "replay"
-    """The stored actions of a run on another version."""
+    """The stored replies of a run, played on another version."""
 
 
 class RunStatus(StrEnum):
@@ -66,7 +66,7 @@ class RunStatus(StrEnum):
 
 
 UNDER_WAY = (RunStatus.QUEUED, RunStatus.RUNNING)
-"""Statuses of runs, and of what is carried out as runs are, that are not over."""
+"""Statuses of unfinished runs, and of similar work."""
 
 
 class JobStatus(StrEnum):
@@ -77,25 +77,25 @@ class JobStatus(StrEnum):
 
 
 class Phase(StrEnum):
-    """Why a rollout was played."""
+    """Purpose of a rollout."""
 
     EVALUATION = "evaluation"
     CHECK = "check"
     PLAY = "play"
     WARM_UP = "warm_up"
-    """Scripted play that became SFT data."""
+    """A scripted policy's rollout, used as SFT data."""
     TRAIN = "train"
     HELDOUT = "heldout"
     """Held-out evaluation inside a training run."""
     CANARY = "canary"
-    """A task that cannot be solved, mixed into training or an evaluation: who passes it cheated. No figure of quality
-    counts it."""
+    """An impossible task, mixed into training or an evaluation: a policy that passes it cheated. Quality figures do not
+    count it."""
 
 
 OF_STEPS = (Phase.TRAIN, Phase.CANARY)
-"""What the steps of a training run play."""
+"""Phases of a training run's steps."""
 OF_EVALUATION = (Phase.EVALUATION, Phase.CANARY)
-"""What an evaluation plays."""
+"""Phases of an evaluation."""
 
 
 class RolloutStatus(StrEnum):
@@ -104,7 +104,7 @@ class RolloutStatus(StrEnum):
     """The infrastructure failed; the reward is null."""
     CANCELLED = "cancelled"
     PLAYING = "playing"
-    """A person is at it."""
+    """A person is playing it."""
 
 
 class StopReason(StrEnum):
@@ -118,7 +118,7 @@ class StopReason(StrEnum):
 
 
 class ErrorKind(StrEnum):
-    """At which boundary a failed rollout broke."""
+    """The boundary at which a rollout failed."""
 
     POLICY = "policy"
     ENVIRONMENT = "environment"
@@ -163,22 +163,22 @@ class ExportStatus(StrEnum):
 
 
 class ExportForm(StrEnum):
-    """What is handed out of a checkpoint."""
+    """Contents of an export."""
 
     FULL = "full"
-    """All weights, of a policy that was trained whole."""
+    """All weights of a fully trained policy."""
     ADAPTER = "adapter"
-    """The LoRA weights alone; the base is named."""
+    """Only the LoRA weights, with the name of the base."""
     MERGED = "merged"
-    """The adapter added to the original base, in the base's own precision."""
+    """The adapter merged into the original base, in the base's precision."""
     MERGED_DEQUANTISED = "merged_dequantised"
-    """The adapter added to the 4-bit base that was trained on, dequantised."""
+    """The adapter merged into the dequantized 4-bit base that it was trained on."""
     GGUF = "gguf"
     """For llama.cpp."""
 
 
 class AlarmAction(StrEnum):
-    """What a training run does about an alarm by itself."""
+    """A training run's automatic response to an alarm."""
 
     NOTE = "note"
     LOWER_RATE = "lower_rate"
@@ -188,16 +188,16 @@ class AlarmAction(StrEnum):
 
 
 class AlarmAnswer(StrEnum):
-    """What a person does about an alarm."""
+    """A person's response to an alarm."""
 
     LOWER_RATE = "lower_rate"
     PAUSE = "pause"
     STOP = "stop"
     ROLL_BACK = "roll_back"
     SAVE_MEMORY = "save_memory"
-    """Compute a step in more parts, or activations twice, and resume."""
+    """Use more micro-batches or gradient checkpointing, and resume."""
     DISMISS = "dismiss"
-    """It is none."""
+    """A false alarm."""
 
 
 class PreflightStatus(StrEnum):
@@ -212,10 +212,10 @@ class PreflightStatus(StrEnum):
 
 
 class Queue(StrEnum):
-    """One for each flavour of worker: their engines' pins conflict."""
+    """One for each flavor of worker, because the pinned versions of their engines conflict."""
 
     CPU = "cpu"
     GPU = "gpu"
-    """Local models: evaluation, training, export. On a laptop the CPU serves it."""
+    """Local models: evaluation, training, export. On a laptop it runs on the CPU."""
     GPU_VLLM = "gpu-vllm"
     GPU_UNSLOTH = "gpu-unsloth"

@@ -130,7 +130,7 @@ def locked_draft(session: Session, environment: Environment) -> EnvironmentDraft
 def write_draft(
     session: Session, actor: Actor | None, draft: EnvironmentDraft, files: Mapping[str, str]
 ) -> EnvironmentDraft:
-    """Store the author's files, without those that are generated with the same text."""
+    """Store the author's files, without files that Proctor generates with the same text."""
     checked_files(files)
     files = without_generated(files)
     if files != draft.files:

@@ -117,7 +117,7 @@ def _readable_manifest(written: JsonObject, app: str, name: str, notes: list[str
 
 
 def _find_app(app: object, files: Mapping[str, str], notes: list[str]) -> str:
-    """Return the manifest's app, or the one that a Dockerfile starts or a source file defines."""
+    """Return the manifest's app, or else the app that a Dockerfile starts or a source file defines."""
     if isinstance(app, str) and app.strip():
         return app.strip() if ":" in app else f"{app.strip()}:app"
     dockerfiles = [text for path, text in files.items() if PurePosixPath(path).name == "Dockerfile"]

@@ -121,7 +121,7 @@ def start_play(
 
 
 def send_reply(session: Session, actor: Actor, run: Run, reply: str, revision: int | None = None) -> None:
-    """Send the person's next reply. `revision`: the one that the page showed, so that a form sent twice acts once."""
+    """Send the person's next reply. `revision`: as shown on the page, so that a form sent twice acts once."""
     state = open_state(session, actor, run, revision)
     _request_replies(session, run, state, [*replies_of(session, run), plain_reply(reply)])
 

@@ -1,4 +1,4 @@
-"""The files that every package of Proctor's own layout has alike. They are generated, so nobody stores or edits them.
+"""Generate the files that are the same in every package of Proctor's own layout. They are not stored or edited.
 
 A package has this layout if `server/NAME_environment.py` defines `ClassEnvironment` on top of `server/rewards.py`, and
 `models.py` defines `ClassAction` and `ClassObservation`; `Class` is the environment's name in CamelCase. What such a
@@ -35,7 +35,7 @@ def with_generated(files: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_generated(files: Mapping[str, str]) -> dict[str, str]:
-    """Return the author's files: those that `with_generated` would not bring back with exactly this text."""
+    """Return the author's files, without files that `with_generated` restores with exactly this text."""
     standard = dict(_standard_files(files))
     own = {path: text for path, text in files.items() if standard.get(path) != text}
     return own if with_generated(own) == with_generated(files) else dict(files)

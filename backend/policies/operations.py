@@ -32,13 +32,13 @@ def find_policy(session: Session, text: str) -> Policy:
 def list_policies(session: Session, actor: Actor, request: ListRequest) -> Page[PolicyResponse]:
     """List policies by name."""
     found = queries.policies(session, after=request.after, limit=request.limit)
-    return Page(items=[_response(policy) for policy in found.items], next=found.next)
+    return Page(items=[PolicyResponse.of(policy) for policy in found.items], next=found.next)
 
 
 @operation("POST /policies", role=Role.TRAINER, command="policy add", status=201, tool=True, audited=False)
 def create_policy(session: Session, actor: Actor, request: CreatePolicy) -> PolicyResponse:
     """Add a model endpoint (`base_url` or `preset`, and `model`) or a scripted policy (`script`)."""
-    return _response(service.create_policy(session, actor, request))
+    return PolicyResponse.of(service.create_policy(session, actor, request))
 
 
 @operation("GET /policies/presets", role=Role.VIEWER)
@@ -50,13 +50,13 @@ def list_presets(session: Session, actor: Actor) -> list[EndpointPreset]:
 @operation("GET /policies/{policy}", role=Role.VIEWER, command="policy show")
 def get_policy(session: Session, actor: Actor, policy: Policy) -> PolicyResponse:
     """Show a policy and its configuration. Its key is never shown."""
-    return _response(policy)
+    return PolicyResponse.of(policy)
 
 
 @operation("PATCH /policies/{policy}", role=Role.TRAINER, command="policy edit", audited=False)
 def update_policy(session: Session, actor: Actor, policy: Policy, request: UpdatePolicy) -> PolicyResponse:
     """Change a policy. Settings that are not given stay. A new base URL removes the key, unless a key is given."""
-    return _response(service.update_policy(session, actor, policy, request))
+    return PolicyResponse.of(service.update_policy(session, actor, policy, request))
 
 
 @operation(
@@ -110,16 +110,4 @@ def get_connection_test(session: Session, actor: Actor, policy: Policy) -> Conne
 @operation("POST /policies/{policy}/model", role=Role.TRAINER, audited=False)
 def choose_model(session: Session, actor: Actor, policy: Policy, request: ChooseModel) -> PolicyResponse:
     """Use another model of the same endpoint."""
-    return _response(service.choose_model(session, actor, policy, request.model))
-
-
-def _response(policy: Policy) -> PolicyResponse:
-    return PolicyResponse(
-        id=policy.id,
-        name=policy.name,
-        kind=policy.kind,
-        description=policy.description,
-        configuration=policy.configuration,
-        has_secret=policy.secret is not None,
-        created_at=policy.created_at,
-    )
+    return PolicyResponse.of(service.choose_model(session, actor, policy, request.model))

@@ -19,6 +19,7 @@ from backend.policies.schemas import PRESETS, ChooseModel, CreatePolicy, Endpoin
 from backend.policies.service import SCRIPTED, ConnectionTest, latest_connection_test, start_connection_test
 from backend.policies.tables import Policy
 from backend.runs import queries as run_queries
+from backend.runs.schemas import RunFilter
 from backend.runs.tables import Run
 from backend.web.dependencies import SessionDep, Trainer, Viewer
 from backend.web.form_data import read_form
@@ -34,8 +35,6 @@ MAX_CHOICES = 500
 
 @dataclass(frozen=True, slots=True)
 class PoliciesPage:
-    """All policies by name, with how many runs each has."""
-
     policies: Sequence[Policy]
     run_counts: dict[uuid.UUID, int]
     next: str | None
@@ -43,7 +42,7 @@ class PoliciesPage:
 
 @dataclass(frozen=True, slots=True)
 class PolicyFormPage:
-    """The form for an endpoint or a script: blank, from a preset, or of a policy that is there."""
+    """The form for an endpoint or a script: blank, from a preset, or of an existing policy."""
 
     kind: str
     scripts: dict[str, str]
@@ -52,13 +51,11 @@ class PolicyFormPage:
     policy: Policy | None
     configuration: dict[str, Any]
     models: Sequence[str] = ()
-    """What the endpoint listed when it was tested last."""
+    """Models that the endpoint listed in its last test."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyPage:
-    """One policy, its checkpoints and its newest runs."""
-
     policy: Policy
     checkpoints: Sequence[Checkpoint]
     runs: Sequence[Run]
@@ -66,17 +63,7 @@ class PolicyPage:
     can_delete: bool
     test: ConnectionTest | None
     test_models: list[tuple[str, str]]
-    """What may be chosen instead, as the form's options."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionBlock:
-    """What a live stream draws anew."""
-
-    policy: Policy
-    test: ConnectionTest | None
-    test_models: list[tuple[str, str]]
-    can_change: bool
+    """Other models of the endpoint, as the form's options."""
 
 
 class CreatePolicyForm(CreatePolicy):
@@ -127,7 +114,7 @@ def show_policy(request: Request, policy_id: uuid.UUID, session: SessionDep, _: 
     context = PolicyPage(
         policy,
         run_queries.checkpoints(session, policy_id=policy.id)[::-1],
-        run_queries.runs_of_policy(session, policy.id),
+        run_queries.runs(session, RunFilter(policy_id=policy.id)).items,
         can_change=service.can_change(policy),
         can_delete=service.can_delete(policy),
         test=test,
@@ -191,15 +178,15 @@ def topics_of(session: SessionDep, _: Viewer, policy_id: uuid.UUID) -> tuple[str
 async def policy_events(
     request: Request, policy_id: uuid.UUID, _: Viewer, topics: Annotated[tuple[str, ...], Depends(topics_of)]
 ) -> AsyncIterable[ServerSentEvent]:
-    """The findings as soon as a worker has them."""
+    """Send the findings as soon as a worker has them."""
 
     def render(session: Session) -> dict[str, str]:
         policy = queries.get_policy(session, policy_id)
         test = latest_connection_test(session, policy)
-        context = ConnectionBlock(policy, test, _models(policy, test), service.can_change(policy))
+        context: dict[str, object] = {"policy": policy, "test": test, "test_models": _models(policy, test)}
+        context["can_change"] = service.can_change(policy)
         blocks = {"connection": render_block(request, DETAIL, "connection", context)}
-        is_settled = context.test is None or context.test.report is not None
-        return blocks | ({END: ""} if is_settled else {})
+        return blocks | ({END: ""} if test is None or test.report is not None else {})
 
     async for event in live(request, topics, render):
         yield event

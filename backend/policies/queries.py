@@ -93,7 +93,7 @@ def checkpoint_label(row: Checkpoint) -> str:
 
 
 def get_policy_option(session: Session, key: str) -> dict[str, str | None]:
-    """What a job needs to let a policy act: {policy_id, checkpoint_id, name, queue}. Raises InvalidInput.
+    """Return a policy for a job: {policy_id, checkpoint_id, name, queue}. Raises InvalidInput.
 
     `key` is a policy's name or id, or `<policy id>:<checkpoint id>`. A local policy without a checkpoint plays with its
     best one, unless it is a base model.

@@ -1,4 +1,4 @@
-"""What operations and forms of policies take and return; presets of endpoints."""
+"""Requests and responses of policies, and presets of endpoints."""
 
 import json
 import uuid
@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 from backend.domain.policies.connections import Finding
-from backend.domain.policies.prices import Dollars, Limits, Price
+from backend.domain.policies.prices import Dollars
 from backend.domain.vocabulary import CheckStatus, PolicyKind
 from backend.operations.schemas import Cli, Progress, Request, Response
 
@@ -98,20 +98,6 @@ class PolicySettings(Request):
         None, max_length=10_000, description="Reply of the script `constant`. Default: the first legal action."
     )
 
-    @property
-    def price(self) -> Price | None:
-        if self.price_input is None or self.price_output is None:
-            return None
-        return Price(input=self.price_input, output=self.price_output, cached_input=self.price_cached_input)
-
-    @property
-    def limits(self) -> Limits:
-        return Limits(
-            concurrency=self.concurrency,
-            requests_per_minute=self.requests_per_minute,
-            tokens_per_minute=self.tokens_per_minute,
-        )
-
 
 class CreatePolicy(PolicySettings):
     name: Annotated[str, Field(description="Display name. Names are unique."), Cli(argument=True)] = Field(
@@ -123,7 +109,7 @@ class CreatePolicy(PolicySettings):
 
 
 class UpdatePolicy(PolicySettings):
-    """Only what is given changes. Another base URL removes the stored key, unless a new one is given."""
+    """Only given fields change. Another base URL removes the stored key, unless a new one is given."""
 
     name: str | None = Field(None, min_length=1, max_length=80, pattern=NAME, description="New name.")
     forget_secret: Annotated[bool, Field(description="Remove the stored key."), Cli(option="--forget-key")] = False
@@ -148,7 +134,7 @@ class PolicyResponse(Response):
 
 
 class ConnectionTestResponse(Progress):
-    """What a worker found when it tried the endpoint."""
+    """The findings of a worker that tested the endpoint."""
 
     id: uuid.UUID
     requested_at: datetime

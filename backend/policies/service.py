@@ -19,6 +19,7 @@ from backend.core.tables import Job
 from backend.domain.addresses import port_of
 from backend.domain.ids import new_id
 from backend.domain.policies.connections import ConnectionReport
+from backend.domain.policies.prices import Limits, Price
 from backend.domain.vocabulary import JobStatus, PolicyKind, Queue
 from backend.errors import Conflict, InvalidInput
 from backend.policies.schemas import PRESETS, CreatePolicy, PolicySettings, UpdatePolicy
@@ -186,9 +187,11 @@ def _configure(policy: Policy, request: PolicySettings) -> None:
     for name in ("logprobs", "token_ids", "sends_reasoning", "timeout_seconds", "attempts", "extra"):
         if value := getattr(request, name):
             configuration[name] = value
-    if request.price:
-        configuration["price"] = request.price.model_dump(exclude_none=True)
-    if limits := request.limits.model_dump(exclude_none=True):
+    if request.price_input is not None and request.price_output is not None:
+        prices = Price(input=request.price_input, output=request.price_output, cached_input=request.price_cached_input)
+        configuration["price"] = prices.model_dump(exclude_none=True)
+    limits = {name: getattr(request, name) for name in Limits.model_fields}
+    if limits := Limits.model_validate(limits).model_dump(exclude_none=True):
         configuration["limits"] = limits
     policy.configuration = configuration
     if secret := request.secret.get_secret_value().strip():

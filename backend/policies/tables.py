@@ -25,3 +25,7 @@ class Policy(Base):
     created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
     created_at: Mapped[CreatedAt]
     deleted_at: Mapped[datetime | None]
+
+    @property
+    def has_secret(self) -> bool:
+        return self.secret is not None

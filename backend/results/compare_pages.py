@@ -20,7 +20,7 @@ from backend.rollouts.listing import columns_of
 from backend.rollouts.tables import Rollout
 from backend.rollouts.transcripts import mark_differences
 from backend.runs import queries
-from backend.runs.requests import RunFilter
+from backend.runs.schemas import RunFilter
 from backend.runs.tables import Run
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.page import page, see_other

@@ -13,7 +13,7 @@ from backend.domain.vocabulary import RolloutStatus
 from backend.errors import InvalidInput
 from backend.results.figures import SCOPE, Scope
 from backend.rollouts.tables import Group, Rollout, Task
-from backend.runs.requests import GroupFilter
+from backend.runs.schemas import GroupFilter
 from backend.runs.tables import Run
 from backend.web.paging import Slice, make_cursor, read_cursor
 

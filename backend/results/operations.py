@@ -16,8 +16,8 @@ from backend.results.leaderboard_responses import LeaderboardAnswer
 from backend.results.requests import CompareQuery, LeaderboardQuery, board_of, sides_of
 from backend.results.run_figures import FiguresChoice, run_figures
 from backend.runs import queries
-from backend.runs.rerun import AgainRequest, run_again
-from backend.runs.responses import RunDetailAnswer
+from backend.runs.rerun import RerunRequest, run_again
+from backend.runs.responses import RunDetailResponse
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.shared import Shared
 
@@ -47,11 +47,11 @@ def get_figures(
 
 @router.post("/runs/{run_id}/again", status_code=201, tags=["runs"])
 def run_evaluation_again(
-    run_id: uuid.UUID, session: SessionDep, actor: Author, asked: AgainRequest | None = None
-) -> RunDetailAnswer:
+    run_id: uuid.UUID, session: SessionDep, actor: Author, asked: RerunRequest | None = None
+) -> RunDetailResponse:
     """Start an evaluation again, exactly as it was or with `changes`."""
-    run = run_again(session, actor, queries.get_run(session, run_id), asked or AgainRequest())
-    return RunDetailAnswer.of(queries.get_run(session, run.id))
+    run = run_again(session, actor, queries.get_run(session, run_id), asked or RerunRequest())
+    return RunDetailResponse.of(queries.get_run(session, run.id))
 
 
 class ComparisonQuery(CompareQuery):

@@ -20,7 +20,7 @@ from backend.rollouts.filters import LAST_PAGE, Selection, select_rollouts
 from backend.rollouts.finished_run_index import index_of
 from backend.rollouts.scope import FilterScope, scope_of
 from backend.rollouts.tables import Group, Rollout
-from backend.runs.requests import RolloutFilter
+from backend.runs.schemas import RolloutFilter
 from backend.runs.tables import Run
 from backend.web.paging import Slice, make_cursor
 

@@ -28,7 +28,7 @@ from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Rollout
 from backend.runs.queries import get_run
 from backend.runs.references import find_run
-from backend.runs.responses import RunDetailAnswer
+from backend.runs.responses import RunDetailResponse
 from backend.runs.tables import Run
 from backend.web.identity import Actor
 from backend.web.paging import Page
@@ -87,13 +87,13 @@ def export_rollouts(session: Session, actor: Actor, run: Run, request: ExportRol
     audited=False,
     max_body_size=imports.MAX_UPLOAD_BYTES,
 )
-def import_rollouts(session: Session, actor: Actor, request: ImportRollouts) -> RunDetailAnswer:
+def import_rollouts(session: Session, actor: Actor, request: ImportRollouts) -> RunDetailResponse:
     """Import a file of verifiers 0.3 or 0.4, plain JSONL, Parquet, a `datasets` folder or another Proctor as a run.
 
     The run shows the progress. It completes, or fails with the line that is wrong and stores nothing.
     """
     run = imports.start_import(session, actor, request)
-    return RunDetailAnswer.of(get_run(session, run.id))
+    return RunDetailResponse.of(get_run(session, run.id))
 
 
 @operation(

@@ -27,7 +27,7 @@ from backend.rollouts.queries import flags_of_rollout, get_rollout, siblings, ve
 from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Rollout
 from backend.rollouts.transcripts import TokenView, mark_differences, token_view
-from backend.runs.requests import RolloutFilter
+from backend.runs.schemas import RolloutFilter
 from backend.runs.tables import Run
 from backend.web.dependencies import Reviewer, SessionDep, Viewer
 from backend.web.error_pages import is_timeout

@@ -16,7 +16,7 @@ from backend.operations.schemas import Request, Response
 from backend.rollouts.export import ExportFormat
 from backend.rollouts.listing import ListedRollout, columns_of
 from backend.rollouts.tables import Rollout, SavedView
-from backend.runs.requests import RolloutFilter
+from backend.runs.schemas import RolloutFilter
 from backend.runs.tables import Run
 from backend.web.identity import Actor
 

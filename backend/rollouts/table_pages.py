@@ -22,7 +22,7 @@ from backend.rollouts.schemas import FieldResponse, SaveView, UpdateView, View
 from backend.rollouts.scope import Shortcut, scope_of
 from backend.runs import queries
 from backend.runs.header import RunHeader, head_blocks, run_header
-from backend.runs.requests import RolloutFilter
+from backend.runs.schemas import RolloutFilter
 from backend.runs.tables import Run
 from backend.settings import PROJECT_ROOT
 from backend.web.dependencies import SessionDep, Viewer

@@ -1,1 +1,1 @@
-"""Policies, evaluations, runs of every kind, their rollouts, and comparing them."""
+"""Runs of every kind: start, list, watch, stop and resume them."""

@@ -1,4 +1,4 @@
-"""/evaluations/new: choose a policy, a version and tasks, see what it will take, and start."""
+"""/evaluations/new: choose a policy, a version and tasks, estimate tokens, cost and time, and start."""
 
 import uuid
 from collections.abc import Sequence
@@ -7,23 +7,24 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, Response
-from pydantic import BaseModel, ConfigDict
-from sqlalchemy import select
-from sqlalchemy.orm import Session
+from pydantic import BaseModel, ConfigDict, ValidationError
+from sqlalchemy import ColumnElement, select
+from sqlalchemy.orm import Session, joinedload
 
 from backend.checkpoints.tables import Checkpoint
 from backend.domain.graders.settings import GraderKind
 from backend.domain.ids import new_id
+from backend.domain.policies.prices import cost_of
 from backend.domain.runs.plans import EvaluationPlan
-from backend.domain.vocabulary import RunKind, Split
-from backend.environments.tables import EnvironmentVersion
+from backend.domain.vocabulary import CheckStatus, PolicyKind, RunKind, RunStatus, Split
+from backend.environments.tables import Certificate, EnvironmentVersion
 from backend.graders.tables import Grader
+from backend.operations.ids import parse_id
 from backend.policies.queries import evaluable_policies
 from backend.policies.tables import Policy
 from backend.runs import queries
-from backend.runs.estimates import Assurance, Outlook, assurance, outlook
-from backend.runs.requests import EvaluationRequest
-from backend.runs.rerun import AgainRequest, drift, run_again, start_like
+from backend.runs.rerun import RerunRequest, drift, run_again, start_like
+from backend.runs.schemas import EvaluationRequest
 from backend.runs.tables import Run
 from backend.web.dependencies import Author, SessionDep
 from backend.web.form_data import read_form
@@ -31,11 +32,40 @@ from backend.web.page import page, see_other
 
 router = APIRouter()
 TEMPLATE = "runs/new_evaluation.html"
+EARLIER_RUNS = 10
+"""Number of earlier runs that an estimate is based on."""
+READS_TOKENS = (PolicyKind.OPENAI_API, PolicyKind.LOCAL)
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
-    """What one should know before starting."""
+class Outlook:
+    """Expected figures of an evaluation; None if nothing similar was played yet."""
+
+    rollouts: int
+    basis: str = ""
+    """The earlier runs that the figures are based on."""
+    tokens_in: float | None = None
+    tokens_out: float | None = None
+    cost: float | None = None
+    """US dollars; None without a price or without tokens."""
+    has_price: bool = False
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Assurance:
+    """The certificate of a version."""
+
+    version: EnvironmentVersion
+    status: CheckStatus | None
+    """None: not checked."""
+    wrong: Sequence[str] = ()
+    """Evidence of the checks that failed or warned."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationEstimate:
+    """What to know before starting."""
 
     policy: Policy | None = None
     outlook: Outlook | None = None
@@ -44,7 +74,7 @@ class Before:
 
 @dataclass(frozen=True, slots=True)
 class NewEvaluationPage:
-    """The form, blank or filled from an earlier run."""
+    """The form, blank or filled in from an earlier run."""
 
     versions: Sequence[EnvironmentVersion]
     policies: Sequence[Policy]
@@ -53,7 +83,7 @@ class NewEvaluationPage:
     plan: EvaluationPlan
     key: str
     """Of this form: sending it twice starts one run."""
-    before: Before
+    before: EvaluationEstimate
     version_id: uuid.UUID | None = None
     policy_id: uuid.UUID | None = None
     checkpoint_id: uuid.UUID | None = None
@@ -62,12 +92,12 @@ class NewEvaluationPage:
 
 
 class Prefill(BaseModel):
-    """What a link to the form has chosen already."""
+    """Choices in a link to the form."""
 
     model_config = ConfigDict(extra="ignore")
 
     again: uuid.UUID | None = None
-    """A run to run again."""
+    """A run to repeat."""
     version_id: uuid.UUID | None = None
     policy_id: uuid.UUID | None = None
     checkpoint_id: uuid.UUID | None = None
@@ -78,7 +108,7 @@ class Prefill(BaseModel):
 
 
 class EstimateQuery(BaseModel):
-    """What stands in the form so far; it may be half filled."""
+    """The form's current values, which may be incomplete."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -87,28 +117,57 @@ class EstimateQuery(BaseModel):
     tasks: str = ""
     group_size: str = ""
 
+    @property
+    def rollouts(self) -> int:
+        numbers = [int(text) if text.isdecimal() and len(text) < 8 else 0 for text in (self.tasks, self.group_size)]
+        return numbers[0] * numbers[1]
+
 
 class NewEvaluation(EvaluationRequest):
-    """The form's answer."""
-
     again: uuid.UUID | None = None
-    """The run whose choices it began with."""
+    """The run that the form was filled in from."""
 
 
 @router.get("/evaluations/new", response_class=HTMLResponse)
 def new_evaluation(
     request: Request, session: SessionDep, _: Author, wanted: Annotated[Prefill, Query()]
 ) -> HTMLResponse:
-    return page(request, TEMPLATE, _form(session, wanted))
+    again = queries.get_run(session, wanted.again) if wanted.again else None
+    policy_id = wanted.policy_id or (again.policy_id if again else None)
+    version_id = wanted.version_id or (again.version_id if again else None)
+    checkpoint_id, seed, plan = wanted.checkpoint_id, 0, EvaluationPlan()
+    if again is not None and again.kind is RunKind.EVALUATION:
+        seed, plan = again.seed, EvaluationPlan.model_validate(again.configuration)
+        if not wanted.policy_id:
+            checkpoint_id = again.checkpoint_id
+    named = {name: getattr(wanted, name) for name in ("split", "tasks", "first_task", "group_size")}
+    chosen = {name: value for name, value in named.items() if value is not None}
+    if chosen.keys() & {"split", "tasks", "first_task"}:
+        chosen["task_indexes_given"] = ()
+    plan = plan.model_copy(update=chosen)
+    is_judge = (Grader.kind == GraderKind.JUDGE, Grader.deleted_at.is_(None))
+    context = NewEvaluationPage(
+        versions=queries.versions(session),
+        policies=evaluable_policies(session),
+        checkpoints=queries.checkpoints(session, has_weights=True)[::-1][:200],
+        judges=session.scalars(select(Grader).where(*is_judge).order_by(Grader.name)).all(),
+        plan=plan,
+        key=new_id().hex,
+        before=_estimate(session, policy_id, version_id, plan.rollouts),
+        version_id=version_id,
+        policy_id=policy_id,
+        checkpoint_id=checkpoint_id,
+        seed=seed,
+        again=again,
+    )
+    return page(request, TEMPLATE, context)
 
 
 @router.get("/evaluations/estimate", response_class=HTMLResponse)
 def estimate_evaluation(
     request: Request, session: SessionDep, _: Author, wanted: Annotated[EstimateQuery, Query()]
 ) -> HTMLResponse:
-    """What the evaluation in the form will take."""
-    rollouts = _number(wanted.tasks) * _number(wanted.group_size)
-    before = _before(session, _id(wanted.policy_id), _id(wanted.version_id), rollouts)
+    before = _estimate(session, parse_id(wanted.policy_id), parse_id(wanted.version_id), wanted.rollouts)
     return page(request, "runs/_estimate.html", {"before": before})
 
 
@@ -123,61 +182,75 @@ def start_evaluation(
 
 @router.post("/runs/{run_id}/again", response_class=HTMLResponse)
 def start_again(run_id: uuid.UUID, session: SessionDep, actor: Author) -> Response:
-    """Exactly as it was."""
+    """Repeat the evaluation without changes."""
     source = queries.get_run(session, run_id)
-    run = run_again(session, actor, source, AgainRequest())
+    run = run_again(session, actor, source, RerunRequest())
     changed = drift(source, source.policy)
-    what = f" The policy is not as it was then: {', '.join(changed)} changed." if changed else ""
-    return see_other(f"/runs/{run.id}", f"The same evaluation again.{what}")
+    notice = f" The policy has changed since: {', '.join(changed)}." if changed else ""
+    return see_other(f"/runs/{run.id}", f"The same evaluation was started again.{notice}")
 
 
-def _form(session: Session, wanted: Prefill) -> NewEvaluationPage:
-    again = queries.get_run(session, wanted.again) if wanted.again else None
-    is_evaluation = again is not None and again.kind is RunKind.EVALUATION
-    plan = _plan(again if is_evaluation else None, wanted)
-    policy_id = wanted.policy_id or (again.policy_id if again else None)
-    version_id = wanted.version_id or (again.version_id if again else None)
-    keeps_checkpoint = again and is_evaluation and not wanted.policy_id
-    is_judge = (Grader.kind == GraderKind.JUDGE, Grader.deleted_at.is_(None))
-    return NewEvaluationPage(
-        versions=queries.versions(session),
-        policies=evaluable_policies(session),
-        checkpoints=queries.checkpoints(session, has_weights=True)[::-1][:200],
-        judges=session.scalars(select(Grader).where(*is_judge).order_by(Grader.name)).all(),
-        plan=plan,
-        key=new_id().hex,
-        before=_before(session, policy_id, version_id, plan.rollouts),
-        version_id=version_id,
-        policy_id=policy_id,
-        checkpoint_id=again.checkpoint_id if again and keeps_checkpoint else wanted.checkpoint_id,
-        seed=again.seed if again and is_evaluation else 0,
-        again=again,
+def _estimate(
+    session: Session, policy_id: uuid.UUID | None, version_id: uuid.UUID | None, rollouts: int
+) -> EvaluationEstimate:
+    policy = session.get(Policy, policy_id) if policy_id else None
+    if version_id is None:
+        return EvaluationEstimate(policy)
+    expected = _outlook(session, policy, version_id, rollouts) if policy and rollouts > 0 else None
+    version = session.get(EnvironmentVersion, version_id, options=[joinedload(EnvironmentVersion.environment)])
+    if version is None:
+        return EvaluationEstimate(policy, expected)
+    newest = select(Certificate).where(Certificate.version_id == version_id)
+    newest = newest.order_by(Certificate.created_at.desc(), Certificate.id.desc()).limit(1)
+    certificate = session.scalars(newest).one_or_none()
+    wrong = [
+        str(result.get("evidence") or result.get("check"))
+        for result in (certificate.results if certificate else ())
+        if result.get("status") in {CheckStatus.FAILED, CheckStatus.WARNED}
+    ]
+    status = certificate.status if certificate else None
+    return EvaluationEstimate(policy, expected, Assurance(version, status, wrong))
+
+
+def _outlook(session: Session, policy: Policy, version_id: uuid.UUID, rollouts: int) -> Outlook:
+    """Estimate from runs of the same policy on this version, else from those of other models on it."""
+    price = policy.configuration.get("price")
+    same = _earlier_summaries(session, version_id, Run.policy_id == policy.id)
+    known = same or _earlier_summaries(session, version_id, Policy.kind.in_(READS_TOKENS))
+    played = sum(int(summary["rollouts"]) for summary in known)
+    if not played:
+        return Outlook(rollouts, has_price=bool(price))
+    tokens_in, tokens_out = (
+        sum(int(summary.get(name) or 0) for summary in known) / played * rollouts
+        for name in ("tokens_in", "tokens_out")
+    )
+    rates = [summary["rollouts_per_second"] for summary in same if summary.get("rollouts_per_second")]
+    basis = f"{len(same)} earlier runs of it" if len(same) > 1 else "an earlier run of it" if same else "other models"
+    try:
+        cost = cost_of(price, round(tokens_in), round(tokens_out))
+    except ValidationError:  # stored by an older version
+        cost = None
+    return Outlook(
+        rollouts,
+        f"{basis} on this version",
+        tokens_in,
+        tokens_out,
+        cost,
+        bool(price),
+        rollouts / rates[0] if rates else None,
     )
 
 
-def _plan(again: Run | None, wanted: Prefill) -> EvaluationPlan:
-    plan = EvaluationPlan.model_validate(again.configuration) if again else EvaluationPlan()
-    named = {name: getattr(wanted, name) for name in ("split", "tasks", "first_task", "group_size")}
-    chosen = {name: value for name, value in named.items() if value is not None}
-    if chosen.keys() & {"split", "tasks", "first_task"}:
-        chosen["task_indexes_given"] = ()
-    return plan.model_copy(update=chosen)
-
-
-def _before(session: Session, policy_id: uuid.UUID | None, version_id: uuid.UUID | None, rollouts: int) -> Before:
-    policy = session.get(Policy, policy_id) if policy_id else None
-    if version_id is None:
-        return Before(policy)
-    expected = outlook(session, policy, version_id, rollouts) if policy and rollouts > 0 else None
-    return Before(policy, expected, assurance(session, version_id))
-
-
-def _id(text: str) -> uuid.UUID | None:
-    try:
-        return uuid.UUID(text)
-    except ValueError:
-        return None
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isdecimal() and len(text) < 8 else 0
+def _earlier_summaries(
+    session: Session, version_id: uuid.UUID, condition: ColumnElement[bool]
+) -> list[dict[str, float]]:
+    """Summaries of completed evaluations with rollouts, newest first."""
+    statement = (
+        select(Run.summary)
+        .join(Run.policy)
+        .where(Run.kind == RunKind.EVALUATION, Run.status == RunStatus.COMPLETED, Run.version_id == version_id)
+        .where(condition, Run.summary["rollouts"].as_integer() > 0)
+        .order_by(Run.created_at.desc())
+        .limit(EARLIER_RUNS)
+    )
+    return list(session.scalars(statement))

@@ -1,4 +1,4 @@
-"""What stands on top of every tab of a run: name, status, progress, tabs."""
+"""The head of every tab of a run: name, status, progress, tabs."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -17,44 +17,43 @@ from backend.training.tables import Alarm
 from backend.web.page import render_block
 
 TEMPLATE = "runs/run.html"
+COMPARABLE = frozenset({RunKind.EVALUATION, RunKind.TRAINING, RunKind.RESCORE, RunKind.REPLAY})
 
 
 @dataclass(frozen=True, slots=True)
 class RunHeader:
-    """A run's head as of now."""
-
     run: Run
     flag_count: int
     grader_count: int
     is_settled: bool
-    """Nothing about the run changes by itself any more: it is over, and the detectors have looked at it."""
+    """The run has ended and was scanned by detectors: nothing changes without a person."""
     has_verdicts: bool = False
-    """People judged some of its rollouts."""
+    """Some of its rollouts were judged by a person."""
     source: Run | None = None
-    """The run that this one repeats, re-scores, replays or branches off."""
+    """The run that this one repeats, rescores, replays or branches from."""
     alarms: Sequence[Alarm] = ()
-    """Of a training run: those that are open."""
+    """Training runs: open alarms."""
     answers: Mapping[uuid.UUID, Sequence[OfferedAnswer]] = field(default_factory=dict)
-    """What can be done about each of them."""
+    """Possible answers to each of them."""
     branches: Sequence[Run] = ()
-    """Of a training run: those that go on from its checkpoints."""
+    """Training runs that start from its checkpoints."""
 
     @property
     def steering_role(self) -> Role:
-        """What stopping and resuming needs."""
+        """The role that stopping and resuming needs."""
         return Role.TRAINER if self.run.kind is RunKind.TRAINING else Role.AUTHOR
 
     @property
     def can_stop(self) -> bool:
-        is_played = self.run.kind is RunKind.PLAY  # left on its own page
+        is_played = self.run.kind is RunKind.PLAY  # ended on its own page
         return not is_played and not self.run.status.is_over and self.run.stop_requested_at is None
 
     @property
     def stopping(self) -> str:
-        """What becomes of the work under way, in words."""
+        """Effect of a stop on the current work."""
         if self.run.kind is RunKind.EVALUATION:
-            return "Rollouts under way are cancelled, finished ones are kept."
-        return "What is under way is finished first."
+            return "Current rollouts are canceled, finished ones are kept."
+        return "The current work is finished first."
 
     @property
     def can_resume(self) -> bool:
@@ -62,43 +61,36 @@ class RunHeader:
 
     @property
     def is_comparable(self) -> bool:
-        return self.run.kind in {RunKind.EVALUATION, RunKind.TRAINING, RunKind.RESCORE, RunKind.REPLAY}
+        return self.run.kind in COMPARABLE
 
     @property
     def origin(self) -> str:
-        """What this run did with its source, in words."""
+        """How this run relates to its source."""
         if self.run.branch_step is not None:
             is_moved = self.source is not None and self.source.version_id != self.run.version_id
             return f"branched{' onto another version' if is_moved else ''} at step {self.run.branch_step} off"
-        words = {RunKind.RESCORE: "re-scored from", RunKind.REPLAY: "replayed from"}
-        return words.get(self.run.kind, "again after")
+        return {RunKind.RESCORE: "re-scored from", RunKind.REPLAY: "replayed from"}.get(self.run.kind, "again after")
 
     @property
     def rollout_count(self) -> int:
-        """Those that stand; while it runs, all that were written, also those that were played again since."""
+        """While the run is active, this includes failed rollouts that were played again."""
         counted = self.run.summary.get("rollouts") if self.run.status.is_over else None
         return counted if isinstance(counted, int) else self.run.next_seq - 1
 
     @property
-    def done(self) -> int:
-        return int(self.run.progress.get("done") or 0)
-
-    @property
-    def total(self) -> int:
-        return int(self.run.progress.get("total") or 0)
-
-    @property
     def rate(self) -> float | None:
-        """A second."""
+        """Per second."""
         rate = self.run.progress.get("rate")
         return float(rate) if rate else None
 
     @property
     def seconds_left(self) -> float | None:
-        """As the worker foresees it, else at the rate so far."""
-        if (foreseen := self.run.progress.get("seconds_left")) is not None:
-            return float(foreseen)
-        return (self.total - self.done) / self.rate if self.rate and self.total > self.done else None
+        """The worker's estimate, else by the rate so far."""
+        progress = self.run.progress
+        if (estimate := progress.get("seconds_left")) is not None:
+            return float(estimate)
+        left = int(progress.get("total") or 0) - int(progress.get("done") or 0)
+        return left / self.rate if self.rate and left > 0 else None
 
     @property
     def seconds(self) -> float | None:
@@ -109,7 +101,7 @@ class RunHeader:
 
 
 def head_blocks(request: Request, head: RunHeader) -> dict[str, str]:
-    """What a live stream draws anew above the part of its tab."""
+    """The blocks that a live stream updates above the tab's own part."""
     return {name: render_block(request, TEMPLATE, name, {"head": head}) for name in ("run_head", "run_tabs")}
 
 

@@ -1,30 +1,36 @@
-"""Curves: metric points as columns for a chart, thinned by Postgres to the lowest and highest of each bucket."""
+"""Metric points as columns for a chart. Postgres thins them to the minimum and maximum of each bucket of steps."""
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from backend.runs.tables import Run
+
 MAX_POINTS = 4000
-"""Of a series in one answer."""
+"""Per series and answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One curve of a chart."""
+
+    name: str
+    """Name of its metric."""
+    label: str
+    unit: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Which part of the curves."""
+    """A range of steps."""
 
     after: int | None = None
-    """A step: this one and later ones, for a chart that has the rest."""
+    """For a chart that has the earlier steps: this step and later ones."""
     low: int | None = None
     high: int | None = None
-
-    @property
-    def first(self) -> int | None:
-        steps = [step for step in (self.after, self.low) if step is not None]
-        return max(steps) if steps else None
 
 
 # A hop along the primary key from name to name: a curve may have very many points.
@@ -39,8 +45,8 @@ SELECT name, (SELECT max(step) FROM metric_points m WHERE m.run_id = :run AND m.
 FROM hop WHERE name IS NOT NULL ORDER BY name
 """)
 
-# A resumed run writes steps again: the newest attempt counts. Of each bucket of steps the lowest and the highest
-# value stay, so that no spike is lost.
+# A resumed run writes steps again: the newest attempt counts. Each bucket of steps keeps its minimum and maximum, so
+# that no spike is lost.
 _POINTS = text("""
 WITH latest AS (
     SELECT DISTINCT ON (name, step) name, step, value
@@ -64,36 +70,64 @@ ORDER BY step
 
 
 def latest_steps(session: Session, run_id: uuid.UUID) -> dict[str, int]:
-    """The newest step of every curve, by the curve's name."""
+    """The latest step of each metric, by name."""
     return {row.name: row.latest for row in session.execute(_NAMES, {"run": run_id})}
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
-    """One curve of a chart."""
+Points = dict[int, dict[str, float | None]]
+"""Values by step and metric."""
 
-    name: str
-    """Of its metric points."""
-    label: str
-    unit: str = ""
+
+def _read_points(session: Session, run_id: uuid.UUID, series: Sequence[Series], window: Window, most: int) -> Points:
+    steps = [step for step in (window.after, window.low) if step is not None]
+    names = [each.name for each in series]
+    parameters = {"run": run_id, "names": names, "first": max(steps, default=None), "last": window.high, "most": most}
+    points: Points = {}
+    for step, name, value in session.execute(_POINTS, parameters):
+        points.setdefault(step, {})[name] = value
+    return points
 
 
 def columnar_points(
     session: Session, run_id: uuid.UUID, series: Sequence[Series], window: Window, most: int = MAX_POINTS
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """{"x": [steps], "series": [{"label", "unit", "values": [number or null, …]}], "cursor": the last step}.
 
-    Ask again with the cursor as `after` and lay the answer over what is there: its first step is the one already
-    known, because held-out figures of a step come later than its training figures.
+    Request the cursor as `after` and replace that step, too: held-out figures of a step come later than its training
+    figures.
     """
-    names = [each.name for each in series]
-    parameters = {"run": run_id, "names": names, "first": window.first, "last": window.high, "most": most}
-    by_step: dict[int, dict[str, float | None]] = {}
-    for step, name, value in session.execute(_POINTS, parameters):
-        by_step.setdefault(step, {})[name] = value
-    drawn = [
-        {"label": each.label, "unit": each.unit, "values": [row.get(each.name) for row in by_step.values()]}
-        for each in series
-    ]
-    last = max(by_step, default=window.after)
-    return {"x": list(by_step), "series": drawn, "cursor": "" if last is None else str(last)}
+    points = _read_points(session, run_id, series, window, most)
+    last = max(points, default=window.after)
+    drawn = [_column(each, list(points), points) for each in series]
+    return {"x": list(points), "series": drawn, "cursor": "" if last is None else str(last)}
+
+
+def points_with_source(session: Session, run: Run, series: Sequence[Series], window: Window) -> dict[str, object]:
+    """As `columnar_points`, with the curves of the run that it branches from; before its own branching those of its
+    source, and so on. These series have `of`: the number of the own series that they continue."""
+    own = _read_points(session, run.id, series, window, MAX_POINTS)
+    earlier: Points = {}
+    high, branch = window.high, run
+    while branch.branch_step is not None and branch.source_run_id is not None:
+        source = session.get(Run, branch.source_run_id)
+        if source is None:
+            break
+        found = _read_points(session, source.id, series, replace(window, high=high), MAX_POINTS)
+        earlier = found | earlier
+        if source.branch_step is not None:
+            high = source.branch_step if window.high is None else min(window.high, source.branch_step)
+        branch = source
+    steps = sorted(own.keys() | earlier.keys())
+    drawn = [_column(each, steps, own) for each in series]
+    if earlier:
+        drawn += [
+            _column(replace(each, label=f"{each.label}, before"), steps, earlier) | {"of": number}
+            for number, each in enumerate(series)
+        ]
+    last = max(own, default=window.after)
+    return {"x": steps, "series": drawn, "cursor": "" if last is None else str(last)}
+
+
+def _column(series: Series, steps: Sequence[int], points: Points) -> dict[str, object]:
+    values = [points.get(step, {}).get(series.name) for step in steps]
+    return {"label": series.label, "unit": series.unit, "values": values}

@@ -15,23 +15,23 @@ def is_mixed(run: Run) -> bool:
 
 
 def versions_of(session: Session, run: Run) -> Sequence[EnvironmentVersion]:
-    """The run's own version first, then those of its mix that are still there; with their environments."""
+    """The run's own version, then the existing versions of its mix, with their environments."""
     parts = [MixPart.parse(text) for text in run.configuration.get("mix") or ()]
     if not parts:
         return [run.version]
-    wanted = (and_(Environment.name == part.environment, EnvironmentVersion.number == part.version) for part in parts)
+    named = (and_(Environment.name == part.environment, EnvironmentVersion.number == part.version) for part in parts)
     statement = (
         select(EnvironmentVersion)
         .join(EnvironmentVersion.environment)
         .options(joinedload(EnvironmentVersion.environment))
-        .where(or_(*wanted))
+        .where(or_(*named))
         .order_by(Environment.name, EnvironmentVersion.number)
     )
     return [run.version, *session.scalars(statement)]
 
 
 def names_of(versions: Sequence[EnvironmentVersion]) -> list[str]:
-    """As the run's curves are named: with the version where two are of the same environment."""
+    """Names in the run's curves: with the version if two versions have the same environment."""
     names = [version.environment.name for version in versions]
     return [
         name if names.count(name) == 1 else f"{name}_v{version.number}"

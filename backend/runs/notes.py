@@ -1,4 +1,4 @@
-"""Who asks for a change, and the line about it in the audit log. Free of the web, because workers end runs too."""
+"""Requesters of changes, and entries in the audit log. Without the web, because workers end runs too."""
 
 import uuid
 from typing import Any, Protocol
@@ -10,7 +10,7 @@ from backend.team.tables import AuditEvent
 
 
 class Asker(Protocol):
-    """Who asks for a change."""
+    """The requester of a change."""
 
     @property
     def person_id(self) -> uuid.UUID: ...
@@ -23,7 +23,7 @@ class Asker(Protocol):
 def note(
     session: Session, actor: Asker | None, action: str, subject_kind: str, subject_id: uuid.UUID, /, **detail: Any
 ) -> None:
-    """Append to the audit log; without an actor it was Proctor itself."""
+    """Append to the audit log. Without an actor, the change was made by Proctor."""
     if actor and actor.is_token:
         detail["by_token"] = True
     session.add(

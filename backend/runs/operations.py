@@ -1,61 +1,59 @@
 """Start evaluations; list, watch, stop and resume runs of every kind."""
 
-from typing import Any
-
 from pydantic import Field
 from sqlalchemy.orm import Session
 
 from backend.domain.vocabulary import Role
 from backend.operations.declaration import operation
 from backend.operations.schemas import Request
-from backend.runs import metric_points, queries, service
+from backend.runs import evaluations, metric_points, queries, service
 from backend.runs import references as _references  # noqa: F401  how addresses name runs
-from backend.runs.requests import EvaluationRequest, RunFilter
-from backend.runs.responses import LogLineAnswer, RunAnswer, RunDetailAnswer
+from backend.runs.responses import LogLineResponse, RunDetailResponse, RunResponse
+from backend.runs.schemas import EvaluationRequest, RunFilter
 from backend.runs.tables import Run
 from backend.web.identity import Actor
 from backend.web.paging import Page
 
 
 @operation("POST /evaluations", role=Role.AUTHOR, noun="runs", status=201, tool=True, poll="/runs/{id}", audited=False)
-def start_evaluation(session: Session, actor: Actor, request: EvaluationRequest) -> RunDetailAnswer:
+def start_evaluation(session: Session, actor: Actor, request: EvaluationRequest) -> RunDetailResponse:
     """Start an evaluation of a policy on an environment version. Repeating a `key` returns the run it started first."""
-    run = service.start_evaluation(session, actor, request)
-    return RunDetailAnswer.of(queries.get_run(session, run.id))
+    run = evaluations.start_evaluation(session, actor, request)
+    return RunDetailResponse.of(queries.get_run(session, run.id))
 
 
 @operation("GET /runs", role=Role.VIEWER, tool=True)
-def list_runs(session: Session, actor: Actor, request: RunFilter) -> Page[RunAnswer]:
+def list_runs(session: Session, actor: Actor, request: RunFilter) -> Page[RunResponse]:
     """List runs, newest first."""
     found = queries.runs(session, request)
-    return Page(items=[RunAnswer.of(run) for run in found.items], next=found.next)
+    return Page(items=[RunResponse.of(run) for run in found.items], next=found.next)
 
 
 @operation("GET /runs/{run}", role=Role.VIEWER, tool=True, poll="/runs/{id}")
-def get_run(session: Session, actor: Actor, run: Run) -> RunDetailAnswer:
+def get_run(session: Session, actor: Actor, run: Run) -> RunDetailResponse:
     """Show a run with its progress, configuration and summary."""
-    return RunDetailAnswer.of(run)
+    return RunDetailResponse.of(run)
 
 
 @operation("POST /runs/{run}/stop", role=Role.AUTHOR, tool=True, poll="/runs/{id}", audited=False)
-def stop_run(session: Session, actor: Actor, run: Run) -> RunAnswer:
+def stop_run(session: Session, actor: Actor, run: Run) -> RunResponse:
     """Request a run to stop. An evaluation cancels its current rollouts; other runs finish theirs first.
 
     Training runs need the role trainer.
     """
     service.request_stop(session, actor, run)
-    return RunAnswer.of(run)
+    return RunResponse.of(run)
 
 
 @operation("POST /runs/{run}/resume", role=Role.AUTHOR, tool=True, poll="/runs/{id}", audited=False)
-def resume_run(session: Session, actor: Actor, run: Run) -> RunAnswer:
+def resume_run(session: Session, actor: Actor, run: Run) -> RunResponse:
     """Queue a stopped, paused or failed run again. It continues where it stopped."""
     service.resume_run(session, actor, run)
-    return RunAnswer.of(run)
+    return RunResponse.of(run)
 
 
 class PointsQuery(Request):
-    """Which curves, and which part of them."""
+    """Metrics and range of steps."""
 
     name: list[str] = Field([], max_length=100, description="Metrics, such as `reward`. Default: all.")
     after: int | None = Field(None, description="Only later steps: the `cursor` of the previous answer.")
@@ -64,7 +62,7 @@ class PointsQuery(Request):
 
 
 @operation("GET /runs/{run}/points", role=Role.VIEWER, tool=True)
-def get_points(session: Session, actor: Actor, run: Run, request: PointsQuery) -> dict[str, Any]:
+def get_points(session: Session, actor: Actor, run: Run, request: PointsQuery) -> dict[str, object]:
     """Return curves as columns: `{"x": [steps], "series": [{"label", "unit", "values"}], "cursor"}`.
 
     Beyond 4,000 points, each bucket keeps its minimum and maximum.
@@ -80,6 +78,6 @@ class LogQuery(Request):
 
 
 @operation("GET /runs/{run}/log", role=Role.VIEWER)
-def get_log(session: Session, actor: Actor, run: Run, request: LogQuery) -> Page[LogLineAnswer]:
+def get_log(session: Session, actor: Actor, run: Run, request: LogQuery) -> Page[LogLineResponse]:
     """Return the newest lines of the log, oldest first. The first line's `id` as `before` returns earlier lines."""
-    return Page(items=[LogLineAnswer.of(line) for line in queries.log_lines(session, run.id, before=request.before)])
+    return Page(items=[LogLineResponse.of(line) for line in queries.log_lines(session, run.id, before=request.before)])

@@ -1,11 +1,11 @@
-"""/runs/{id}: the live overview of one run, its curves, and the buttons that stop and resume it."""
+"""/runs and /runs/{id}: the list, the live overview of one run, its curves, and the buttons that stop and resume it."""
 
 import time
 import uuid
 from collections.abc import AsyncIterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
@@ -15,21 +15,20 @@ from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
 from backend.checkpoints.tables import Checkpoint
-from backend.core.events import run_topic
+from backend.core.events import RUNS, run_topic
 from backend.domain.results.pass_at_k import REWARD, SuccessRule
 from backend.domain.review.judged_curve import JudgedPoint
 from backend.domain.rollouts.fields import column_field_name
-from backend.domain.vocabulary import RunKind
+from backend.domain.vocabulary import RunKind, RunStatus
 from backend.results.group_queries import TaskEnd, task_ends
 from backend.results.run_figures import FiguresChoice, RunFigures, run_figures
 from backend.review.judged_curves import curve_of
 from backend.rollouts import queries as rollout_queries
 from backend.rollouts.listing import ListedRollout
-from backend.runs import metric_points as points
-from backend.runs import queries, service
-from backend.runs.branch_curves import points_beside_source
+from backend.runs import metric_points, queries, service
 from backend.runs.charts import Chart, charts_of, series_of
 from backend.runs.header import RunHeader, head_blocks, run_header
+from backend.runs.schemas import RunFilter
 from backend.runs.tables import Run
 from backend.studies.onset.queries import marks_of
 from backend.web.dependencies import Author, SessionDep, Viewer
@@ -38,22 +37,33 @@ from backend.web.shared import Shared
 from backend.web.streams import AGAIN, END, live
 
 router = APIRouter()
-TEMPLATE = "runs/overview.html"
-NEWEST = 6
+LIST = "runs/list.html"
+OVERVIEW = "runs/overview.html"
+NEWEST_ROLLOUTS = 6
 TASK_ENDS = 5
-"""Of the hardest and of the easiest tasks."""
+"""Number of the hardest and of the easiest tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunsPage:
+    runs: Sequence[Run]
+    next: str | None
+    wanted: RunFilter
+    environments: Sequence[str]
+    kinds: Sequence[str] = tuple(RunKind)
+    statuses: Sequence[str] = tuple(RunStatus)
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutLinks:
-    """Addresses of the rollouts behind a figure: a filter within what the figures are about."""
+    """Links from a figure to its rollouts."""
 
     run_id: uuid.UUID
-    within: str = ""
-    """The filter of what the figures are about; empty: the whole run."""
+    scope: str = ""
+    """The filter of the figures; empty: the whole run."""
 
     def to(self, expression: str = "", *, is_scoped: bool = True) -> str:
-        where = " and ".join(part for part in (self.within if is_scoped else "", expression) if part)
+        where = " and ".join(part for part in (self.scope if is_scoped else "", expression) if part)
         return f"/runs/{self.run_id}/rollouts" + (f"?{urlencode({'where': where})}" if where else "")
 
     def equal(self, field: str, value: object) -> str:
@@ -70,7 +80,7 @@ class RolloutLinks:
         return self.to(f"{_field(rule.column)} >= {rule.at_least:g}")
 
     def failing(self, rule: SuccessRule) -> str:
-        """Completed, and yet no success."""
+        """Completed rollouts without success."""
         return self.to(f"status = completed and {_field(rule.column)} < {rule.at_least:g}")
 
     def failures(self, kind: str) -> str:
@@ -79,21 +89,18 @@ class RolloutLinks:
 
 
 def _field(column: str) -> str:
-    """How a filter calls a reward column whose name every run's rollouts have a field of."""
+    """Filters prefix a reward column that has the name of a field of every rollout."""
     return column if column == REWARD else column_field_name(column)
 
 
 @dataclass(frozen=True, slots=True)
 class OverviewPage:
-    """What a run amounts to, as of now."""
-
     head: RunHeader
     run: Run
     choice: str
-    """What was chosen to look at, as a query string for the live stream."""
+    """The chosen figures as a query string, for the live stream."""
     figures: RunFigures
     links: RolloutLinks
-    """To rollouts of the scope."""
     hardest: Sequence[TaskEnd]
     easiest: Sequence[TaskEnd]
     newest: Sequence[ListedRollout]
@@ -101,41 +108,71 @@ class OverviewPage:
     charts: Sequence[Chart]
     more_charts: Sequence[Chart]
     rules: Sequence[str]
-    """What may decide about success: the reward and its columns."""
+    """Columns that can define success: the reward and its columns."""
     judged: JudgedPoint | None = None
-    """Of an evaluation: its mean reward as judged."""
+    """Evaluations: the mean reward by verdicts."""
     screened: int = 0
-    """Of a training run: how often a detector kept a rollout out of the gradient."""
+    """Training runs: number of rollouts that detectors kept out of the gradient."""
     onsets: Sequence[dict[str, int | str]] = ()
-    """Of a training run: where a confirmed pattern began, as its charts mark it."""
+    """Training runs: where confirmed patterns began, as marks of the charts."""
 
 
 @dataclass(frozen=True, slots=True)
-class News:
-    """What changes with every batch."""
+class RunUpdate:
+    """The part of the overview that changes with every batch."""
 
     head: RunHeader
     points: str
-    """Of a training run: changes when its curves have more to fetch."""
+    """Training runs: changes when there are more points to fetch."""
 
 
-_news: Shared[News] = Shared()
+class ChartQuery(BaseModel):
+    """A chart and its range of steps."""
+
+    chart: str
+    after: int | None = None
+    low: int | None = None
+    high: int | None = None
+
+
+_updates: Shared[RunUpdate] = Shared()
 _overviews: Shared[OverviewPage] = Shared()
-"""Of the runs that somebody watches: folding a big run's figures takes a while."""
+"""Overviews of the watched runs: aggregating the figures of a big run takes a while."""
+
+
+@router.get("/runs", response_class=HTMLResponse)
+def list_runs(request: Request, session: SessionDep, _: Viewer, wanted: Annotated[RunFilter, Query()]) -> HTMLResponse:
+    return page(request, LIST, _list(session, wanted), block="run_table")
+
+
+@router.get("/runs/events", response_class=EventSourceResponse)
+async def runs_events(
+    request: Request, _: Viewer, wanted: Annotated[RunFilter, Query()]
+) -> AsyncIterable[ServerSentEvent]:
+    def render(session: Session) -> dict[str, str]:
+        return {"run_table": render_block(request, LIST, "run_table", _list(session, wanted))}
+
+    async for event in live(request, (RUNS,), render):
+        yield event
+
+
+def _list(session: Session, wanted: RunFilter) -> RunsPage:
+    found = queries.runs(session, wanted)
+    return RunsPage(found.items, found.next, wanted, queries.environment_names(session))
 
 
 @router.get("/runs/{run_id}", response_class=HTMLResponse)
 def show_run(
     request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer, choice: Annotated[FiguresChoice, Query()]
 ) -> HTMLResponse:
-    return page(request, TEMPLATE, _overview(session, run_id, choice, with_charts=True), block="run_figures")
+    return page(request, OVERVIEW, _overview(session, run_id, choice, with_charts=True), block="run_figures")
 
 
 @router.get("/runs/{run_id}/events", response_class=EventSourceResponse)
 async def run_events(
     request: Request, run_id: uuid.UUID, _: Viewer, choice: Annotated[FiguresChoice, Query()]
 ) -> AsyncIterable[ServerSentEvent]:
-    """The overview's blocks whenever they change; `points` tells the charts that there is more to fetch."""
+    """Send the overview's blocks when they change. `points` makes the charts fetch more points."""
     topic = run_topic(run_id)
     heard: tuple[int, ...] = ()
     since = 0.0
@@ -145,18 +182,21 @@ async def run_events(
         before, heard = heard, request.app.state.hub.mark(topic)
         if heard != before:
             since = time.monotonic()
-        news, _ = _news.read(run_id, since, lambda: _read_news(session, run_id), is_urgent=True)
-        run = news.head.run
+        update, _ = _updates.read(run_id, since, lambda: _read_update(session, run_id), is_urgent=True)
+        run = update.head.run
         overview, again = _overviews.read(
             (run_id, choice),
             time.monotonic() if run.status.is_over else since,
             lambda: _overview(session, run_id, choice, with_charts=False),
             is_urgent=run.status.is_over,
         )
-        blocks = head_blocks(request, news.head) | _blocks(request, overview)
+        names = ["run_outcome", "run_figures", "run_newest"]
+        blocks = head_blocks(request, update.head)
         if run.kind is RunKind.TRAINING:
-            blocks["points"] = news.points
-        if news.head.is_settled:
+            names.append("run_checkpoints")
+            blocks["points"] = update.points
+        blocks |= {name: render_block(request, OVERVIEW, name, overview) for name in names}
+        if update.head.is_settled:
             blocks[END] = ""
         elif again:
             blocks[AGAIN] = str(again)
@@ -166,53 +206,35 @@ async def run_events(
         yield event
 
 
-def _read_news(session: Session, run_id: uuid.UUID) -> News:
+def _read_update(session: Session, run_id: uuid.UUID) -> RunUpdate:
     run = queries.get_run(session, run_id)
-    curves = ""
+    points = ""
     if run.kind is RunKind.TRAINING:
-        curves = escape(f"{run.attempt} {run.progress.get('done')} {points.latest_steps(session, run_id)}", quote=False)
-    return News(run_header(session, run), curves)
-
-
-def _blocks(request: Request, context: OverviewPage) -> dict[str, str]:
-    names = ["run_outcome", "run_figures", "run_newest"]
-    if context.run.kind is RunKind.TRAINING:
-        names.append("run_checkpoints")
-    return {name: render_block(request, TEMPLATE, name, context) for name in names}
-
-
-class PointsQuery(BaseModel):
-    """Which curves, and which part of them."""
-
-    chart: str
-    after: int | None = None
-    low: int | None = None
-    high: int | None = None
+        latest = metric_points.latest_steps(session, run_id)
+        points = escape(f"{run.attempt} {run.progress.get('done')} {latest}", quote=False)
+    return RunUpdate(run_header(session, run), points)
 
 
 @router.get("/runs/{run_id}/points.json")
 def run_points(
-    run_id: uuid.UUID, session: SessionDep, _: Viewer, wanted: Annotated[PointsQuery, Query()]
-) -> dict[str, Any]:
+    run_id: uuid.UUID, session: SessionDep, _: Viewer, wanted: Annotated[ChartQuery, Query()]
+) -> dict[str, object]:
     run = queries.get_run(session, run_id)
-    series = series_of(run, points.latest_steps(session, run_id), wanted.chart)
-    return points_beside_source(session, run, series, points.Window(wanted.after, wanted.low, wanted.high))
+    series = series_of(run, metric_points.latest_steps(session, run_id), wanted.chart)
+    window = metric_points.Window(wanted.after, wanted.low, wanted.high)
+    return metric_points.points_with_source(session, run, series, window)
 
 
 @router.post("/runs/{run_id}/stop", response_class=HTMLResponse)
 def stop_run(run_id: uuid.UUID, session: SessionDep, actor: Author) -> Response:
     service.request_stop(session, actor, queries.get_run(session, run_id))
-    return see_other(f"/runs/{run_id}", "Stopping. What is finished is kept.")
+    return see_other(f"/runs/{run_id}", "Stopping. Finished work is kept.")
 
 
 @router.post("/runs/{run_id}/resume", response_class=HTMLResponse)
 def resume_run(run_id: uuid.UUID, session: SessionDep, actor: Author) -> Response:
     service.resume_run(session, actor, queries.get_run(session, run_id))
-    return see_other(f"/runs/{run_id}", "Queued again; it goes on where it stopped.")
-
-
-def _charts(session: Session, run: Run, *, is_screened: bool) -> tuple[list[Chart], list[Chart]]:
-    return charts_of(run, points.latest_steps(session, run.id), is_screened=is_screened)
+    return see_other(f"/runs/{run_id}", "Queued again. The run continues where it stopped.")
 
 
 def _overview(session: Session, run_id: uuid.UUID, choice: FiguresChoice, *, with_charts: bool) -> OverviewPage:
@@ -222,7 +244,11 @@ def _overview(session: Session, run_id: uuid.UUID, choice: FiguresChoice, *, wit
     hardest, easiest = task_ends(session, figures.scope, TASK_ENDS) if figures.scoped.completed else ([], [])
     head = run_header(session, run)
     screened = queries.count_screened(session, run.id) if is_training else 0
-    main, more = _charts(session, run, is_screened=screened > 0) if is_training and with_charts else ([], [])
+    charts: list[Chart] = []
+    more_charts: list[Chart] = []
+    if is_training and with_charts:
+        metrics = metric_points.latest_steps(session, run.id)
+        charts, more_charts = charts_of(run, metrics, is_screened=screened > 0)
     return OverviewPage(
         head=head,
         run=run,
@@ -231,10 +257,10 @@ def _overview(session: Session, run_id: uuid.UUID, choice: FiguresChoice, *, wit
         links=RolloutLinks(run.id, figures.scope.expression),
         hardest=hardest,
         easiest=easiest,
-        newest=rollout_queries.newest(session, run, NEWEST),
+        newest=rollout_queries.newest(session, run, NEWEST_ROLLOUTS),
         checkpoints=queries.checkpoints(session, run_id=run.id) if is_training else (),
-        charts=main,
-        more_charts=more,
+        charts=charts,
+        more_charts=more_charts,
         rules=[REWARD, *(name for name in run.columns if name != REWARD)],
         screened=screened,
         judged=next(iter(curve_of(session, run)), None) if head.has_verdicts and not is_training else None,

@@ -1,4 +1,4 @@
-"""Reading runs, policies and what hangs on a run: checkpoints, flags, log."""
+"""Read runs, and the checkpoints, flags, alarms and log lines of a run."""
 
 import uuid
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import NotFound
 from backend.graders.tables import GraderRun
 from backend.review.tables import VerdictRecord
-from backend.runs.requests import RunFilter
+from backend.runs.schemas import RunFilter
 from backend.runs.tables import Run, RunLogLine
 from backend.training.tables import Alarm, Intervention, SettingChange
 from backend.web.paging import Key, Slice, slice_of
@@ -27,8 +27,8 @@ NEWEST = (Key(Run.created_at), Key(Run.id))
 LOG_LINES = 500
 
 
-def _with_surroundings(statement: Select[Run]) -> Select[Run]:
-    """Each run with its version, environment, policy, checkpoint and creator, in the same statement."""
+def _with_relations(statement: Select[Run]) -> Select[Run]:
+    """Load each run with its version, environment, policy, checkpoint and creator, in the same statement."""
     return (
         statement.join(Run.version)
         .join(EnvironmentVersion.environment)
@@ -41,28 +41,28 @@ def _with_surroundings(statement: Select[Run]) -> Select[Run]:
     )
 
 
-def runs(session: Session, wanted: RunFilter) -> Slice[Run]:
+def runs(session: Session, filter: RunFilter) -> Slice[Run]:
     """Newest first."""
-    statement = _with_surroundings(select(Run)).options(
+    statement = _with_relations(select(Run)).options(
         defer(Run.configuration), defaultload(Run.version).defer(EnvironmentVersion.manifest)
     )
-    if wanted.kind:
-        statement = statement.where(Run.kind == wanted.kind)
-    if wanted.status:
-        statement = statement.where(Run.status == wanted.status)
-    if wanted.environment:
-        statement = statement.where(Environment.name == wanted.environment)
-    if wanted.version_id:
-        statement = statement.where(Run.version_id == wanted.version_id)
-    if wanted.policy_id:
-        statement = statement.where(Run.policy_id == wanted.policy_id)
-    if wanted.text:
-        statement = statement.where(Run.name.icontains(wanted.text, autoescape=True))
-    return slice_of(session, statement, NEWEST, after=wanted.after, limit=wanted.limit)
+    for column, value in (
+        (Run.kind, filter.kind),
+        (Run.status, filter.status),
+        (Environment.name, filter.environment),
+        (Run.version_id, filter.version_id),
+        (Run.policy_id, filter.policy_id),
+    ):
+        if value:
+            statement = statement.where(column == value)
+    if filter.text:
+        statement = statement.where(Run.name.icontains(filter.text, autoescape=True))
+    return slice_of(session, statement, NEWEST, after=filter.after, limit=filter.limit)
 
 
 def get_run(session: Session, run_id: uuid.UUID) -> Run:
-    run = session.scalars(_with_surroundings(select(Run)).where(Run.id == run_id)).one_or_none()
+    """Raises NotFound."""
+    run = session.scalars(_with_relations(select(Run)).where(Run.id == run_id)).one_or_none()
     if run is None:
         raise NotFound("There is no such run.")
     return run
@@ -73,17 +73,13 @@ def environment_names(session: Session) -> Sequence[str]:
 
 
 def run_counts(session: Session, policy_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, int]:
-    """How many runs each policy has."""
+    """Number of runs of each policy."""
     statement = select(Run.policy_id, func.count(Run.id)).where(Run.policy_id.in_(policy_ids)).group_by(Run.policy_id)
     return {policy_id: count for policy_id, count in session.execute(statement) if policy_id}
 
 
-def runs_of_policy(session: Session, policy_id: uuid.UUID, limit: int = 50) -> list[Run]:
-    return runs(session, RunFilter(policy_id=policy_id, limit=limit)).items
-
-
 def versions(session: Session) -> Sequence[EnvironmentVersion]:
-    """Every version of the environments in use, newest first within each."""
+    """All versions of environments that are not archived, newest first within each."""
     statement = (
         select(EnvironmentVersion)
         .join(EnvironmentVersion.environment)
@@ -101,7 +97,7 @@ def checkpoints(
     policy_id: uuid.UUID | None = None,
     has_weights: bool = False,
 ) -> Sequence[Checkpoint]:
-    """Of a run or a policy, or all, in the order of saving; also those that were pruned, unless weights are needed."""
+    """Checkpoints of a run or a policy, or all, in the order of saving. `has_weights`: without pruned ones."""
     statement = select(Checkpoint).options(joinedload(Checkpoint.policy)).order_by(Checkpoint.id)
     if run_id is not None:
         statement = statement.where(Checkpoint.run_id == run_id)
@@ -119,14 +115,13 @@ def flags(session: Session, run_id: uuid.UUID, *, after: str | None = None, limi
 
 
 class JudgingState(NamedTuple):
-    """What detectors and people did about a run."""
+    """The work of detectors, graders and people on a run."""
 
     flags: int
     graders: int
     awaits_detectors: bool
-    """They look at it now, or will."""
+    """A scan is queued or under way."""
     has_verdicts: bool
-    """People judged some of its rollouts."""
 
 
 def judging_state(session: Session, run_id: uuid.UUID) -> JudgingState:
@@ -140,13 +135,13 @@ def judging_state(session: Session, run_id: uuid.UUID) -> JudgingState:
 
 
 def open_alarms(session: Session, run_id: uuid.UUID) -> list[Alarm]:
-    """Alarms whose condition lasts and that nobody answered, newest first."""
+    """Unanswered alarms whose condition lasts, newest first."""
     statement = select(Alarm).where(Alarm.run_id == run_id, Alarm.answer.is_(None)).order_by(Alarm.id.desc())
     return [alarm for alarm in session.scalars(statement) if CLEARED not in alarm.evidence]
 
 
 def count_screened(session: Session, run_id: uuid.UUID) -> int:
-    """How often a detector kept a rollout of a training run out of the gradient."""
+    """Number of rollouts of a training run that detectors kept out of the gradient."""
     statement = select(func.coalesce(func.sum(Intervention.rollouts), 0)).where(
         Intervention.run_id == run_id, Intervention.action == Action.SCREEN
     )
@@ -154,19 +149,19 @@ def count_screened(session: Session, run_id: uuid.UUID) -> int:
 
 
 def setting_changes(session: Session, run_id: uuid.UUID) -> Sequence[SettingChange]:
-    """Of a training run, in the order in which they were asked for, each with who asked."""
+    """Setting changes of a training run in the order of their requests, each with its requester."""
     statement = select(SettingChange).options(joinedload(SettingChange.asker)).where(SettingChange.run_id == run_id)
     return session.scalars(statement.order_by(SettingChange.id)).all()
 
 
 def branches_of(session: Session, run_id: uuid.UUID) -> Sequence[Run]:
-    """Training runs that go on from a checkpoint of this one, oldest first."""
+    """Training runs that start from a checkpoint of this one, oldest first."""
     statement = select(Run).where(Run.source_run_id == run_id, Run.branch_step.is_not(None))
     return session.scalars(statement.options(defer(Run.configuration)).order_by(Run.created_at)).all()
 
 
 def log_lines(session: Session, run_id: uuid.UUID, *, before: int | None = None) -> list[RunLogLine]:
-    """The newest lines (before one, for paging back), oldest first."""
+    """The newest lines (before a line, for paging back), oldest first."""
     statement = select(RunLogLine).where(RunLogLine.run_id == run_id)
     if before is not None:
         statement = statement.where(RunLogLine.id < before)

@@ -1,4 +1,4 @@
-"""How operations name a run in their address."""
+"""References to runs in the addresses of operations."""
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session

@@ -1,19 +1,16 @@
-"""What operations of runs return."""
+"""What operations of runs return. Separate from requests, because results use those."""
 
 import uuid
 from datetime import datetime
-from typing import Any
-
-from pydantic import BaseModel
+from typing import Self
 
 from backend.domain.vocabulary import RunKind, RunStatus
-from backend.operations.schemas import Progress
+from backend.operations.schemas import Progress, Response
 from backend.results.figures_responses import CoverageAnswer
-from backend.runs.tables import Run as RunRow
-from backend.runs.tables import RunLogLine
+from backend.runs.tables import Run
 
 
-class RunAnswer(Progress):
+class RunResponse(Progress):
     """A run."""
 
     id: uuid.UUID
@@ -27,17 +24,17 @@ class RunAnswer(Progress):
     policy_id: uuid.UUID | None
     checkpoint_id: uuid.UUID | None
     source_run_id: uuid.UUID | None
-    """The run that this one re-scores, replays, does again or branches off."""
+    """The run that this one rescores, replays, repeats or branches from."""
     branch_step: int | None
-    """Of a training run that branches off another: the step whose weights it goes on from."""
+    """Branches of a training run: the step whose weights it started from."""
     columns: list[str]
     weights: list[float]
     seed: int
-    progress: dict[str, Any]
-    summary: dict[str, Any]
-    """Final figures: for evaluations `reward` and `columns`, each {mean, low, high, count}."""
+    progress: dict[str, object]
+    summary: dict[str, object]
+    """Final figures. Evaluations: `reward` and `columns`, each {mean, low, high, count}."""
     coverage: CoverageAnswer | None
-    """Completed rollouts of those that were to be played, once that is known."""
+    """Completed rollouts of all rollouts, once known."""
     reason: str | None
     """Why it failed, paused or stopped."""
     attempt: int
@@ -46,51 +43,37 @@ class RunAnswer(Progress):
     ended_at: datetime | None
 
     @classmethod
-    def of(cls, run: RunRow) -> "RunAnswer":
-        same = {name: getattr(run, name) for name in cls.model_fields if hasattr(run, name)}
-        failed = int(run.summary.get("failed") or 0)
-        named = {
+    def of(cls, run: Run) -> Self:
+        failed, completed = int(run.summary.get("failed") or 0), run.summary.get("completed")
+        total = int(run.progress.get("total") or 0)
+        values = {
             "is_finished": run.status.is_over,
             "is_successful": run.status is RunStatus.COMPLETED and not failed,
             "done": int(run.progress.get("done") or 0),
-            "total": int(run.progress["total"]) if run.progress.get("total") else None,
+            "total": total or None,
             "message": run.reason or str(run.progress.get("message") or run.progress.get("phase") or run.status),
             "environment": run.version.environment.name,
             "version": run.version.number,
+            "content_hash": run.version.content_hash,
             "policy": run.policy.name if run.policy else None,
-            "coverage": _coverage(run),
+            "coverage": CoverageAnswer(completed=completed, total=max(total, int(run.summary.get("rollouts") or 0)))
+            if isinstance(completed, int)
+            else None,
         }
-        return cls(**(same | named))
+        return cls(**values, **{name: getattr(run, name) for name in cls.model_fields if name not in values})
 
 
-def _coverage(run: RunRow) -> CoverageAnswer | None:
-    completed = run.summary.get("completed")
-    if not isinstance(completed, int):
-        return None
-    total = max(int(run.progress.get("total") or 0), int(run.summary.get("rollouts") or 0))
-    return CoverageAnswer(completed=completed, total=total)
-
-
-class RunDetailAnswer(RunAnswer):
+class RunDetailResponse(RunResponse):
     """A run with its resolved configuration."""
 
-    configuration: dict[str, Any]
+    configuration: dict[str, object]
     content_hash: str
 
-    @classmethod
-    def of(cls, run: RunRow) -> "RunDetailAnswer":
-        whole = RunAnswer.of(run).model_dump()
-        return cls(**whole, configuration=run.configuration, content_hash=run.version.content_hash)
 
-
-class LogLineAnswer(BaseModel):
+class LogLineResponse(Response):
     """One line of a run's log."""
 
     id: int
     at: datetime
     level: str
     message: str
-
-    @classmethod
-    def of(cls, line: RunLogLine) -> "LogLineAnswer":
-        return cls(id=line.id, at=line.at, level=line.level, message=line.message)

@@ -1,7 +1,7 @@
-"""The life of a run: start, begin, finish, stop, resume. Pages, the JSON API and the workers' jobs come through it."""
+"""The lifecycle of a run: begin, finish, stop, resume. Pages, the JSON API and the workers' jobs use it."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -10,33 +10,25 @@ from backend.core.events import RUNS, announce, run_topic
 from backend.core.queue import JUDGING_JOB, enqueue
 from backend.core.tables import Job
 from backend.detectors.scans import scan_finished_run
+from backend.domain.notifications.notices import NoticeKind
 from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.text import plain_text
 from backend.domain.vocabulary import Role, RunKind, RunStatus
 from backend.errors import Conflict, NotAllowed
 from backend.graders.service import start_named
-from backend.runs.endings import tell_of_ending
+from backend.notifications import outbox
+from backend.runs.evaluations import enqueue_shares
 from backend.runs.notes import Asker, note
-from backend.runs.starting import enqueue_shares, start_evaluation
 from backend.runs.tables import Run
 from backend.studies.effort.service import SCORES
 from backend.studies.onset.service import SEARCHES
 
 PAUSE_REQUESTED = "pause_requested"
-"""In a run's summary: its stop is meant as a pause."""
-
-__all__ = [
-    "PAUSE_REQUESTED",
-    "begin_run",
-    "finish_run",
-    "request_stop",
-    "resume_run",
-    "start_evaluation",
-]
+"""Key of a run's summary: its stop is meant as a pause."""
 
 
 class RunIsOver(Conflict):
-    """This run is over; there is nothing to stop."""
+    """This run has ended; there is nothing to stop."""
 
 
 class RunIsNotOver(Conflict):
@@ -44,36 +36,51 @@ class RunIsNotOver(Conflict):
 
 
 def begin_run(session: Session, run: Run) -> bool:
-    """A worker takes the run up. False when it is over already (stopped in the queue): leave it alone then."""
+    """Start an attempt. False if the run has ended (it was stopped in the queue): do not run it then."""
     _lock(session, run)
     if run.status.is_over:
         return False
     run.status = RunStatus.RUNNING
     run.attempt += 1
     run.started_at = run.started_at or datetime.now(UTC)
-    _changed(session, run)
+    _announce(session, run)
     return True
 
 
 def finish_run(
-    session: Session, run: Run, status: RunStatus, summary: dict[str, Any] | None = None, reason: str | None = None
+    session: Session,
+    run: Run,
+    status: RunStatus,
+    summary: Mapping[str, object] | None = None,
+    reason: str | None = None,
 ) -> None:
-    """A worker lays the run down: completed, stopped, paused or failed. Figures already there are kept.
+    """End a run as completed, stopped, paused or failed. Figures of earlier attempts are kept.
 
-    What an evaluation stored is looked at by the detectors next, and once it is complete by the judges that it named;
-    training is watched by the detectors while it goes on.
+    Detectors then scan what an evaluation stored, and once it is complete its judges grade it. Training is scanned
+    while it runs. People are notified of a failure, and of an evaluation that was paused; alarms report the pauses of
+    training.
     """
     if not status.is_over:
         raise ValueError(f"{status} does not end a run")
     _lock(session, run)
-    reason = plain_text(reason) if reason else None  # it may hold what a model or an endpoint said
+    reason = plain_text(reason) if reason else None  # it may contain text of a model or an endpoint
     run.status = status
     run.summary = {**run.summary, **(summary or {})}
     run.reason = reason
     run.ended_at = datetime.now(UTC)
     note(session, None, "run.finish", "run", run.id, name=run.name, status=str(status), reason=reason)
-    tell_of_ending(session, run)
-    _changed(session, run)
+    is_failed = status is RunStatus.FAILED and run.kind is not RunKind.PLAY
+    if is_failed or (status is RunStatus.PAUSED and run.kind is RunKind.EVALUATION):
+        outbox.announce(
+            session,
+            kind=NoticeKind.RUN_FAILED if is_failed else NoticeKind.ALARM,
+            title=f"{run.name} {'failed' if is_failed else 'was paused'}",
+            text=run.reason or "No reason was recorded.",
+            path=f"/runs/{run.id}",
+            run_id=run.id,
+            evidence={"status": str(status), "attempt": run.attempt, "progress": run.progress},
+        )
+    _announce(session, run)
     if run.kind is RunKind.EVALUATION:
         SEARCHES.follow_evaluation(session, run.id)
         SCORES.follow_evaluation(session, run.id)
@@ -83,11 +90,11 @@ def finish_run(
 
 
 def request_stop(session: Session, actor: Asker, run: Run, *, is_pause: bool = False) -> None:
-    """Ask a running run to stop; a queued one stops at once. An evaluation's rollouts in flight become cancelled.
+    """Request a running run to stop; a queued one stops at once. An evaluation cancels its current rollouts.
 
-    `is_pause`: training then ends as paused, not as stopped.
+    `is_pause`: training ends as paused, not as stopped.
     """
-    _may_steer(actor, run)
+    _check_role(actor, run)
     _lock(session, run)
     if run.status.is_over:
         raise RunIsOver(f"This run is {run.status} already; there is nothing to stop.")
@@ -99,17 +106,17 @@ def request_stop(session: Session, actor: Asker, run: Run, *, is_pause: bool = F
     elif is_pause:
         run.summary = {**run.summary, PAUSE_REQUESTED: True}
     note(session, actor, "run.pause" if is_pause else "run.stop", "run", run.id, name=run.name)
-    _changed(session, run)
+    _announce(session, run)
 
 
 def resume_run(session: Session, actor: Asker, run: Run) -> Job:
-    """Queue a run again with the job it had; it goes on where its rows stand, and failed rollouts are played again."""
-    _may_steer(actor, run)
+    """Queue a run again with the job it had. It continues from its rows and plays failed rollouts again."""
+    _check_role(actor, run)
     _lock(session, run)
     if not run.can_resume:
         raise RunIsNotOver(
-            f"This run is {run.status}; what can be resumed is a stopped, paused or failed run,"
-            " and an evaluation of which rollouts failed."
+            f"This run is {run.status}. You can resume a stopped, paused or failed run, and an evaluation with failed "
+            "rollouts."
         )
     own = select(Job).where(Job.run_id == run.id, Job.name != JUDGING_JOB)
     last = session.scalars(own.order_by(Job.id.desc()).limit(1)).first()
@@ -124,25 +131,24 @@ def resume_run(session: Session, actor: Asker, run: Run) -> Job:
     else:
         job = enqueue(session, last.name, queue=last.queue, run_id=run.id, arguments=last.arguments)
     note(session, actor, "run.resume", "run", run.id, name=run.name)
-    _changed(session, run)
+    _announce(session, run)
     return job
 
 
 def _lock(session: Session, run: Run) -> None:
-    """Read the run as it is now and keep others from changing it. Rollouts may still be written beside it.
+    """Refresh and lock the run. Rollouts can still be written.
 
-    Only its columns: a whole refresh would drop the rows that were loaded with it.
+    Refreshes only its columns: a full refresh would drop the rows that were loaded with it.
     """
     session.refresh(run, Run.__mapper__.column_attrs.keys(), with_for_update={"of": Run, "key_share": True})
 
 
-def _may_steer(actor: Asker, run: Run) -> None:
-    """Evaluations are an author's work, training a trainer's."""
+def _check_role(actor: Asker, run: Run) -> None:
     needed = Role.TRAINER if run.kind is RunKind.TRAINING else Role.AUTHOR
     if not actor.role.includes(needed):
         raise NotAllowed(f"Stopping and resuming this run needs the role {needed}.")
 
 
-def _changed(session: Session, run: Run) -> None:
+def _announce(session: Session, run: Run) -> None:
     session.flush()
     announce(session, run_topic(run.id), RUNS)

@@ -1,10 +1,10 @@
-"""The other tabs of a run: rollouts, groups, flags, configuration, log. Lists that one pages through stand still."""
+"""The other tabs of a run: groups, flags, configuration, log. Pages of a list are not live."""
 
 import uuid
-from collections.abc import AsyncIterable, Sequence
+from collections.abc import AsyncIterable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, Response
@@ -19,8 +19,8 @@ from backend.domain.vocabulary import Phase, RunKind, RunStatus
 from backend.results import group_queries
 from backend.runs import queries
 from backend.runs.header import RunHeader, head_blocks, run_header
-from backend.runs.requests import GroupFilter
 from backend.runs.rerun import drift
+from backend.runs.schemas import GroupFilter
 from backend.runs.tables import Run, RunLogLine
 from backend.training.tables import SettingChange
 from backend.web.dependencies import Author, SessionDep, Viewer
@@ -31,12 +31,12 @@ from backend.web.paging import After
 from backend.web.streams import END, live
 
 router = APIRouter()
+FLAGS = "runs/flags.html"
+LOG = "runs/log.html"
 
 
 @dataclass(frozen=True, slots=True)
 class GroupsPage:
-    """A run's groups, each with its members' rewards."""
-
     head: RunHeader
     run: Run
     items: Sequence[group_queries.ListedGroup]
@@ -50,41 +50,37 @@ class GroupsPage:
 
 @dataclass(frozen=True, slots=True)
 class FlagsPage:
-    """What detectors found suspicious in a run."""
-
     head: RunHeader
     run: Run
     flags: Sequence[Flag]
     next: str | None
     is_newest: bool
     detection: DetectorScan | None
-    """The last look that somebody asked for."""
+    """The last scan that a person requested."""
     can_detect: bool
     most_altered: int = MAX_ALTERED
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationPage:
-    """Everything that was resolved when the run was started."""
+    """The configuration as it was resolved at the start."""
 
     head: RunHeader
     run: Run
-    rows: Sequence[tuple[str, Any]]
+    rows: Sequence[tuple[str, object]]
     """Dotted name and value."""
     columns: Sequence[tuple[str, str]]
     """Reward column and weight."""
     drift: Sequence[str] = ()
-    """Settings of the policy that are no longer as they were."""
+    """Settings of the policy that changed since."""
     changes: Sequence[SettingChange] = ()
-    """Of a training run: settings that were changed while it trained, newest first."""
+    """Training runs: settings changed during training, newest first."""
     can_change: bool = False
-    """A change can be undone: something would still take it up."""
+    """The run can still apply a change, so that changes can be undone."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogPage:
-    """The newest lines of a run's log."""
-
     head: RunHeader
     run: Run
     lines: Sequence[RunLogLine]
@@ -116,7 +112,7 @@ def list_groups(
 def list_flags(
     request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer, after: After = None
 ) -> HTMLResponse:
-    return page(request, "runs/flags.html", _flags(session, run_id, after), block="run_flags")
+    return page(request, FLAGS, _flags(session, run_id, after), block="run_flags")
 
 
 @router.post("/runs/{run_id}/detection", response_class=HTMLResponse)
@@ -127,31 +123,7 @@ def start_detecting(
     form: Annotated[StartScan, Depends(read_form(StartScan))],
 ) -> Response:
     start_scan(session, actor, queries.get_run(session, run_id), form)
-    return see_other(f"/runs/{run_id}/flags", "The detectors look at all stored rollouts.")
-
-
-@router.get("/runs/{run_id}/flags/events", response_class=EventSourceResponse)
-async def flag_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
-    def render(session: Session) -> dict[str, str]:
-        context = _flags(session, run_id, None)
-        return _blocks(request, context.head, run_flags=render_block(request, "runs/flags.html", "run_flags", context))
-
-    async for event in live(request, (run_topic(run_id),), render):
-        yield event
-
-
-def _flags(session: Session, run_id: uuid.UUID, after: str | None) -> FlagsPage:
-    run = queries.get_run(session, run_id)
-    found = queries.flags(session, run_id, after=after)
-    return FlagsPage(
-        run_header(session, run),
-        run,
-        found.items,
-        found.next,
-        is_newest=after is None,
-        detection=newest_scan(session, run_id),
-        can_detect=can_be_scanned(run),
-    )
+    return see_other(f"/runs/{run_id}/flags", "The detectors scan all stored rollouts.")
 
 
 @router.get("/runs/{run_id}/configuration", response_class=HTMLResponse)
@@ -175,17 +147,64 @@ def show_configuration(request: Request, run_id: uuid.UUID, session: SessionDep,
 def show_log(
     request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer, before: int | None = None
 ) -> HTMLResponse:
-    return page(request, "runs/log.html", _log(session, run_id, before), block="run_log")
+    return page(request, LOG, _log(session, run_id, before), block="run_log")
+
+
+@router.get("/runs/{run_id}/flags/events", response_class=EventSourceResponse)
+async def flag_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
+    def render(session: Session) -> tuple[RunHeader, dict[str, str]]:
+        context = _flags(session, run_id, None)
+        return context.head, {"run_flags": render_block(request, FLAGS, "run_flags", context)}
+
+    async for event in _live_tab(request, run_id, render):
+        yield event
 
 
 @router.get("/runs/{run_id}/log/events", response_class=EventSourceResponse)
 async def log_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
-    def render(session: Session) -> dict[str, str]:
+    def render(session: Session) -> tuple[RunHeader, dict[str, str]]:
         context = _log(session, run_id, None)
-        return _blocks(request, context.head, run_log=render_block(request, "runs/log.html", "run_log", context))
+        return context.head, {"run_log": render_block(request, LOG, "run_log", context)}
 
-    async for event in live(request, (run_topic(run_id),), render):
+    async for event in _live_tab(request, run_id, render):
         yield event
+
+
+@router.get("/runs/{run_id}/groups/events", response_class=EventSourceResponse)
+@router.get("/runs/{run_id}/configuration/events", response_class=EventSourceResponse)
+async def head_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
+    """Only the head, for tabs that are not live."""
+
+    def render(session: Session) -> tuple[RunHeader, dict[str, str]]:
+        return run_header(session, queries.get_run(session, run_id)), {}
+
+    async for event in _live_tab(request, run_id, render):
+        yield event
+
+
+async def _live_tab(
+    request: Request, run_id: uuid.UUID, render: Callable[[Session], tuple[RunHeader, dict[str, str]]]
+) -> AsyncIterable[ServerSentEvent]:
+    def render_all(session: Session) -> dict[str, str]:
+        head, blocks = render(session)
+        return head_blocks(request, head) | blocks | ({END: ""} if head.is_settled else {})
+
+    async for event in live(request, (run_topic(run_id),), render_all):
+        yield event
+
+
+def _flags(session: Session, run_id: uuid.UUID, after: str | None) -> FlagsPage:
+    run = queries.get_run(session, run_id)
+    found = queries.flags(session, run_id, after=after)
+    return FlagsPage(
+        run_header(session, run),
+        run,
+        found.items,
+        found.next,
+        is_newest=after is None,
+        detection=newest_scan(session, run_id),
+        can_detect=can_be_scanned(run),
+    )
 
 
 def _log(session: Session, run_id: uuid.UUID, before: int | None) -> LogPage:
@@ -195,26 +214,9 @@ def _log(session: Session, run_id: uuid.UUID, before: int | None) -> LogPage:
     return LogPage(run_header(session, run), run, lines, earlier, is_newest=before is None)
 
 
-@router.get("/runs/{run_id}/groups/events", response_class=EventSourceResponse)
-@router.get("/runs/{run_id}/configuration/events", response_class=EventSourceResponse)
-async def head_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
-    """Only the head, for the tabs that stand still."""
-
-    def render(session: Session) -> dict[str, str]:
-        return _blocks(request, run_header(session, queries.get_run(session, run_id)))
-
-    async for event in live(request, (run_topic(run_id),), render):
-        yield event
-
-
-def _blocks(request: Request, head: RunHeader, **parts: str) -> dict[str, str]:
-    blocks = head_blocks(request, head) | parts
-    return blocks | ({END: ""} if head.is_settled else {})
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> Sequence[tuple[str, Any]]:
-    """Nested choices by dotted name."""
-    rows: list[tuple[str, Any]] = []
+def _flat(values: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:
+    """Nested values by dotted name."""
+    rows: list[tuple[str, object]] = []
     for name, value in values.items():
         if isinstance(value, dict) and value:
             rows += _flat(value, f"{prefix}{name}.")

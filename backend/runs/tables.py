@@ -35,9 +35,9 @@ class Run(Base):
     checkpoint_id: Mapped[uuid.UUID | None] = mapped_column(
         ForeignKey("checkpoints.id", ondelete="SET NULL", use_alter=True), index=True
     )
-    """What acts in an evaluation; where a training run starts."""
+    """Evaluations: the checkpoint that acts. Training: the checkpoint to start from."""
     configuration: Mapped[dict[str, Any]] = mapped_column(default=dict)
-    """Resolved: every default written out."""
+    """With every default."""
     columns: Mapped[list[str]] = mapped_column(ARRAY(Text), default=list)
     """Reward columns in declared order: the order of `Rollout.columns`."""
     weights: Mapped[list[float]] = mapped_column(ARRAY(DOUBLE_PRECISION), default=list)
@@ -45,19 +45,19 @@ class Run(Base):
     seed: Mapped[int] = mapped_column(BigInteger, default=0)
     stop_requested_at: Mapped[datetime | None]
     reason: Mapped[str | None] = mapped_column(Text)
-    """Why it failed, paused or stopped, in words for a person."""
+    """Why it failed, paused or stopped, shown to people."""
     progress: Mapped[dict[str, Any]] = mapped_column(default=dict)
     """{phase, done, total, rate, message}"""
     summary: Mapped[dict[str, Any]] = mapped_column(default=dict)
     """Final figures, by kind of run."""
     next_seq: Mapped[int] = mapped_column(BigInteger, default=1)
-    """Next number for a rollout of this run, taken under the row's lock: readers follow it without gaps."""
+    """Number of the next rollout, taken under the row's lock, so that readers see no gaps."""
     attempt: Mapped[int] = mapped_column(Integer, default=0)
-    """How often a worker took it up."""
+    """Number of times that a worker began it."""
     source_run_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("runs.id", ondelete="SET NULL"), index=True)
-    """The run that this one re-scores, replays, does again or branches off."""
+    """The run that this one rescores, replays, repeats or branches from."""
     branch_step: Mapped[int | None]
-    """Of a training run that branches off another: the other's GRPO step whose weights it goes on from."""
+    """Branches of a training run: the source's GRPO step whose weights it started from."""
     created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
     created_at: Mapped[CreatedAt]
     started_at: Mapped[datetime | None]
@@ -70,18 +70,18 @@ class Run(Base):
 
     @property
     def missing(self) -> int:
-        """Rollouts of a finished evaluation that failed: resuming plays them again."""
+        """Failed rollouts of a finished evaluation. Resuming plays them again."""
         is_played_here = self.kind is RunKind.EVALUATION and not self.is_imported
         return int(self.summary.get("failed") or 0) if is_played_here else 0
 
     @property
     def is_imported(self) -> bool:
-        """Its rollouts came in a file."""
+        """Its rollouts were imported."""
         return "source" in self.configuration
 
     @property
     def can_resume(self) -> bool:
-        """It ended before everything was played, or without some of it."""
+        """It ended early, or some rollouts failed."""
         stopped = {RunStatus.STOPPED, RunStatus.PAUSED, RunStatus.FAILED}
         return self.status in stopped or (self.status is RunStatus.COMPLETED and self.missing > 0)
 
@@ -97,7 +97,7 @@ class MetricPoint(Base):
     step: Mapped[int] = mapped_column(primary_key=True)
     attempt: Mapped[int] = mapped_column(primary_key=True, default=1)
     value: Mapped[float | None]
-    """None where the trainer gave NaN or infinity."""
+    """None for NaN and infinity."""
     at: Mapped[CreatedAt]
 
 

@@ -16,7 +16,7 @@ from backend.operations.declaration import operation, reference
 from backend.operations.ids import parse_id
 from backend.runs import queries as run_queries
 from backend.runs import references as _run_reference  # noqa: F401  how an address names a run
-from backend.runs.responses import RunAnswer
+from backend.runs.responses import RunResponse
 from backend.runs.tables import Run
 from backend.training import alarms, branches, preflight, service, steering
 from backend.training.launch import ConfigurationFile, configuration_file_of
@@ -193,11 +193,11 @@ def undo_change(session: Session, actor: Actor, run: Run, change_id: uuid.UUID) 
     notice="The run pauses after the current step and saves its state.",
     audited=False,
 )
-def pause_run(session: Session, actor: Actor, run: Run) -> RunAnswer:
+def pause_run(session: Session, actor: Actor, run: Run) -> RunResponse:
     """Pause a training run: it saves its state after the current step. `run resume` continues from there."""
     steering.require_training_run(run)
     steering.request_pause(session, actor, run)
-    return RunAnswer.of(run)
+    return RunResponse.of(run)
 
 
 @operation("POST /runs/{run}/branch", role=Role.TRAINER, status=201, tool=True, audited=False)

@@ -176,9 +176,9 @@ def test_a_runs_page_says_whether_its_best_was_chosen_as_judged(session: Session
     best = make_checkpoint(session, policy, run, heldout_reward=0.6, is_best=True, heldout={"training_step": 1})
     make_checkpoint(session, policy, run, heldout_reward=0.9, heldout={"judged": {"mean": 0.2}})
     client = client_for(Role.VIEWER)
-    assert "Best by held-out reward, not the last." in client.get(f"/runs/{run.id}").text
+    assert "The best one by held-out reward, which may not be the last." in client.get(f"/runs/{run.id}").text
     best.heldout = {**best.heldout, "judged": {"mean": 0.55}}
     session.flush()
     page = client.get(f"/runs/{run.id}").text
-    assert "Best by held-out reward as people judged it" in page
+    assert "The best one by held-out reward after verdicts" in page
     assert "as judged 0.55" in page

@@ -5,7 +5,7 @@ import uuid
 import pytest
 from sqlalchemy.orm import Session
 
-from backend.checkpoints.tree import TreeFilter, checkpoint_tree
+from backend.checkpoints.tree import checkpoint_tree
 from backend.domain.vocabulary import Role, RunKind
 from tests.checkpoints.conftest import TrainedRun
 from tests.factories import make_run
@@ -16,7 +16,7 @@ def test_a_run_hangs_on_the_checkpoint_that_it_starts_from(session: Session, tra
     source, saved = trained(name="source")
     started, _ = trained(name="started", checkpoint_id=saved["grpo 40"].id)
     branched, _ = trained(name="branched", source_run_id=source.id, branch_step=50)
-    trees, after = checkpoint_tree(session, TreeFilter())
+    trees, after = checkpoint_tree(session)
     assert after is None
     assert [tree.name for tree in trees] == ["source"]
     hanging = {leaf.step: [each.name for each in leaf.branches] for leaf in trees[0].checkpoints}
@@ -27,7 +27,7 @@ def test_a_run_hangs_on_the_checkpoint_that_it_starts_from(session: Session, tra
 def test_a_run_whose_source_is_not_shown_says_where_it_is_from(session: Session, trained: TrainedRun):
     _, saved = trained(name="source")
     started, _ = trained(name="started", checkpoint_id=saved["grpo 40"].id)
-    trees, _ = checkpoint_tree(session, TreeFilter(policy_id=started.policy_id))
+    trees, _ = checkpoint_tree(session, policy_id=started.policy_id)
     assert [tree.name for tree in trees] == ["started"]
     assert trees[0].origin is not None
     assert (trees[0].origin.run, trees[0].origin.step) == ("source", 40)
@@ -38,13 +38,13 @@ def test_a_run_is_shown_among_its_relatives_only(session: Session, trained: Trai
     started, _ = trained(name="started", checkpoint_id=saved["grpo 40"].id)
     trained(name="other")
     for run in (source, started):
-        trees, _ = checkpoint_tree(session, TreeFilter(run_id=run.id))
+        trees, _ = checkpoint_tree(session, run_id=run.id)
         assert {branch.name for tree in trees for branch in tree.family()} == {"source", "started"}
 
 
 def test_the_best_says_why(session: Session, trained: TrainedRun):
     trained(steps=(160, 200), rewards=(0.662, 0.683))
-    trees, _ = checkpoint_tree(session, TreeFilter())
+    trees, _ = checkpoint_tree(session)
     best = next(leaf for leaf in trees[0].checkpoints if leaf.why_best)
     assert best.why_best == "highest held-out reward 0.683 [0.643, 0.723], 0.021 above step 160"
 
@@ -52,8 +52,8 @@ def test_the_best_says_why(session: Session, trained: TrainedRun):
 def test_pages_walk_on_by_runs(session: Session, trained: TrainedRun):
     for number in range(3):
         trained(name=f"run {number}")
-    first, after = checkpoint_tree(session, TreeFilter(), limit=2)
-    rest, end = checkpoint_tree(session, TreeFilter(), after=after, limit=2)
+    first, after = checkpoint_tree(session, limit=2)
+    rest, end = checkpoint_tree(session, after=after, limit=2)
     assert [tree.name for tree in (*first, *rest)] == ["run 2", "run 1", "run 0"]
     assert end is None
 

@@ -29,10 +29,9 @@ from backend.runs.queries import get_run
 from backend.runs.tables import Run
 from tests.detectors.rows import BATCH, WIN, flags, row
 from tests.factories import make_environment_version, make_manifest, make_run
-from workers.rollouts.scoring import score
+from workers.rollouts.episode import score
 from workers.storage.recorder import RunRecorder
-from workers.storage.run_summary import summarize
-from workers.storage.work_claims import ended_counts
+from workers.storage.runs import ended_counts, summarize
 from workers.tasks import detectors
 from workers.tasks.registry import JobContext
 

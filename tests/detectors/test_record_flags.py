@@ -15,8 +15,14 @@ from backend.domain.detectors.flags import FlagDraft
 from backend.domain.vocabulary import Phase, RunKind, Severity
 from backend.runs.tables import Run
 from tests.factories import make_rollouts, make_run, make_step
-from workers.storage.detector_inputs import heldout_results_of, load_detector_input, stored_steps
-from workers.tasks.detectors import record_flags, resume_scanner, run
+from workers.storage.detectors import (
+    heldout_results_of,
+    load_detector_input,
+    record_flags,
+    resume_scanner,
+    stored_steps,
+)
+from workers.tasks.detectors import run
 from workers.tasks.registry import JobContext
 
 DRAFT = FlagDraft("length_shift", "shorter", Severity.WARNING, 0.6, "Half as long.", {"window": [3, 9]}, None, 9)
@@ -41,8 +47,8 @@ def flags_of(run_id: uuid.UUID) -> list[Flag]:
 
 
 def test_a_draft_is_stored_once(run_id: uuid.UUID):
-    assert record_flags(run_id, [DRAFT]) == 1
-    assert record_flags(run_id, [DRAFT, replace(DRAFT, key="longer")]) == 1
+    assert record_flags(run_id, [DRAFT]).total() == 1
+    assert record_flags(run_id, [DRAFT, replace(DRAFT, key="longer")]).total() == 1
     first, _ = flags_of(run_id)
     assert (first.detector, first.key, first.severity, first.training_step) == ("length_shift", "shorter", "warning", 9)
     assert first.evidence == {"window": [3, 9]}

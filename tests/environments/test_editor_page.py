@@ -202,7 +202,7 @@ def test_a_box_that_was_not_ticked_stays_so_after_a_refusal(author: TestClient, 
 def test_the_next_step_is_named(author: TestClient, viewer: TestClient, guess: Environment):
     assert "try the draft</a>, then publish it" in author.get("/environments/guess").text
     author.post(PAGE, data=form(README, then="publish"))
-    assert "run the checks</a>: they say how far the reward of v1" in author.get("/environments/guess").text
+    assert "run the checks</a>: they measure how far the reward of v1" in author.get("/environments/guess").text
     assert "next-step" not in viewer.get("/environments/guess").text
     author.post(PAGE, data=form("# New\n", then="save"))
     assert "publish them</a> as v2" in author.get("/environments/guess").text

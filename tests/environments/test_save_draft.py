@@ -1,15 +1,20 @@
 """Saving a draft: nothing is lost when two tabs save."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from backend.domain.vocabulary import Role
 from backend.environments.drafts import DraftChanged, EnvironmentIsArchived, save_draft
 from backend.environments.queries import get_draft
 from backend.environments.service import create_environment
 from backend.errors import InvalidInput
+from backend.team.tables import AuditEvent
+from backend.web.identity import Actor
 from tests.environments.packages import make_files
+from tests.factories import make_person
 
 CHANGED = make_files() | {"README.md": "# Changed\n"}
 
@@ -52,3 +57,17 @@ def test_an_archived_environment_is_not_changed(session: Session):
         save_draft(session, None, environment, CHANGED, 1)
     environment.archived_at = None
     assert save_draft(session, None, environment, CHANGED, 1).revision == 2
+
+
+def test_saves_within_ten_minutes_make_one_audit_entry(session: Session):
+    person = make_person(session)
+    actor = Actor(person.id, person.name, Role.AUTHOR, csrf_token="", is_token=False)
+    environment = create_environment(session, None, "guess", make_files())
+    edits = select(func.count()).where(AuditEvent.action == "environment.edit")
+    draft = save_draft(session, actor, environment, CHANGED, 1)
+    save_draft(session, actor, environment, make_files(), 2)
+    assert session.scalar(edits) == 1
+    draft.updated_at = datetime.now(UTC) - timedelta(minutes=11)
+    session.flush()
+    save_draft(session, actor, environment, CHANGED, 3)
+    assert session.scalar(edits) == 2

@@ -10,8 +10,8 @@ from backend.domain.graders.prompts import RolloutFacts
 from backend.domain.graders.settings import JudgeSettings
 from backend.domain.vocabulary import PolicyKind
 from tests.graders.fake import FakeJudge, blocks, gullible, late, serving, sober, talkative, wavering
-from workers.graders.judges import Judge, make_judge
-from workers.graders.results import GradeResult
+from workers.graders.graders import Judge, make_grader
+from workers.graders.model import GradeResult
 
 PRICE = {"input": 1.0, "output": 10.0}
 
@@ -25,7 +25,7 @@ def use(fake: FakeJudge, what: Any, **configuration: Any) -> Any:
 
     async def main() -> Any:
         policy = {"base_url": fake.url, "model": "m", "attempts": 1, "price": PRICE}
-        judge = make_judge(JudgeSettings(**configuration), PolicyKind.OPENAI_API, policy, None)
+        judge = make_grader(JudgeSettings(**configuration), PolicyKind.OPENAI_API, policy, None)
         try:
             return await what(judge)
         finally:
@@ -158,7 +158,7 @@ def test_a_judge_that_likes_everything_does_not_tell_apart() -> None:
 def test_a_script_can_be_a_judge() -> None:
     async def main() -> GradeResult:
         policy = {"script": "constant", "constant": '{"reason": "Always.", "score": 0.5}'}
-        judge = make_judge(JudgeSettings(), PolicyKind.SCRIPTED, policy, None)
+        judge = make_grader(JudgeSettings(), PolicyKind.SCRIPTED, policy, None)
         return await judge.grade(facts("x"))
 
     judged = asyncio.run(main())

@@ -19,7 +19,7 @@ from backend.rollouts.queries import matching
 from backend.rollouts.regrading.weights import list_reward_terms
 from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Rollout
-from backend.runs.requests import RolloutFilter
+from backend.runs.schemas import RolloutFilter
 from backend.runs.tables import Run
 from backend.team.tables import AuditEvent
 from tests.factories import make_flag, make_policy

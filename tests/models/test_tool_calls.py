@@ -13,7 +13,7 @@ from workers.models.build import build_model, build_tokenizer
 from workers.models.chat import ChatTokens
 from workers.models.policy import LocalPolicy
 from workers.policies.scripted import ScriptedPolicy
-from workers.training.teacher import Teacher
+from workers.training.example_sources import Teacher
 
 CONTEXT = 1024
 MANIFEST = tool_manifest()

@@ -103,7 +103,7 @@ def test_a_run_that_fails_is_told(viewer: TestClient, session: Session) -> None:
 def test_an_evaluation_that_pauses_itself_is_told(viewer: TestClient, session: Session) -> None:
     run = make_run(session, name="eval", kind=RunKind.EVALUATION, status=RunStatus.RUNNING)
     finish_run(session, run, RunStatus.PAUSED, reason="Paused because too much failed.")
-    assert viewer.get("/api/v1/notices").json()["items"][0]["title"] == "eval paused itself"
+    assert viewer.get("/api/v1/notices").json()["items"][0]["title"] == "eval was paused"
 
 
 @pytest.mark.parametrize("status", [RunStatus.COMPLETED, RunStatus.STOPPED])

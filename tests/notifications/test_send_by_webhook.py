@@ -20,7 +20,7 @@ from tests.installation import forget_settings
 from tests.notifications.receivers import Answer, WebServer, free_port
 from tests.notifications.sending import NAMED, carry_out, let_the_pause_pass, only_delivery, tell, webhook
 from workers.tasks import housekeeping, leases
-from workers.tasks.notifications import ask_for_due
+from workers.tasks.notifications import enqueue_due
 
 pytestmark = pytest.mark.usefixtures("committed_database")
 
@@ -80,10 +80,10 @@ def test_after_a_500_it_is_sent_again_later_with_the_same_id(web: WebServer) -> 
     assert (first.status, first.attempts) == (DeliveryStatus.WAITING, 1)
     assert "HTTP 500 (unknown type, 18 bytes)" in (first.error or "")
     assert "database is locked" not in (first.error or "")
-    assert ask_for_due() == 0  # its pause is not over
+    assert enqueue_due() == 0  # its pause is not over
 
     let_the_pause_pass()
-    assert ask_for_due() == 1
+    assert enqueue_due() == 1
     carry_out()
     assert only_delivery().status is DeliveryStatus.DELIVERED
     ids = [each.headers["webhook-id"] for each in web.received]
@@ -99,13 +99,13 @@ def test_nobody_listens_and_it_is_given_up_after_the_last_pause() -> None:
         delivery = only_delivery()
         assert (delivery.status, delivery.attempts) == (DeliveryStatus.WAITING, attempt)
         let_the_pause_pass()
-        assert ask_for_due() == 1
+        assert enqueue_due() == 1
     carry_out()
     delivery = only_delivery()
     assert (delivery.status, delivery.attempts) == (DeliveryStatus.FAILED, len(PAUSES_SECONDS) + 1)
     assert "could not be reached" in (delivery.error or "")
     let_the_pause_pass()
-    assert ask_for_due() == 0
+    assert enqueue_due() == 0
 
 
 def test_one_that_drips_is_not_waited_for(web: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from tests.rollouts.tools_world import ToolWorld, tool_manifest
 from tests.rollouts.world import Replies, World, plans, play
 from workers.policies.base import Reply
 from workers.policies.replay import ReplayPolicy
-from workers.rollouts.several_calls import Made, step_of_calls
+from workers.rollouts.episode import CallResult, step_of_calls
 
 
 async def test_stored_replies_lead_to_the_same_episode() -> None:
@@ -21,7 +21,7 @@ async def test_stored_replies_lead_to_the_same_episode() -> None:
 async def test_an_episode_that_goes_on_beyond_its_replies_fails_and_says_so() -> None:
     [rollout] = await play(World(), ReplayPolicy(lambda start: [Reply("<move>1</move>")]), plans(1))
     assert (rollout.error_kind, rollout.reward, rollout.attempts) == (ErrorKind.POLICY, None, 1)
-    assert "All replies are replayed" in str(rollout.error_message)
+    assert "All stored replies were used" in str(rollout.error_message)
     assert len(rollout.steps) == 1
 
 
@@ -37,6 +37,6 @@ async def test_several_calls_of_a_reply_are_made_again_and_cost_their_turns() ->
 
 @pytest.mark.parametrize(("is_made", "turns"), [((True, True), 2), ((True, False), 1), ((False, False), 1)])
 def test_a_step_takes_a_turn_for_each_call_that_reached_the_environment(is_made: tuple[bool, ...], turns: int) -> None:
-    step = step_of_calls("", [Made({}, is_made=each) for each in is_made], [])
+    step = step_of_calls("", [CallResult({}, is_made=each) for each in is_made], [])
     assert turns_of({"calls": step.calls}) == turns
     assert turns_of({"calls": None}) == turns_of({}) == 1

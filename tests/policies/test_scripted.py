@@ -87,5 +87,5 @@ async def test_a_script_replies_what_the_state_says() -> None:
 
 def test_policies_are_made_from_rows() -> None:
     assert isinstance(make_policy(PolicyKind.SCRIPTED, {"script": "gold"}), ScriptedPolicy)
-    with pytest.raises(ValueError, match="human policy is not made here"):
+    with pytest.raises(ValueError, match="kind human cannot be made here"):
         make_policy(PolicyKind.HUMAN, {})

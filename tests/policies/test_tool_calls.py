@@ -11,8 +11,8 @@ from backend.domain.vocabulary import ErrorKind, StopReason
 from tests.policies.endpoint import KEY, Answer, FakeEndpoint, completion, serving
 from tests.rollouts.tools_world import ADD, FINISH, ToolWorld, tool_manifest
 from tests.rollouts.world import plans, play
+from workers.policies.chat_format import native_messages
 from workers.policies.openai_api import Endpoint, OpenAiPolicy
-from workers.policies.tool_messages import native_messages
 
 
 def function(name: str, arguments: Any) -> dict[str, Any]:

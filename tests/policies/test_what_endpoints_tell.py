@@ -12,8 +12,8 @@ from backend.domain.vocabulary import PolicyKind
 from tests.policies.endpoint import KEY, Answer, FakeEndpoint, ask, completion, error, raw, serving
 from tests.rollouts.world import World, make_manifest, plans, play
 from workers.policies import make_policy
+from workers.policies.chat_format import read_completion
 from workers.policies.openai_api import Endpoint, OpenAiPolicy
-from workers.policies.replies import read_completion
 
 
 def told(content: str | None = "<move>2</move>", choice: dict[str, Any] | None = None, **body: Any) -> Answer:
@@ -119,9 +119,9 @@ async def test_waiting_between_tries_is_no_time_of_the_policy() -> None:
 async def test_a_refusal_is_felt_by_all_players_of_the_policy() -> None:
     async with serving(error(429), completion()) as endpoint:
         policy = OpenAiPolicy(Endpoint(endpoint.url, "small", first_wait_seconds=0.001), Sampling())
-        before = policy.effort.limit
+        before = policy.adaptive_limit.limit
         await play(World(), policy, plans(1))
-        assert policy.effort.limit < before
+        assert policy.adaptive_limit.limit < before
         await policy.aclose()
 
 
@@ -147,7 +147,7 @@ def test_a_policys_row_says_all_of_it() -> None:
     }
     policy = make_policy(PolicyKind.OPENAI_API, configuration)
     assert isinstance(policy, OpenAiPolicy)
-    assert policy.effort.ceiling == 7
+    assert policy.adaptive_limit.ceiling == 7
 
 
 async def test_parts_of_a_content_and_a_refusal_are_text() -> None:

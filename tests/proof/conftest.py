@@ -22,7 +22,7 @@ from tests.factories import make_person
 from tests.web_fixtures import admin, app, client_for, portal, sign_in, stranger, trainer, viewer, whole_app
 from tests.web_server import web_of_installation
 from workers.rollouts import engine
-from workers.tasks import evaluation_attempts
+from workers.tasks import evaluations
 from workers.tasks.execute import execute
 
 __all__ = ["admin", "app", "client_for", "portal", "stranger", "trainer", "viewer", "whole_app"]
@@ -46,7 +46,7 @@ def proof_host() -> Iterator[HostProcess]:
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """What failed is played again as often as ever, but soon."""
     monkeypatch.setattr(engine, "RETRY_SECONDS", engine.RETRY_SECONDS / 25)
-    monkeypatch.setattr(evaluation_attempts, "AGAIN_AFTER_SECONDS", evaluation_attempts.AGAIN_AFTER_SECONDS / 25)
+    monkeypatch.setattr(evaluations, "REPEAT_AFTER_SECONDS", evaluations.REPEAT_AFTER_SECONDS / 25)
 
 
 @pytest.fixture(scope="session")

@@ -36,7 +36,7 @@ BREAKS = {
     ),
     "says no column": ({"in_step": "observation.metadata = {'rewards': {'other': 1.0}}"}, "the environment sent other"),
     "says 9 MB": ({"in_step": "observation.text = 'x' * 9_000_000"}, "step: the answer is larger than 8,000,000 bytes"),
-    "is over at once": ({"in_reset": "return CounterObservation(done=True)"}, "over as soon as it was reset"),
+    "is over at once": ({"in_reset": "return CounterObservation(done=True)"}, "the episode ended at its reset"),
 }
 BEARABLE = {
     "floods its log": {"before_app": FLOOD},
@@ -132,6 +132,6 @@ def test_a_policy_deleted_before_its_run_began(ada: TestClient, publish: Publish
     assert run_of(run_id).status is RunStatus.FAILED
     page = seen(ada, f"/runs/{run_id}")
     assert "The policy short lived" in page
-    assert "was deleted; start with another one." in page
+    assert "was deleted. Choose another one." in page
     refused = ada.post("/api/v1/evaluations", json={"version_id": version_id, "policy_id": policy})
     assert (refused.status_code, "short lived" in refused.json()["detail"]) == (409, True)

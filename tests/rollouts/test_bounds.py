@@ -2,11 +2,11 @@
 
 import orjson
 
-from workers.rollouts.bounds import (
+from workers.rollouts.limits import (
     CUT,
-    LEAST_BYTES,
     MAX_EPISODE_BYTES,
     MAX_STORED_BYTES,
+    MIN_BYTES,
     ObservationBudget,
     bounded_text,
 )
@@ -41,5 +41,5 @@ def test_a_long_episode_keeps_little_of_its_later_observations() -> None:
     shelf = ObservationBudget()
     kept = [len(orjson.dumps(shelf.observation({"page": "x" * 60_000}))) for _ in range(200)]
     assert kept[0] > 60_000
-    assert kept[-1] <= LEAST_BYTES
+    assert kept[-1] <= MIN_BYTES
     assert sum(kept) < 1.1 * MAX_EPISODE_BYTES

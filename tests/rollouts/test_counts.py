@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from backend.rollouts.listing import list_rollouts, total_of
 from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Group, Rollout
-from backend.runs.requests import RolloutFilter
+from backend.runs.schemas import RolloutFilter
 from backend.runs.tables import Run
 from tests.factories import add_rollout, make_flag, make_group, make_run
 from tests.statements import statements_of

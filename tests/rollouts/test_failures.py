@@ -64,7 +64,7 @@ async def test_rewards_that_the_manifest_does_not_know_are_a_failure_not_a_zero(
 
 async def test_an_environment_that_is_over_at_reset_fails() -> None:
     [rollout] = await play(World(Trouble(over_at_reset={0})), ScriptedPolicy("gold"), plans(1))
-    assert "over as soon as it was reset" in str(rollout.error_message)
+    assert "the episode ended at its reset" in str(rollout.error_message)
 
 
 async def test_a_template_that_does_not_render_is_the_environments_fault() -> None:

@@ -17,7 +17,7 @@ from backend.rollouts.listing import list_rollouts
 from backend.rollouts.schemas import RolloutResponse
 from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Rollout
-from backend.runs.requests import RolloutFilter
+from backend.runs.schemas import RolloutFilter
 from backend.runs.tables import Run
 from tests.factories import add_rollout, make_group, make_run
 from workers.storage.rollouts import COLUMNS, row_of

@@ -21,7 +21,7 @@ from backend.rollouts.listing import MatchCount, count_rollouts, list_rollouts
 from backend.rollouts.queries import matching
 from backend.rollouts.scope import FilterScope, scope_of
 from backend.rollouts.tables import Rollout
-from backend.runs.requests import RolloutFilter
+from backend.runs.schemas import RolloutFilter
 from backend.runs.tables import Run
 from tests.factories import add_group, add_rollout, make_flag, make_group, make_policy, make_rollout, make_run
 from workers.storage.text_index import add_texts

@@ -17,7 +17,7 @@ from backend.rollouts.finished_run_index import ArrayCache
 from backend.rollouts.listing import list_rollouts, neighbors
 from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Group, Rollout
-from backend.runs.requests import RolloutFilter
+from backend.runs.schemas import RolloutFilter
 from backend.runs.tables import Run
 from tests.factories import add_rollout, make_flag, make_group, make_policy, make_run
 from tests.statements import statements_of

@@ -12,7 +12,7 @@ from backend.rollouts.listing import list_rollouts, neighbors
 from backend.rollouts.queries import get_rollout, siblings
 from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Rollout
-from backend.runs.requests import GroupFilter, RolloutFilter
+from backend.runs.schemas import GroupFilter, RolloutFilter
 from tests.factories import make_flag, make_rollouts, make_run, random_rows
 
 

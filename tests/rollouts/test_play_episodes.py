@@ -3,7 +3,7 @@
 from backend.domain.vocabulary import RolloutStatus, StopReason
 from tests.rollouts.world import Replies, Trouble, World, make_manifest, plans, play
 from workers.policies.scripted import ScriptedPolicy
-from workers.rollouts.bounds import CUT, MAX_STORED_BYTES
+from workers.rollouts.limits import CUT, MAX_STORED_BYTES
 
 
 async def test_it_keeps_the_conversation_the_steps_and_the_columns() -> None:

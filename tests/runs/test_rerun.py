@@ -88,7 +88,7 @@ def test_a_policy_that_changed_since_is_told(session: Session, author: TestClien
     then = {"kind": "openai_api", "base_url": "http://x/v1", "model": "a"}
     run = make_run(session, policy=policy, configuration={**PLAN.model_dump(mode="json"), "policy": then})
     assert drift(run, policy) == ["model"]
-    assert "model changed" in author.get(f"/runs/{run.id}/configuration").text
+    assert "changed since this run started: model." in author.get(f"/runs/{run.id}/configuration").text
     assert drift(make_run(session, policy=policy), policy) == []
 
 
@@ -109,7 +109,7 @@ def test_the_form_tells_what_it_will_take(session: Session, author: TestClient) 
     query = {"policy_id": policy.id, "version_id": run.version_id, "tasks": 200, "group_size": 2}
     html = author.get("/evaluations/estimate", params=query).text
     told = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
-    assert "about 400,000 read and 200,000 written by an earlier run of it" in told
+    assert "about 400,000 input and 200,000 output by an earlier run of it" in told
     assert "about $1.20" in told
     assert "about 3 min 20 s" in told
     assert "not checked" in told

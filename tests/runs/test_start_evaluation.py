@@ -202,8 +202,8 @@ def test_the_form_offers_versions_and_policies_and_can_be_filled_from_a_run(
 @pytest.mark.parametrize(
     ("asked", "wrong", "says"),
     [
-        ({"group_size": 8, "concurrency": 4}, "concurrency", "all are played at a time: allow 8 or more"),
-        ({"group_size": 40}, "group_size", "bears 16 sessions"),
+        ({"group_size": 8, "concurrency": 4}, "concurrency", "all run at once: allow 8 or more"),
+        ({"group_size": 40}, "group_size", "supports 16 sessions"),
     ],
 )
 def test_groups_that_are_scored_together_have_to_fit(
@@ -226,3 +226,36 @@ def test_where_nobody_says_a_group_that_is_scored_together_fits(session: Session
     )
     author.post("/evaluations", data=form(grouped, slow, group_size=8))
     assert newest_run(session).configuration["concurrency"] == 8
+
+
+def test_environment_version_and_policy_can_be_named(session: Session, author: TestClient) -> None:
+    first = make_environment_version(session)
+    second = make_environment_version(session, first.environment, number=2)
+    policy = make_policy(session)
+    names = {"environment": first.environment.name, "policy": policy.name}
+    latest = author.post("/api/v1/evaluations", json=names)
+    assert latest.status_code == 201, latest.text
+    assert (latest.json()["version_id"], latest.json()["policy_id"]) == (str(second.id), str(policy.id))
+    exact = author.post("/api/v1/evaluations", json=names | {"environment": f"{first.environment_id}@1"})
+    assert exact.json()["version_id"] == str(first.id)
+
+
+@pytest.mark.parametrize(
+    ("names", "wrong"),
+    [
+        ({"environment": "nowhere"}, "environment"),
+        ({"environment": "{name}@77"}, "environment"),
+        ({"environment": "{name}@x"}, "environment"),
+        ({"policy": "no-one"}, "policy"),
+        ({"environment": ""}, "version_id"),
+        ({"policy": ""}, "policy_id"),
+    ],
+)
+def test_names_that_do_not_exist_are_refused(
+    author: TestClient, version: EnvironmentVersion, policy: Policy, names: dict[str, str], wrong: str
+) -> None:
+    given = {"environment": version.environment.name, "policy": policy.name} | names
+    given["environment"] = given["environment"].format(name=version.environment.name)
+    answer = author.post("/api/v1/evaluations", json=given)
+    assert answer.status_code == 422
+    assert wrong in answer.json()["fields"]

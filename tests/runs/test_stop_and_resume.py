@@ -44,7 +44,7 @@ def test_a_running_run_is_asked_to_stop(session: Session, author: TestClient) ->
     author.post(f"/runs/{run.id}/stop")
     assert run.status is RunStatus.RUNNING
     assert run.stop_requested_at is not None
-    assert "Rollouts under way are cancelled, finished ones are kept." in author.get(f"/runs/{run.id}").text
+    assert "Current rollouts are canceled, finished ones are kept." in author.get(f"/runs/{run.id}").text
 
 
 def test_a_run_that_is_over_cannot_be_stopped(session: Session, author: TestClient) -> None:
@@ -101,6 +101,6 @@ def test_what_failed_in_a_completed_evaluation_is_played_again(session: Session,
     run = queued(session, status=RunStatus.COMPLETED)
     run.summary = {"completed": 396, "failed": 4}
     session.flush()
-    assert "Play the 4 that failed again" in author.get(f"/runs/{run.id}").text
+    assert "Retry 4 failed" in author.get(f"/runs/{run.id}").text
     assert author.post(f"/api/v1/runs/{run.id}/resume").status_code == 200
     assert run.status is RunStatus.QUEUED

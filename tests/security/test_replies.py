@@ -12,9 +12,9 @@ from backend.domain.runs.plans import Sampling
 from backend.domain.vocabulary import ErrorKind
 from tests.policies.endpoint import Answer, ask, completion, error, raw, serving
 from tests.rollouts.world import World, plans, play
+from workers.policies.chat_format import MAX_REPLY_CHARACTERS, MAX_TOKENS, NoCompletion, read_completion
 from workers.policies.openai_api import Endpoint, EndpointGaveUp, OpenAiPolicy
-from workers.policies.replies import MAX_REPLY_CHARACTERS, MAX_TOKENS, NoCompletion, read_completion
-from workers.policies.throttle import LONGEST_PAUSE_SECONDS, Pace
+from workers.policies.throttle import MAX_PAUSE_SECONDS, EndpointThrottle
 
 MOVE = "<move>1</move>"
 IMPLAUSIBLE: tuple[Any, ...] = (2**63 - 1, 2**64, 10**30, 2**31, -1, -(2**63), 1.5, "20", [20], {"a": 1}, True)
@@ -193,8 +193,8 @@ async def test_a_hostile_retry_after_is_ignored(header: str) -> None:
 
 
 async def test_a_claimed_count_never_stops_the_next_calls_for_longer_than_the_longest_pause() -> None:
-    pace = Pace(Limits(tokens_per_minute=60))
+    pace = EndpointThrottle(Limits(tokens_per_minute=60))
     await pace.enter()
-    pace.answered(0.1, MAX_TOKENS)
+    pace.completed(0.1, MAX_TOKENS)
     pace.leave()
-    assert pace._tokens.reserve(0) <= LONGEST_PAUSE_SECONDS
+    assert pace._tokens.reserve(0) <= MAX_PAUSE_SECONDS

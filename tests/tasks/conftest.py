@@ -18,13 +18,13 @@ from backend.domain.vocabulary import JobStatus, Queue, RunStatus
 from backend.runs.tables import Run
 from backend.settings import PROJECT_ROOT
 from tests.factories import make_run
-from workers.tasks.registry import BODIES, Entry
+from workers.tasks.registry import BODIES, JobBody
 
 TEST_BODIES = {
-    "tests.write": Entry("tests.tasks.bodies:write"),
-    "tests.wait": Entry("tests.tasks.bodies:wait"),
-    "tests.fail": Entry("tests.tasks.bodies:fail"),
-    "tests.refuse": Entry("tests.tasks.bodies:refuse"),
+    "tests.write": JobBody("tests.tasks.bodies:write"),
+    "tests.wait": JobBody("tests.tasks.bodies:wait"),
+    "tests.fail": JobBody("tests.tasks.bodies:fail"),
+    "tests.refuse": JobBody("tests.tasks.bodies:refuse"),
 }
 
 

@@ -16,7 +16,7 @@ from backend.domain.vocabulary import JobStatus, Queue, RunStatus
 from backend.settings import get_settings
 from tests.factories import make_run
 from tests.tasks.conftest import is_done, job_of, run_of, wait_for
-from workers.tasks.heartbeat import Presence
+from workers.tasks.heartbeat import WorkerHeartbeat
 
 Use = Callable[[str], None]
 
@@ -70,7 +70,7 @@ def test_a_damaged_or_absent_store_is_none(use: Use, tmp_path: Path) -> None:
 
 def test_a_worker_reports_the_store_that_it_reads(use: Use, tmp_path: Path) -> None:
     use("a")
-    presence = Presence("cpu@here", ["cpu"])
+    presence = WorkerHeartbeat("cpu@here", ["cpu"])
     presence.report()
     assert _reported() == artifacts.read_store_id()
     (tmp_path / "a" / "store-id").write_text("damaged")

@@ -55,7 +55,7 @@ def test_a_child_that_does_not_stop_when_asked_is_ended(
     installation: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(children, "STOP_GRACE_SECONDS", 0.3)
-    monkeypatch.setattr(children, "_STOP_CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(children, "STOP_CHECK_SECONDS", 0.1)
     with transaction() as session:
         run = make_run(session)
         session.get_one(Run, run.id).stop_requested_at = datetime.now(UTC)

@@ -10,7 +10,7 @@ from backend.core.session import transaction
 from backend.core.tables import Worker
 from backend.settings import PROJECT_ROOT
 from workers.tasks import heartbeat
-from workers.tasks.heartbeat import Presence, ask_machine, machine
+from workers.tasks.heartbeat import WorkerHeartbeat, installed_engines, machine_capabilities, probe_torch
 
 
 def _reported() -> Worker:
@@ -19,13 +19,16 @@ def _reported() -> Worker:
 
 
 def test_engines_are_told_with_their_versions_and_without_importing_them():
-    engines = machine()["engines"]
+    engines = installed_engines()
     assert {"torch", "trl", "transformers", "peft"} <= engines.keys()
     assert all(version[0].isdigit() for version in engines.values())
 
 
 def test_asking_for_engines_imports_none():
-    program = "import sys; from workers.tasks.heartbeat import machine; machine(); print(*sys.modules)"
+    program = (
+        "import sys; from workers.tasks.heartbeat import installed_engines, machine_capabilities;"
+        "machine_capabilities(installed_engines()); print(*sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=PROJECT_ROOT)
     assert not {"torch", "trl", "transformers", "peft"} & set(done.stdout.split())
     assert "workers.tasks.heartbeat" in done.stdout.split()
@@ -33,22 +36,23 @@ def test_asking_for_engines_imports_none():
 
 def test_a_machine_without_engines_is_of_the_core_flavour(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(heartbeat, "ENGINES", ())
-    assert (machine()["flavour"], machine()["engines"]) == ("core", {})
+    assert machine_capabilities(installed_engines())["flavour"] == "core"
+    assert installed_engines() == {}
 
 
 @pytest.mark.slow
 def test_torch_says_in_a_process_of_its_own_whether_it_reaches_a_gpu():
-    told = ask_machine()
+    told = probe_torch()
     program = "import torch; has = torch.cuda.is_available(); print(has, has and torch.cuda.is_bf16_supported())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert f"{told['cuda']} {told['bf16']}" == done.stdout.strip()
 
 
 def test_what_torch_said_is_in_the_next_report(installation: None):
-    worker = Presence("gpu@test", ["gpu"])
+    worker = WorkerHeartbeat("gpu@test", ["gpu"])
     worker.report()
     assert "cuda" not in _reported().capabilities
-    worker.tell({"cuda": True, "bf16": True, "converter": "convert_hf_to_gguf.py"})
+    worker.add_probed({"cuda": True, "bf16": True, "converter": "convert_hf_to_gguf.py"})
     worker.report()
     told = _reported().capabilities
     assert (told["cuda"], told["bf16"]) == (True, True)
@@ -58,4 +62,4 @@ def test_what_torch_said_is_in_the_next_report(installation: None):
 
 def test_a_machine_that_does_not_answer_leaves_it_unsaid(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(heartbeat, "MACHINE_MODULE", "no.such.module")
-    assert ask_machine() == {}
+    assert probe_torch() == {}

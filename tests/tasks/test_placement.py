@@ -28,8 +28,8 @@ from tests.studies.onset_world import make_training
 from tests.tasks.conftest import job_of, run_of
 from workers.tasks.effort import next_side
 from workers.tasks.execute import execute
-from workers.tasks.placement import PATIENCE, SINCE, is_passed_over
-from workers.tasks.registry import BODIES, Entry
+from workers.tasks.leases import PATIENCE, WAITING_SINCE, is_left_to_others
+from workers.tasks.registry import BODIES, JobBody
 
 PLAIN = {"torch": "2.13.0", "trl": "1.16.0", "peft": "0.21.2"}
 FOUR_BIT = PLAIN | {"bitsandbytes": "0.50.1"}
@@ -67,7 +67,7 @@ def training_job(**choices: Any) -> uuid.UUID:
 def test_a_worker_without_bitsandbytes_leaves_a_qlora_run_to_the_one_that_has_it(
     report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(BODIES, "training.run", Entry("tests.tasks.bodies:write"))
+    monkeypatch.setitem(BODIES, "training.run", JobBody("tests.tasks.bodies:write"))
     report("gpu@plain", PLAIN)
     report("gpu@four-bit", FOUR_BIT)
     job_id = training_job(**QLORA)
@@ -76,13 +76,13 @@ def test_a_worker_without_bitsandbytes_leaves_a_qlora_run_to_the_one_that_has_it
     assert (job.status, job.attempts, job.lease_owner) == (JobStatus.QUEUED, 0, None)
     phase = run_of(job_id).progress["phase"]
     assert phase == "waiting for gpu@four-bit: gpu@plain has no peft and bitsandbytes"
-    assert not is_passed_over(job_id, "gpu@four-bit")
+    assert not is_left_to_others(job_id, "gpu@four-bit")
 
 
 def test_any_worker_takes_what_asks_for_nothing_special(report: Report) -> None:
     report("gpu@plain", PLAIN)
-    assert not is_passed_over(training_job(), "gpu@plain")
-    assert not is_passed_over(training_job(**QLORA), "gpu@has-not-reported")
+    assert not is_left_to_others(training_job(), "gpu@plain")
+    assert not is_left_to_others(training_job(**QLORA), "gpu@has-not-reported")
 
 
 def test_a_gpu_and_as_many_as_there_are_processes_are_needed(report: Report) -> None:
@@ -91,9 +91,9 @@ def test_a_gpu_and_as_many_as_there_are_processes_are_needed(report: Report) -> 
     report("gpu@one", PLAIN, cuda=True, bf16=True, gpus=[gpu])
     report("gpu@two", PLAIN, cuda=True, bf16=True, gpus=[gpu, gpu])
     job_id = training_job(hardware={"device": "cuda"})
-    assert [is_passed_over(job_id, name) for name in ("gpu@cpu", "gpu@one", "gpu@two")] == [True, False, False]
+    assert [is_left_to_others(job_id, name) for name in ("gpu@cpu", "gpu@one", "gpu@two")] == [True, False, False]
     job_id = training_job(hardware={"device": "cuda", "processes": 2})
-    assert [is_passed_over(job_id, name) for name in ("gpu@cpu", "gpu@one", "gpu@two")] == [True, True, False]
+    assert [is_left_to_others(job_id, name) for name in ("gpu@cpu", "gpu@one", "gpu@two")] == [True, True, False]
 
 
 def test_where_nobody_can_the_run_waits_and_then_fails_with_the_reason(report: Report) -> None:
@@ -101,12 +101,12 @@ def test_where_nobody_can_the_run_waits_and_then_fails_with_the_reason(report: R
     report("gpu@silent", FOUR_BIT, seconds_ago=600)
     report("cpu@four-bit", FOUR_BIT, queue="cpu")
     job_id = training_job(**QLORA)
-    assert is_passed_over(job_id, "gpu@plain")
+    assert is_left_to_others(job_id, "gpu@plain")
     assert run_of(job_id).progress["phase"] == "waiting for a worker with peft and bitsandbytes: none answers"
-    began = datetime.fromisoformat(job_of(job_id).arguments[SINCE])
+    began = datetime.fromisoformat(job_of(job_id).arguments[WAITING_SINCE])
     with transaction() as session:
-        session.get_one(Job, job_id).arguments = {SINCE: (began - PATIENCE).isoformat()}
-    assert is_passed_over(job_id, "gpu@plain")
+        session.get_one(Job, job_id).arguments = {WAITING_SINCE: (began - PATIENCE).isoformat()}
+    assert is_left_to_others(job_id, "gpu@plain")
     run = run_of(job_id)
     assert (job_of(job_id).status, run.status) == (JobStatus.FAILED, RunStatus.FAILED)
     assert run.reason == "No worker that answers has what this needs: peft and bitsandbytes."
@@ -115,10 +115,10 @@ def test_where_nobody_can_the_run_waits_and_then_fails_with_the_reason(report: R
 def test_the_time_of_waiting_begins_anew_once_somebody_could(report: Report) -> None:
     report("gpu@plain", PLAIN)
     job_id = training_job(**QLORA)
-    assert is_passed_over(job_id, "gpu@plain")
+    assert is_left_to_others(job_id, "gpu@plain")
     report("gpu@four-bit", FOUR_BIT)
-    assert is_passed_over(job_id, "gpu@plain")
-    assert SINCE not in job_of(job_id).arguments
+    assert is_left_to_others(job_id, "gpu@plain")
+    assert WAITING_SINCE not in job_of(job_id).arguments
 
 
 def test_a_gguf_export_waits_for_the_converter(report: Report) -> None:
@@ -131,14 +131,14 @@ def test_a_gguf_export_waits_for_the_converter(report: Report) -> None:
         session.flush()
         arguments = {"export_id": str(export.id)}
         job_id = enqueue(session, "exports.run", queue=Queue.GPU, arguments=arguments).id
-    assert is_passed_over(job_id, "gpu@plain")
+    assert is_left_to_others(job_id, "gpu@plain")
     with transaction() as session:
         told = session.get_one(Export, export.id)
         assert (told.status, told.progress["phase"]) == (
             ExportStatus.QUEUED,
             "waiting for gpu@converter: gpu@plain has no llama.cpp",
         )
-    assert not is_passed_over(job_id, "gpu@converter")
+    assert not is_left_to_others(job_id, "gpu@converter")
 
 
 def test_a_look_and_an_evaluation_of_a_4_bit_policy_wait_too(report: Report) -> None:
@@ -154,7 +154,7 @@ def test_a_look_and_an_evaluation_of_a_4_bit_policy_wait_too(report: Report) -> 
         run = make_run(session, status=RunStatus.QUEUED, policy=make_policy(session), checkpoint_id=checkpoint.id)
         evaluation = enqueue(session, "evaluations.run", queue=Queue.GPU, run_id=run.id)
     for job_id in (look.id, evaluation.id):
-        assert [is_passed_over(job_id, name) for name in ("gpu@plain", "gpu@four-bit")] == [True, False]
+        assert [is_left_to_others(job_id, name) for name in ("gpu@plain", "gpu@four-bit")] == [True, False]
     with transaction() as session:
         assert "gpu@four-bit" in session.get_one(Preflight, preflight.id).progress["phase"]
         assert "gpu@four-bit" in session.get_one(Run, run.id).progress["phase"]
@@ -167,11 +167,11 @@ def test_an_effort_score_waits_for_a_worker_that_can_load_both_sides(report: Rep
         training = get_run(session, make_training(session, (10,)).id)
         score = start_score(session, make_member(session, Role.AUTHOR), training, EffortRequest(tasks=4))
         job = session.scalars(select(Job).where(Job.name == EFFORT_JOB)).one()
-    assert not is_passed_over(job.id, "gpu@plain"), "whole weights"
+    assert not is_left_to_others(job.id, "gpu@plain"), "whole weights"
     with transaction() as session:
         base = select(Checkpoint).where(Checkpoint.run_id == training.id, Checkpoint.stage == "sft")
         session.scalars(base).one().adapter = BESIDE_4_BIT
-    assert [is_passed_over(job.id, name) for name in ("gpu@plain", "gpu@four-bit")] == [True, False]
+    assert [is_left_to_others(job.id, name) for name in ("gpu@plain", "gpu@four-bit")] == [True, False]
     with transaction() as session:
         assert session.get_one(EffortScore, score.id).reason == (
             "waiting for gpu@four-bit: gpu@plain has no bitsandbytes"
@@ -199,7 +199,7 @@ def in_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str],
 def test_a_worker_with_another_artifact_store_leaves_the_run_and_it_waits(
     report: Report, in_store: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(BODIES, "training.run", Entry("tests.tasks.bodies:write"))
+    monkeypatch.setitem(BODIES, "training.run", JobBody("tests.tasks.bodies:write"))
     other, here = in_store("other"), in_store("here")
     assert other != here
     report("gpu@far", PLAIN, artifacts=other)
@@ -213,7 +213,7 @@ def test_a_worker_with_another_artifact_store_leaves_the_run_and_it_waits(
     with transaction() as session:  # for longer than nobody may answer otherwise
         long_ago = (datetime.now(UTC) - 10 * PATIENCE).isoformat()
         row = session.get_one(Job, job_id)
-        row.arguments = {**row.arguments, SINCE: long_ago}
+        row.arguments = {**row.arguments, WAITING_SINCE: long_ago}
     execute(job_id, "gpu@far")
     assert job_of(job_id).status is JobStatus.QUEUED
 
@@ -224,7 +224,7 @@ def test_a_worker_with_another_artifact_store_leaves_the_run_and_it_waits(
         .progress["phase"]
         .startswith("waiting for gpu@near: gpu@far has no access to this installation's")
     )
-    assert not is_passed_over(job_id, "gpu@near")
+    assert not is_left_to_others(job_id, "gpu@near")
 
 
 def test_a_worker_that_reads_no_store_takes_nothing_that_needs_one(
@@ -234,8 +234,8 @@ def test_a_worker_that_reads_no_store_takes_nothing_that_needs_one(
     report("gpu@broken", PLAIN, artifacts="")
     report("gpu@of-an-older-version", PLAIN)
     job_id = training_job()
-    assert is_passed_over(job_id, "gpu@broken")
-    assert not is_passed_over(job_id, "gpu@of-an-older-version")
+    assert is_left_to_others(job_id, "gpu@broken")
+    assert not is_left_to_others(job_id, "gpu@of-an-older-version")
 
 
 def test_work_without_artifacts_is_anybodys(report: Report, in_store: Callable[[str], str]) -> None:
@@ -244,5 +244,5 @@ def test_work_without_artifacts_is_anybodys(report: Report, in_store: Callable[[
     with transaction() as session:
         job_id = enqueue(session, "evaluations.run", queue=Queue.CPU, run_id=make_run(session).id).id
         import_id = enqueue(session, "exchange.import", queue=Queue.CPU, reads_artifacts=True).id
-    assert not is_passed_over(job_id, "cpu@far")
-    assert is_passed_over(import_id, "cpu@far")
+    assert not is_left_to_others(job_id, "cpu@far")
+    assert is_left_to_others(import_id, "cpu@far")

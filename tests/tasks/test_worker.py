@@ -35,7 +35,7 @@ def test_a_worker_says_what_it_can_do_carries_jobs_out_and_signs_off(
     pid, attempt = (tmp_path / "file").read_text().split()
     assert (int(pid) != os.getpid(), attempt) == (True, "1")
 
-    monkeypatch.setattr(housekeeping, "UNTAKEN", housekeeping.UNTAKEN / 50)
+    monkeypatch.setattr(housekeeping, "RESEND_AFTER", housekeeping.RESEND_AFTER / 50)
     job_id = ask("tests.fail", with_run=True, max_attempts=3, file=str(tmp_path / "failed"))
 
     wait_for(lambda: housekeeping.resend_untaken() + 1 and job_of(job_id).status is JobStatus.FAILED)

@@ -165,7 +165,7 @@ def test_the_script_refuses_another_base(adapter: tuple[Export, Path], base: Pat
     command = [sys.executable, str(folder / "inference.py"), "Hi", "--base", str(other)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
     assert done.returncode != 0
-    assert "is not the base that this adapter was trained beside" in done.stderr
+    assert "is not the base model that this adapter was trained on" in done.stderr
 
 
 def test_whole_weights_become_the_base_of_an_adapter_where_they_lie(new_run: NewRun, base: Path) -> None:

@@ -24,7 +24,7 @@ from backend.training.branches import JOB
 from backend.training.tables import Alarm, Intervention, SettingChange
 from tests.factories import make_member
 from tests.training.conftest import checkpoints_of, points_of, run_of, take_up_again
-from workers.storage.interventions import LAID_DOWN
+from workers.storage.interventions import WAS_SEEN
 from workers.training.grpo_batch import MASKED, SCREENED
 from workers.training.run import train
 
@@ -70,7 +70,7 @@ def forget_the_rest(alarm_id: uuid.UUID) -> None:
     """As if the process had been killed between the step and the end of the attempt."""
     with transaction() as session:
         row = session.get_one(Alarm, alarm_id)
-        row.evidence = {name: value for name, value in row.evidence.items() if name != LAID_DOWN}
+        row.evidence = {name: value for name, value in row.evidence.items() if name != WAS_SEEN}
 
 
 def resume(run_id: uuid.UUID) -> None:

@@ -19,11 +19,11 @@ from backend.training.alarms import good_checkpoint
 from backend.training.tables import Alarm
 from tests.factories import make_checkpoint, make_flag, make_policy, make_run
 from workers.storage.interventions import (
-    LAID_DOWN,
     PATTERNS,
+    WAS_SEEN,
+    accepted_patterns,
     close_interventions,
     open_interventions,
-    patterns_let_pass,
     prepared_branch,
 )
 from workers.storage.steering import AlarmDraft, record_alarm
@@ -134,15 +134,15 @@ def test_the_prepared_checkpoint_is_taken_while_its_weights_are_kept(run_id: uui
 
 def test_a_pattern_is_let_pass_once_the_run_rested_for_it(run_id: uuid.UUID) -> None:
     intervention(run_id, ["exits by x"])
-    assert patterns_let_pass(run_id) == {}, "its process may have died before it could rest"
+    assert accepted_patterns(run_id) == {}, "its process may have died before it could rest"
     assert len(open_interventions(run_id, reached=12)) == 1
     assert open_interventions(run_id, reached=11) == [], "the step will be played again"
     finish(run_id, TrainingOutcome(RunStatus.PAUSED, "Seen."), {})
-    assert patterns_let_pass(run_id) == {"paid_exit": {"exits by x"}}
+    assert accepted_patterns(run_id) == {"paid_exit": {"exits by x"}}
     assert open_interventions(run_id, reached=12) == []
     with transaction() as session:
         [alarm] = session.query(Alarm).where(Alarm.run_id == run_id)
-    assert alarm.evidence[LAID_DOWN] is True
+    assert alarm.evidence[WAS_SEEN] is True
     assert "cleared_step" not in alarm.evidence
     close_interventions(run_id, 12)
     with transaction() as session:

@@ -18,8 +18,8 @@ from workers.models.chat import ChatTokens
 from workers.training.context import single_groups
 from workers.training.curriculum import warm_up_tasks
 from workers.training.env_pool import EnvPool, EnvSpec, leased_server
+from workers.training.example_sources import MOST_SPOILED, Teacher
 from workers.training.examples import example_of
-from workers.training.teacher import MOST_SPOILED, Teacher
 
 pytestmark = pytest.mark.slow
 

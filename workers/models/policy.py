@@ -111,18 +111,16 @@ class LocalPolicy:
             if self._timer.when() <= loop.time() + seconds:
                 return
             self._timer.cancel()
-        self._timer = loop.call_later(seconds, self._close_window)
+        self._timer = loop.call_later(seconds, self._start_batch, 0)
 
-    def _close_window(self) -> None:
-        self._timer = None
-        self._expected = 0
-        if self._generation is None and self._waiting:
-            self._start_batch()
-
-    def _start_batch(self) -> None:
+    def _start_batch(self, expected: int | None = None) -> None:
+        """Answer all that wait. `expected`: sessions that later batches still wait for, once the window has closed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._expected = self._expected if expected is None else expected
+        if self._generation is not None or not self._waiting:
+            return
         requests, self._waiting = self._waiting, []
         requests.sort(key=lambda request: request.player.order)
         self._generation = asyncio.get_running_loop().create_task(self._generate(requests))

@@ -1,4 +1,4 @@
-"""Who acts: scripts, hosted models, people. Local models live in `workers.models`, because torch does."""
+"""Policies that act in episodes: scripted ones and model endpoints. Local models live in `workers.models`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,17 +13,10 @@ from workers.policies.scripted import ScriptedPolicy
 __all__ = ["make_policy"]
 
 ENDPOINT_OPTIONS = (
-    "timeout_seconds",
-    "attempts",
-    "first_wait_seconds",
-    "extra",
-    "sends_seed",
-    "sends_tools",
-    "sends_reasoning",
-    "logprobs",
-    "token_ids",
+    *("timeout_seconds", "attempts", "first_wait_seconds", "extra"),
+    *("sends_seed", "sends_tools", "sends_reasoning", "logprobs", "token_ids"),
 )
-"""Keys of an endpoint policy's configuration that are handed on as they are."""
+"""Keys of a policy's configuration that are fields of `Endpoint`."""
 
 
 def make_policy(
@@ -33,17 +26,17 @@ def make_policy(
     sampling: Sampling | None = None,
     workers: int = 1,
 ) -> Policy:
-    """The policy that a row describes; not for local models and people. Needs no running loop yet.
+    """Make a scripted or endpoint policy from its stored configuration. Needs no running event loop.
 
-    `workers`: how many share the endpoint's limits.
+    `workers`: number of workers that share the endpoint's limits.
     """
     match kind:
         case PolicyKind.SCRIPTED:
             return ScriptedPolicy(str(configuration["script"]), configuration.get("constant"))
         case PolicyKind.OPENAI_API:
-            chosen = {name: configuration[name] for name in ENDPOINT_OPTIONS if name in configuration}
-            chosen["limits"] = Limits.model_validate(configuration.get("limits") or {}).shared_by(workers)
-            endpoint = Endpoint(configuration["base_url"], configuration["model"], secret, **chosen)
+            options = {name: configuration[name] for name in ENDPOINT_OPTIONS if name in configuration}
+            limits = Limits.model_validate(configuration.get("limits") or {}).shared_by(workers)
+            endpoint = Endpoint(configuration["base_url"], configuration["model"], secret, limits=limits, **options)
             return OpenAiPolicy(endpoint, sampling or Sampling())
         case _:
-            raise ValueError(f"a {kind} policy is not made here")
+            raise ValueError(f"a policy of the kind {kind} cannot be made here")

@@ -1,4 +1,4 @@
-"""What acts in an episode: a `Policy` begins a `Player` for each episode, and the player answers turn by turn."""
+"""Interface of policies: a `Policy` begins a `Player` for each episode, and the player replies turn by turn."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -8,47 +8,47 @@ from typing import Any, Protocol, runtime_checkable
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.tools import Tool
 from backend.domain.rollouts.rollout import TaskSpec
-from workers.policies.adaptive_limit import Effort
+from workers.policies.throttle import AdaptiveLimit
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeStart:
-    """What is known before the first turn."""
+    """A policy's knowledge before the first turn."""
 
     task: TaskSpec
     manifest: Manifest
     member: int
     """Ordinal inside the group."""
     seed: int
-    """The policy's own randomness: the same for the same run seed, task and member."""
+    """Seed of the policy's sampling: the same for the same run seed, task and member."""
 
 
 @dataclass(slots=True)
 class Turn:
-    """One question to the policy."""
+    """A request for the policy's next reply."""
 
     index: int
     """0 for the first."""
     messages: list[dict[str, Any]]
-    """What the policy may read of the conversation. The engine's own list: read it, do not keep or change it."""
+    """The visible conversation. This is the engine's own list: read it, do not keep or change it."""
     text: str
-    """The newest observation as text: the last message's content."""
+    """The latest observation as text: the last message's content."""
     observation: dict[str, Any]
-    """The newest observation's fields, for scripts."""
+    """The latest observation's fields, for scripted policies."""
     scripts: dict[str, str]
-    """What scripted policies would reply next; filled only for players that want it."""
+    """Next reply of each of the environment's scripts; filled only for players that want it."""
     action_schema: dict[str, Any]
     """JSON schema of the action."""
     max_tokens: int
     tools: Sequence[Tool] = ()
-    """What may be called now, where replies are tool calls."""
-    waiting: Callable[[], AbstractContextManager[Any]] = nullcontext
-    """`with turn.waiting(): …` while no answer is worked on: the time of the episode stands still."""
+    """Tools that can be called now, if replies are tool calls."""
+    waiting: Callable[[], AbstractContextManager[object]] = nullcontext
+    """`with turn.waiting(): …` pauses the episode's deadline while the request is queued."""
 
 
 @dataclass(slots=True)
 class Reply:
-    """One answer of the policy."""
+    """A reply of the policy."""
 
     text: str
     tokens_in: int = 0
@@ -56,11 +56,11 @@ class Reply:
     is_truncated: bool = False
     """It was cut at the token limit."""
     reasoning: str = ""
-    """What it thought, where that is told apart from the answer."""
+    """Reasoning, if the policy returns it separately."""
     cached_in: int = 0
-    """How many of `tokens_in` the endpoint had in its cache."""
+    """How many of `tokens_in` came from the endpoint's cache."""
     queue_seconds: float = 0.0
-    """Waited for a place, and between tries."""
+    """Time spent waiting for a slot and between attempts."""
 
 
 @dataclass(slots=True)
@@ -69,48 +69,51 @@ class TokenTrace:
 
     prompt: list[int]
     completion: list[int]
-    """Everything after the first prompt, the environment's tokens included."""
+    """Everything after the first prompt, including the environment's tokens."""
     mask: list[int]
-    """1 where the policy wrote the token, 0 where the environment did."""
+    """1 for tokens that the policy wrote, 0 for the environment's."""
     logprobs: list[float]
     """0.0 where the mask is 0."""
 
 
 @dataclass(slots=True)
 class TextTrace:
-    """The tokens of all replies as text, for endpoints that tell log-probabilities but no ids."""
+    """The tokens of all replies as text, for endpoints that return log-probabilities but no ids."""
 
     texts: list[str]
     logprobs: list[float]
     turns: list[int]
-    """Where each reply begins."""
+    """Index of each reply's first token."""
 
 
 class Player(Protocol):
-    """A policy at one episode."""
+    """A policy in one episode."""
 
-    wants_scripts: bool
-    """Ask the environment for its `scripts` before each turn."""
+    wants_scripts: bool = False
+    """Read the environment's `scripts` before each turn."""
 
     async def act(self, turn: Turn) -> Reply: ...
 
     def trace(self) -> TokenTrace | TextTrace | None:
-        """Called once, after the last turn."""
+        """Return the tokens. Called once, after the last turn."""
+        return None
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        return None
 
 
 class Policy(Protocol):
-    """Anything that acts."""
+    """Anything that acts in episodes."""
 
     async def begin(self, start: EpisodeStart) -> Player: ...
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        return None
 
 
 @runtime_checkable
-class Measured(Protocol):
-    """A policy that finds out how much it bears: the engine begins no more episodes than its effort allows."""
+class AdaptivePolicy(Protocol):
+    """A policy that finds out how many concurrent requests it can take. It limits the number of episodes."""
 
     @property
-    def effort(self) -> Effort: ...
+    def adaptive_limit(self) -> AdaptiveLimit: ...

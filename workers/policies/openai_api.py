@@ -1,6 +1,6 @@
-"""A policy behind any endpoint that speaks the OpenAI chat completions API.
+"""A policy behind any endpoint with the OpenAI chat completions API.
 
-aiohttp rather than the official client: 0.2 instead of 1.9 ms of CPU a call, and every failure is ours to name.
+aiohttp rather than the official client: 0.2 instead of 1.9 ms of CPU per call, and each failure gets its own name.
 """
 
 import asyncio
@@ -24,38 +24,40 @@ from backend.domain.errors import PolicyError
 from backend.domain.policies.prices import Limits
 from backend.domain.runs.plans import Sampling
 from backend.domain.text import plain_text
-from workers.policies.adaptive_limit import Effort
-from workers.policies.base import EpisodeStart, Player, Reply, TextTrace, TokenTrace, Turn
-from workers.policies.replies import Completion, NoCompletion, read_completion
-from workers.policies.throttle import Pace
-from workers.policies.token_traces import Tokens
-from workers.policies.tool_messages import native_messages, plain_messages
+from workers.policies.base import EpisodeStart, Player, Policy, Reply, TextTrace, TokenTrace, Turn
+from workers.policies.chat_format import (
+    Completion,
+    NoCompletion,
+    TraceBuilder,
+    native_messages,
+    plain_messages,
+    read_completion,
+)
+from workers.policies.throttle import AdaptiveLimit, EndpointThrottle
 
 MAX_RESPONSE_BYTES = 8_000_000
 MAX_RETRY_AFTER_SECONDS = 60.0
 MAX_WAIT_SECONDS = 30.0
-"""Between two tries, unless the endpoint asks for more."""
-_TOO_MUCH = frozenset({429, 503, 529})
-"""Statuses by which an endpoint says that it bears no more."""
-_BUSY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
-"""Statuses that may be gone in a moment."""
+"""Between two attempts, unless the endpoint asks for more."""
+OVERLOADED = frozenset({429, 503, 529})
+RETRYABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 
 
 class EndpointRefused(PolicyError):
-    """The endpoint refused the request; asking again would not help."""
+    """The endpoint refused the request. A retry would not help."""
 
     is_retryable = False
 
 
 class EndpointGaveUp(PolicyError):
-    """The endpoint did not answer properly, however often it was asked."""
+    """The endpoint did not answer properly in any attempt."""
 
     is_retryable = False
     """It was retried in place already, without losing the episode."""
 
 
-class _Busy(PolicyError):
-    """One try failed in a way that may pass."""
+class _RetryableFailure(PolicyError):
+    """One attempt failed in a way that may pass."""
 
     def __init__(self, message: str = "", after_seconds: float = 0.0) -> None:
         super().__init__(message)
@@ -64,34 +66,34 @@ class _Busy(PolicyError):
 
 @dataclass(slots=True)
 class Endpoint:
-    """Where and how to ask. The key is never part of a message or a log line."""
+    """An endpoint and how to call it. The key is never part of a message or a log line."""
 
     base_url: str
     model: str
     key: str | None = field(default=None, repr=False)
     timeout_seconds: float = 60.0
-    """Of one try."""
+    """Per attempt."""
     attempts: int = 5
     first_wait_seconds: float = 0.5
-    """Before the second try; doubles each time, with chance, up to half a minute."""
+    """Before the second attempt; doubles each time, with jitter, up to half a minute."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Further fields of the request's body."""
     sends_seed: bool = True
     sends_tools: bool = True
-    """Use the API's own tool calls. Without it the tools stand in the system prompt, and calls are text."""
+    """Use the API's native tool calls. Otherwise the system prompt lists the tools, and calls are text."""
     sends_reasoning: bool = False
-    """Send what the policy thought in earlier turns back to it, as `reasoning_content`."""
+    """Send the policy's earlier reasoning back as `reasoning_content`."""
     logprobs: bool = False
-    """Ask for the log-probability of each token."""
+    """Request the log-probability of each token."""
     token_ids: bool = False
-    """Ask for the ids of the tokens too, as vLLM gives them."""
+    """Request token ids too, as vLLM returns them."""
     limits: Limits = field(default_factory=Limits)
     is_own: bool = False
-    """Started by this process, so that its address on this machine is no way around the rule for private ones."""
+    """Started by this process, so its address on this machine is allowed although it is private."""
 
 
-class OpenAiPolicy:
-    """Asks one endpoint for all its players, over one pool of connections, at the pace that the endpoint bears."""
+class OpenAiPolicy(Policy):
+    """Calls one endpoint for all its players, over one connection pool and one throttle."""
 
     def __init__(self, endpoint: Endpoint, sampling: Sampling) -> None:
         self._endpoint = endpoint
@@ -99,74 +101,68 @@ class OpenAiPolicy:
         self._session: aiohttp.ClientSession | None = None
         self._url: URL | None = None
         self._limit_field = "max_tokens"
-        self._pace = Pace(endpoint.limits)
+        self._throttle = EndpointThrottle(endpoint.limits)
 
     @property
-    def effort(self) -> Effort:
-        """How many calls at a time it is found to bear."""
-        return self._pace.effort
+    def adaptive_limit(self) -> AdaptiveLimit:
+        return self._throttle.concurrency
 
     async def begin(self, start: EpisodeStart) -> Player:
+        endpoint = self._endpoint
         if self._session is None:
-            self._session = self._open()
-        return _ApiPlayer(self, start, self._endpoint)
+            headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "proctor"}
+            if endpoint.key:
+                headers["Authorization"] = f"Bearer {endpoint.key}"
+            try:
+                self._url = URL(f"{endpoint.base_url.rstrip('/')}/chat/completions")
+            except ValueError as error:
+                raise EndpointRefused(f"not an address: {error}") from error
+            allowed = OutgoingPolicy.only(endpoint.base_url) if endpoint.is_own else None
+            self._session = open_session(seconds=endpoint.timeout_seconds, headers=headers, policy=allowed)
+        return _ApiPlayer(self, start, endpoint)
 
     async def aclose(self) -> None:
         if self._session is not None:
             await self._session.close()
             self._session = None
 
-    def _open(self) -> aiohttp.ClientSession:
-        endpoint = self._endpoint
-        headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "proctor"}
-        if endpoint.key:
-            headers["Authorization"] = f"Bearer {endpoint.key}"
-        try:
-            self._url = URL(f"{endpoint.base_url.rstrip('/')}/chat/completions")
-        except ValueError as error:
-            raise EndpointRefused(f"not an address: {error}") from error
-        policy = OutgoingPolicy.only(endpoint.base_url) if endpoint.is_own else None
-        return open_session(seconds=endpoint.timeout_seconds, headers=headers, policy=policy)
-
     async def complete(self, turn: Turn, seed: int) -> Completion:
-        """One answer; tried again with back-off while the endpoint is busy. What was waited is told in the reply."""
+        """Request a reply, with retries and back-off while the endpoint is busy. The reply's `queue_seconds` include
+        the pauses."""
         waited = 0.0
-        tries = max(self._endpoint.attempts, 1)
-        for number in range(tries):
+        attempts = max(self._endpoint.attempts, 1)
+        for number in range(attempts):
             try:
-                completion, queued = await self._try(turn, seed)
-            except (_Busy, NoCompletion) as busy:
-                if number == tries - 1:
-                    raise EndpointGaveUp(f"{busy} ({tries} tries)") from busy
-                waited += await self._back_off(turn, number, getattr(busy, "after_seconds", 0.0))
-            else:
+                completion, queued = await self._attempt(turn, seed)
                 break
+            except (_RetryableFailure, NoCompletion) as failure:
+                if number == attempts - 1:
+                    raise EndpointGaveUp(f"{failure} ({attempts} tries)") from failure
+                backoff = min(MAX_WAIT_SECONDS, self._endpoint.first_wait_seconds * 2**number)
+                pause = max(random.uniform(0, backoff), getattr(failure, "after_seconds", 0.0))
+                with turn.waiting():
+                    await asyncio.sleep(pause)
+                waited += pause
         completion.reply.queue_seconds = waited + queued
         return completion
 
-    async def _back_off(self, turn: Turn, number: int, least: float) -> float:
-        most = min(MAX_WAIT_SECONDS, self._endpoint.first_wait_seconds * 2**number)
-        pause = max(random.uniform(0, most), least)
+    async def _attempt(self, turn: Turn, seed: int) -> tuple[Completion, float]:
+        """Return the completion and the seconds that the request waited for a slot."""
+        body = self._write_body(turn, seed)
         with turn.waiting():
-            await asyncio.sleep(pause)
-        return pause
-
-    async def _try(self, turn: Turn, seed: int) -> tuple[Completion, float]:
-        """The answer, and how long its place was waited for."""
-        body = self._body(turn, seed)
-        with turn.waiting():
-            waited = await self._pace.enter()
+            waited = await self._throttle.enter()
         try:
-            began = time.perf_counter()
+            start = time.perf_counter()
             status, headers, answer = await self._post(body)
-            self._pace.read_headers(headers)
+            self._throttle.read_headers(headers)
             if status != 200:
-                raise self._problem(status, headers, answer)
+                raise self._error_of(status, headers, answer)
             completion = read_completion(answer)
-            spent = completion.reply.tokens_in + completion.reply.tokens_out
-            self._pace.answered(time.perf_counter() - began, spent)
+            self._throttle.completed(
+                time.perf_counter() - start, completion.reply.tokens_in + completion.reply.tokens_out
+            )
         finally:
-            self._pace.leave()
+            self._throttle.leave()
         return completion, waited
 
     async def _post(self, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
@@ -178,20 +174,21 @@ class OpenAiPolicy:
         except Redirected as error:
             raise EndpointRefused(f"the endpoint answered {error}; enter that address as the base URL") from error
         except TimeoutError as error:
-            self._pace.refused()
-            raise _Busy(f"the endpoint did not answer within {self._endpoint.timeout_seconds:g} s") from error
+            self._throttle.refused()
+            seconds = self._endpoint.timeout_seconds
+            raise _RetryableFailure(f"the endpoint did not answer within {seconds:g} s") from error
         except BodyTooLarge as error:
-            raise _Busy(f"the endpoint answered more than {MAX_RESPONSE_BYTES:,} bytes") from error
+            raise _RetryableFailure(f"the endpoint answered more than {MAX_RESPONSE_BYTES:,} bytes") from error
         except aiohttp.ClientPayloadError as error:
-            raise _Busy("the endpoint broke off in the middle of its answer") from error
+            raise _RetryableFailure("the endpoint broke off in the middle of its answer") from error
         except aiohttp.InvalidURL as error:
             raise EndpointRefused("the base URL is not a valid address") from error
         except (aiohttp.ClientError, OSError) as error:
             if refusal := refusal_in(error):
                 raise EndpointRefused(str(refusal)) from error
-            raise _Busy(f"the endpoint cannot be reached: {reason_of(error)}") from error
+            raise _RetryableFailure(f"the endpoint cannot be reached: {reason_of(error)}") from error
 
-    def _body(self, turn: Turn, seed: int) -> bytes:
+    def _write_body(self, turn: Turn, seed: int) -> bytes:
         endpoint = self._endpoint
         body: dict[str, Any] = {
             "model": endpoint.model,
@@ -211,30 +208,28 @@ class OpenAiPolicy:
         body |= endpoint.extra
         try:
             return orjson.dumps(body)
-        except TypeError:  # text with halves of surrogate pairs
+        except TypeError:  # text with unpaired surrogates
             return plain_text(json.dumps(body, ensure_ascii=False)).encode()
 
-    def _problem(self, status: int, headers: Mapping[str, str], body: bytes) -> PolicyError:
+    def _error_of(self, status: int, headers: Mapping[str, str], body: bytes) -> PolicyError:
         message = f"the endpoint answered {describe_error(status, headers, body, secret=self._endpoint.key)}"
-        if status in _BUSY:
-            wait = _retry_after(headers.get("Retry-After"))
-            if status in _TOO_MUCH:
-                self._pace.refused(wait)
-            return _Busy(message, wait)
+        if status in RETRYABLE:
+            wait = parse_retry_after(headers.get("Retry-After"))
+            if status in OVERLOADED:
+                self._throttle.refused(wait)
+            return _RetryableFailure(message, wait)
         if status == 400 and self._limit_field == "max_tokens" and b"max_completion_tokens" in body:
-            self._limit_field = "max_completion_tokens"  # newer models know the limit by this name only
-            return _Busy(message)
+            self._limit_field = "max_completion_tokens"  # newer models accept only this name
+            return _RetryableFailure(message)
         return EndpointRefused(message)
 
 
-class _ApiPlayer:
-    wants_scripts = False
-
+class _ApiPlayer(Player):
     def __init__(self, policy: OpenAiPolicy, start: EpisodeStart, endpoint: Endpoint) -> None:
         self._policy = policy
         self._start = start
         self._endpoint = endpoint
-        self._tokens = Tokens() if endpoint.logprobs or endpoint.token_ids else None
+        self._trace = TraceBuilder() if endpoint.logprobs or endpoint.token_ids else None
 
     async def act(self, turn: Turn) -> Reply:
         sends_reasoning = self._endpoint.sends_reasoning
@@ -245,19 +240,16 @@ class _ApiPlayer:
             turn.messages = plain_messages(turn.messages, sends_reasoning=sends_reasoning)
             turn.tools = ()
         completion = await self._policy.complete(turn, self._start.seed)
-        if self._tokens is not None:
-            self._tokens.add(completion)
+        if self._trace is not None:
+            self._trace.add(completion)
         return completion.reply
 
     def trace(self) -> TokenTrace | TextTrace | None:
-        return self._tokens.trace() if self._tokens is not None else None
-
-    def close(self) -> None:
-        """Nothing to close."""
+        return self._trace.trace() if self._trace is not None else None
 
 
-def _retry_after(value: str | None) -> float:
-    """Seconds, from a number or an HTTP date (RFC 9110 §10.2.3); 0 when there is none or it makes no sense."""
+def parse_retry_after(value: str | None) -> float:
+    """Seconds, from a number or an HTTP date (RFC 9110 §10.2.3); 0 for anything else."""
     if not value:
         return 0.0
     try:

@@ -1,284 +1,325 @@
-"""A look at a model endpoint, with a few tiny requests: what it answers, in sentences that say what to do.
+"""Connection test of a model endpoint: a few tiny requests, and findings that say what to do.
 
-It connects under the same rule for private addresses as the policy itself.
+It follows the same rule for private addresses as the policy itself. Nothing is retried.
 """
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from backend.core.outgoing.client import open_session
+import aiohttp
+
+from backend.core.outgoing.client import BodyTooLarge, Redirected, open_session, read_body, reason_of
+from backend.core.outgoing.errors import advice_for, describe_body, error_code
 from backend.domain.policies.connections import MAX_MODELS, ConnectionReport, Finding
 from backend.domain.text import plain_text
 from backend.domain.vocabulary import CheckStatus
-from workers.policies.probe_requests import Answer, Asking, Unreachable
 
 REQUEST_SECONDS = 20.0
-WHOLE_SECONDS = 90.0
-"""Nothing more is asked after this."""
-_OK, _WARN, _BAD, _SKIP = CheckStatus.PASSED, CheckStatus.WARNED, CheckStatus.FAILED, CheckStatus.SKIPPED
+TEST_SECONDS = 90.0
+"""No further request starts after this time."""
+MAX_BYTES = 2_000_000
+MAX_TOKENS = 32
+_PASSED, _WARNED, _FAILED, _SKIPPED = CheckStatus.PASSED, CheckStatus.WARNED, CheckStatus.FAILED, CheckStatus.SKIPPED
+_PARAMETERS = {"a": {"type": "integer"}, "b": {"type": "integer"}}
 _TOOL = {
     "type": "function",
     "function": {
         "name": "add",
         "description": "Adds two numbers.",
-        "parameters": {
-            "type": "object",
-            "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
-            "required": ["a", "b"],
-        },
+        "parameters": {"type": "object", "properties": _PARAMETERS, "required": ["a", "b"]},
     },
 }
-_SCHEMA = {
-    "type": "json_schema",
-    "json_schema": {
-        "name": "answer",
-        "strict": True,
-        "schema": {
-            "type": "object",
-            "properties": {"is_even": {"type": "boolean"}},
-            "required": ["is_even"],
-            "additionalProperties": False,
-        },
-    },
+_ANSWER = {
+    "type": "object",
+    "properties": {"is_even": {"type": "boolean"}},
+    "required": ["is_even"],
+    "additionalProperties": False,
 }
+_SCHEMA = {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": _ANSWER}}
+
+
+class Unreachable(Exception):
+    """There was no HTTP answer, or only a redirect."""
+
+    def __init__(self, reason: str, *, is_redirect: bool = False) -> None:
+        super().__init__(reason)
+        self.is_redirect = is_redirect
 
 
 @dataclass(slots=True)
-class _Probe:
-    """One look. Findings are added in order."""
+class EndpointAnswer:
+    status: int
+    body: Any
+    """Parsed JSON; None for anything else."""
+    shown: str
+    """Its error code, or its type and size; never its words."""
+    advice: str
+    seconds: float
+    wants_newer_limit: bool = False
+    """It mentions `max_completion_tokens`."""
 
-    line: Asking
+    @property
+    def message(self) -> dict[str, Any]:
+        """The first choice's message; empty if the answer does not have the API's form."""
+        try:
+            found = self.body["choices"][0]["message"]
+        except (KeyError, IndexError, TypeError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def is_completion(self) -> bool:
+        return self.status == 200 and bool(self.message)
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """An optional feature of an endpoint, and how its absence is reported."""
+
+    check: str
+    feature: str
+    """As in "With … the endpoint answered HTTP 400"."""
+    prompt: str
+    fields: Mapping[str, object]
+    is_used: Callable[[EndpointAnswer], bool]
+    supported: tuple[str, str]
+    """Sentence and advice."""
+    ignored: tuple[str, str]
+    refused: str
+    """Advice."""
+    max_tokens: int = MAX_TOKENS
+
+
+def _has_logprobs(answer: EndpointAnswer) -> bool:
+    try:
+        return bool(answer.body["choices"][0]["logprobs"]["content"])
+    except (KeyError, IndexError, TypeError):
+        return False
+
+
+def _fits_schema(answer: EndpointAnswer) -> bool:
+    try:
+        found = json.loads(answer.message["content"])
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and isinstance(found.get("is_even"), bool)
+
+
+_OPTIONS = (
+    _Option(
+        "seed",
+        "a seed",
+        "Write five random words.",
+        {"seed": 7, "temperature": 1.0},
+        lambda answer: True,  # compared with a second answer
+        ("It accepts a seed: the same seed returned the same words twice.", ""),
+        ("It accepts a seed, but the same seed returned different words.", "Repeated runs will differ."),
+        "Choose “no seed” for this policy.",
+    ),
+    _Option(
+        "tools",
+        "tools",
+        "Call the tool `add` with a = 2 and b = 3.",
+        {"tools": [_TOOL]},
+        lambda answer: bool(answer.message.get("tool_calls")),
+        ("It supports native tool calls.", ""),
+        (
+            "It accepted the tool but wrote text instead of calling it.",
+            "For environments with tools, choose “tool calls as text”, or enable tool calls in its server.",
+        ),
+        "Choose “tool calls as text” for this policy.",
+        max_tokens=256,
+    ),
+    _Option(
+        "logprobs",
+        "log-probabilities",
+        "Say hello in one word.",
+        {"logprobs": True},
+        _has_logprobs,
+        ("It returns log-probabilities.", "Choose “log-probabilities” to store them."),
+        ("It returns no log-probabilities.", "Leave them off; the heat map stays empty."),
+        "Leave them off.",
+    ),
+    _Option(
+        "schema",
+        "a JSON schema",
+        "Is 4 even?",
+        {"response_format": _SCHEMA},
+        _fits_schema,
+        ("It enforces a JSON schema, which judges use for their verdicts.", ""),
+        (
+            "It accepted a JSON schema but did not follow it.",
+            "As a judge, it is told the form in words and asked again if it fails.",
+        ),
+        "As a judge, it is told the form in words instead.",
+        max_tokens=256,
+    ),
+)
+
+
+@dataclass(slots=True)
+class _ConnectionTest:
+    """One test of an endpoint. Findings are added in order."""
+
+    base_url: str
+    model: str
+    key: str | None = field(repr=False)
+    extra: Mapping[str, Any]
+    session: aiohttp.ClientSession
+    limit_field: str = "max_tokens"
     findings: list[Finding] = field(default_factory=list)
     models: list[str] = field(default_factory=list)
-    began: float = field(default_factory=time.monotonic)
+    start: float = field(default_factory=time.monotonic)
 
-    async def look(self) -> None:
-        listed = await self._reach()
-        if listed is None:
+    async def run(self) -> None:
+        try:
+            answer = await self._request("GET", "/models")
+        except Unreachable as error:
+            if error.is_redirect:
+                advice = "Enter that address as the base URL."
+            elif "127.0.0.1" in self.base_url or "localhost" in self.base_url:
+                advice = (
+                    "Is its server running? The address is seen from the worker, which may be another machine or "
+                    "container."
+                )
+            else:
+                advice = "Check the address, and that workers may reach it. Admins decide about private networks."
+            self._add("reach", _FAILED, f"{self.base_url} cannot be used: {error}.", advice)
             return
-        self._read_models(listed)
-        if not await self._complete():
+        self._add("reach", _PASSED, f"The endpoint answered in {answer.seconds:.2f} s.")
+        if answer.status in {401, 403}:
+            self._add_key_refused(answer)
             return
-        for check, ask in (
-            ("seed", self._seed),
-            ("tools", self._tools),
-            ("logprobs", self._logprobs),
-            ("schema", self._schema),
-        ):
-            if time.monotonic() - self.began > WHOLE_SECONDS:
-                self._find(check, _SKIP, f"Not tried: the endpoint took longer than {WHOLE_SECONDS:.0f} s so far.")
+        self._read_models(answer)
+        if not await self._test_completion():
+            return
+        for option in _OPTIONS:
+            if time.monotonic() - self.start > TEST_SECONDS:
+                self._add(option.check, _SKIPPED, f"Not tried: the test took longer than {TEST_SECONDS:.0f} s.")
                 continue
             try:
-                await ask()
+                await self._test_option(option)
             except Unreachable as error:
-                self._find(check, _WARN, f"Not known: {error}.")
+                self._add(option.check, _WARNED, f"Unknown: {error}.")
 
-    async def _reach(self) -> Answer | None:
-        """None when nothing more can be asked."""
-        try:
-            answer = await self.line.ask("GET", "/models")
-        except Unreachable as error:
-            advice = "Enter that address as the base URL." if error.is_redirect else _advice(self.line.base_url)
-            self._find("reach", _BAD, f"{self.line.base_url} cannot be used: {error}.", advice)
-            return None
-        self._find("reach", _OK, f"The endpoint answered in {answer.seconds:.2f} s.")
-        if answer.status in {401, 403}:
-            self._find(
-                "key",
-                _BAD,
-                f"The endpoint does not accept the key: HTTP {answer.status} ({answer.shown}).",
-                self._key_advice(),
-            )
-            return None
-        return answer
-
-    def _key_advice(self) -> str:
-        return "Enter the key again, or another one." if self.line.key else "Enter the key that this endpoint asks for."
-
-    def _read_models(self, answer: Answer) -> None:
+    def _read_models(self, answer: EndpointAnswer) -> None:
         items = answer.body.get("data") if isinstance(answer.body, dict) else None
         if answer.status != 200 or not isinstance(items, list):
-            self._find(
-                "model", _SKIP, f"It offers no list of models (/models answered {answer.status}).", "Type the name."
-            )
+            sentence = f"It offers no list of models (/models answered {answer.status})."
+            self._add("model", _SKIPPED, sentence, "Type the name.")
             return
         names = (item.get("id") for item in items if isinstance(item, dict))
         self.models = sorted({plain_text(name)[:200] for name in names if isinstance(name, str) and name})[:MAX_MODELS]
-        if self.line.model in self.models:
-            self._find("model", _OK, f"It lists {self.line.model} among {len(self.models)} models.")
+        if self.model in self.models:
+            self._add("model", _PASSED, f"It lists {self.model} among {len(self.models)} models.")
             return
         some = ", ".join(self.models[:5]) + (", …" if len(self.models) > 5 else "")
-        self._find(
+        self._add(
             "model",
-            _WARN,
-            f"It does not list {self.line.model}. It lists {len(self.models)}: {some or 'none'}.",
-            "Choose one of its models, unless this name is an alias that it knows.",
+            _WARNED,
+            f"It does not list {self.model}. It lists {len(self.models)}: {some or 'none'}.",
+            "Choose one of its models, unless this name is an alias that it accepts.",
         )
 
-    async def _complete(self) -> bool:
-        """One tiny completion. False: the rest would tell nothing."""
+    async def _test_completion(self) -> bool:
+        """Request one tiny completion. Without it, further tests would show nothing."""
         try:
-            answer = await self.line.completion("Say hello in one word.")
+            answer = await self._complete("Say hello in one word.")
         except Unreachable as error:
-            self._find("completion", _BAD, f"No completion: {error}.", "Is the model loaded? Look at its server's log.")
+            self._add("completion", _FAILED, f"No completion: {error}.", "Is the model loaded? Check its server's log.")
             return False
         if answer.is_completion:
-            said = " ".join(plain_text(str(answer.message.get("content") or "")).split())[:60]
-            counts = isinstance(answer.body.get("usage"), dict)
-            told = f"It completes in {answer.seconds:.2f} s: “{said}”."
-            if counts:
-                self._find("completion", _OK, told)
+            text = " ".join(plain_text(str(answer.message.get("content") or "")).split())[:60]
+            sentence = f"It completed a prompt in {answer.seconds:.2f} s: “{text}”."
+            if isinstance(answer.body.get("usage"), dict):
+                self._add("completion", _PASSED, sentence)
             else:
-                self._find("completion", _WARN, f"{told} It counts no tokens.", "Tokens and cost will not be known.")
+                self._add("completion", _WARNED, f"{sentence} It counts no tokens.", "Tokens and cost will be unknown.")
             return True
         if answer.status in {401, 403}:
-            self._find(
-                "key",
-                _BAD,
-                f"The endpoint does not accept the key: HTTP {answer.status} ({answer.shown}).",
-                self._key_advice(),
-            )
-        elif answer.status == 404:
-            self._find(
-                "completion",
-                _BAD,
-                f"The endpoint answered HTTP 404 ({answer.shown}).",
-                "Check the base URL and the model.",
-            )
+            self._add_key_refused(answer)
+            return False
+        sentence, advice = f"The endpoint answered HTTP {answer.status} ({answer.shown}).", answer.advice
+        if answer.status == 404:
+            advice = "Check the base URL and the model."
         elif answer.status in {402, 429}:
-            self._find(
-                "completion",
-                _BAD,
-                f"The endpoint answered HTTP {answer.status} ({answer.shown}).",
-                "Look at the account's credit and limits.",
-            )
+            advice = "Check the account's credit and limits."
         elif answer.status == 200:
-            self._find(
-                "completion",
-                _BAD,
-                f"The answer is not a chat completion ({answer.shown}).",
-                "The base URL should end where /chat/completions begins, often in /v1.",
-            )
-        else:
-            self._find(
-                "completion", _BAD, f"The endpoint answered HTTP {answer.status} ({answer.shown}).", answer.advice
-            )
+            sentence = f"The answer is not a chat completion ({answer.shown})."
+            advice = "The base URL should end where /chat/completions begins, often in /v1."
+        self._add("completion", _FAILED, sentence, advice)
         return False
 
-    async def _seed(self) -> None:
-        question = "Write five random words."
-        first = await self.line.completion(question, seed=7, temperature=1.0)
-        if not first.is_completion:
-            advice = "Choose “no seed” for this policy." if first.status == 400 else ""
-            self._find("seed", _WARN, f"With a seed the endpoint answered HTTP {first.status} ({first.shown}).", advice)
+    async def _test_option(self, option: _Option) -> None:
+        fields = {self.limit_field: option.max_tokens, **option.fields}
+        answer = await self._complete(option.prompt, fields)
+        if not answer.is_completion:
+            sentence = f"With {option.feature} the endpoint answered HTTP {answer.status} ({answer.shown})."
+            is_optional = option.check != "seed" or answer.status == 400
+            self._add(option.check, _WARNED, sentence, option.refused if is_optional else "")
             return
-        second = await self.line.completion(question, seed=7, temperature=1.0)
-        if second.is_completion and second.message.get("content") == first.message.get("content"):
-            self._find("seed", _OK, "It takes a seed: the same seed gave the same words twice.")
-            return
-        self._find(
-            "seed",
-            _WARN,
-            "It takes a seed, but the same seed gave other words.",
-            "A run again will not be the same word for word.",
+        is_used = option.is_used(answer)
+        if option.check == "seed":
+            again = await self._complete(option.prompt, fields)
+            is_used = again.is_completion and again.message.get("content") == answer.message.get("content")
+        self._add(option.check, _PASSED if is_used else _WARNED, *(option.supported if is_used else option.ignored))
+
+    async def _complete(self, prompt: str, fields: Mapping[str, object] | None = None) -> EndpointAnswer:
+        body = {"model": self.model, "messages": [{"role": "user", "content": prompt}], self.limit_field: MAX_TOKENS}
+        answer = await self._request("POST", "/chat/completions", {**body, **self.extra, **(fields or {})})
+        if answer.status == 400 and self.limit_field == "max_tokens" and answer.wants_newer_limit:
+            self.limit_field = "max_completion_tokens"
+            names = {"max_tokens": "max_completion_tokens"}
+            return await self._complete(prompt, {names.get(name, name): v for name, v in (fields or {}).items()})
+        return answer
+
+    async def _request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> EndpointAnswer:
+        start = time.monotonic()
+        url = f"{self.base_url.rstrip('/')}{path}"
+        try:
+            async with self.session.request(method, url, json=body) as response:
+                content = await read_body(response, MAX_BYTES)
+        except (aiohttp.ClientError, OSError, BodyTooLarge) as error:
+            raise Unreachable(reason_of(error), is_redirect=isinstance(error, Redirected)) from error
+        try:
+            parsed = json.loads(content)
+        except (ValueError, RecursionError):
+            parsed = None
+        return EndpointAnswer(
+            response.status,
+            parsed,
+            error_code(content, self.key) or describe_body(response.headers.get("Content-Type"), content),
+            advice_for(response.status, content),
+            time.monotonic() - start,
+            b"max_completion_tokens" in content,
         )
 
-    async def _tools(self) -> None:
-        answer = await self.line.completion(
-            "Call the tool `add` with a = 2 and b = 3.", tools=[_TOOL], **{self.line.limit_field: 256}
-        )
-        if answer.is_completion and answer.message.get("tool_calls"):
-            self._find("tools", _OK, "It calls tools by the API's own means.")
-        elif answer.is_completion:
-            self._find(
-                "tools",
-                _WARN,
-                "It took the tool but wrote text instead of calling it.",
-                "For environments with tools choose “tool calls as text”, or start its server with tool calls.",
-            )
-        else:
-            self._find(
-                "tools",
-                _WARN,
-                f"With tools the endpoint answered HTTP {answer.status} ({answer.shown}).",
-                "Choose “tool calls as text” for this policy.",
-            )
+    def _add_key_refused(self, answer: EndpointAnswer) -> None:
+        sentence = f"The endpoint does not accept the key: HTTP {answer.status} ({answer.shown})."
+        advice = "Enter the key again, or another one." if self.key else "Enter the key that this endpoint requires."
+        self._add("key", _FAILED, sentence, advice)
 
-    async def _logprobs(self) -> None:
-        answer = await self.line.completion("Say hello in one word.", logprobs=True)
-        if answer.is_completion and _has_logprobs(answer.body):
-            self._find("logprobs", _OK, "It gives log-probabilities.", "Choose “log-probabilities” to store them.")
-        elif answer.is_completion:
-            self._find("logprobs", _WARN, "It gives no log-probabilities.", "Leave them off; the heat map stays empty.")
-        else:
-            self._find(
-                "logprobs",
-                _WARN,
-                f"With log-probabilities the endpoint answered HTTP {answer.status} ({answer.shown}).",
-                "Leave them off.",
-            )
-
-    async def _schema(self) -> None:
-        answer = await self.line.completion("Is 4 even?", response_format=_SCHEMA, **{self.line.limit_field: 256})
-        if answer.is_completion and _fits(answer.message.get("content")):
-            self._find("schema", _OK, "It keeps to a JSON schema, which a judge's verdict needs.")
-        elif answer.is_completion:
-            self._find(
-                "schema",
-                _WARN,
-                "It took a JSON schema but did not keep to it.",
-                "As a judge it is told the form in words and asked once more when it fails.",
-            )
-        else:
-            self._find(
-                "schema",
-                _WARN,
-                f"With a JSON schema the endpoint answered HTTP {answer.status} ({answer.shown}).",
-                "As a judge it is told the form in words instead.",
-            )
-
-    def _find(self, check: str, status: CheckStatus, sentence: str, advice: str = "") -> None:
+    def _add(self, check: str, status: CheckStatus, sentence: str, advice: str = "") -> None:
         self.findings.append(Finding(check=check, status=status, sentence=sentence, advice=advice))
 
 
 async def probe(
     base_url: str, model: str, key: str | None, extra: Mapping[str, Any], *, request_seconds: float = REQUEST_SECONDS
 ) -> ConnectionReport:
-    """Ask the endpoint a few tiny things. Never raises for what the endpoint does."""
+    """Test the endpoint with a few tiny requests. Never raises for what the endpoint does."""
     headers = {"Accept": "application/json", "User-Agent": "proctor"}
     if key:
         headers["Authorization"] = f"Bearer {key}"
     async with open_session(seconds=request_seconds, headers=headers) as session:
-        looking = _Probe(Asking(base_url, model, key, extra, session))
-        await looking.look()
+        test = _ConnectionTest(base_url, model, key, extra, session)
+        await test.run()
     return ConnectionReport(
         base_url=base_url,
         model=model,
-        findings=looking.findings,
-        models=looking.models,
-        seconds=time.monotonic() - looking.began,
+        findings=test.findings,
+        models=test.models,
+        seconds=time.monotonic() - test.start,
     )
-
-
-def _advice(base_url: str) -> str:
-    if "127.0.0.1" in base_url or "localhost" in base_url:
-        return "Is its server running? The address is seen from the worker, which may be another machine or container."
-    return "Check the address, and that workers may reach it; an administrator decides about private networks."
-
-
-def _has_logprobs(body: Any) -> bool:
-    try:
-        return bool(body["choices"][0]["logprobs"]["content"])
-    except (KeyError, IndexError, TypeError):
-        return False
-
-
-def _fits(content: Any) -> bool:
-    try:
-        found = json.loads(content)
-    except (TypeError, ValueError, RecursionError):
-        return False
-    return isinstance(found, dict) and isinstance(found.get("is_even"), bool)

@@ -1,22 +1,20 @@
-"""Replies that there are already, given again: for replays on another version, and for episodes that go on by hand."""
+"""Stored replies, given again: for replays on another version, and to continue an episode by hand."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from backend.domain.errors import PolicyError
-from workers.policies.base import EpisodeStart, Player, Reply, TokenTrace, Turn
+from workers.policies.base import EpisodeStart, Player, Policy, Reply, Turn
 
 
 class OutOfReplies(PolicyError):
-    """All replies are replayed; somebody else is next."""
+    """All stored replies were used."""
 
     is_retryable = False
 
 
-class ReplayPlayer:
-    """Gives the replies in their order. Raises OutOfReplies when it is asked for another one."""
-
-    wants_scripts = False
+class ReplayPlayer(Player):
+    """Gives the replies in their order, then raises OutOfReplies."""
 
     def __init__(self, replies: Sequence[Reply]) -> None:
         self._replies = replies
@@ -26,21 +24,12 @@ class ReplayPlayer:
             raise OutOfReplies
         return replace(self._replies[turn.index])
 
-    def trace(self) -> TokenTrace | None:
-        return None
 
-    def close(self) -> None:
-        """Nothing to close."""
-
-
-class ReplayPolicy:
-    """`replies` says what is to be given again in an episode."""
+class ReplayPolicy(Policy):
+    """`replies` returns the replies of an episode."""
 
     def __init__(self, replies: Callable[[EpisodeStart], Sequence[Reply]]) -> None:
         self._replies = replies
 
     async def begin(self, start: EpisodeStart) -> Player:
         return ReplayPlayer(self._replies(start))
-
-    async def aclose(self) -> None:
-        """Nothing to close."""

@@ -1,7 +1,5 @@
-"""Policies without a model: the environment's own scripts (`gold`, `teacher`, …) and baselines that read nothing.
-
-A trained policy is only worth something beside these.
-"""
+"""Policies without a model: the environment's own scripts (`gold`, `teacher`, …) and baselines that a trained policy
+must beat."""
 
 import random
 from collections.abc import Callable
@@ -9,12 +7,15 @@ from typing import Any
 
 from backend.domain.environments.manifest import ActionSpec
 from backend.domain.environments.prompts import write_reply
-from backend.domain.environments.tools import Tool
 from backend.domain.errors import PolicyError
-from workers.policies.base import EpisodeStart, Player, Reply, TokenTrace, Turn
-from workers.policies.schema_values import first_value, followed, random_value
+from workers.policies.base import EpisodeStart, Player, Policy, Reply, Turn
 
-REPEATED = "I will win this. "
+Schema = dict[str, Any]
+PHRASE = "I will win this. "
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+DEFAULT_RANGE = 100
+"""Range of numbers if the schema sets no maximum."""
+MAX_ITEMS = 8
 
 
 class NoSuchScript(PolicyError):
@@ -23,7 +24,7 @@ class NoSuchScript(PolicyError):
     is_retryable = False
 
 
-class ScriptedPolicy:
+class ScriptedPolicy(Policy):
     """`script` is a baseline's name or the name of a script in the environment's state."""
 
     def __init__(self, script: str, constant: str | None = None) -> None:
@@ -35,121 +36,104 @@ class ScriptedPolicy:
         match self.script:
             case "random":
                 chance = random.Random(start.seed)
-                return _Baseline(lambda turn: write_reply(spec, _random_action(spec, turn, chance)))
+                return _ScriptedPlayer(lambda turn: write_reply(spec, _choose_action(spec, turn, chance)))
             case "constant":
-                return _Baseline(_constant(spec, self.constant))
+                first = [] if self.constant is None else [self.constant]
+
+                def repeat_first(turn: Turn) -> str:
+                    if not first:
+                        first.append(write_reply(spec, _choose_action(spec, turn)))
+                    return first[0]
+
+                return _ScriptedPlayer(repeat_first)
             case "empty":
-                return _Baseline(lambda turn: "")
+                return _ScriptedPlayer(lambda turn: "")
             case "echo":
-                return _Baseline(lambda turn: turn.text)
+                return _ScriptedPlayer(lambda turn: turn.text)
             case "repeat":
-                return _Baseline(lambda turn: REPEATED * 20)
-            case script:
-                return _Scripted(script)
+                return _ScriptedPlayer(lambda turn: PHRASE * 20)
 
-    async def aclose(self) -> None:
-        """Nothing to close."""
+        def read_script(turn: Turn) -> str:
+            reply = turn.scripts.get(self.script)
+            if not isinstance(reply, str):
+                offered = ", ".join(sorted(turn.scripts)) or "none"
+                raise NoSuchScript(f"the environment's state offers no script {self.script!r}; it offers: {offered}")
+            return reply
+
+        return _ScriptedPlayer(read_script, wants_scripts=True)
 
 
-class _Baseline:
-    wants_scripts = False
-
-    def __init__(self, reply: Callable[[Turn], str]) -> None:
+class _ScriptedPlayer(Player):
+    def __init__(self, reply: Callable[[Turn], str], *, wants_scripts: bool = False) -> None:
         self._reply = reply
+        self.wants_scripts = wants_scripts
 
     async def act(self, turn: Turn) -> Reply:
-        return _counted(self._reply(turn))
-
-    def trace(self) -> TokenTrace | None:
-        return None
-
-    def close(self) -> None:
-        """Nothing to close."""
+        """Count words as tokens, so that the lengths of scripted policies can be compared."""
+        text = self._reply(turn)
+        return Reply(text, tokens_out=len(text.split()))
 
 
-class _Scripted(_Baseline):
-    """Replies what the environment's state says."""
-
-    wants_scripts = True
-
-    def __init__(self, script: str) -> None:
-        self._script = script
-        super().__init__(self._look_up)
-
-    def _look_up(self, turn: Turn) -> str:
-        reply = turn.scripts.get(self._script)
-        if not isinstance(reply, str):
-            offered = ", ".join(sorted(turn.scripts)) or "none"
-            raise NoSuchScript(f"the environment's state offers no script {self._script!r}; it offers: {offered}")
-        return reply
-
-
-def _counted(text: str) -> Reply:
-    """Words stand in for tokens, so that lengths can be compared among scripts."""
-    return Reply(text, tokens_out=len(text.split()))
-
-
-def _constant(spec: ActionSpec, constant: str | None) -> Callable[[Turn], str]:
-    """The given text, or the first action that was legal at the start, again and again."""
-    first: list[str] = [] if constant is None else [constant]
-
-    def reply(turn: Turn) -> str:
-        if not first:
-            first.append(write_reply(spec, _first_action(spec, turn)))
-        return first[0]
-
-    return reply
-
-
-def _choices(spec: ActionSpec, turn: Turn) -> list[Any]:
-    found = turn.observation.get(spec.choices) if spec.choices else None
-    return found if isinstance(found, list) else []
-
-
-def _random_action(spec: ActionSpec, turn: Turn, chance: random.Random) -> dict[str, Any]:
-    if spec.field and (choices := _choices(spec, turn)):
-        return _chosen(spec, chance.choice(choices))
+def _choose_action(spec: ActionSpec, turn: Turn, chance: random.Random | None = None) -> dict[str, Any]:
+    """Return a random action, or the first one without `chance`: a listed legal one, else one made from the schema."""
+    listed = turn.observation.get(spec.choices) if spec.choices else None
+    if spec.field and isinstance(listed, list) and listed:
+        choice = chance.choice(listed) if chance else listed[0]
+        if spec.format == "tool" and isinstance(choice, dict):
+            return {spec.field: choice.get("name"), spec.arguments: choice.get("arguments") or {}}
+        return {spec.field: choice}
     if spec.format == "tool":
-        tool = chance.choice(turn.tools)
-        return _call(spec, tool, {name: random_value(s, chance) for name, s in _parameters(tool, chance)})
-    return {name: random_value(schema, chance) for name, schema in _fields(spec, turn)}
-
-
-def _first_action(spec: ActionSpec, turn: Turn) -> dict[str, Any]:
-    if spec.field and (choices := _choices(spec, turn)):
-        return _chosen(spec, choices[0])
-    if spec.format == "tool":
-        tool = turn.tools[0]
-        return _call(spec, tool, {name: first_value(s) for name, s in _parameters(tool)})
-    return {name: first_value(schema) for name, schema in _fields(spec, turn)}
-
-
-def _chosen(spec: ActionSpec, choice: Any) -> dict[str, Any]:
-    """With tools, what may be done now is listed as calls."""
-    if spec.format == "tool" and isinstance(choice, dict):
-        return {spec.field or "": choice.get("name"), spec.arguments: choice.get("arguments") or {}}
-    return {spec.field or "": choice}
-
-
-def _call(spec: ActionSpec, tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
-    return {spec.field or "": tool.name, spec.arguments: arguments}
-
-
-def _parameters(tool: Tool, chance: random.Random | None = None) -> list[tuple[str, dict[str, Any]]]:
-    """The arguments that a call must have; by chance those that it may have, too."""
-    properties: dict[str, Any] = tool.parameters.get("properties", {})
-    required = tool.parameters.get("required", [])
-    return [
-        (name, followed(schema, tool.parameters))
-        for name, schema in properties.items()
-        if isinstance(schema, dict) and (name in required or (chance is not None and chance.random() < 0.5))
-    ]
-
-
-def _fields(spec: ActionSpec, turn: Turn) -> list[tuple[str, dict[str, Any]]]:
-    """The action's fields that a reply fills, with their schemas; references are followed."""
-    properties: dict[str, Any] = turn.action_schema.get("properties", {})
+        tool = chance.choice(turn.tools) if chance else turn.tools[0]
+        required = tool.parameters.get("required", [])
+        parameters = {
+            name: resolve_schema(schema, tool.parameters)
+            for name, schema in tool.parameters.get("properties", {}).items()
+            if isinstance(schema, dict) and (name in required or (chance is not None and chance.random() < 0.5))
+        }
+        arguments = {name: schema_value(schema, chance) for name, schema in parameters.items()}
+        return {spec.field or "": tool.name, spec.arguments: arguments}
+    properties: dict[str, Schema] = turn.action_schema.get("properties", {})
     if spec.field:
-        schema = {"type": spec.type} | followed(properties.get(spec.field, {}), turn.action_schema)
-        return [(spec.field, schema)]
-    return [(name, followed(s, turn.action_schema)) for name, s in properties.items() if name != "metadata"]
+        own = resolve_schema(properties.get(spec.field, {}), turn.action_schema)
+        return {spec.field: schema_value({"type": spec.type} | own, chance)}
+    fields = {name: resolve_schema(schema, turn.action_schema) for name, schema in properties.items()}
+    return {name: schema_value(schema, chance) for name, schema in fields.items() if name != "metadata"}
+
+
+def resolve_schema(schema: Schema, root: Schema) -> Schema:
+    """Follow `$ref` and the first branch of `anyOf` that is not null."""
+    if reference := schema.get("$ref"):
+        return dict(root.get("$defs", {}).get(str(reference).rpartition("/")[2], {}))
+    for branch in schema.get("anyOf", []):
+        if branch.get("type") != "null":
+            return resolve_schema(branch, root)
+    return schema
+
+
+def schema_value(schema: Schema, chance: random.Random | None = None) -> object:
+    """Return a random value that the schema allows, or the first one without `chance`."""
+    if options := list(schema.get("enum") or ([schema["const"]] if "const" in schema else [])):
+        return chance.choice(options) if chance else options[0]
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        kind = next((each for each in kind if each != "null"), None)
+    match kind:
+        case "integer" | "number":
+            step = 1 if kind == "integer" else 0
+            low = schema.get("minimum", schema.get("exclusiveMinimum", -step) + step)
+            high = schema.get("maximum", schema.get("exclusiveMaximum", low + DEFAULT_RANGE + step) - step)
+            if chance is None:
+                return low
+            return chance.randint(round(low), round(high)) if step else chance.uniform(low, high)
+        case "boolean":
+            return chance is not None and chance.random() < 0.5
+        case "array":
+            items = schema.get("items")
+            count = min(int(schema.get("minItems", 0)), MAX_ITEMS) + (chance.randint(0, 1) if chance else 0)
+            return [schema_value(items if isinstance(items, dict) else {}, chance) for _ in range(count)]
+        case "object":
+            properties = schema.get("properties", {})
+            parts = {name: properties.get(name) for name in schema.get("required", [])}
+            return {name: schema_value(part if isinstance(part, dict) else {}, chance) for name, part in parts.items()}
+        case _:
+            return "".join(chance.choice(LETTERS) for _ in range(chance.randint(1, 16))) if chance else "a"

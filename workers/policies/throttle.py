@@ -1,101 +1,200 @@
-"""When the next call to an endpoint may leave: as many at a time as it bears, as many a minute as were allowed."""
+"""Throttling of requests to an endpoint: adaptive concurrency, and its limits of requests and tokens per minute."""
 
 import asyncio
 import re
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 
 from backend.domain.policies.prices import Limits
-from workers.policies.adaptive_limit import Effort
-from workers.policies.gates import Gate
 
-LONGEST_PAUSE_SECONDS = 60.0
-MOST_CALLS = 1024
+MAX_PAUSE_SECONDS = 60.0
+MAX_CONCURRENCY = 1024
+FIRST_LIMIT = 32
+"""Initial value of a wide limit. It doubles until the first overload, so that an endpoint is not flooded."""
+DECREASE = 0.7
+"""Factor of the limit after an overload."""
+REST_SECONDS = 1.0
+"""Many requests notice the same overload: the limit decreases at most once in this time."""
+QUICK_SECONDS = 1.0
+"""Requests that take no longer than this are no sign of overload."""
+SLOWDOWN = 2.0
+"""A round that takes this many times as long as the best one is slow."""
+MIN_ROUND = 8
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)?")
+_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
 
-class Pace:
-    """The calls to one endpoint: `enter` before each, `leave` after it, and in between what came of it."""
+class Gate:
+    """A first-come, first-served semaphore whose limit can change. A lower limit applies as slots are released."""
+
+    __slots__ = ("inside", "limit", "waiting")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.inside = 0
+        self.waiting: deque[asyncio.Future[None]] = deque()
+
+    def set_limit(self, limit: int) -> None:
+        self.limit = max(1, limit)
+        while self.waiting and self.inside < self.limit:
+            slot = self.waiting.popleft()
+            if not slot.done():
+                self.inside += 1
+                slot.set_result(None)
+
+    async def enter(self) -> None:
+        if self.inside < self.limit and not self.waiting:
+            self.inside += 1
+            return
+        slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiting.append(slot)
+        try:
+            await slot
+        except asyncio.CancelledError:
+            if slot.done() and not slot.cancelled():  # admitted and canceled at the same moment
+                self.leave()
+            raise
+
+    def leave(self) -> None:
+        self.inside -= 1
+        self.set_limit(self.limit)
+
+
+class AdaptiveLimit:
+    """A concurrency limit found by additive increase and multiplicative decrease, as in TCP, up to a ceiling.
+
+    An overload is reported (a refusal) or detected: a round of requests takes much longer than the best one, without
+    more of them per second.
+    """
+
+    def __init__(self, ceiling: int, first: int = FIRST_LIMIT) -> None:
+        self.ceiling = max(1, ceiling)
+        self.limit = min(self.ceiling, first)
+        self.on_change: Callable[[int], None] = lambda _: None
+        self._decreased_at = -REST_SECONDS
+        self._was_overloaded = False
+        self._count, self._seconds, self._start = 0, 0.0, time.monotonic()
+        """The current round: its requests, their total duration and its start."""
+        self._best_seconds = self._best_rate = 0.0
+        """Mean duration and requests per second of the best rounds."""
+
+    def lower_ceiling(self, ceiling: int) -> None:
+        self.ceiling = max(1, min(self.ceiling, ceiling))
+        self._set(min(self.ceiling, self.limit))
+
+    def completed(self, seconds: float) -> None:
+        """Record a request. A round has as many requests as the limit; after each round the limit changes."""
+        self._count += 1
+        self._seconds += seconds
+        if self._count < max(self.limit, MIN_ROUND):
+            return
+        mean = self._seconds / self._count
+        is_slower = mean > max(QUICK_SECONDS, SLOWDOWN * (self._best_seconds or mean))
+        if is_slower and self._rate() < 1.1 * self._best_rate:
+            self.overloaded()
+            return
+        self._start_round()
+        if self.limit < self.ceiling:
+            increase = max(1, self.limit // 10) if self._was_overloaded else self.limit
+            self._set(min(self.ceiling, self.limit + increase))
+
+    def overloaded(self) -> None:
+        now = time.monotonic()
+        self._was_overloaded = True
+        self._start_round()
+        if now - self._decreased_at >= REST_SECONDS:
+            self._decreased_at = now
+            self._set(max(1, int(self.limit * DECREASE)))
+
+    def _start_round(self) -> None:
+        """The best values decay slowly, because the requests may change."""
+        if self._count:
+            mean = self._seconds / self._count
+            self._best_seconds = min(mean, self._best_seconds * 1.05) if self._best_seconds else mean
+            self._best_rate = max(self._rate(), self._best_rate * 0.95)
+        self._count, self._seconds, self._start = 0, 0.0, time.monotonic()
+
+    def _rate(self) -> float:
+        return self._count / max(time.monotonic() - self._start, 1e-6)
+
+    def _set(self, limit: int) -> None:
+        if limit != self.limit:
+            self.limit = limit
+            self.on_change(limit)
+
+
+class EndpointThrottle:
+    """Call `enter` before each request, `leave` after it, and report its result in between."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         limits = limits or Limits()
-        self.effort = Effort(min(limits.concurrency or MOST_CALLS, MOST_CALLS))
-        self._gate = Gate(self.effort.limit)
-        self._requests = _Budget(limits.requests_per_minute)
-        self._tokens = _Budget(limits.tokens_per_minute)
+        self.concurrency = AdaptiveLimit(min(limits.concurrency or MAX_CONCURRENCY, MAX_CONCURRENCY))
+        self._gate = Gate(self.concurrency.limit)
+        self._requests = RateBudget(limits.requests_per_minute)
+        self._tokens = RateBudget(limits.tokens_per_minute)
         self._not_before = 0.0
-        """Monotonic time until which nobody asks."""
+        """Monotonic time before which no request is sent."""
 
     async def enter(self) -> float:
-        """Returns once the call may leave; how many seconds that took."""
-        began = time.perf_counter()
-        self._gate.limit = self.effort.limit
+        """Wait until the request may be sent. Returns the seconds waited."""
+        start = time.perf_counter()
+        self._gate.set_limit(self.concurrency.limit)
         await self._gate.enter()
         try:
-            await self._be_patient()
+            if pause := self._requests.reserve(1):
+                await asyncio.sleep(pause)
+            while (pause := max(self._not_before - time.monotonic(), self._tokens.reserve(0))) > 0:
+                await asyncio.sleep(pause)
         except BaseException:
             self._gate.leave()
             raise
-        return time.perf_counter() - began
+        return time.perf_counter() - start
 
     def leave(self) -> None:
-        self._gate.limit = self.effort.limit
+        self._gate.set_limit(self.concurrency.limit)
         self._gate.leave()
 
-    async def _be_patient(self) -> None:
-        if pause := self._requests.reserve(1):
-            await asyncio.sleep(pause)
-        while (pause := max(self._not_before - time.monotonic(), self._tokens.reserve(0))) > 0:
-            await asyncio.sleep(pause)
-
-    def answered(self, seconds: float, tokens: int) -> None:
-        self._tokens.reserve(min(tokens, self._tokens.within(LONGEST_PAUSE_SECONDS)))
-        self.effort.ended(seconds)
+    def completed(self, seconds: float, tokens: int) -> None:
+        self._tokens.reserve(tokens)
+        self.concurrency.completed(seconds)
 
     def refused(self, after_seconds: float = 0.0) -> None:
-        """The endpoint said that it is too much: nobody asks for so long, and then fewer."""
-        self._hold(after_seconds)
-        self.effort.strained()
+        """The endpoint is overloaded: send nothing for this time, and fewer requests afterwards."""
+        self._pause(after_seconds)
+        self.concurrency.overloaded()
 
     def read_headers(self, headers: Mapping[str, str]) -> None:
-        """`x-ratelimit-…`: when no more are left than are under way, the next ones wait for the reset."""
-        for what, least in (("requests", self._gate.inside), ("tokens", 1)):
-            left = headers.get(f"x-ratelimit-remaining-{what}")
-            if left is not None and left.isascii() and left.isdigit() and len(left) < 19 and int(left) < least:
-                self._hold(duration_of(headers.get(f"x-ratelimit-reset-{what}")))
+        """Read `x-ratelimit-…`. If the requests under way use up the rest, the next ones wait for the reset."""
+        for unit, needed in (("requests", self._gate.inside), ("tokens", 1)):
+            left = headers.get(f"x-ratelimit-remaining-{unit}")
+            if left is not None and left.isascii() and left.isdigit() and len(left) < 19 and int(left) < needed:
+                self._pause(parse_duration(headers.get(f"x-ratelimit-reset-{unit}")))
 
-    def _hold(self, seconds: float) -> None:
-        until = time.monotonic() + min(seconds, LONGEST_PAUSE_SECONDS)
-        self._not_before = max(self._not_before, until)
+    def _pause(self, seconds: float) -> None:
+        self._not_before = max(self._not_before, time.monotonic() + min(seconds, MAX_PAUSE_SECONDS))
 
 
-class _Budget:
-    """So many a minute: it fills evenly, and may be overdrawn by what is known only afterwards."""
-
-    __slots__ = ("_at", "_left", "_most", "_per_second")
+class RateBudget:
+    """An amount per minute that refills evenly. It can be overdrawn by what is known only afterwards."""
 
     def __init__(self, per_minute: int | None) -> None:
         self._per_second = (per_minute or 0) / 60
-        self._most = self._left = max(1.0, self._per_second)
-        self._at = time.monotonic()
-
-    def within(self, seconds: float) -> int:
-        """What comes in so long; a single answer never books more, however many tokens it claims."""
-        return int(self._per_second * seconds)
+        self._capacity = self._left = max(1.0, self._per_second)
+        self._updated_at = time.monotonic()
 
     def reserve(self, amount: int) -> float:
-        """Take it; the seconds after which it may be used."""
+        """Take the amount and return the seconds to wait. A single reply never takes more than `MAX_PAUSE_SECONDS` of
+        the rate, however many tokens it claims."""
         if not self._per_second:
             return 0.0
         now = time.monotonic()
-        self._left = min(self._most, self._left + (now - self._at) * self._per_second) - amount
-        self._at = now
+        refilled = min(self._capacity, self._left + (now - self._updated_at) * self._per_second)
+        self._left = refilled - min(amount, max(1, int(self._per_second * MAX_PAUSE_SECONDS)))
+        self._updated_at = now
         return max(0.0, -self._left / self._per_second)
 
 
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)?")
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
-
-
-def duration_of(text: str | None) -> float:
-    """Seconds of `1s`, `6m0s`, `20ms` or a plain number; 0 when it is none."""
-    return sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall((text or "")[:40]))
+def parse_duration(text: str | None) -> float:
+    """Seconds of `1s`, `6m0s`, `20ms` or a plain number; 0 for anything else."""
+    return sum(float(number) * _UNIT_SECONDS[unit] for number, unit in _DURATION.findall((text or "")[:40]))

@@ -1,13 +1,19 @@
-"""The rollout engine: one asyncio loop that drives hundreds of episodes.
+"""The rollout engine: one asyncio loop that runs hundreds of episodes.
 
-A bad rollout is data: it is retried, then handed over as failed, with a null reward, and its siblings go on. Only a
-run of failures (the circuit breaker) or an error in what receives the rollouts ends the whole.
+A failed rollout is data: it is retried, then handed over with a null reward, and its siblings continue. Only many
+failures in a row (the circuit breaker) or an error in the receiver of the rollouts end the whole.
+
+Groups that are scored together play at the same time, on one server, and succeed or fail together. Their resets get
+`group`, a name that no other group or attempt has, and `group_size`. The environment answers each member's last step
+once the last member has ended, so a member that fails ends its siblings at once.
 """
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+import uuid
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -17,15 +23,13 @@ from backend.domain.errors import LimitExceeded, RolloutError
 from backend.domain.policies.prices import Price, cost_of
 from backend.domain.rollouts.rollout import Rollout, TaskSpec
 from backend.domain.vocabulary import Phase, RolloutStatus
-from workers.policies.base import EpisodeStart, Measured, Policy
-from workers.rollouts.circuit_breaker import CircuitBreaker, TooManyFailures
-from workers.rollouts.concurrency import ConcurrencyLimiter
+from workers.policies.base import AdaptivePolicy, EpisodeStart, Policy
 from workers.rollouts.episode import Episode, Rules
-from workers.rollouts.grouped import SlotPool, fail_together, patient, play_together
+from workers.rollouts.limits import CircuitBreaker, ConcurrencyLimiter, SlotPool, TooManyFailures
 from workers.rollouts.stopping import unless_stopped
 
 if TYPE_CHECKING:
-    from workers.environments.client import EnvServer
+    from workers.environments.client import EnvServer, EnvSession
 
 __all__ = ["GroupPlan", "TooManyFailures", "play_groups", "policy_seed"]
 
@@ -35,34 +39,27 @@ RETRY_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """A task and which of its group's rollouts are to be played."""
+    """A task, and the rollouts of its group to play."""
 
     task: TaskSpec
     ordinal: int
     members: tuple[int, ...]
     size: int = 0
-    """Of the whole group; 0: those members are all."""
+    """Size of the whole group. 0: the group has only these members."""
 
     @property
     def whole(self) -> range:
-        """All members, played before or not."""
+        """All members, whether or not they were played before."""
         return range(self.size or len(self.members))
 
 
+GroupPlans = Iterable[GroupPlan] | AsyncIterable[GroupPlan]
 OnRollout = Callable[[Rollout], Awaitable[None] | None]
-"""Takes each rollout as it ends. When it returns an awaitable, the episode's place stays taken until that is done."""
-
-
-def _never() -> bool:
-    return False
-
-
-def _nobody(limit: int) -> None:
-    """Nobody asks how many episodes may be in flight."""
+"""Receives each rollout as it ends. If it returns an awaitable, the episode keeps its slot until that is done."""
 
 
 async def play_groups(
-    plans: Iterable[GroupPlan] | AsyncIterable[GroupPlan],
+    plans: GroupPlans,
     *,
     server: "EnvServer",
     policy: Policy,
@@ -71,23 +68,28 @@ async def play_groups(
     seed: int,
     concurrency: int,
     on_rollout: OnRollout,
-    should_stop: Callable[[], bool] = _never,
+    should_stop: Callable[[], bool] = lambda: False,
     training_step: int | None = None,
     max_attempts: int = 3,
     keep_steps: bool = True,
     keep_cancelled: bool = False,
     price: Price | None = None,
-    on_limit: Callable[[int], None] = _nobody,
+    on_limit: Callable[[int], None] = lambda limit: None,
 ) -> None:
-    """Play every member of every group, at most `concurrency` at a time and fewer where less is borne (`on_limit`).
+    """Play every member of every group, at most `concurrency` at a time and fewer during an overload (`on_limit`).
 
-    Returns early when told to stop. What is in flight then is dropped, or with `keep_cancelled` handed over as it is.
-    Raises TooManyFailures when most of the recent rollouts failed.
+    Returns early if a stop is requested. Rollouts under way are then dropped, or handed over with `keep_cancelled`.
+    Raises TooManyFailures if most of the recent rollouts failed.
     """
-    is_grouped = manifest.proctor.tasks.grouped
+    if is_grouped := manifest.proctor.tasks.grouped:  # a step may wait for the siblings for the whole episode
+        limits = manifest.proctor.episode
+        limits = limits.model_copy(update={"step_timeout_seconds": limits.episode_timeout_seconds})
+        manifest = manifest.model_copy(update={"proctor": manifest.proctor.model_copy(update={"episode": limits})})
+    concurrency = min(concurrency, server.sessions)
     pool = _RolloutPool(
         jobs=_jobs(plans, is_grouped=is_grouped),
-        rules=Rules(patient(manifest) if is_grouped else manifest, server.action_schema),
+        is_grouped=is_grouped,
+        rules=Rules(manifest, server.action_schema),
         server=server,
         policy=policy,
         phase=phase,
@@ -98,42 +100,40 @@ async def play_groups(
         keep_steps=keep_steps,
         keep_cancelled=keep_cancelled,
         price=price,
-        breaker=CircuitBreaker(),
-        places=SlotPool(min(concurrency, server.sessions)),
+        slots=SlotPool(concurrency),
         limiter=ConcurrencyLimiter(
-            min(concurrency, server.sessions), policy.effort if isinstance(policy, Measured) else None, on_limit
+            concurrency, policy.adaptive_limit if isinstance(policy, AdaptivePolicy) else None, on_limit
         ),
     )
-    await unless_stopped(pool.play(), should_stop)
+    await unless_stopped(pool.run(), should_stop)
 
 
 def policy_seed(seed: int, task: TaskSpec, member: int, training_step: int | None = None) -> int:
-    """The policy's randomness in one episode: 63 bits, the same on every machine and in every order of play."""
+    """Return the seed of the policy's sampling in one episode: 63 bits, the same on every machine and in any order."""
     text = f"{seed}/{training_step}/{task.split}/{task.index}/{task.seed}/{member}"
     if task.version_id is not None:
         text += f"/{task.version_id}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
 
 
-async def _jobs(
-    plans: Iterable[GroupPlan] | AsyncIterable[GroupPlan], *, is_grouped: bool
-) -> AsyncIterator[tuple[GroupPlan, int]]:
-    """One by one, so that what is still to be played is never held in memory. A group that is scored whole is one."""
+async def _jobs(plans: GroupPlans, *, is_grouped: bool) -> AsyncIterator[tuple[GroupPlan, Sequence[int]]]:
+    """Iterate over the members to play: one by one, or whole groups. Pending ones are never held in memory."""
     if isinstance(plans, AsyncIterable):
         async for plan in plans:
-            for member in plan.members[:1] if is_grouped else plan.members:
-                yield plan, member
+            for members in [plan.whole] if is_grouped else [(member,) for member in plan.members]:
+                yield plan, members
         return
     for plan in plans:
-        for member in plan.members[:1] if is_grouped else plan.members:
-            yield plan, member
+        for members in [plan.whole] if is_grouped else [(member,) for member in plan.members]:
+            yield plan, members
 
 
 @dataclass(slots=True)
 class _RolloutPool:
-    """As many workers as episodes may be in flight, who take their jobs from one iterator."""
+    """Concurrent workers that take their jobs from one iterator."""
 
-    jobs: AsyncIterator[tuple[GroupPlan, int]]
+    jobs: AsyncIterator[tuple[GroupPlan, Sequence[int]]]
+    is_grouped: bool
     rules: Rules
     server: "EnvServer"
     policy: Policy
@@ -145,42 +145,43 @@ class _RolloutPool:
     keep_steps: bool
     keep_cancelled: bool
     price: Price | None
-    breaker: CircuitBreaker
     limiter: ConcurrencyLimiter
-    places: SlotPool
-    """For groups that are scored whole."""
-    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Who takes the next job."""
-    _left: list[Rollout] = field(default_factory=list)
-    """Cancelled, or ended and not yet handed over when all was cancelled."""
+    slots: SlotPool
+    """For groups that are scored together."""
+    breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
+    _jobs_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _unsent: list[Rollout] = field(default_factory=list)
+    """Canceled, or not yet handed over when everything was canceled."""
 
-    async def play(self) -> None:
-        tasks = [asyncio.create_task(self._work()) for _ in range(self.limiter.ceiling)]
+    async def run(self) -> None:
+        workers = [asyncio.create_task(self._work()) for _ in range(self.limiter.ceiling)]
         try:
-            await asyncio.gather(*tasks)
+            await asyncio.gather(*workers)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            for rollout in self._left:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+            for rollout in self._unsent if self.keep_cancelled else ():
                 await self._hand_over(rollout)
 
     async def _work(self) -> None:
         while True:
-            async with self.limiter.gate:
-                async with self._turn:
+            await self.limiter.gate.enter()
+            try:
+                async with self._jobs_lock:
                     job = await anext(self.jobs, None)
                 if job is None:
                     return
-                is_grouped = self.rules.manifest.proctor.tasks.grouped
-                for rollout in await self._group(job[0]) if is_grouped else [await self._rollout(*job)]:
+                for rollout in await self._play(*job):
                     try:
                         await self._hand_over(rollout)
                     except asyncio.CancelledError:
-                        self._leave(rollout)
+                        self._unsent.append(rollout)
                         raise
-                    self.limiter.saw(rollout)
+                    self.limiter.record(rollout)
                     self.breaker.record(rollout)
+            finally:
+                self.limiter.gate.leave()
 
     async def _hand_over(self, rollout: Rollout) -> None:
         if not self.keep_steps:
@@ -189,83 +190,37 @@ class _RolloutPool:
         if waiting is not None:
             await waiting
 
-    def _leave(self, rollout: Rollout) -> None:
-        """To be handed over when all others have ended."""
-        if self.keep_cancelled:
-            self._left.append(rollout)
+    async def _play(self, plan: GroupPlan, members: Sequence[int]) -> list[Rollout]:
+        """Play until it succeeds, cannot succeed or has used all attempts; each attempt on fresh sessions.
 
-    async def _rollout(self, plan: GroupPlan, member: int) -> Rollout:
-        """Play until it succeeds, cannot be helped or was tried often enough; each attempt on a fresh session."""
-        seed = policy_seed(self.seed, plan.task, member, self.training_step)
-        start = EpisodeStart(plan.task, self.rules.manifest, member, seed)
-        rollout = self._blank(plan, member)
-        try:
-            while not await self._attempt(rollout, start) and rollout.attempts < self.max_attempts:
-                pause = RETRY_SECONDS * 2 ** (rollout.attempts - 1)
-                await asyncio.sleep(pause)
-                rollout = self._again(rollout, plan, pause)
-        except asyncio.CancelledError:
-            self._cancelled(rollout)
-            raise
-        return rollout
-
-    async def _group(self, plan: GroupPlan) -> list[Rollout]:
-        """Play all members at a time, as often as one of them fails; those that were wanted.
-
-        Members that were recorded before are played again beside the others, which are compared with them.
+        Members of a group that were recorded before are played again next to the others, which are compared with them,
+        and excluded from the result.
         """
+        seeds = [policy_seed(self.seed, plan.task, member, self.training_step) for member in members]
         starts = [
-            EpisodeStart(
-                plan.task, self.rules.manifest, member, policy_seed(self.seed, plan.task, member, self.training_step)
-            )
-            for member in plan.whole
+            EpisodeStart(plan.task, self.rules.manifest, member, seed)
+            for member, seed in zip(members, seeds, strict=True)
         ]
-        rollouts = [self._blank(plan, member) for member in plan.whole]
+        rollouts = [self._new_rollout(plan, member) for member in members]
         try:
-            async with self.places.taken(len(rollouts)):
-                while not await self._attempt_together(rollouts, starts) and rollouts[0].attempts < self.max_attempts:
+            async with self.slots.take(len(members)) if self.is_grouped else nullcontext():
+                while not await self._attempt(rollouts, starts) and rollouts[0].attempts < self.max_attempts:
                     pause = RETRY_SECONDS * 2 ** (rollouts[0].attempts - 1)
                     await asyncio.sleep(pause)
-                    rollouts = [self._again(rollout, plan, pause) for rollout in rollouts]
+                    rollouts = [self._new_rollout(plan, failed.member, failed, pause) for failed in rollouts]
         except LimitExceeded as error:
-            fail_together(rollouts, error)
+            _fail_together(rollouts, error)
         except asyncio.CancelledError:
             for rollout in rollouts:
-                self._cancelled(rollout)
+                rollout.status, rollout.stop_reason = RolloutStatus.CANCELLED, None
+                rollout.ended_at = datetime.now(UTC)
+            self._unsent += rollouts
             raise
         return [rollout for rollout in rollouts if rollout.member in plan.members]
 
-    async def _attempt_together(self, rollouts: list[Rollout], starts: list[EpisodeStart]) -> bool:
-        """Fill the rollouts, all or none. True when they succeeded, or another attempt would be of no use."""
-        is_final = True
-        try:
-            await play_together(self.server, self.rules, self.policy, rollouts, starts)
-        except RolloutError as error:
-            fail_together(rollouts, error)
-            is_final = not error.is_retryable
-        finally:
-            if self.price is not None:
-                for rollout in rollouts:
-                    rollout.cost = (rollout.cost or 0.0) + self._cost(self.price, rollout)
-        for rollout in rollouts:
-            rollout.ended_at = datetime.now(UTC)
-        return is_final
-
-    def _cancelled(self, rollout: Rollout) -> None:
-        rollout.status, rollout.stop_reason = RolloutStatus.CANCELLED, None
-        rollout.ended_at = datetime.now(UTC)
-        self._leave(rollout)
-
-    def _again(self, failed: Rollout, plan: GroupPlan, pause: float) -> Rollout:
-        """A fresh one that remembers what the attempts before it took."""
-        rollout = self._blank(plan, failed.member)
-        rollout.attempts = failed.attempts + 1
-        rollout.queue_seconds = failed.queue_seconds + pause
-        rollout.cost = failed.cost
-        return rollout
-
-    def _blank(self, plan: GroupPlan, member: int) -> Rollout:
-        return Rollout(
+    def _new_rollout(self, plan: GroupPlan, member: int, failed: Rollout | None = None, pause: float = 0.0) -> Rollout:
+        """A blank rollout, which remembers what failed attempts before it took."""
+        rollout = Rollout(
             task=plan.task,
             phase=self.phase,
             group=plan.ordinal,
@@ -274,24 +229,72 @@ class _RolloutPool:
             training_step=self.training_step,
             started_at=datetime.now(UTC),
         )
+        if failed is not None:
+            rollout.attempts = failed.attempts + 1
+            rollout.queue_seconds = failed.queue_seconds + pause
+            rollout.cost = failed.cost
+        return rollout
 
-    async def _attempt(self, rollout: Rollout, start: EpisodeStart) -> bool:
-        """Fill the rollout. True when it succeeded, or another attempt would be of no use."""
+    async def _attempt(self, rollouts: list[Rollout], starts: Sequence[EpisodeStart]) -> bool:
+        """Fill the rollouts. True if they succeeded or another attempt would be useless."""
         is_final = True
-        began = perf_counter()
         try:
-            async with self.server.session() as session:
-                rollout.queue_seconds += perf_counter() - began
-                await Episode(self.rules, session, rollout).play(self.policy, start)
+            if self.is_grouped:
+                await self._play_together(rollouts, starts)
+            else:
+                start = perf_counter()
+                async with self.server.session() as session:
+                    rollouts[0].queue_seconds += perf_counter() - start
+                    await self._play_member(session, rollouts[0], starts[0])
         except RolloutError as error:
-            rollout.error_kind, rollout.error_message = error.kind, str(error)
+            if self.is_grouped:
+                _fail_together(rollouts, error)
+            else:
+                rollouts[0].error_kind, rollouts[0].error_message = error.kind, str(error)
             is_final = not error.is_retryable
         finally:
             if self.price is not None:
-                rollout.cost = (rollout.cost or 0.0) + self._cost(self.price, rollout)
-        rollout.ended_at = datetime.now(UTC)
+                for each in rollouts:
+                    cost = cost_of(self.price, each.tokens_in, each.tokens_out, each.tokens_cached)
+                    each.cost = (each.cost or 0.0) + (cost or 0.0)
+        for rollout in rollouts:
+            rollout.ended_at = datetime.now(UTC)
         return is_final
 
-    @staticmethod
-    def _cost(price: Price, rollout: Rollout) -> float:
-        return cost_of(price, rollout.tokens_in, rollout.tokens_out, rollout.tokens_cached) or 0.0
+    async def _play_together(self, rollouts: Sequence[Rollout], starts: Sequence[EpisodeStart]) -> None:
+        """Fill the rollouts of one group. Raises the first member's RolloutError; the others are canceled."""
+        task = rollouts[0].task
+        arguments = {**task.arguments, "group": uuid.uuid4().hex, "group_size": len(rollouts)}
+        for rollout in rollouts:
+            rollout.task = replace(task, arguments=arguments)
+        try:
+            async with self.server.sessions_together(len(rollouts)) as sessions, asyncio.TaskGroup() as members:
+                for session, rollout, start in zip(sessions, rollouts, starts, strict=True):
+                    members.create_task(self._play_member(session, rollout, start))
+        except ExceptionGroup as errors:
+            failed, others = errors.split(RolloutError)
+            if failed is None or others is not None:
+                raise
+            first: BaseException = failed
+            while isinstance(first, BaseExceptionGroup):
+                first = first.exceptions[0]
+            raise first from None
+        finally:
+            for rollout in rollouts:
+                rollout.task = task
+
+    async def _play_member(self, session: "EnvSession", rollout: Rollout, start: EpisodeStart) -> None:
+        try:
+            await Episode(self.rules, session, rollout).play(self.policy, start)
+        except RolloutError as error:
+            rollout.error_kind, rollout.error_message = error.kind, str(error)
+            raise
+
+
+def _fail_together(rollouts: Sequence[Rollout], error: RolloutError) -> None:
+    """Without one of its members a group has no rewards, not even for members that were ready."""
+    for rollout in rollouts:
+        rollout.status = RolloutStatus.FAILED
+        rollout.reward, rollout.columns = None, {}
+        if rollout.error_kind is None:
+            rollout.error_kind, rollout.error_message = error.kind, f"another member of its group failed: {error}"

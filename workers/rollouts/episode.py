@@ -1,11 +1,13 @@
 """One episode: reset → observation → text → policy → reply → action → step → … until it ends, into a `Rollout`."""
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from backend.domain.environments.manifest import Manifest
+from backend.domain.environments.manifest import PLATFORM_COLUMNS, Manifest, RewardColumn
 from backend.domain.environments.prompts import (
     Parsed,
     parse_reply,
@@ -17,36 +19,62 @@ from backend.domain.environments.prompts import (
 )
 from backend.domain.environments.tools import ToolsUnusable, read_tools, render_tools
 from backend.domain.errors import ActionRefused, EnvError, LimitExceeded, PolicyError, boundary
-from backend.domain.rollouts.rollout import Rollout, Step
-from backend.domain.vocabulary import StopReason
-from workers.policies.base import EpisodeStart, Player, Policy, Reply, TextTrace, Turn
-from workers.rollouts.bounds import ObservationBudget
-from workers.rollouts.deadline import Deadline
-from workers.rollouts.scoring import score
-from workers.rollouts.several_calls import Made, answers_in_words, step_of_calls
+from backend.domain.rollouts.rollout import CANARY, Rollout, Step, columns_over_episode, weighted_reward
+from backend.domain.vocabulary import RolloutStatus, StopReason
+from workers.policies.base import EpisodeStart, Player, Policy, Reply, TextTrace, TokenTrace, Turn
+from workers.rollouts.limits import Deadline, ObservationBudget
 
 if TYPE_CHECKING:
     from workers.environments.client import EnvSession, Observation
 
+MAX_METRICS = 64
+"""Names beyond the declared columns that one rollout may carry."""
+
+
+class RewardsMissing(EnvError):
+    """The environment sent none of the reward columns that its manifest declares."""
+
+    is_retryable = False
+
 
 @dataclass(frozen=True)
 class Rules:
-    """What holds for every episode of one environment version."""
+    """Settings of every episode of one environment version."""
 
     manifest: Manifest
     action_schema: dict[str, Any]
 
     @cached_property
     def raw_field(self) -> str | None:
-        """The action's field that takes an unparsable reply when the manifest says `pass`."""
+        """The action's field for an unparsable reply if `on_unparsable` is `pass`."""
         if field := self.manifest.proctor.agent.action.field:
             return field
         properties = self.action_schema.get("properties", {})
         return next((name for name, schema in properties.items() if schema.get("type") == "string"), None)
 
 
+@dataclass(slots=True)
+class CallResult:
+    """The result of an action, or the reason (`note`) why it was not taken."""
+
+    action: dict[str, Any] | None
+    is_made: bool = True
+    """It reached the environment, which costs a turn."""
+    note: str | None = None
+    text: str = ""
+    """The observation as the policy reads it."""
+    rewards: dict[str, float] = field(default_factory=dict)
+    done: bool = False
+    observation: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def shown(self) -> str:
+        return self.text or self.note or ""
+
+
 class Episode:
-    """Plays once and fills its rollout. Raises RolloutError when the infrastructure fails; `rollout` holds what was."""
+    """Plays once and fills its rollout. If the infrastructure fails, it raises RolloutError and keeps what it has."""
 
     def __init__(self, rules: Rules, session: "EnvSession", rollout: Rollout) -> None:
         self.rules = rules
@@ -60,54 +88,54 @@ class Episode:
         self._tools = tuple(self._action.tools) if isinstance(self._action.tools, list) else ()
         self._text = ""
         self._results: list[str] = []
-        """Of several calls that were made of one reply, in their order."""
+        """If the last reply made several calls: their results, in order."""
         self._turns_left = self._limits.max_turns
         self._parsed_turns = 0
         self._is_done = False
         self._policy_seconds = self._queue_seconds = 0.0
-        """Of the newest reply."""
-        self._awaited = ""
-        """What the episode waits for, should its time be over meanwhile."""
+        """Times of the last reply."""
+        self._waiting_for = ""
+        """For the error message of a timeout."""
         self._deadline = Deadline(self._limits.episode_timeout_seconds)
 
     async def play(self, policy: Policy, start: EpisodeStart) -> None:
+        rollout = self.rollout
         try:
             async with self._deadline.timeout:
-                await self._play(policy, start)
+                await self._open()
+                self._waiting_for = "the policy"
+                async with boundary(PolicyError, "policy"):
+                    player = await policy.begin(start)
+                try:
+                    rollout.stop_reason = await self._play_turns(player)
+                    self._keep_trace(player.trace())
+                finally:
+                    player.close()
         except TimeoutError as cause:
-            self.rollout.stop_reason = StopReason.EPISODE_TIMEOUT
+            rollout.stop_reason = StopReason.EPISODE_TIMEOUT
             seconds = self._limits.episode_timeout_seconds
-            raise LimitExceeded(f"the episode took longer than {seconds:g} s (waiting for {self._awaited})") from cause
+            raise LimitExceeded(
+                f"the episode took longer than {seconds:g} s (waiting for {self._waiting_for})"
+            ) from cause
         async with boundary(EnvError, "scoring"):
-            score(self.rollout, self.rules.manifest, parsed_turns=self._parsed_turns, is_done=self._is_done)
-
-    async def _play(self, policy: Policy, start: EpisodeStart) -> None:
-        await self._open()
-        self._awaited = "the policy"
-        async with boundary(PolicyError, "policy"):
-            player = await policy.begin(start)
-        try:
-            self.rollout.stop_reason = await self._turns(player)
-            self._keep_tokens(player)
-        finally:
-            player.close()
+            score(rollout, self.rules.manifest, parsed_turns=self._parsed_turns, is_done=self._is_done)
 
     async def _open(self) -> None:
-        began = perf_counter()
+        start = perf_counter()
         arguments = self.rollout.task.reset_arguments()
-        self._awaited = "the environment to reset"
+        self._waiting_for = "the environment to reset"
         async with boundary(EnvError, "reset"):
             opening = await self.session.reset(arguments, timeout=self._limits.step_timeout_seconds)
-            self.rollout.environment_seconds += perf_counter() - began
+            self.rollout.environment_seconds += perf_counter() - start
             if opening.done:
-                raise EnvError("the environment was over as soon as it was reset")
+                raise EnvError("the episode ended at its reset")
             self.rollout.opening = self._budget.observation(opening.fields)
-            self._see(opening, is_first=True)
+            self._read_observation(opening, is_first=True)
         if self._action.discover:
-            self._awaited = "the environment to list its tools"
+            self._waiting_for = "the environment to list its tools"
             async with boundary(EnvError, "listing the tools"):
                 listing = await self.session.step(self._action.discover, timeout=self._limits.step_timeout_seconds)
-                self._look_for_tools(listing)
+                self._read_tools(listing)
             name = str(self._action.tools)
             self.rollout.opening = self._budget.observation({**opening.fields, name: listing.fields.get(name)})
         if isinstance(self._action.tools, str) and not self._tools:
@@ -115,46 +143,44 @@ class Episode:
         if system := render_system(self._agent, self._tools):
             self.rollout.messages.append({"role": "system", "content": system})
 
-    async def _turns(self, player: Player) -> StopReason:
-        """Until a reply ends the episode. Each call that is made counts as a turn, however many a reply makes."""
+    async def _play_turns(self, player: Player) -> StopReason:
+        """Play until a reply ends the episode. Each call counts as a turn, however many a reply makes."""
         index = 0
         while self._turns_left > 0:
-            reply = await self._ask(player, index)
+            reply = await self._request_reply(player, index)
             self._turns_left -= 1
-            stop = await self._answer(reply)
+            stop = await self._take_reply(reply)
             if stop is not None:
                 return stop
             index += 1
         return StopReason.MAX_TURNS
 
-    async def _ask(self, player: Player, index: int) -> Reply:
+    async def _request_reply(self, player: Player, index: int) -> Reply:
         rollout = self.rollout
         rollout.messages.append({"role": "user", "content": self._text})
         if self._results:
             rollout.messages[-1]["results"] = self._results
+        scripts: object = {}
+        if player.wants_scripts:
+            self._waiting_for = "the environment's state"
+            scripts = (await self.session.state(timeout=self._limits.step_timeout_seconds)).get("scripts")
         turn = Turn(
             index=index,
             messages=visible_messages(self._agent.context, rollout.messages),
             text=self._text,
             observation=self._observation,
-            scripts=await self._scripts() if player.wants_scripts else {},
+            scripts={k: v for k, v in scripts.items() if isinstance(v, str)} if isinstance(scripts, dict) else {},
             action_schema=self.rules.action_schema,
             max_tokens=self._limits.max_tokens_per_turn,
             tools=self._tools,
-            waiting=self._deadline.standing_still,
+            waiting=self._deadline.paused,
         )
-        self._awaited = "the policy"
-        began = perf_counter()
+        self._waiting_for = "the policy"
+        start = perf_counter()
         async with boundary(PolicyError, "policy"):
             reply = await player.act(turn)
         self._queue_seconds = reply.queue_seconds
-        self._policy_seconds = max(0.0, perf_counter() - began - self._queue_seconds)
-        self._keep(reply)
-        return reply
-
-    def _keep(self, reply: Reply) -> None:
-        """The reply in the conversation, what it thought apart from what it answers."""
-        rollout = self.rollout
+        self._policy_seconds = max(0.0, perf_counter() - start - self._queue_seconds)
         if self._agent.reasoning == "think" and not reply.reasoning:
             reply.reasoning, reply.text = split_reasoning(reply.text)
         rollout.messages.append({"role": "assistant", "content": reply.text})
@@ -166,15 +192,10 @@ class Episode:
         rollout.is_truncated |= reply.is_truncated
         rollout.policy_seconds += self._policy_seconds
         rollout.queue_seconds += reply.queue_seconds
+        return reply
 
-    async def _scripts(self) -> dict[str, str]:
-        self._awaited = "the environment's state"
-        state = await self.session.state(timeout=self._limits.step_timeout_seconds)
-        scripts = state.get("scripts")
-        return {k: v for k, v in scripts.items() if isinstance(v, str)} if isinstance(scripts, dict) else {}
-
-    async def _answer(self, reply: Reply) -> StopReason | None:
-        """Take the reply to the environment, or say why it could not be read. The reason when the episode ends."""
+    async def _take_reply(self, reply: Reply) -> StopReason | None:
+        """Step the environment, or explain why the reply could not be read. Returns the reason if the episode ends."""
         self._results = []
         parsed = parse_reply(self._action, reply.text, self._tools)
         action = parsed.action
@@ -183,79 +204,79 @@ class Episode:
         if action is None and self._agent.on_unparsable == "pass" and self.rules.raw_field:
             action = {self.rules.raw_field: reply.text}
         if action is None:
-            return self._turn_down(reply, parsed.problem)
+            return self._reject(reply, parsed.problem)
         try:
-            made = await self._make(action)
+            result = await self._step(action)
         except ActionRefused as refusal:
-            return self._turn_down(reply, str(refusal))
-        step = Step(reply.text, action, made.observation, made.text, made.rewards, made.done)
-        step.environment_seconds = made.seconds
-        self.rollout.steps.append(self._timed(step))
+            return self._reject(reply, str(refusal))
+        step = Step(reply.text, action, result.observation, result.text, result.rewards, result.done)
+        step.environment_seconds = result.seconds
+        self._add_step(step)
         self._parsed_turns += parsed.action is not None
         return StopReason.DONE if self._is_done else None
 
     async def _make_calls(self, reply: Reply, calls: tuple[Parsed, ...]) -> StopReason | None:
-        """One after the other, as far as the episode goes: each that is made costs a turn, the first has had its."""
-        made: list[Made] = []
+        """Make one call after the other until the episode ends. Each one costs a turn; the first is already counted."""
+        results: list[CallResult] = []
         self._turns_left += 1
         for call in calls:
-            made.append(await self._make_one(call))
-        self._parsed_turns += all(each.note is None for each in made)
-        self._results = [each.told for each in made]
-        self._text = "" if self._is_done else answers_in_words(made, self._action.field or "")
-        self.rollout.steps.append(self._timed(step_of_calls(reply.text, made, self.rules.manifest.columns)))
+            if call.action is None:
+                results.append(CallResult(None, is_made=False, note=call.problem))
+            elif self._is_done or self._turns_left <= 0:
+                reason = "the episode is over" if self._is_done else "the episode has no turn left"
+                results.append(CallResult(call.action, is_made=False, note=f"Not made: {reason}."))
+            else:
+                self._turns_left -= 1
+                try:
+                    results.append(await self._step(call.action))
+                except ActionRefused as refusal:
+                    results.append(CallResult(call.action, note=str(refusal)))
+        self._parsed_turns += all(each.note is None for each in results)
+        self._results = [each.shown for each in results]
+        self._text = "" if self._is_done else render_results(results, self._action.field or "")
+        self._add_step(step_of_calls(reply.text, results, self.rules.manifest.columns))
         return StopReason.DONE if self._is_done else None
 
-    async def _make_one(self, call: Parsed) -> Made:
-        if call.action is None:
-            return Made(None, is_made=False, note=call.problem)
-        if self._is_done or self._turns_left <= 0:
-            over = "the episode is over" if self._is_done else "the episode has no turn left"
-            return Made(call.action, is_made=False, note=f"Not made: {over}.")
-        self._turns_left -= 1
-        try:
-            return await self._make(call.action)
-        except ActionRefused as refusal:
-            return Made(call.action, note=str(refusal))
-
-    async def _make(self, action: dict[str, Any]) -> Made:
-        began = perf_counter()
-        self._awaited = "the environment to step"
+    async def _step(self, action: dict[str, Any]) -> CallResult:
+        start = perf_counter()
+        self._waiting_for = "the environment to step"
         async with boundary(EnvError, "step"):
             answer = await self.session.step(action, timeout=self._limits.step_timeout_seconds)
-            seconds = perf_counter() - began
+            seconds = perf_counter() - start
             self.rollout.environment_seconds += seconds
-            self._see(answer)
+            self._read_observation(answer)
             observation, text = self._budget.observation(answer.fields), self._budget.text(self._text)
-        return Made(action, True, None, observation, text, answer.rewards, answer.done, seconds)
+        return CallResult(
+            action, text=text, rewards=answer.rewards, done=answer.done, observation=observation, seconds=seconds
+        )
 
-    def _turn_down(self, reply: Reply, problem: str) -> StopReason | None:
+    def _reject(self, reply: Reply, problem: str) -> StopReason | None:
         try:
             self._text = render_unparsable(self._agent.unparsable_message, problem)
         except ValueError as error:
             raise EnvError(str(error)) from error
-        self.rollout.steps.append(self._timed(Step(reply.text, None, {}, self._text, {}, False, note=problem)))
-        if reply.is_truncated:  # asking again would only be cut again
+        self._add_step(Step(reply.text, None, {}, self._text, {}, False, note=problem))
+        if reply.is_truncated:  # the next reply would be cut, too
             return StopReason.TOKEN_LIMIT
         return StopReason.UNPARSABLE if self._agent.on_unparsable == "end" else None
 
-    def _timed(self, step: Step) -> Step:
+    def _add_step(self, step: Step) -> None:
         step.policy_seconds, step.queue_seconds = self._policy_seconds, self._queue_seconds
-        return step
+        self.rollout.steps.append(step)
 
-    def _see(self, answer: "Observation", *, is_first: bool = False) -> None:
-        """Put the newest observation into words; after the last step nobody reads it."""
+    def _read_observation(self, answer: "Observation", *, is_first: bool = False) -> None:
+        """Render the observation as text. The policy does not read the last one, so it has no text."""
         self._observation = answer.fields
         self._is_done = answer.done
         try:
             self._text = "" if answer.done else render_observation(self._agent.observation, answer.fields)
         except ValueError as error:
             raise EnvError(str(error)) from error
-        if self._look_for_tools(answer) and not is_first and self._text:
+        if self._read_tools(answer) and not is_first and self._text:
             self._text = f"{self._text}\n\n{render_tools(self._tools)}"
 
-    def _look_for_tools(self, answer: "Observation") -> bool:
-        """Take over the tools that an observation lists. True when they are others than before."""
+    def _read_tools(self, answer: "Observation") -> bool:
+        """Use the tools that an observation lists. True if they changed."""
         known, name = self._tools, self._action.tools
         if isinstance(name, str) and answer.fields.get(name):
             try:
@@ -264,14 +285,71 @@ class Episode:
                 raise EnvError(str(error)) from error
         return self._tools != known
 
-    def _keep_tokens(self, player: Player) -> None:
-        trace, rollout = player.trace(), self.rollout
-        if trace is None:
-            return
-        rollout.logprobs = trace.logprobs
+    def _keep_trace(self, trace: TokenTrace | TextTrace | None) -> None:
+        rollout = self.rollout
+        if trace is not None:
+            rollout.logprobs = trace.logprobs
         if isinstance(trace, TextTrace):
             rollout.token_texts, rollout.token_turns = trace.texts, trace.turns
-            return
-        rollout.prompt_token_ids = trace.prompt
-        rollout.completion_token_ids = trace.completion
-        rollout.completion_mask = trace.mask
+        elif trace is not None:
+            rollout.prompt_token_ids = trace.prompt
+            rollout.completion_token_ids = trace.completion
+            rollout.completion_mask = trace.mask
+
+
+def render_results(results: Sequence[CallResult], name_field: str) -> str:
+    """Render the results of several calls as one text, for a policy that reads plain text."""
+    texts = []
+    for number, each in enumerate(results, start=1):
+        name = f" (`{each.action.get(name_field)}`)" if each.action else ""
+        texts.append(f"Call {number}{name}: {each.shown}".rstrip())
+    return "\n\n".join(texts)
+
+
+def step_of_calls(reply: str, results: Sequence[CallResult], columns: Iterable[RewardColumn]) -> Step:
+    """Make one step of several calls. Its rewards are aggregated like an episode's, so that their sum stays right."""
+    taken = [each for each in results if each.note is None]
+    last = taken[-1] if taken else results[-1]
+    rows = [each.rewards for each in taken]
+    sent = {name for row in rows for name in row}
+    declared = columns_over_episode((column for column in columns if column.name in sent), rows)
+    extra = {name: sum(row.get(name, 0.0) for row in rows) for name in sorted(sent - declared.keys())}
+    stored = ("action", "is_made", "note", "text", "rewards", "done")
+    return Step(
+        reply=reply,
+        action=next((each.action for each in results if each.action is not None), None),
+        observation=last.observation,
+        text="\n\n".join(each.shown for each in results),
+        rewards=declared | extra,
+        done=last.done,
+        note=" ".join(each.note for each in results if each.note) or None,
+        environment_seconds=sum(each.seconds for each in results),
+        calls=[{name: getattr(each, name) for name in stored} for each in results],
+    )
+
+
+def score(rollout: Rollout, manifest: Manifest, *, parsed_turns: int, is_done: bool) -> None:
+    """Compute the reward columns of a whole episode, including the platform's own, and complete the rollout.
+
+    Raises RewardsMissing if the environment reached the end of the episode and sent none of its columns.
+    """
+    declared, names = manifest.columns, set(manifest.column_names)
+    rows = [step.rewards for step in rollout.steps]
+    sent = {name for row in rows for name in row}
+    needed = names - set(PLATFORM_COLUMNS)
+    if is_done and needed and not sent & needed:
+        expected, found = ", ".join(sorted(needed)), ", ".join(sorted(sent)) or "nothing"
+        raise RewardsMissing(f"the manifest declares {expected}; the environment sent {found}")
+    turns = max(len(rollout.steps), 1)
+    platform = {"format": parsed_turns / turns, "length": rollout.tokens_out / turns}
+    rollout.columns = columns_over_episode(declared, rows) | {k: v for k, v in platform.items() if k in names}
+    extra = sorted(sent - names)[:MAX_METRICS]
+    rollout.metrics = {name: sum(row.get(name, 0.0) for row in rows) for name in extra}
+    rollout.metrics |= {name: value for name, value in platform.items() if name not in names}
+    if rollout.task.is_canary:
+        rollout.metrics[CANARY] = 1.0
+    rollout.reward = weighted_reward(declared, rollout.columns)
+    if not math.isfinite(rollout.reward):
+        rollout.reward = None
+        raise EnvError("the weighted sum of the reward columns is not a finite number")
+    rollout.status = RolloutStatus.COMPLETED

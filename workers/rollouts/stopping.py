@@ -1,34 +1,33 @@
-"""Work that ends early when somebody asks for it."""
+"""Work that ends early when a stop is requested."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import TypeVar
 
 POLL_SECONDS = 0.2
 
 T = TypeVar("T")
 
 
-async def unless_stopped(work: Coroutine[Any, Any, T], should_stop: Callable[[], bool]) -> T | None:
-    """The result of `work`; None when a stop was asked for first: then it was cancelled and has cleaned up.
+async def unless_stopped(work: Coroutine[object, object, T], should_stop: Callable[[], bool]) -> T | None:
+    """Return the result of `work`; None if a stop was requested first: then it was canceled and has cleaned up.
 
-    `should_stop` is asked in a thread, five times a second.
+    Calls `should_stop` in a thread, five times a second.
     """
+
+    async def wait_for_stop() -> None:
+        while not await asyncio.to_thread(should_stop):
+            await asyncio.sleep(POLL_SECONDS)
+
     working = asyncio.create_task(work)
-    stop = asyncio.create_task(_wait_for(should_stop))
-    both: set[asyncio.Task[Any]] = {working, stop}
+    stop = asyncio.create_task(wait_for_stop())
     try:
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((working, stop), return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
         stop.result()
         return None
     finally:
-        for task in both:
-            task.cancel()
-        await asyncio.gather(*both, return_exceptions=True)
-
-
-async def _wait_for(should_stop: Callable[[], bool]) -> None:
-    while not await asyncio.to_thread(should_stop):
-        await asyncio.sleep(POLL_SECONDS)
+        working.cancel()
+        stop.cancel()
+        await asyncio.gather(working, stop, return_exceptions=True)

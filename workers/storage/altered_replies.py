@@ -20,7 +20,7 @@ from backend.runs.tables import Run
 from backend.settings import get_settings
 from workers.environments.client import EnvHost
 from workers.rollouts.regrading import StoredEpisode, replay_episodes
-from workers.storage.detector_inputs import DetectorInput, stored_steps
+from workers.storage.detectors import DetectorInput, stored_steps
 
 CONCURRENCY = 8
 

@@ -1,11 +1,11 @@
-"""What the tasks of graders read and write: the grader, the rollouts, progress, grades, and notices about flags."""
+"""Storage of the graders' tasks: the grader, rollouts, grades, the work's progress, and notices."""
 
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlencode
 
 import orjson
@@ -34,8 +34,8 @@ from backend.notifications.tables import Notice
 from backend.policies.service import secret_of
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
-from workers.graders.results import MAX_RAW, GradeResult, stored_quotes
-from workers.tasks.detectors import store_flags
+from workers.graders.model import MAX_RAW, GradeResult, GraderResult, stored_quotes
+from workers.storage.detectors import store_flags
 
 CHUNK = 64
 """Rollouts read at once."""
@@ -48,12 +48,6 @@ REFERENCE = "reference"
 
 class GraderIsGone(Conflict):
     """The grader or its policy was deleted."""
-
-
-class TokenUsage(Protocol):
-    tokens_in: int
-    tokens_out: int
-    cost: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,24 +95,35 @@ def load_grader(grader_id: uuid.UUID) -> LoadedGrader:
 
 
 def load_rollouts(ids: Sequence[uuid.UUID]) -> list[RolloutToGrade]:
-    """What a grader may know about these rollouts, in the given order."""
+    """Load these rollouts as graders see them, in the given order."""
+    version = joinedload(Rollout.group).joinedload(Group.task).joinedload(Task.version)
     statement = (
         select(Rollout)
         .options(
-            undefer(Rollout.messages),
-            undefer(Rollout.opening),
-            undefer(Rollout.steps),
+            *(undefer(column) for column in (Rollout.messages, Rollout.opening, Rollout.steps)),
             joinedload(Rollout.run),
-            joinedload(Rollout.group)
-            .joinedload(Group.task)
-            .joinedload(Task.version)
-            .joinedload(EnvironmentVersion.environment),
+            version.joinedload(EnvironmentVersion.environment),
         )
         .where(Rollout.id.in_(ids))
     )
+    loaded = {}
     with transaction() as session:
-        by_id = {rollout.id: RolloutToGrade(rollout.id, _facts(rollout)) for rollout in session.scalars(statement)}
-    return [by_id[id] for id in ids if id in by_id]
+        for rollout in session.scalars(statement):
+            task = rollout.group.task
+            facts = RolloutFacts(
+                messages=rollout.messages,
+                split=str(task.split),
+                index=task.index,
+                level=task.level,
+                arguments=task.arguments,
+                environment=task.version.environment.name,
+                columns=dict(zip(rollout.run.columns, rollout.columns or (), strict=False)),
+                reward=rollout.reward,
+                reference=_reference(rollout),
+                stop_reason=str(rollout.stop_reason or ""),
+            )
+            loaded[rollout.id] = RolloutToGrade(rollout.id, facts)
+    return [loaded[id] for id in ids if id in loaded]
 
 
 async def iterate_rollouts(ids: Sequence[uuid.UUID]) -> AsyncIterator[RolloutToGrade]:
@@ -128,15 +133,41 @@ async def iterate_rollouts(ids: Sequence[uuid.UUID]) -> AsyncIterator[RolloutToG
             yield rollout
 
 
+def _reference(rollout: Rollout) -> str:
+    """The reference of the last observation that has one; the opening observation counts, too."""
+    observations = [rollout.opening, *(step.get("observation") or {} for step in rollout.steps)]
+    for observation in reversed(observations):
+        for fields in (observation, observation.get("metadata")):
+            if isinstance(fields, Mapping) and fields.get(REFERENCE):
+                value = fields[REFERENCE]
+                return (value if isinstance(value, str) else orjson.dumps(value).decode())[:MAX_REFERENCE]
+    return ""
+
+
 def store_grades(
-    run_id: uuid.UUID,
-    grader: LoadedGrader,
-    results: Sequence[tuple[uuid.UUID, GradeResult]],
-    *,
-    raises_flags: bool,
+    run_id: uuid.UUID, grader: LoadedGrader, grades: Sequence[tuple[uuid.UUID, GradeResult]], *, raises_flags: bool
 ) -> None:
     """One row per rollout. A failed grade is replaced, a completed one stays. Deleted rollouts are skipped."""
-    rows = [_row(run_id, grader.id, rollout_id, result) for rollout_id, result in results]
+    same = ("score", "spread", "answer", "confidence", "reason", "dropped", "tokens_in", "tokens_out", "cost")
+    rows = []
+    for rollout_id, result in grades:
+        has_score = result.score is not None
+        replies = result.exchanges[-1].replies if result.exchanges else []
+        is_unreadable = not has_score and not result.verdicts and bool(replies)
+        rows.append(
+            {name: getattr(result, name) for name in same}
+            | {
+                "id": new_id(),
+                "grader_id": grader.id,
+                "run_id": run_id,
+                "rollout_id": rollout_id,
+                "status": GradeStatus.COMPLETED if has_score else GradeStatus.FAILED,
+                "verdicts": orjson.loads(json_text(result.verdicts)),
+                "citations": orjson.loads(json_text(stored_quotes(result.citations))),
+                "error_message": result.error or None,
+                "raw": plain_text(replies[-1])[:MAX_RAW] if is_unreadable else None,
+            }
+        )
     with transaction() as session:
         ids = {row["rollout_id"] for row in rows}
         existing = set(session.scalars(select(Rollout.id).where(Rollout.id.in_(ids))))
@@ -154,14 +185,16 @@ def store_grades(
             raise_flags(session, run_id, row, rollout_ids=existing)
 
 
-def add_usage(work: GraderRun, usage: Sequence[TokenUsage]) -> None:
+def add_usage(work: GraderRun, usage: Sequence[GraderResult]) -> None:
     """Add the usage that belongs to no grade."""
     work.tokens_in = min(work.tokens_in + sum(each.tokens_in for each in usage), MAX_TOKEN_COUNT)
     work.tokens_out = min(work.tokens_out + sum(each.tokens_out for each in usage), MAX_TOKEN_COUNT)
     work.cost = sum_of_costs([work.cost, *(each.cost for each in usage)])
 
 
-def store_canaries(work_id: uuid.UUID, grader: LoadedGrader, report: CanaryReport, usage: Sequence[TokenUsage]) -> None:
+def store_canaries(
+    work_id: uuid.UUID, grader: LoadedGrader, report: CanaryReport, usage: Sequence[GraderResult]
+) -> None:
     """Keep the report. An injectable grader is flagged on its run, and people are notified once."""
     with transaction() as session:
         work = session.get(GraderRun, work_id, with_for_update=True)
@@ -204,8 +237,14 @@ def store_canaries(work_id: uuid.UUID, grader: LoadedGrader, report: CanaryRepor
             )
 
 
+def is_stop_requested(work_id: uuid.UUID) -> bool:
+    with transaction() as session:
+        work = session.get(GraderRun, work_id)
+        return work is None or work.stop_requested
+
+
 def end_work(session: Session, work_id: uuid.UUID, status: RunStatus, reason: str | None) -> None:
-    """Record how the work ended, and notify people of new flags."""
+    """Record how the work ended, and notify people of flags that are new since the last notice."""
     work = session.get(GraderRun, work_id, with_for_update=True)
     if work is None:
         return
@@ -215,7 +254,19 @@ def end_work(session: Session, work_id: uuid.UUID, status: RunStatus, reason: st
     if grader is None or run is None or grader.kind is GraderKind.JUDGE:
         return
     detector = grader.kind.detector(grader.name)
-    flags = _unannounced_flags(session, work, grader, detector)
+    last_notice = select(func.max(Notice.created_at)).where(
+        Notice.run_id == run.id,
+        Notice.kind == NoticeKind.JUDGING,
+        Notice.evidence["grader"].astext == str(grader.id),
+    )
+    unannounced = select(Flag).where(
+        Flag.run_id == run.id,
+        Flag.detector == detector,
+        Flag.rollout_id.is_not(None),
+        Flag.evidence["answered_by"].astext == grader.name,
+        Flag.created_at > func.coalesce(last_notice.scalar_subquery(), work.created_at),
+    )
+    flags = session.scalars(unannounced.order_by(Flag.score.desc(), Flag.id)).all()
     if not flags:
         return
     rollouts = "1 rollout" if len(flags) == 1 else f"{len(flags):,} rollouts"
@@ -234,77 +285,3 @@ def end_work(session: Session, work_id: uuid.UUID, status: RunStatus, reason: st
             "rollouts": [str(flag.rollout_id) for flag in flags[:MOST_EXAMPLES]],
         },
     )
-
-
-def _unannounced_flags(session: Session, work: GraderRun, grader: Grader, detector: str) -> Sequence[Flag]:
-    """New since the last notice, the most suspicious first."""
-    last_notice = select(func.max(Notice.created_at)).where(
-        Notice.run_id == work.run_id,
-        Notice.kind == NoticeKind.JUDGING,
-        Notice.evidence["grader"].astext == str(grader.id),
-    )
-    statement = (
-        select(Flag)
-        .where(
-            Flag.run_id == work.run_id,
-            Flag.detector == detector,
-            Flag.rollout_id.is_not(None),
-            Flag.evidence["answered_by"].astext == grader.name,
-            Flag.created_at > func.coalesce(last_notice.scalar_subquery(), work.created_at),
-        )
-        .order_by(Flag.score.desc(), Flag.id)
-    )
-    return session.scalars(statement).all()
-
-
-def _row(run_id: uuid.UUID, grader_id: uuid.UUID, rollout_id: uuid.UUID, result: GradeResult) -> dict[str, Any]:
-    has_grade = result.score is not None
-    replies = result.exchanges[-1].replies if result.exchanges else []
-    is_unreadable = not has_grade and not result.verdicts and bool(replies)
-    return {
-        "id": new_id(),
-        "grader_id": grader_id,
-        "run_id": run_id,
-        "rollout_id": rollout_id,
-        "status": GradeStatus.COMPLETED if has_grade else GradeStatus.FAILED,
-        "score": result.score,
-        "spread": result.spread,
-        "verdicts": orjson.loads(json_text(result.verdicts)),
-        "answer": result.answer,
-        "confidence": result.confidence,
-        "reason": result.reason,
-        "citations": orjson.loads(json_text(stored_quotes(result.citations))),
-        "dropped": result.dropped,
-        "error_message": result.error or None,
-        "raw": plain_text(replies[-1])[:MAX_RAW] if is_unreadable else None,
-        "tokens_in": result.tokens_in,
-        "tokens_out": result.tokens_out,
-        "cost": result.cost,
-    }
-
-
-def _facts(rollout: Rollout) -> RolloutFacts:
-    run, task = rollout.run, rollout.group.task
-    return RolloutFacts(
-        messages=rollout.messages,
-        split=str(task.split),
-        index=task.index,
-        level=task.level,
-        arguments=task.arguments,
-        environment=task.version.environment.name,
-        columns=dict(zip(run.columns, rollout.columns or (), strict=False)),
-        reward=rollout.reward,
-        reference=_reference(rollout),
-        stop_reason=str(rollout.stop_reason or ""),
-    )
-
-
-def _reference(rollout: Rollout) -> str:
-    """The reference of the last observation that has one; the opening observation counts, too."""
-    observations = [rollout.opening, *(step.get("observation") or {} for step in rollout.steps)]
-    for observation in reversed(observations):
-        for place in (observation, observation.get("metadata")):
-            if isinstance(place, Mapping) and place.get(REFERENCE):
-                value = place[REFERENCE]
-                return (value if isinstance(value, str) else orjson.dumps(value).decode())[:MAX_REFERENCE]
-    return ""

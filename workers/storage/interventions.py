@@ -1,11 +1,10 @@
-"""What the actions of detectors leave behind: interventions as rows, the checkpoint that a branch is prepared from, and
-what people let pass."""
+"""Rows of detectors' actions in training: interventions, the checkpoint that a branch starts from, and patterns that
+people accepted."""
 
 import uuid
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
@@ -30,8 +29,8 @@ from backend.training.tables import Alarm, Intervention
 
 PATTERNS = "patterns"
 """Key of an alarm's evidence: the clusters that were flagged."""
-LAID_DOWN = "laid_down"
-"""Key of an alarm's evidence: the run rested because of it, so that whoever resumes it has let it pass."""
+WAS_SEEN = "laid_down"
+"""Key of an alarm's evidence: the run ended because of it, so a person who resumes the run accepts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,124 +42,117 @@ class ScreenedRollouts:
     sentence: str
     examples: tuple[uuid.UUID, ...] = ()
     seen: str = ""
-    """In the first of them, in the detector's words."""
-
-
-def record_screened(run_id: uuid.UUID, step: int, screened: Iterable[ScreenedRollouts]) -> None:
-    """One row a detector and step; people are told of the first of a detector in this run."""
-    with transaction() as session:
-        run = session.get_one(Run, run_id)
-        told = set(session.scalars(select(Intervention.detector).where(Intervention.run_id == run_id)))
-        for each in screened:
-            values: dict[str, Any] = {"rollouts": each.rollouts, "sentence": plain_text(each.sentence)}
-            place = {"run_id": run_id, "step": step, "detector": each.detector, "action": Action.SCREEN}
-            statement = insert(Intervention).values(id=new_id(), **place, **values)
-            session.execute(statement.on_conflict_do_update(index_elements=["run_id", "step", "detector"], set_=values))
-            if each.detector not in told:
-                _tell(session, run, step, each)
-        announce(session, run_topic(run_id))
-
-
-def _tell(session: Session, run: Run, step: int, screened: ScreenedRollouts) -> None:
-    seen = f" Seen in the first example: {screened.seen}" if screened.seen else ""
-    outbox.announce(
-        session,
-        kind=NoticeKind.INTERVENTION,
-        title=f"{title_of(screened.detector)}: rollouts of {run.name} are screened",
-        text=f"Step {step}: {screened.sentence}{seen} What this detector flags from now on stays out of the gradient"
-        " until a person judged it; this is told once for a run.",
-        path=f"/review?run={run.id}&detector={screened.detector}",
-        run_id=run.id,
-        evidence={
-            "detector": screened.detector,
-            "step": step,
-            "screened": screened.rollouts,
-            "seen": screened.seen,
-            "rollouts": screened.examples,
-        },
-    )
+    """The detector's sentence about the first of them."""
 
 
 def title_of(detector: str) -> str:
     return SPECS[detector].title if detector in SPECS else detector
 
 
+def record_screened(run_id: uuid.UUID, step: int, screened: Iterable[ScreenedRollouts]) -> None:
+    """Store one row per detector and step. People are notified of each detector's first one in a run."""
+    with transaction() as session:
+        run = session.get_one(Run, run_id)
+        announced = set(session.scalars(select(Intervention.detector).where(Intervention.run_id == run_id)))
+        for each in screened:
+            values = {"rollouts": each.rollouts, "sentence": plain_text(each.sentence)}
+            key = {"run_id": run_id, "step": step, "detector": each.detector, "action": Action.SCREEN}
+            statement = insert(Intervention).values({"id": new_id(), **key, **values})
+            session.execute(statement.on_conflict_do_update(index_elements=["run_id", "step", "detector"], set_=values))
+            if each.detector in announced:
+                continue
+            seen = f" Seen in the first example: {each.seen}" if each.seen else ""
+            outbox.announce(
+                session,
+                kind=NoticeKind.INTERVENTION,
+                title=f"{title_of(each.detector)}: rollouts of {run.name} are screened",
+                text=f"Step {step}: {each.sentence}{seen} From now on, rollouts that this detector flags stay out of "
+                "the gradient until a person judges them. You get this notice once per run.",
+                path=f"/review?run={run.id}&detector={each.detector}",
+                run_id=run.id,
+                evidence={
+                    "detector": each.detector,
+                    "step": step,
+                    "screened": each.rollouts,
+                    "seen": each.seen,
+                    "rollouts": each.examples,
+                },
+            )
+        announce(session, run_topic(run_id))
+
+
 def flagged_by(run_id: uuid.UUID, detectors: Collection[str], *, before_step: int) -> dict[uuid.UUID, set[str]]:
-    """Rollouts that flags of these detectors are about or name, with the detectors that did."""
+    """Return the rollouts that flags of these detectors are about or name, with the detectors that flagged each."""
     if not detectors:
         return {}
-    named = Flag.evidence["rollouts"]
-    statement = select(Flag.detector, Flag.rollout_id, named).where(
+    statement = select(Flag.detector, Flag.rollout_id, Flag.evidence["rollouts"]).where(
         Flag.run_id == run_id, Flag.detector.in_(detectors), func.coalesce(Flag.training_step, 0) < before_step
     )
     found: defaultdict[uuid.UUID, set[str]] = defaultdict(set)
     with transaction() as session:
-        for detector, rollout_id, rollouts in session.execute(statement):
-            for each in [rollout_id] if rollout_id else _ids(rollouts):
-                found[each].add(detector)
+        for detector, rollout_id, named in session.execute(statement):
+            rollouts = [rollout_id] if rollout_id else named if isinstance(named, list) else []
+            for each in rollouts:
+                found[uuid.UUID(str(each))].add(detector)
     return dict(found)
 
 
-def _ids(told: Any) -> list[uuid.UUID]:
-    return [uuid.UUID(each) for each in told] if isinstance(told, list) else []
+def prepared_branch(run_id: uuid.UUID, detector: str, onset: int) -> tuple[int, dict[str, object] | None]:
+    """Return the last step before the detector's first flag, and the checkpoint that a branch would start from.
 
-
-def prepared_branch(run_id: uuid.UUID, detector: str, onset: int) -> tuple[int, dict[str, Any] | None]:
-    """(the last step before the detector's first flag, the checkpoint that a branch would go on from): the last honest
-    one by flags, verdicts and onsets, and in any case one that played nothing of what this detector flagged."""
+    That is the last honest one by flags, verdicts and onsets, and in any case one from before this detector's flags.
+    """
     first = select(func.min(Flag.training_step)).where(Flag.run_id == run_id, Flag.detector == detector)
     with transaction() as session:
         run = session.get_one(Run, run_id)
         flagged = session.scalar(first)
-        sound = onset if flagged is None else max(0, min(onset, flagged - 1))
-        found = [last_honest_checkpoint(session, run, detector=detector), newest_before(session, run, sound)]
-        kept = [each for each in found if each is not None]
-        if not kept:
-            return sound, None
-        earliest = min(kept, key=_step_of)
-        return sound, {"checkpoint_id": str(earliest.id), "stage": earliest.stage, "step": earliest.step}
+        last_step = onset if flagged is None else max(0, min(onset, flagged - 1))
+        found = [last_honest_checkpoint(session, run, detector=detector), newest_before(session, run, last_step)]
+        checkpoints = [each for each in found if each is not None]
+        if not checkpoints:
+            return last_step, None
+        earliest = min(checkpoints, key=_grpo_step)
+        return last_step, {"checkpoint_id": str(earliest.id), "stage": earliest.stage, "step": earliest.step}
 
 
-def _step_of(checkpoint: Checkpoint) -> int:
-    """Of GRPO; 0 before it."""
+def _grpo_step(checkpoint: Checkpoint) -> int:
     return checkpoint.step if checkpoint.stage == Stage.GRPO else 0
 
 
+def _interventions(session: Session, run_id: uuid.UUID) -> list[Alarm]:
+    statement = select(Alarm).where(Alarm.run_id == run_id, Alarm.name == INTERVENTION).order_by(Alarm.id)
+    return list(session.scalars(statement))
+
+
 def open_interventions(run_id: uuid.UUID, reached: int) -> list[Alarm]:
-    """Those after which the run has not rested yet, up to the step whose state is saved: its process ended first."""
+    """Return interventions up to the last saved step that did not end the run yet: its process died first."""
+    with transaction() as session:
+        alarms = _interventions(session, run_id)
     return [
-        alarm
-        for alarm in _interventions(run_id)
-        if alarm.step <= reached and alarm.answer is None and not alarm.evidence.get(LAID_DOWN)
+        alarm for alarm in alarms if alarm.step <= reached and alarm.answer is None and not alarm.evidence.get(WAS_SEEN)
     ]
 
 
-def patterns_let_pass(run_id: uuid.UUID) -> dict[str, set[str]]:
-    """By detector: clusters after which a person said go on. The same ones end the run no second time."""
+def accepted_patterns(run_id: uuid.UUID) -> dict[str, set[str]]:
+    """Return the clusters by detector that a person let pass. They do not end the run a second time."""
     found: defaultdict[str, set[str]] = defaultdict(set)
-    for alarm in _interventions(run_id):
-        if alarm.answer is not None or alarm.evidence.get(LAID_DOWN):
-            found[str(alarm.evidence["detector"])].update(alarm.evidence.get(PATTERNS) or ())
+    with transaction() as session:
+        for alarm in _interventions(session, run_id):
+            if alarm.answer is not None or alarm.evidence.get(WAS_SEEN):
+                found[str(alarm.evidence["detector"])].update(alarm.evidence.get(PATTERNS) or ())
     return dict(found)
 
 
-def _interventions(run_id: uuid.UUID) -> list[Alarm]:
-    statement = select(Alarm).where(Alarm.run_id == run_id, Alarm.name == INTERVENTION).order_by(Alarm.id)
-    with transaction() as session:
-        return list(session.scalars(statement))
-
-
-def lay_down(session: Session, run: Run) -> None:
-    """The run rests: whoever resumes it has seen what its detectors did."""
-    for alarm in session.scalars(select(Alarm).where(Alarm.run_id == run.id, Alarm.name == INTERVENTION)):
-        alarm.evidence = {**alarm.evidence, LAID_DOWN: True}
+def mark_interventions_seen(session: Session, run: Run) -> None:
+    """The run ends: a person who resumes it has seen what its detectors did."""
+    for alarm in _interventions(session, run.id):
+        alarm.evidence = {**alarm.evidence, WAS_SEEN: True}
 
 
 def close_interventions(run_id: uuid.UUID, step: int) -> None:
-    """Somebody resumed the run: what it rested for is over, whether it was answered or not."""
-    statement = select(Alarm).where(Alarm.run_id == run_id, Alarm.name == INTERVENTION)
+    """A person resumed the run: the interventions that ended it have ended, answered or not."""
     with transaction() as session:
-        for alarm in session.scalars(statement):
-            if alarm.evidence.get(LAID_DOWN) and CLEARED not in alarm.evidence:
+        for alarm in _interventions(session, run_id):
+            if alarm.evidence.get(WAS_SEEN) and CLEARED not in alarm.evidence:
                 alarm.evidence = {**alarm.evidence, CLEARED: step}
         announce(session, run_topic(run_id))

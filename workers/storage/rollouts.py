@@ -11,7 +11,7 @@ from backend.domain.rollouts.fields import MEASURED
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.text import json_text, plain_text
 from backend.domain.vocabulary import ErrorKind, RolloutStatus
-from workers.rollouts.bounds import MAX_EPISODE_BYTES, MAX_STORED_BYTES, bounded_text
+from workers.rollouts.limits import MAX_EPISODE_BYTES, MAX_STORED_BYTES, bounded_text
 
 _COUNTS = tuple(name for name, field in MEASURED.items() if field.is_whole)
 _DURATIONS = tuple(name for name, field in MEASURED.items() if not field.is_whole)

@@ -17,14 +17,14 @@ from backend.core.events import announce, run_topic
 from backend.core.session import transaction
 from backend.domain.vocabulary import RunStatus
 from backend.errors import AppError
-from backend.runs.requests import EvaluationRequest
+from backend.runs.evaluations import start_evaluation
+from backend.runs.schemas import EvaluationRequest
 from backend.runs.service import request_stop, resume_run
-from backend.runs.starting import start_evaluation
 from backend.runs.tables import Run
 from backend.studies.queries import S, checkpoint_name
 from backend.studies.service import Studies
 from backend.studies.tables import StudiedCheckpoint, Study
-from workers.storage.requester import Asker
+from workers.storage.runs import JobRequester
 from workers.tasks.registry import JobContext
 
 T = TypeVar("T")
@@ -115,7 +115,7 @@ def _stop_evaluations(session: Session, sort: Studies[S], study: S) -> None:
             request_stop(session, _asker(study), played.run)
 
 
-def _asker(study: Study) -> Asker:
+def _asker(study: Study) -> JobRequester:
     if study.asked_by is None:
         raise CannotGoOn(f"Who asked for it was removed: start another {study.noun}.")
-    return Asker(study.asked_by)
+    return JobRequester(study.asked_by)

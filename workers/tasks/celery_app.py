@@ -6,95 +6,84 @@ import signal
 import threading
 import uuid
 from pathlib import Path
-from typing import Any
 
 import structlog
-from celery import signals
+from celery import Celery, Task, signals
 
 from backend.core.logs import configure_logging
 from backend.core.queue import EXECUTE, get_celery
 from backend.core.session import forget_engine
 from backend.settings import get_settings
 from workers.tasks.execute import INTERRUPT, execute
-from workers.tasks.heartbeat import Presence
+from workers.tasks.heartbeat import WorkerHeartbeat
 
 logger = structlog.get_logger(__name__)
 
-app = get_celery()
+app: Celery = get_celery()
 app.conf.update(
-    worker_disable_prefetch=True,  # a message waits for a free process, in whichever worker that is
+    worker_disable_prefetch=True,  # a message waits for a free process, in any worker
     worker_send_task_events=False,
     worker_cancel_long_running_tasks_on_connection_loss=False,  # the lease decides, not the broker's connection
     worker_redirect_stdouts=False,
     worker_proc_alive_timeout=60,  # forking may be slow on a busy machine
 )
 
-HEARTBEAT_SECONDS = 5.0
+TOUCH_SECONDS = 5.0
+"""How often a worker touches its file, so that `proctor up` restarts one that hangs."""
 
-_presence: list[Presence] = []
+_heartbeats: list[WorkerHeartbeat] = []
 _left = threading.Event()
 
 
 @app.task(name=EXECUTE, bind=True)
-def execute_job(self: Any, job_id: str) -> None:
+def execute_job(self: Task, job_id: str) -> None:
     execute(uuid.UUID(job_id), str(self.request.hostname or ""))
 
 
 @signals.setup_logging.connect
-def _log_as_json(**_: Any) -> None:
+def _configure_logging(**_: object) -> None:
     configure_logging("worker")
 
 
 @signals.worker_process_init.connect
-def _begin_process(**_: Any) -> None:
+def _begin_process(**_: object) -> None:
     """A forked process shares no connection with its parent, and ignores the interrupt while it is idle."""
     forget_engine(is_forked=True)
     signal.signal(INTERRUPT, signal.SIG_IGN)
 
 
 @signals.worker_ready.connect
-def _report(sender: Any, **_: Any) -> None:
-    presence = Presence(name=str(sender.hostname), queues=sorted(sender.app.amqp.queues.consume_from))
-    presence.start()
-    _presence.append(presence)
-    _begin_heartbeat(presence.name)
-    logger.info("worker ready", worker=presence.name, queues=presence.queues)
-
-
-def _begin_heartbeat(name: str) -> None:
-    """Touch a file named after the worker, `cpu` of `cpu@host`, from a thread: `proctor up` restarts one that hangs."""
+def _begin_heartbeat(sender: object, **_: object) -> None:
+    """Report in the database, and touch a file named after the worker: `cpu` of `cpu@host`."""
+    name, queues = str(sender.hostname), sorted(sender.app.amqp.queues.consume_from)  # type: ignore[attr-defined]
+    heartbeat = WorkerHeartbeat(name, queues)
+    heartbeat.start()
+    _heartbeats.append(heartbeat)
     folder = get_settings().run_folder
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / name.partition("@")[0]
     file.touch()
 
-    def beat() -> None:
-        while not _left.wait(HEARTBEAT_SECONDS):
+    def touch_periodically() -> None:
+        while not _left.wait(TOUCH_SECONDS):
             with contextlib.suppress(OSError):
                 file.touch()
 
-    threading.Thread(target=beat, name="heartbeat", daemon=True).start()
+    threading.Thread(target=touch_periodically, name="heartbeat", daemon=True).start()
+    logger.info("worker ready", worker=name, queues=queues)
 
 
 @signals.worker_shutting_down.connect
-def _hand_jobs_back(**_: Any) -> None:
-    """A worker that is told to end does not wait for its jobs: each is handed back for another to go on with."""
-    for child in _children():
-        os.kill(child, INTERRUPT)
+def _hand_jobs_back(**_: object) -> None:
+    """A worker that ends does not wait for its jobs: the processes of its pool hand them back for another worker."""
+    for thread in threading.enumerate():
+        path = Path(f"/proc/self/task/{thread.native_id}/children")
+        for child in path.read_text().split() if thread.native_id and path.exists() else ():
+            os.kill(int(child), INTERRUPT)
 
 
 @signals.worker_shutdown.connect
-def _leave(**_: Any) -> None:
+def _leave(**_: object) -> None:
     _left.set()
-    for presence in _presence:
-        presence.leave()
-
-
-def _children() -> list[int]:
-    """The processes of the pool, which are children of this one."""
-    found: list[int] = []
-    for thread in threading.enumerate():
-        if thread.native_id:
-            path = Path(f"/proc/self/task/{thread.native_id}/children")
-            found += [int(pid) for pid in path.read_text().split()] if path.exists() else []
-    return found
+    for heartbeat in _heartbeats:
+        heartbeat.leave()

@@ -26,7 +26,7 @@ from workers.environments.checks.subject import SECOND_HASH_SEED, CheckSubject, 
 from workers.environments.client import HostRefused
 from workers.policies.base import Policy
 from workers.storage.env_host import open_env_host
-from workers.storage.policy_options import make_mover
+from workers.storage.policies import load_policy
 from workers.storage.recorder import RunRecorder
 from workers.storage.rollout_writer import RolloutWriter
 from workers.storage.rollouts import rollout_id
@@ -61,7 +61,7 @@ def run(context: JobContext) -> None:
     run_id = context.need_run()
     with transaction() as session:
         reference = reference_of(session, run_id)
-        policy = make_mover(session, reference) if reference else None
+        policy = load_policy(session, reference) if reference else None
     if reference and policy is None:
         must_run_child(LOCAL_MODULE, [str(run_id)], run_id=run_id)
     else:

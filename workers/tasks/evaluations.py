@@ -1,42 +1,88 @@
-"""The job `evaluations.run`: play what is missing of a plan, store it, sum it up.
+"""The job `evaluations.run`: play the missing rollouts of a plan, store and summarize them.
 
-It goes on where the rows stand: completed rollouts are kept, failed and cancelled ones are played again, nothing is
-doubled. Several such jobs may share one run; the last of them to end sums it up.
+It continues from the stored rows: completed rollouts are kept, failed and canceled ones are played again, nothing is
+doubled. Several jobs can share one run; the last one to end summarizes it.
 """
 
+import asyncio
+import time
 import uuid
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 import structlog
-from sqlalchemy.orm import joinedload, undefer
+from sqlalchemy import select
+from sqlalchemy.orm import undefer
 
 from backend.core.session import transaction
+from backend.detectors.scans import scan_early
 from backend.domain.environments.manifest import Manifest
 from backend.domain.policies.prices import Price
+from backend.domain.rollouts.rollout import Rollout, TaskSpec
 from backend.domain.runs.plans import EvaluationPlan
-from backend.domain.vocabulary import PolicyKind, RolloutStatus, RunStatus
+from backend.domain.vocabulary import Phase, RolloutStatus, RunStatus
 from backend.environments.tables import EnvironmentVersion
-from backend.policies.service import secret_of
-from backend.runs.service import begin_run
+from backend.runs.service import begin_run, finish_run
 from backend.runs.tables import Run
-from workers.policies import make_policy
+from workers.environments.client import EnvServer, HostRefused
 from workers.policies.base import Policy
-from workers.storage.policy_options import PolicyIsGone
-from workers.storage.work_claims import Share, ended_counts
+from workers.rollouts.engine import GroupPlan, TooManyFailures, play_groups
+from workers.rollouts.stopping import unless_stopped
+from workers.storage.detectors import BATCH
+from workers.storage.env_host import open_env_host, servers_for
+from workers.storage.policies import load_policy
+from workers.storage.recorder import RunRecorder
+from workers.storage.rollout_writer import RolloutWriter
+from workers.storage.runs import WorkClaim, ended_counts, summarize
 from workers.tasks.children import must_run_child
-from workers.tasks.evaluation_attempts import Assignment, Evaluation
 from workers.tasks.event_loops import run_async
 from workers.tasks.registry import JobContext
 
 LOCAL_MODULE = "workers.models.play"
-"""Runs `evaluate` with a local model in a process of its own."""
+"""Runs `evaluate` with a local model in a separate process."""
+MAX_REPORTED = 50
+"""Different failures in the run's own log."""
+MAX_REPEATED = 20_000
+"""Failed rollouts that are tried again at the end. A resumed run plays the others."""
+REPEAT_AFTER_SECONDS = 1.0
+"""Before failed rollouts are tried again: an outage may have passed."""
+COUNT_SECONDS = 1.0
+"""How often the rows of a shared run are counted for its progress."""
 
 logger = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class EvaluationJob:
+    """Everything that an attempt needs to know about the run, read once."""
+
+    run_id: uuid.UUID
+    seed: int
+    claim: WorkClaim
+    content_hash: str
+    files: dict[str, str] = field(repr=False)
+    price: Price | None
+    kept: int
+    """Rollouts of the whole run that were completed when this attempt began."""
+
+
+@dataclass(slots=True)
+class _Failure:
+    """A failed rollout, to be tried again."""
+
+    task: TaskSpec
+    attempts: int
+    cost: float | None
+
+
 def run(context: JobContext) -> None:
-    """The job's body."""
     run_id = context.need_run()
-    policy = _make_policy(run_id)
+    with transaction() as session:
+        row = session.get_one(Run, run_id)
+        plan = EvaluationPlan.model_validate(row.configuration)
+        policy = load_policy(session, {"policy_id": row.policy_id}, plan.sampling, plan.workers)
     if policy is None:
         must_run_child(LOCAL_MODULE, [str(run_id), str(context.job_id)], run_id=run_id)
     else:
@@ -44,60 +90,217 @@ def run(context: JobContext) -> None:
 
 
 def evaluate(run_id: uuid.UUID, policy: Policy, job_id: uuid.UUID | None = None) -> RunStatus:
-    """Play the evaluation of a run with a policy, which is closed at the end. Needs no running event loop.
+    """Play a run's evaluation with a policy and close it. Needs no running event loop.
 
-    Returns how the run ended; `running` when other jobs still play their share of it.
+    Returns how the run ended; `running` if other jobs still play their part.
     """
-    assignment = _take_up(run_id, job_id)
-    if assignment is None:
-        logger.info("the run is over already")
-        return run_async(_close(policy))
-    return run_async(Evaluation(assignment, policy).play())
+    return run_async(_evaluate(_claim(run_id, job_id), policy))
 
 
-async def _close(policy: Policy) -> RunStatus:
-    await policy.aclose()
-    return RunStatus.COMPLETED
+async def _evaluate(job: EvaluationJob | None, policy: Policy) -> RunStatus:
+    try:
+        if job is None:
+            logger.info("the run has ended already")
+            return RunStatus.COMPLETED
+        attempt = EvaluationAttempt(job, policy)
+        status, reason = await attempt.play()
+    finally:
+        await policy.aclose()
+    return await asyncio.to_thread(attempt.finish, status, reason)
 
 
-def _make_policy(run_id: uuid.UUID) -> Policy | None:
-    """The run's policy; None for a local one, which needs a process with torch."""
-    with transaction() as session:
-        row = session.get_one(Run, run_id, options=[joinedload(Run.policy)])
-        policy = row.policy
-        if policy is None or policy.deleted_at is not None:
-            raise PolicyIsGone(f"The policy {policy.name if policy else ''} was deleted; start with another one.")
-        if policy.kind is PolicyKind.LOCAL:
-            return None
-        plan = EvaluationPlan.model_validate(row.configuration)
-        return make_policy(policy.kind, policy.configuration, secret_of(policy), plan.sampling, plan.workers)
-
-
-def _take_up(run_id: uuid.UUID, job_id: uuid.UUID | None) -> Assignment | None:
-    """Begin the run and read what is to be done. None when it is over."""
+def _claim(run_id: uuid.UUID, job_id: uuid.UUID | None) -> EvaluationJob | None:
+    """Begin the run and read what to do. None if it has ended."""
     with transaction() as session:
         row = session.get_one(Run, run_id)
         if not begin_run(session, row):
             return None
         version = session.get_one(EnvironmentVersion, row.version_id, options=[undefer(EnvironmentVersion.files)])
         plan = EvaluationPlan.model_validate(row.configuration)
-        manifest = _as_planned(Manifest.model_validate(version.manifest), plan)
+        manifest = Manifest.model_validate(version.manifest)
+        # The plan's token limit and context replace the manifest's.
+        proctor = manifest.proctor
+        limits = {"max_tokens_per_turn": plan.sampling.max_tokens_per_turn}
+        replaced = {
+            "episode": proctor.episode.model_copy(update=limits),
+            "agent": proctor.agent.model_copy(update={"context": plan.context or proctor.agent.context}),
+        }
+        manifest = manifest.model_copy(update={"proctor": proctor.model_copy(update=replaced)})
         price = (row.configuration.get("policy") or {}).get("price")
-        ended = ended_counts(session, run_id)
-        return Assignment(
+        return EvaluationJob(
             run_id=run_id,
             seed=row.seed,
-            share=Share(run_id, plan, manifest, job_id),
+            claim=WorkClaim(run_id, plan, manifest, job_id),
             content_hash=version.content_hash,
             files=version.files,
             price=Price.model_validate(price) if price else None,
-            kept=ended.get(RolloutStatus.COMPLETED, 0),
+            kept=ended_counts(session, run_id).get(RolloutStatus.COMPLETED, 0),
         )
 
 
-def _as_planned(manifest: Manifest, plan: EvaluationPlan) -> Manifest:
-    """With the plan's limit of tokens a turn and its context in the place of the manifest's own."""
-    proctor = manifest.proctor
-    episode = proctor.episode.model_copy(update={"max_tokens_per_turn": plan.sampling.max_tokens_per_turn})
-    agent = proctor.agent.model_copy(update={"context": plan.context or proctor.agent.context})
-    return manifest.model_copy(update={"proctor": proctor.model_copy(update={"episode": episode, "agent": agent})})
+class EvaluationAttempt:
+    """One attempt at an evaluation, or at a job's part of it: play, try failures again, record how it ended."""
+
+    def __init__(self, job: EvaluationJob, policy: Policy) -> None:
+        self.job = job
+        self.policy = policy
+        self.plan = job.claim.plan
+        self.recorder = RunRecorder(job.run_id)
+        self.total = self.plan.rollouts
+        self.done = job.kept
+        self.failures: Counter[str] = Counter()
+        self.start = time.monotonic()
+        self._failed: dict[tuple[int, int], _Failure] = {}
+        self._forgotten = 0
+        """Failed rollouts beyond `MAX_REPEATED`."""
+        self._limit = 0
+        self._counted_at = 0.0
+        self._next_scan = max(BATCH, 2 * job.kept)
+
+    async def play(self) -> tuple[RunStatus, str | None]:
+        """Return how the attempt ended, and why."""
+        try:
+            is_through = await unless_stopped(self._play(), self.recorder.should_stop)
+        except HostRefused as error:
+            return RunStatus.FAILED, f"The environment cannot be played: {error}"
+        except TooManyFailures as error:
+            return RunStatus.PAUSED, f"Paused after too many failures. {error}"
+        return (RunStatus.COMPLETED, None) if is_through else (RunStatus.STOPPED, "Stopped on request.")
+
+    async def _play(self) -> bool:
+        job = self.job
+        if job.kept:
+            self.recorder.log(f"{job.kept} of {self.total} rollouts are stored already and are kept")
+        if self.done >= self.total:
+            return True
+        async with open_env_host() as host:
+            self._report_progress("preparing the environment")
+            await host.prepare(job.content_hash, job.files)
+            resources = job.claim.manifest.proctor.resources
+            servers = await servers_for(host, resources, self.plan.concurrency)
+            async with host.lease(job.content_hash, resources, servers=servers) as server:
+                self.start = time.monotonic()
+                self._report_progress("playing")
+                await self._play_groups(server, job.claim.missing_groups())
+                if self._failed:
+                    self.recorder.log(f"{len(self._failed)} rollouts failed; each is tried once more")
+                    await asyncio.sleep(REPEAT_AFTER_SECONDS)
+                    with suppress(TooManyFailures):  # then they stay failed
+                        await self._play_groups(server, self._failed_groups(), is_repeated=True)
+        return True
+
+    async def _play_groups(
+        self, server: EnvServer, groups: Iterable[GroupPlan] | AsyncIterable[GroupPlan], *, is_repeated: bool = False
+    ) -> None:
+        async with RolloutWriter(self.recorder, after_batch=self._count) as writer:
+
+            async def store(rollout: Rollout) -> None:
+                if earlier := self._failed.get((rollout.group, rollout.member)):
+                    rollout.attempts += earlier.attempts
+                    if earlier.cost is not None:
+                        rollout.cost = (rollout.cost or 0.0) + earlier.cost
+                await writer.put(rollout)
+
+            def record_limit(limit: int) -> None:
+                self._limit = limit
+
+            await play_groups(
+                groups,
+                server=server,
+                policy=self.policy,
+                manifest=self.job.claim.manifest,
+                phase=Phase.EVALUATION,
+                seed=self.job.seed,
+                concurrency=self.plan.concurrency,
+                on_rollout=store,
+                max_attempts=1 if is_repeated else 1 + self.plan.retries,
+                keep_cancelled=not is_repeated,  # the stored failure is more informative
+                price=self.job.price,
+                on_limit=record_limit,
+            )
+
+    def _failed_groups(self) -> list[GroupPlan]:
+        members: defaultdict[int, list[int]] = defaultdict(list)
+        for ordinal, member in sorted(self._failed):
+            members[ordinal].append(member)
+        return [
+            GroupPlan(self._failed[ordinal, which[0]].task, ordinal, tuple(which), self.plan.group_size)
+            for ordinal, which in members.items()
+        ]
+
+    def _count(self, batch: Sequence[Rollout]) -> None:
+        """Called in the writer's thread after each stored batch."""
+        for rollout in batch:
+            key = (rollout.group, rollout.member)
+            if rollout.status is RolloutStatus.CANCELLED:
+                continue
+            if key not in self._failed:
+                self.done += 1
+            if rollout.is_completed:
+                self._failed.pop(key, None)
+                continue
+            if key in self._failed or len(self._failed) < MAX_REPEATED:
+                self._failed[key] = _Failure(rollout.task, rollout.attempts, rollout.cost)
+            else:
+                self._forgotten += 1
+            self._report_failure(rollout)
+        self._report_progress("playing")
+        if self._next_scan <= self.done < self.total:
+            # Detectors start before the end. Each scan covers twice as many rollouts as the one before, so that all of
+            # them together cost no more than the last one.
+            self._next_scan = 2 * self.done
+            with transaction() as session:
+                scan_early(session, self.job.run_id)
+
+    def _report_failure(self, rollout: Rollout) -> None:
+        """Every failure goes to the worker's log, each kind of message once to the run's."""
+        why = f"{rollout.error_kind}: {rollout.error_message}"
+        logger.warning("rollout failed", task=rollout.task.key, member=rollout.member, why=why)
+        if len(self.failures) == MAX_REPORTED and why not in self.failures:
+            return
+        if why not in self.failures:
+            self.recorder.log(f"task {rollout.task.key} failed after {rollout.attempts} attempts. {why}", "warning")
+        self.failures[why] += 1
+
+    def _report_progress(self, phase: str) -> None:
+        failed = len(self._failed) + self._forgotten
+        now = time.monotonic()
+        if self.job.claim.is_shared and now - self._counted_at >= COUNT_SECONDS:  # others store rollouts too
+            self._counted_at = now
+            with transaction() as session:
+                self.done = sum(ended_counts(session, self.job.run_id).values())
+        self.recorder.progress(
+            phase=phase,
+            done=self.done,
+            total=self.total,
+            message=f"{failed} failed" if failed else "",
+            concurrency=self._limit,
+        )
+
+    def finish(self, status: RunStatus, reason: str | None) -> RunStatus:
+        """End the run, unless other jobs continue it, and return its status."""
+        seconds = time.monotonic() - self.start
+        with transaction() as session:
+            locked = select(Run).where(Run.id == self.job.run_id).with_for_update(key_share=True)
+            row = session.scalars(locked).one()
+            if row.status.is_over:  # another job of this run paused or ended it
+                return row.status
+            ended = ended_counts(session, row.id)
+            if status not in {RunStatus.FAILED, RunStatus.PAUSED}:
+                if sum(ended.values()) >= self.total and ended.get(RolloutStatus.COMPLETED):
+                    status, reason = RunStatus.COMPLETED, None
+                elif sum(ended.values()) >= self.total:
+                    [most] = self.failures.most_common(1) or [("see the log", 0)]
+                    status, reason = RunStatus.FAILED, f"Every rollout failed. Most common error: {most[0]}"
+                elif self.job.claim.others_continue(session):
+                    status, reason = RunStatus.RUNNING, None
+                else:
+                    status, reason = RunStatus.STOPPED, reason or "Stopped on request."
+            played = sum(ended.values()) - self.job.kept
+            if status is not RunStatus.RUNNING:
+                row.progress = {**row.progress, "done": sum(ended.values())}
+                finish_run(session, row, status, summarize(session, row, seconds=seconds, played=played), reason)
+        outcome = "this worker's part is played" if status is RunStatus.RUNNING else str(status)
+        failed = ended.get(RolloutStatus.FAILED, 0)
+        self.recorder.log(f"{outcome}: {played} rollouts in {seconds:.1f} s, {failed} failed. {reason or ''}".strip())
+        return status

@@ -1,10 +1,10 @@
-"""Event loops inside jobs: uvloop's where it is installed."""
+"""Event loops inside jobs: uvloop's if it is installed."""
 
 import asyncio
 import signal
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from workers.tasks.execute import INTERRUPT, Interrupted
 
@@ -18,14 +18,12 @@ else:
 T = TypeVar("T")
 
 
-def run_async(main: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run` for a job's body: an interrupt cancels `main`, whose clean-up then runs, and comes out of it.
+def run_async(main: Coroutine[object, None, T]) -> T:
+    """`asyncio.run` for a job's body: an interrupt cancels `main`, waits for its clean-up and raises Interrupted.
 
-    The exception that a signal handler raises may arise in one of asyncio's callbacks, which would only log it.
+    An exception that a signal handler raises could arise in one of asyncio's callbacks, which would only log it.
     """
     handler = signal.getsignal(INTERRUPT)
-    if not callable(handler) or threading.current_thread() is not threading.main_thread():
-        return _run(main)
     was_interrupted = False
 
     async def guarded() -> T:
@@ -34,7 +32,7 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
 
         def interrupt() -> None:
             nonlocal was_interrupted
-            if not was_interrupted:  # once is enough: the clean-up must not be interrupted too
+            if not was_interrupted:  # once: the clean-up must not be interrupted too
                 was_interrupted = True
                 task.cancel()
 
@@ -45,14 +43,11 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
             loop.remove_signal_handler(INTERRUPT)
             signal.signal(INTERRUPT, handler)
 
-    try:
-        return _run(guarded())
-    except asyncio.CancelledError:
-        if was_interrupted:
-            raise Interrupted from None
-        raise
-
-
-def _run(main: Coroutine[Any, Any, T]) -> T:
+    is_interruptible = callable(handler) and threading.current_thread() is threading.main_thread()
     with asyncio.Runner(loop_factory=_new_loop) as runner:
-        return runner.run(main)
+        try:
+            return runner.run(guarded() if is_interruptible else main)
+        except asyncio.CancelledError:
+            if was_interrupted:
+                raise Interrupted from None
+            raise

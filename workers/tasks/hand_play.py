@@ -26,7 +26,7 @@ from backend.runs.service import begin_run, finish_run
 from backend.runs.tables import Run
 from workers.policies.base import Policy
 from workers.storage.episodes import OutOfReplies, Played, Scene, replay
-from workers.storage.policy_options import make_mover
+from workers.storage.policies import load_policy
 from workers.storage.rollouts import EXCERPT_CHARACTERS, real
 from workers.tasks.children import ChildFailed, must_run_child
 from workers.tasks.event_loops import run_async
@@ -50,7 +50,7 @@ def run(context: JobContext) -> None:
     try:
         with transaction() as session:
             option = PlayState.from_json(session.get_one(Run, run_id).progress).mover
-            policy = make_mover(session, option) if option else None
+            policy = load_policy(session, option) if option else None
         if option and policy is None:
             must_run_child(LOCAL_MODULE, [str(run_id)], run_id=run_id)
         else:

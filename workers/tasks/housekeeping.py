@@ -1,9 +1,7 @@
-"""The sweeper: `python -m workers.tasks.housekeeping`. Several may run beside each other; each step is idempotent."""
+"""The sweeper: `python -m workers.tasks.housekeeping`. Several can run at once, because each step is idempotent."""
 
 import signal
 import threading
-import uuid
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -29,34 +27,34 @@ from backend.training.tables import Preflight
 from workers.storage.text_index import index_texts
 from workers.tasks import leases
 from workers.tasks.nightly_checks import check_again
-from workers.tasks.notifications import ask_for_due
+from workers.tasks.notifications import enqueue_due
 
 SWEEP_SECONDS = 2.0
 TIDY_SECONDS = 60.0
 INDEX_SECONDS = 1.0
-"""At most so much of each round makes what was said findable."""
-UNTAKEN = timedelta(seconds=5)
-"""A wake-up that led to nothing for so long is sent again; times the attempt, so that failures back off."""
-SURELY_LOST = timedelta(minutes=1)
-"""Sent again even though messages wait in the broker, which may all be for other jobs."""
-FORGET_WORKERS_AFTER = timedelta(minutes=2)
-FORGET_PREFLIGHTS_AFTER = timedelta(days=7)
-"""But one from which a run was started stays with the run."""
-FORGET_NOTICES_AFTER = timedelta(days=90)
+"""Maximum time per round to index texts for the search."""
+RESEND_AFTER = timedelta(seconds=5)
+"""A wake-up without effect is sent again after this time, times the attempt, so that failures back off."""
+RESEND_WHILE_BUSY_AFTER = timedelta(minutes=1)
+"""The same while messages wait in the broker, which may all be for other jobs."""
+KEEP_WORKERS = timedelta(minutes=2)
+KEEP_PREFLIGHTS = timedelta(days=7)
+"""A preflight from which a run was started is kept with the run."""
+KEEP_NOTICES = timedelta(days=90)
 KEEP_EXPIRED_LINKS = timedelta(days=30)
-_BATCH = 200
+BATCH = 200
 
 logger = structlog.get_logger(__name__)
 
 
 def requeue_expired() -> int:
-    """Leased jobs whose worker stopped its heartbeat: queued again, or given up after too many attempts."""
+    """Queue leased jobs again whose worker stopped its heartbeat, or give them up after too many attempts."""
     with transaction() as session:
         expired = session.scalars(
             select(Job)
             .where(Job.status == JobStatus.LEASED, Job.lease_until < func.now())
             .with_for_update(skip_locked=True)
-            .limit(_BATCH)
+            .limit(BATCH)
         ).all()
         for job in expired:
             logger.warning("lease expired", job_id=str(job.id), job=job.name, owner=job.lease_owner)
@@ -69,74 +67,54 @@ def requeue_expired() -> int:
 
 
 def resend_untaken() -> int:
-    """Queued jobs whose wake-up was lost. While messages wait in the broker, the workers are merely busy."""
+    """Send lost wake-ups of queued jobs again. While messages wait in the broker, the workers may just be busy."""
     sent = 0
     for queue in Queue:
-        for job_id in _untaken(queue, SURELY_LOST if count_waiting(queue) else UNTAKEN):
+        pause = (RESEND_WHILE_BUSY_AFTER if count_waiting(queue) else RESEND_AFTER) * func.greatest(Job.attempts, 1)
+        untaken = (Job.status == JobStatus.QUEUED, Job.queue == queue, Job.sent_at < func.now() - pause)
+        with transaction() as session:
+            job_ids = session.scalars(select(Job.id).where(*untaken).order_by(Job.id).limit(BATCH)).all()
+        for job_id in job_ids:
             send_wake_up(job_id, queue)
-            _note_sent(job_id)
-            sent += 1
+            with transaction() as session:
+                session.execute(update(Job).where(Job.id == job_id).values(sent_at=func.now()))
+        sent += len(job_ids)
     if sent:
         logger.info("wake-ups sent again", count=sent)
     return sent
 
 
-def _untaken(queue: Queue, patience: timedelta) -> list[uuid.UUID]:
-    pause = patience * func.greatest(Job.attempts, 1)
-    with transaction() as session:
-        return list(
-            session.scalars(
-                select(Job.id)
-                .where(Job.status == JobStatus.QUEUED, Job.queue == queue, Job.sent_at < func.now() - pause)
-                .order_by(Job.id)
-                .limit(_BATCH)
-            )
-        )
-
-
-def _note_sent(job_id: uuid.UUID) -> None:
-    with transaction() as session:
-        session.execute(update(Job).where(Job.id == job_id).values(sent_at=func.now()))
-
-
 def tidy() -> None:
-    """Forget what expired: silent workers, sessions, links, limits on attempts; and weights that were to be deleted.
-    Draw the blind sample, and put the review's queue in the order that the newest verdicts give it.
-    At night have old certificates checked again."""
-    for step in (_forget, delete_leftovers, draw_audits, refresh):
-        _alone(step)
+    """Delete what has expired, draw the audit sample, sort the review queue and check old certificates at night.
+
+    Each step has its own transaction: a failing one does not stop the others.
+    """
+    for step in (delete_expired, delete_leftovers, draw_audits, refresh):
+        try:
+            with transaction() as session:
+                step(session)
+        except Exception:
+            logger.exception("tidying failed, trying again", step=step.__name__)
     try:
         check_again()
     except Exception:
         logger.exception("tidying failed, trying again", step="check_again")
 
 
-def _alone(step: Callable[[Session], object]) -> None:
-    """One step in a transaction of its own: what breaks it holds up none of the others."""
-    try:
-        with transaction() as session:
-            step(session)
-    except Exception:
-        logger.exception("tidying failed, trying again", step=step.__name__)
-
-
-def _forget(session: Session) -> None:
-    session.execute(delete(Worker).where(Worker.seen_at < func.now() - FORGET_WORKERS_AFTER))
+def delete_expired(session: Session) -> None:
+    session.execute(delete(Worker).where(Worker.seen_at < func.now() - KEEP_WORKERS))
     session.execute(delete(WebSession).where(WebSession.expires_at < func.now()))
     session.execute(delete(SignInLink).where(SignInLink.expires_at < func.now() - KEEP_EXPIRED_LINKS))
     session.execute(delete(AttemptLimit).where(AttemptLimit.resets_at < func.now()))
-    session.execute(delete(Notice).where(Notice.created_at < func.now() - FORGET_NOTICES_AFTER))
+    session.execute(delete(Notice).where(Notice.created_at < func.now() - KEEP_NOTICES))
     started = select(Run.id).where(Run.configuration["preflight"].astext == cast(Preflight.id, Text))
-    old = Preflight.created_at < func.now() - FORGET_PREFLIGHTS_AFTER
+    old = Preflight.created_at < func.now() - KEEP_PREFLIGHTS
     session.execute(delete(Preflight).where(old, ~started.exists()))
 
 
 def sweep(heartbeat: Path) -> None:
-    """One round. Postgres or Redis being away is news for the log; the next round tries again.
-
-    A row that breaks one step holds up none of the others.
-    """
-    for step in (requeue_expired, resend_untaken, ask_for_due, heartbeat.touch, lambda: index_texts(INDEX_SECONDS)):
+    """Run one round. If Postgres or Redis is away, the next round tries again. Other errors stop only their step."""
+    for step in (requeue_expired, resend_untaken, enqueue_due, heartbeat.touch, lambda: index_texts(INDEX_SECONDS)):
         try:
             step()
         except (OperationalError, InterfaceError, BrokerError, OSError):

@@ -1,31 +1,56 @@
-"""Whose turn it is: a job's row is taken, kept and laid down here. Postgres's clock decides, never Redis."""
+"""Leases of jobs: which worker runs a job, for how long, and what follows from its end.
+
+A worker without what a job needs leaves it to others, and the wait is shown to the people who wait. Postgres's clock
+decides, never Redis.
+"""
 
 import uuid
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import structlog
 from sqlalchemy import func, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, joinedload
 
-from backend.core.queue import send_wake_up
+from backend.checkpoints.tables import Checkpoint, Export
+from backend.core.events import RUNS, announce, preflight_topic, run_topic
+from backend.core.queue import ARTIFACT_STORE, EFFORT_JOB, send_wake_up
 from backend.core.session import after_commit, transaction
-from backend.core.tables import Job
+from backend.core.tables import Job, Worker
 from backend.domain.ids import new_id
+from backend.domain.runs.capabilities import Capabilities, Offer
 from backend.domain.text import plain_text
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.requirements import (
+    Requirement,
+    able,
+    lacking,
+    of_artifacts,
+    of_export,
+    of_training,
+    of_weights,
+)
 from backend.domain.vocabulary import UNDER_WAY, JobStatus, RunStatus
 from backend.runs.service import finish_run
 from backend.runs.tables import Run
-from workers.tasks.registry import BODIES, JobContext, find_afterword
+from backend.studies.tables import EffortScore, EffortSide
+from backend.training.tables import Preflight
+from backend.training.workers import offers
+from workers.tasks.registry import BODIES, JobContext, find_give_up
 
 LEASE = timedelta(seconds=15)
 BEAT_SECONDS = 5.0
+PATIENCE = timedelta(minutes=3)
+"""A job waits this long for a capable worker: one may be restarting, or may not have probed its machine yet."""
+WAITING_SINCE = "nobody_since"
+"""Key of a job's arguments: since when no worker online can run it."""
 
 logger = structlog.get_logger(__name__)
 
 
 def take(job_id: uuid.UUID, worker: str) -> tuple[Job, str] | None:
-    """Lease a queued job and count the attempt. None when it is somebody else's, over or unknown."""
+    """Lease a queued job and count the attempt. None if it is leased, has ended or is unknown."""
     owner = f"{worker}/{new_id()}"
     with transaction() as session:
         job = session.scalars(
@@ -41,7 +66,7 @@ def take(job_id: uuid.UUID, worker: str) -> tuple[Job, str] | None:
 
 
 def renew(job_id: uuid.UUID, owner: str) -> bool:
-    """False when the lease is another's by now: stop at once and write nothing more."""
+    """False if another worker has the lease: stop at once and write nothing more."""
     with transaction() as session:
         renewed = session.execute(
             update(Job)
@@ -54,23 +79,23 @@ def renew(job_id: uuid.UUID, owner: str) -> bool:
 
 def done(job_id: uuid.UUID, owner: str) -> None:
     with transaction() as session:
-        if job := _mine(session, job_id, owner):
-            _lay_down(session, job, JobStatus.DONE)
+        if job := _leased(session, job_id, owner):
+            _end(session, job, JobStatus.DONE)
 
 
 def hand_back(job_id: uuid.UUID, owner: str) -> None:
-    """The worker ends, not the job: another may take it at once, and the attempt does not count."""
+    """The worker ends, not the job: another worker can take it at once, and the attempt does not count."""
     with transaction() as session:
-        if job := _mine(session, job_id, owner):
+        if job := _leased(session, job_id, owner):
             job.attempts -= 1
             queue_again(session, job)
             send_after_commit(session, job)
 
 
 def failed(job_id: uuid.UUID, owner: str, error: str, *, is_final: bool = False) -> None:
-    """Another attempt follows after a pause, unless there were enough or it would be of no use."""
+    """Queue another attempt after a pause, unless all attempts are used or another would be useless."""
     with transaction() as session:
-        job = _mine(session, job_id, owner)
+        job = _leased(session, job_id, owner)
         if job is None:
             return
         if is_final or job.attempts >= job.max_attempts:
@@ -87,57 +112,129 @@ def queue_again(session: Session, job: Job) -> None:
 
 
 def send_after_commit(session: Session, job: Job) -> None:
-    job_id, queue = job.id, job.queue
-    after_commit(session, lambda: send_wake_up(job_id, queue))
+    after_commit(session, partial(send_wake_up, job.id, job.queue))
 
 
 def give_up(session: Session, job: Job, reason: str) -> None:
-    """The job failed for good: its run, or whatever it was for, must not stay `running` for ever."""
+    """The job failed for good: its run, or whatever it was for, must not stay `running` forever."""
     reason = plain_text(reason)
     logger.error("job given up", job=job.name, job_id=str(job.id), attempts=job.attempts, reason=reason)
     job.error = reason
-    _lay_down(session, job, JobStatus.FAILED)
-    _apart(session, job, lambda: _run_afterword(session, job, reason))
-    if not _apart(session, job, lambda: _fail_run(session, job, reason)):
-        _apart(session, job, lambda: _mark_run_failed(session, job, reason))
+    _end(session, job, JobStatus.FAILED)
+
+    def attempt(follow_up: Callable[[], object]) -> bool:
+        """An error in what follows is logged and undone: it must not bring the job back."""
+        try:
+            with session.begin_nested():
+                follow_up()
+        except Exception:
+            logger.exception("could not record what follows from a failed job", job=job.name, job_id=str(job.id))
+            return False
+        return True
+
+    def fail_run() -> None:
+        entry = BODIES.get(job.name)
+        run = session.get(Run, job.run_id) if job.run_id and (entry is None or entry.owns_run) else None
+        if run is not None and not run.status.is_over:
+            finish_run(session, run, RunStatus.FAILED, reason=reason)
+
+    if callback := find_give_up(job.name):
+        context = JobContext(job.id, job.run_id, dict(job.arguments), job.attempts)
+        attempt(lambda: callback(session, context, reason))
+    if not attempt(fail_run):  # then at least do not show it as running: no notice, no follow-up jobs
+        changes = {"status": RunStatus.FAILED, "reason": reason, "ended_at": func.now()}
+        under_way = update(Run).where(Run.id == job.run_id, Run.status.in_(UNDER_WAY))
+        attempt(lambda: session.execute(under_way.values(changes)))
 
 
-def _apart(session: Session, job: Job, follow_up: Callable[[], None]) -> bool:
-    """Do what follows from the failure. An error there is logged and undone: it must not bring the job back."""
-    try:
-        with session.begin_nested():
-            follow_up()
-    except Exception:
-        logger.exception("could not record what follows from a failed job", job=job.name, job_id=str(job.id))
-        return False
-    return True
-
-
-def _run_afterword(session: Session, job: Job, reason: str) -> None:
-    if afterword := find_afterword(job.name):
-        afterword(session, JobContext(job.id, job.run_id, dict(job.arguments), job.attempts), reason)
-
-
-def _fail_run(session: Session, job: Job, reason: str) -> None:
-    entry = BODIES.get(job.name)
-    run = session.get(Run, job.run_id) if job.run_id and (entry is None or entry.owns_run) else None
-    if run is not None and not run.status.is_over:
-        finish_run(session, run, RunStatus.FAILED, reason=reason)
-
-
-def _mark_run_failed(session: Session, job: Job, reason: str) -> None:
-    """Without news and follow-up jobs: the run must not be shown as running."""
-    changes = {"status": RunStatus.FAILED, "reason": reason, "ended_at": func.now()}
-    session.execute(update(Run).where(Run.id == job.run_id, Run.status.in_(UNDER_WAY)).values(changes))
-
-
-def _mine(session: Session, job_id: uuid.UUID, owner: str) -> Job | None:
+def _leased(session: Session, job_id: uuid.UUID, owner: str) -> Job | None:
     return session.scalars(
         select(Job).where(Job.id == job_id, Job.lease_owner == owner, Job.status == JobStatus.LEASED).with_for_update()
     ).one_or_none()
 
 
-def _lay_down(session: Session, job: Job, status: JobStatus) -> None:
+def _end(session: Session, job: Job, status: JobStatus) -> None:
     job.status = status
     job.lease_owner = job.lease_until = None
     session.execute(update(Job).where(Job.id == job.id).values(ended_at=func.now()))
+
+
+def is_left_to_others(job_id: uuid.UUID, worker: str) -> bool:
+    """Whether this worker lacks what the job needs. The job then stays queued, and the sweeper sends its next wake-up.
+
+    A worker that has not reported yet takes any job.
+    """
+    with transaction() as session:
+        row = session.get(Worker, worker)
+        queued = select(Job).where(Job.id == job_id, Job.status == JobStatus.QUEUED)
+        job = session.scalars(queued.with_for_update(skip_locked=True)).one_or_none() if row else None
+        if row is None or job is None:
+            return False
+        needed = _requirements(session, job)
+        missing = lacking(needed, Offer(row.name, tuple(row.queues), Capabilities.of(row.capabilities)))
+        others = able(needed, offers(session), job.queue) if missing else []
+        if (not missing or others) and WAITING_SINCE in job.arguments:
+            job.arguments = {name: value for name, value in job.arguments.items() if name != WAITING_SINCE}
+        if not missing:
+            return False
+        session.execute(update(Job).where(Job.id == job.id).values(sent_at=func.now()))
+        if others:
+            logger.info("job left to another worker", job=job.name, job_id=str(job.id), missing=missing, able=others)
+            lacks = " and no ".join(missing)
+            _show_phase(session, job, f"waiting for {', '.join(others[:3])}: {worker} has no {lacks}")
+            return True
+        wanted = " and ".join(each.words for each in needed if not each.is_waited_for or each.words in missing)
+        now = datetime.now(UTC)
+        since = datetime.fromisoformat(job.arguments.get(WAITING_SINCE) or now.isoformat())
+        job.arguments = {**job.arguments, WAITING_SINCE: since.isoformat()}
+        required = [each for each in needed if not each.is_waited_for]
+        is_hopeless = len(required) == len(needed) or not able(required, offers(session), job.queue)
+        if now - since >= PATIENCE and is_hopeless:
+            give_up(session, job, f"No worker that answers has what this needs: {wanted}.")
+        else:
+            _show_phase(session, job, f"waiting for a worker with {wanted}: none answers")
+        return True
+
+
+def _requirements(session: Session, job: Job) -> list[Requirement]:
+    store = job.arguments.get(ARTIFACT_STORE)
+    needed = [of_artifacts(store)] if store else []
+    if job.name == "training.run" and job.run_id:
+        configuration = session.get_one(Run, job.run_id).configuration
+        return [*of_training(TrainingConfiguration.of_run(configuration)), *needed]
+    if job.name == "training.preflight":
+        preflight = session.get(Preflight, uuid.UUID(job.arguments["preflight_id"]))
+        return [*(of_training(TrainingConfiguration.of_run(preflight.configuration)) if preflight else ()), *needed]
+    if job.name == "exports.run":
+        export = session.get(Export, uuid.UUID(job.arguments["export_id"]), options=[joinedload(Export.checkpoint)])
+        return [*(of_export(export.form, export.checkpoint.adapter) if export else ()), *needed]
+    if job.name == "evaluations.run" and job.run_id:
+        weights = select(Checkpoint).join(Run, Run.checkpoint_id == Checkpoint.id).where(Run.id == job.run_id)
+    elif job.name == EFFORT_JOB:  # one worker cuts the replies of both sides
+        of_score = EffortSide.score_id == uuid.UUID(job.arguments["score_id"])
+        weights = select(Checkpoint).join(EffortSide, EffortSide.checkpoint_id == Checkpoint.id).where(of_score)
+    else:
+        return needed
+    by_words = {each.words: each for row in session.scalars(weights) for each in of_weights(row.adapter)}
+    return [*by_words.values(), *needed]
+
+
+def _show_phase(session: Session, job: Job, phase: str) -> None:
+    """Show it on the run, preflight, export or effort score."""
+    if "preflight_id" in job.arguments:
+        preflight = session.get_one(Preflight, uuid.UUID(job.arguments["preflight_id"]))
+        preflight.progress = {**preflight.progress, "phase": phase}
+        announce(session, preflight_topic(preflight.id))
+    elif "export_id" in job.arguments:
+        export = session.get_one(Export, uuid.UUID(job.arguments["export_id"]))
+        export.progress = {**export.progress, "phase": phase}
+        announce(session, f"export:{export.id}")
+    elif job.name == EFFORT_JOB:
+        score = session.get_one(EffortScore, uuid.UUID(job.arguments["score_id"]))
+        score.reason = phase
+        announce(session, run_topic(score.run_id))
+    elif job.run_id:
+        run = session.get_one(Run, job.run_id)
+        if run.status is RunStatus.QUEUED or job.name == "training.run":  # else other jobs may be running it
+            run.progress = {**run.progress, "phase": phase}
+            announce(session, RUNS, run_topic(run.id))

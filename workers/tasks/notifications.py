@@ -1,4 +1,4 @@
-"""Sending notices: one job is one attempt of one delivery; what is due again is asked for by housekeeping."""
+"""The job `notices.send`: one attempt of one delivery. Housekeeping enqueues deliveries that are due again."""
 
 import uuid
 from collections.abc import Callable
@@ -18,63 +18,73 @@ from backend.notifications.sending import DeliveryFailed, message_of, send_mail,
 from backend.notifications.tables import Notice, NoticeDelivery
 from workers.tasks.registry import JobContext
 
-_MAX_ERROR_CHARACTERS = 2000
-_BATCH = 100
+MAX_ERROR_CHARACTERS = 2000
+BATCH = 100
 
 
 def run(context: JobContext) -> None:
     delivery_id = uuid.UUID(context.arguments["delivery_id"])
     with transaction() as session:
-        send = _prepared(session, delivery_id)
-    if send is None:
-        return
+        delivery = _waiting(session, delivery_id)
+        if delivery is None:
+            return
+        destination = delivery.destination
+        message = message_of(delivery.notice, delivery.id)
+        try:
+            secret = secret_of(destination)
+        except SecretUnreadable as error:
+            _fail(session, delivery, str(error))
+            return
+        configuration = dict(destination.configuration)
+        send: Callable[[], None] = partial(send_mail, configuration, message, secret)
+        if destination.kind is DestinationKind.WEBHOOK:
+            send = partial(send_webhook, configuration["url"], message, secret)
     failure = None
     try:
         send()
     except DeliveryFailed as failed:
         failure = failed
     with transaction() as session:
-        _record(session, delivery_id, failure)
+        delivery = _waiting(session, delivery_id)
+        if delivery is None:
+            return
+        delivery.attempts += 1
+        if failure is None:
+            delivery.status, delivery.error = DeliveryStatus.DELIVERED, None
+            delivery.delivered_at = func.clock_timestamp()
+            announce(session, NOTICES)
+            return
+        pause = None if failure.is_final else next_pause(delivery.attempts)
+        if pause is None:
+            _fail(session, delivery, str(failure))
+            return
+        delivery.error = plain_text(str(failure))[:MAX_ERROR_CHARACTERS]
+        delivery.next_at = func.clock_timestamp() + timedelta(seconds=pause)
+        announce(session, NOTICES)
 
 
 def give_up(session: Session, context: JobContext, reason: str) -> None:
-    """The job itself broke, again and again."""
+    """The job itself failed repeatedly."""
     delivery = _waiting(session, uuid.UUID(context.arguments["delivery_id"]))
     if delivery is not None:
         _fail(session, delivery, reason)
 
 
-def ask_for_due() -> int:
-    """A job for every delivery whose pause is over, or whose job was lost."""
+def enqueue_due() -> int:
+    """Enqueue a job for every delivery whose pause has ended, or whose job was lost. Returns their number."""
     due = select(NoticeDelivery).where(
         NoticeDelivery.status == DeliveryStatus.WAITING, NoticeDelivery.next_at < func.now()
     )
     with transaction() as session:
-        found = session.scalars(due.order_by(NoticeDelivery.next_at).limit(_BATCH).with_for_update(skip_locked=True))
+        found = session.scalars(due.order_by(NoticeDelivery.next_at).limit(BATCH).with_for_update(skip_locked=True))
         deliveries = found.all()
         for delivery in deliveries:
             enqueue_delivery(session, delivery)
     return len(deliveries)
 
 
-def _prepared(session: Session, delivery_id: uuid.UUID) -> Callable[[], None] | None:
-    """What sends it, free of rows. None: it is not waiting any more."""
-    delivery = _waiting(session, delivery_id)
-    if delivery is None:
-        return None
-    destination = delivery.destination
-    message = message_of(delivery.notice, delivery.id)
-    try:
-        secret = secret_of(destination)
-    except SecretUnreadable as error:
-        _fail(session, delivery, str(error))
-        return None
-    if destination.kind is DestinationKind.WEBHOOK:
-        return partial(send_webhook, destination.configuration["url"], message, secret)
-    return partial(send_mail, destination.configuration, message, secret)
-
-
 def _waiting(session: Session, delivery_id: uuid.UUID) -> NoticeDelivery | None:
+    """Lock the delivery. None if it is no longer waiting."""
     statement = (
         select(NoticeDelivery)
         .options(
@@ -87,29 +97,6 @@ def _waiting(session: Session, delivery_id: uuid.UUID) -> NoticeDelivery | None:
     return session.scalars(statement).one_or_none()
 
 
-def _record(session: Session, delivery_id: uuid.UUID, failure: DeliveryFailed | None) -> None:
-    delivery = _waiting(session, delivery_id)
-    if delivery is None:
-        return
-    delivery.attempts += 1
-    if failure is None:
-        delivery.status, delivery.error = DeliveryStatus.DELIVERED, None
-        delivery.delivered_at = func.clock_timestamp()
-        announce(session, NOTICES)
-        return
-    pause = None if failure.is_final else next_pause(delivery.attempts)
-    if pause is None:
-        _fail(session, delivery, str(failure))
-        return
-    delivery.error = _stored(str(failure))
-    delivery.next_at = func.clock_timestamp() + timedelta(seconds=pause)
-    announce(session, NOTICES)
-
-
 def _fail(session: Session, delivery: NoticeDelivery, reason: str) -> None:
-    delivery.status, delivery.error = DeliveryStatus.FAILED, _stored(reason)
+    delivery.status, delivery.error = DeliveryStatus.FAILED, plain_text(reason)[:MAX_ERROR_CHARACTERS]
     announce(session, NOTICES)
-
-
-def _stored(reason: str) -> str:
-    return plain_text(reason)[:_MAX_ERROR_CHARACTERS]

@@ -23,7 +23,7 @@ from backend.studies.onset.queries import found_words, pattern_name, samples_of
 from backend.studies.onset.service import SEARCHES
 from backend.studies.queries import checkpoints_until, start_of
 from backend.studies.tables import OnsetSample, OnsetSearch
-from workers.storage.detector_inputs import load_detector_input, stored_steps
+from workers.storage.detectors import load_detector_input, stored_steps
 from workers.storage.studies import CannotGoOn, end, fail, id_of, is_played, move, play
 from workers.tasks.registry import JobContext
 

@@ -29,9 +29,8 @@ from backend.runs.tables import Run
 from workers.storage.recorder import RunRecorder
 from workers.storage.regraded_rollouts import SourceRollout, store_missing
 from workers.storage.regrading import RegradingEnd, RegradingWork, claim_regrading
-from workers.storage.requester import Asker
 from workers.storage.rollouts import LARGEST_REAL, SMALLEST_REAL
-from workers.storage.run_summary import summarize
+from workers.storage.runs import JobRequester, summarize
 from workers.tasks.event_loops import run_async
 from workers.tasks.registry import JobContext
 from workers.tasks.replays import RegradingReplay
@@ -73,7 +72,7 @@ def regrade_published(context: JobContext) -> None:
     with transaction() as session:
         version = session.get_one(EnvironmentVersion, uuid.UUID(context.arguments["version_id"]))
         try:
-            regrade_history(session, Asker(uuid.UUID(context.arguments["person_id"])), version)
+            regrade_history(session, JobRequester(uuid.UUID(context.arguments["person_id"])), version)
         except NothingToRegrade:
             return
 

@@ -1,4 +1,4 @@
-"""The job `judging.follow`: verdicts on a training run move its best checkpoint."""
+"""The job `judging.follow`: verdicts on a training run change its best checkpoint."""
 
 from backend.core.events import announce, run_topic
 from backend.core.session import transaction

@@ -31,8 +31,8 @@ from backend.rollouts.imports import artifact_of, external_policy, main_policy, 
 from backend.runs.service import begin_run, finish_run
 from backend.runs.tables import Run
 from workers.storage.recorder import RunRecorder
-from workers.storage.run_summary import summarize
-from workers.tasks.children import bad_end, run_child
+from workers.storage.runs import summarize
+from workers.tasks.children import child_error, run_child
 from workers.tasks.registry import JobContext
 
 BATCH = 250
@@ -61,7 +61,7 @@ def run(context: JobContext) -> None:
     if status in _BROKEN:
         _end(run_id, RunStatus.FAILED, f"{_TOO_LARGE} Nothing more was stored.")
     elif status:
-        raise bad_end(_CHILD, status, run_id)
+        raise child_error(_CHILD, status, run_id)
 
 
 def main() -> int:

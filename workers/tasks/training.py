@@ -23,7 +23,7 @@ from backend.runs.tables import MetricPoint, Run
 from backend.training.steering import current_settings
 from backend.training.tables import Preflight
 from workers.storage.steering import AlarmDraft, clear_alarms, record_alarm
-from workers.tasks.children import bad_end, must_run_child, run_child
+from workers.tasks.children import child_error, must_run_child, run_child
 from workers.tasks.registry import JobContext
 
 MODULE = "workers.training.run"
@@ -56,7 +56,7 @@ def run(context: JobContext) -> None:
     watchdog = TrainingWatchdog(run_id)
     status = run_child(module, [str(run_id)], run_id=run_id, may_go_on=watchdog.may_continue)
     if status and not watchdog.ends_run(status):
-        raise bad_end(module, status, run_id)
+        raise child_error(module, status, run_id)
 
 
 def module_of(run: Run) -> str:
@@ -135,7 +135,8 @@ class TrainingWatchdog:
         if self._end is None and status == -signal.SIGKILL and self._memory_kills() > self._kills_before:
             sentence = "The kernel killed the training process because the machine ran out of memory."
             action = self._raise_alarm(OUT_OF_MEMORY, sentence)
-            self._end = _status_after(action), f"{sentence} {ALARM_KINDS[OUT_OF_MEMORY].advice}"
+            status_after = RunStatus.STOPPED if action is AlarmAction.STOP else RunStatus.PAUSED
+            self._end = status_after, f"{sentence} {ALARM_KINDS[OUT_OF_MEMORY].advice}"
         elif self._end is None and status < 0:
             name = signal.Signals(-status).name
             self._raise_alarm(KILLED, f"The training process was ended by {name}. It is tried again.")
@@ -174,7 +175,7 @@ class TrainingWatchdog:
         action = self._raise_alarm(STALL, sentence)
         if action in {AlarmAction.PAUSE, AlarmAction.STOP}:
             reason = f"Alarm {STALL}: {sentence} Resume the run to continue from its last saved state."
-            self._end = _status_after(action), reason
+            self._end = RunStatus.STOPPED if action is AlarmAction.STOP else RunStatus.PAUSED, reason
 
     def _raise_alarm(self, name: str, sentence: str) -> AlarmAction:
         """Store the alarm and return the action that the run is configured to take."""
@@ -190,7 +191,3 @@ class TrainingWatchdog:
             run = session.get_one(Run, self.run_id)
             step = int(run.progress.get("done") or 0) if run.progress.get("phase") == "grpo" else 0
             return run, step, current_settings(session, run).alarms
-
-
-def _status_after(action: AlarmAction) -> RunStatus:
-    return RunStatus.STOPPED if action is AlarmAction.STOP else RunStatus.PAUSED

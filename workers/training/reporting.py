@@ -60,24 +60,16 @@ def step_figures(
         "tokens/in": float(sum(rollout.tokens_in for rollout in step.rollouts)),
         "tokens/out": float(sum(rollout.tokens_out for rollout in step.rollouts)),
         "groups/no_variance": step.no_variance,
-        "entropy": step.entropy,
-        "loss": step.loss,
-        "grad_norm": step.grad_norm,
-        "learning_rate": step.learning_rate,
         "lr_factor": step.learning_rate_factor,
-        "temperature": step.temperature,
+        **{name: getattr(step, name) for name in ("entropy", "loss", "grad_norm", "learning_rate", "temperature")},
         "ratio/mean": step.ratio.mean,
         "ratio/max": step.ratio.highest,
-        "seconds/idle": step.idle_seconds,
-        **{f"seconds/{name}": seconds for name, seconds in step.seconds.items()},
+        **{f"seconds/{name}": seconds for name, seconds in {**step.seconds, "idle": step.idle_seconds}.items()},
     }
     seconds = step.seconds["step"]
     figures["tokens_per_second"] = figures["tokens/out"] / seconds if seconds > 0 else math.nan
-    optional = {
-        "divergence": step.divergence,
-        "ratio/low_clip": step.ratio.low_clip,
-        "ratio/high_clip": step.ratio.high_clip,
-    }
+    ratio = step.ratio
+    optional = {"divergence": step.divergence, "ratio/low_clip": ratio.low_clip, "ratio/high_clip": ratio.high_clip}
     return figures | {name: value for name, value in optional.items() if value is not None}
 
 

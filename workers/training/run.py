@@ -21,16 +21,19 @@ from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 from torch import distributed
 from torch.distributed.elastic.multiprocessing.errors import record
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from backend.checkpoints.tables import Checkpoint
 from backend.core.logs import configure_logging
 from backend.core.session import transaction
+from backend.domain.environments.prompts import render_unparsable
 from backend.domain.errors import SandboxError
+from backend.domain.rollouts.rollout import Rollout
 from backend.domain.training.alarm_kinds import ALARM_KINDS
 from backend.domain.training.alarms import action_of
 from backend.domain.training.configuration import Stage
-from backend.domain.vocabulary import AlarmAction, RunStatus
+from backend.domain.vocabulary import AlarmAction, Phase, RunStatus
 from backend.errors import Conflict
 from backend.runs.service import finish_run
 from backend.runs.tables import Run
@@ -38,20 +41,22 @@ from backend.training.alarms import roll_back
 from backend.training.branches import MOST_IN_A_ROW, depth_of
 from backend.training.steering import current_settings
 from backend.training.tables import Alarm
-from workers.models.load import ModelUnusable, load_folder
+from workers.models.build import build_model, build_tokenizer
+from workers.models.chat import ChatTokens
+from workers.models.load import ModelUnusable, load_folder, start_from_base, start_from_checkpoint
+from workers.policies.scripted import ScriptedPolicy
 from workers.rollouts.engine import TooManyFailures
-from workers.storage.interventions import lay_down
+from workers.storage.interventions import mark_interventions_seen
 from workers.storage.recorder import RunRecorder
 from workers.storage.steering import AlarmDraft, read_requests, record_alarm
 from workers.training.assignment import Assignment, read_assignment, training_folder
 from workers.training.checkpoints import CheckpointStore, newest_under, take_over
 from workers.training.context import Ended, TrainingContext, TrainingStopped, UsedUp
 from workers.training.env_pool import check_capacity, env_pool_of
-from workers.training.example_sources import read_examples
+from workers.training.example_sources import read_examples, texts_to_read
 from workers.training.examples import BrokenStep
 from workers.training.grpo import grpo_run, run_grpo, training_player, training_sampler
 from workers.training.hardware import settle, take_device
-from workers.training.initial_policy import initial_checkpoint
 from workers.training.ranks import GrpoOrder, Ranks, SftOrder, follow_leader, hear_order, is_follower, join, lead
 from workers.training.sft import GateClosed, check_gate, run_sft, sft_run, train_sft
 from workers.training.trl_grpo import train_grpo
@@ -61,6 +66,8 @@ INFRASTRUCTURE_ERRORS = (DBAPIError, SandboxError, ConnectionError)
 MEMORY_PHRASES = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
 CRASHED_AT = "crashed_at"  # key of a run's summary: the newest saved state and checkpoint at its last crash
 LEADER_SECONDS = 10.0  # pause after a follower's error: the leader often has the same error and records it
+READING_EPISODES = 96  # scripted episodes whose text a new tokenizer is built from
+READING_CONVERSATIONS = 400  # stored conversations of each source that a new tokenizer is built from
 
 logger = structlog.get_logger(__name__)
 
@@ -158,6 +165,57 @@ def _run_stages(context: TrainingContext) -> None:
         }
 
 
+def initial_checkpoint(context: TrainingContext) -> Checkpoint:
+    row = context.store.find(Stage.UNTRAINED, 0)
+    if row is None:
+        model, tokenizer = starting_weights(context)
+        ChatTokens(tokenizer)  # rejects a template that cannot render a conversation
+        context.store.save(Stage.UNTRAINED, 0, model, tokenizer)
+        row = context.store.find(Stage.UNTRAINED, 0)
+        assert row is not None
+    if not row.heldout:
+        at = None if context.configuration.recipe.has_sft else 0
+        context.evaluate_heldout(Stage.UNTRAINED, 0, *context.store.load(row), at=at)
+    return row
+
+
+def starting_weights(context: TrainingContext) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    configuration = context.configuration
+    choice, seed = configuration.model, configuration.seed
+    match choice.source:
+        case "base":
+            context.recorder.progress(phase="loading the base model", done=0, total=1, message=choice.base)
+            return start_from_base(choice.base, configuration.adapter, seed=seed)
+        case "checkpoint":
+            with transaction() as session:
+                checkpoint = session.get_one(Checkpoint, choice.checkpoint)
+            return start_from_checkpoint(checkpoint, configuration.adapter, seed=seed)
+    texts = _scripted_texts(context) if configuration.sft.uses("script") else []
+    texts += texts_to_read(context, READING_CONVERSATIONS)
+    agent = context.assignment.manifest.proctor.agent
+    texts += [render_unparsable(agent.unparsable_message, "The reply is empty.")] * (READING_EPISODES // 4)
+    tokenizer = build_tokenizer(texts, vocabulary=choice.vocabulary, context=choice.context, pieces=choice.pieces)
+    return build_model(tokenizer, choice, seed=seed), tokenizer
+
+
+def _scripted_texts(context: TrainingContext) -> list[str]:
+    """Play the scripted policy without storing it, and return the text of its episodes."""
+    context.recorder.progress(phase="reading the environment's text", done=0, total=READING_EPISODES)
+    texts: dict[int, list[str]] = {}
+
+    def take(rollout: Rollout) -> None:
+        texts[rollout.group] = [str(message["content"]) for message in rollout.messages]
+
+    context.env_pool.play(
+        context.warm_up_plans(READING_EPISODES),
+        ScriptedPolicy(context.configuration.sft.script),
+        phase=Phase.WARM_UP,
+        seed=context.configuration.seed,
+        on_rollout=take,
+    )
+    return [text for group in sorted(texts) for text in texts[group]]
+
+
 def stopped_on_request(run_id: uuid.UUID) -> TrainingOutcome:
     status = RunStatus.PAUSED if read_requests(run_id).pause else RunStatus.STOPPED
     reason = f"{status.capitalize()} on request. Resume the run to continue from its last saved state."
@@ -212,7 +270,7 @@ def finish(run_id: uuid.UUID, outcome: TrainingOutcome, summary: dict[str, objec
     """Set the run's final status, and start the branch of a rollback in the same transaction."""
     with transaction() as session:
         run = session.get_one(Run, run_id)
-        lay_down(session, run)
+        mark_interventions_seen(session, run)
         if outcome.roll_back is not None:
             try:
                 if depth_of(session, run) >= MOST_IN_A_ROW:

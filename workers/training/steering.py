@@ -21,7 +21,7 @@ from backend.domain.training.steering import (
 from backend.domain.vocabulary import AlarmAction, RunStatus
 from backend.runs.tables import MetricPoint, Run
 from backend.training.alarms import PREPARED
-from workers.storage.interventions import close_interventions, open_interventions, patterns_let_pass, prepared_branch
+from workers.storage.interventions import accepted_patterns, close_interventions, open_interventions, prepared_branch
 from workers.storage.steering import (
     AlarmDraft,
     ClaimedChange,
@@ -151,7 +151,7 @@ class Steering(_StageSteering):
         self._claim(reached + 1, is_start=True)
         self._apply(reached + 1)
         close_interventions(self._run_id, reached)
-        self._patterns_let_pass = patterns_let_pass(self._run_id)
+        self._patterns_let_pass = accepted_patterns(self._run_id)
         for alarm in open_interventions(self._run_id, reached):
             prepared = alarm.evidence.get(PREPARED)
             self._consider(RaisedAlarm(alarm.id, alarm.name, alarm.sentence, alarm.action, prepared))

@@ -68,22 +68,24 @@ class ExportOptions(BaseModel):
     """Encrypted token of the upload, until it has finished. Never shown."""
 
 
-TITLES = {
-    ExportForm.FULL: "All weights",
-    ExportForm.ADAPTER: "Adapter alone",
-    ExportForm.MERGED: "Merged into the original base",
-    ExportForm.MERGED_DEQUANTISED: "Merged into the quantized base",
-    ExportForm.GGUF: "GGUF for llama.cpp",
-}
-HELP = {
-    ExportForm.FULL: "All trained weights, for transformers and vLLM.",
-    ExportForm.ADAPTER: "A few megabytes. Users need the same base model in the same precision.",
-    ExportForm.MERGED: "One model that does not need peft, in the precision of the base model.",
-    ExportForm.MERGED_DEQUANTISED: (
-        "Closest to what was trained. Its base weights stay rounded to 4 bits, stored in 16-bit files."
+_FORMS = {
+    ExportForm.FULL: ("All weights", "All trained weights, for transformers and vLLM."),
+    ExportForm.ADAPTER: ("Adapter alone", "A few megabytes. Users need the same base model in the same precision."),
+    ExportForm.MERGED: (
+        "Merged into the original base",
+        "One model that does not need peft, in the precision of the base model.",
     ),
-    ExportForm.GGUF: "One file for llama.cpp and programs based on it, made from the merged or full weights.",
+    ExportForm.MERGED_DEQUANTISED: (
+        "Merged into the quantized base",
+        "Closest to what was trained. Its base weights stay rounded to 4 bits, stored in 16-bit files.",
+    ),
+    ExportForm.GGUF: (
+        "GGUF for llama.cpp",
+        "One file for llama.cpp and programs based on it, made from the merged or full weights.",
+    ),
 }
+"""Title and help of each form."""
+TITLES = {form: title for form, (title, _) in _FORMS.items()}
 _MERGED_OF_4_BIT = (
     "Recommended: the adapter merged into the base before quantization. It behaves slightly differently from what was"
     " trained; the passport reports by how much."
@@ -99,7 +101,7 @@ def offered_forms(
     """
     record = AdapterRecord.model_validate(adapter) if adapter is not None else None
     offered = []
-    for form in ExportForm:
+    for form, (title, help_) in _FORMS.items():
         refusal = None
         if is_pruned:
             refusal = "Its weights were pruned."
@@ -114,9 +116,9 @@ def offered_forms(
             refusal = "It was trained on a 4-bit base, and no worker has bitsandbytes to load it."
         elif form is ExportForm.MERGED_DEQUANTISED and record.quantisation is None:
             refusal = "Its base was not quantized."
-        is_recommended = form is ExportForm.MERGED and record is not None and record.quantisation is not None
-        help_ = _MERGED_OF_4_BIT if is_recommended else HELP[form]
-        offered.append(OfferedForm(form, TITLES[form], help_, refusal, is_default=form is default_form(adapter)))
+        if form is ExportForm.MERGED and record is not None and record.quantisation is not None:
+            help_ = _MERGED_OF_4_BIT
+        offered.append(OfferedForm(form, title, help_, refusal, is_default=form is default_form(adapter)))
     return offered
 
 

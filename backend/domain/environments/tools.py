@@ -26,7 +26,7 @@ MAX_TOOLS = 128
 MAX_LISTED_CHARACTERS = 400_000
 """Characters of a whole list of tools, as JSON."""
 MAX_PARTS = 1000
-"""Maximum number of objects in a schema; checking one takes up to half a millisecond."""
+"""Maximum number of objects in a schema; checking one needs at most half a millisecond."""
 MAX_LISTED_PARTS = 4000
 MAX_DEPTH = 32
 """Nesting of a call's arguments."""

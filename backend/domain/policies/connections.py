@@ -1,14 +1,16 @@
-"""What a look at a model endpoint found: can it be reached, does it know the key and the model, what does it take."""
+"""Reports of connection tests of model endpoints."""
 
-from typing import Any
+from collections.abc import Mapping
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from backend.domain.vocabulary import CheckStatus
 
+MAX_MODELS = 2000
+
 
 class Finding(BaseModel):
-    """One thing that was tried."""
+    """The result of one check."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -16,13 +18,13 @@ class Finding(BaseModel):
     """`reach`, `key`, `model`, `completion`, `seed`, `tools`, `logprobs` or `schema`."""
     status: CheckStatus
     sentence: str
-    """What was seen."""
+    """What happened."""
     advice: str = ""
     """What to do about it."""
 
 
 class ConnectionReport(BaseModel):
-    """All findings of one look, in order."""
+    """All findings of one test, in order."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -30,7 +32,7 @@ class ConnectionReport(BaseModel):
     model: str
     findings: list[Finding] = Field(default_factory=list)
     models: list[str] = Field(default_factory=list)
-    """What the endpoint lists; at most MAX_MODELS."""
+    """Models that the endpoint lists; at most MAX_MODELS."""
     seconds: float = 0.0
 
     @property
@@ -40,9 +42,6 @@ class ConnectionReport(BaseModel):
         order = (CheckStatus.FAILED, CheckStatus.WARNED)
         return next((status for status in order if status in found), CheckStatus.PASSED)
 
-    def is_about(self, configuration: dict[str, Any]) -> bool:
+    def is_about(self, configuration: Mapping[str, object]) -> bool:
         """False once the policy was changed."""
         return (self.base_url, self.model) == (configuration.get("base_url"), configuration.get("model"))
-
-
-MAX_MODELS = 2000

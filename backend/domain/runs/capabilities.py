@@ -1,20 +1,17 @@
-"""What workers can do, as they report it, and which choices of a training run none of them can carry out."""
+"""Capabilities that workers report, and the choices of a training run that none of them supports."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from backend.domain.vocabulary import Queue
 
 QUEUES = {"transformers": Queue.GPU, "vllm": Queue.GPU_VLLM, "unsloth": Queue.GPU_UNSLOTH}
-"""Which workers take up a run of this engine."""
+"""The queue of a training run by its engine."""
 
 
 class Gpu(BaseModel):
-    """One accelerator."""
-
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     name: str = "?"
@@ -22,7 +19,7 @@ class Gpu(BaseModel):
 
 
 class Capabilities(BaseModel):
-    """What a worker's machine offers."""
+    """A worker's machine."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
 
@@ -32,30 +29,30 @@ class Capabilities(BaseModel):
     memory_mb: int = 0
     gpus: list[Gpu] = Field(default_factory=list)
     engines: dict[str, str] = Field(default_factory=dict)
-    """What is installed there, with its version: torch, trl, peft, bitsandbytes, vllm, unsloth, llama.cpp, …"""
+    """Installed engines with their versions: torch, trl, peft, bitsandbytes, vllm, unsloth, llama.cpp, …"""
     cuda: bool | None = None
-    """Does torch reach a GPU? Null: it was not asked, or has not answered yet."""
+    """Whether torch can use a GPU. Null until torch was probed."""
     cuda_devices: int | None = None
-    """How many GPUs torch reaches; null as above."""
+    """Number of GPUs that torch can use. Null until torch was probed."""
     bf16: bool | None = None
-    """Does the GPU compute in bfloat16?"""
+    """Whether the GPU supports bfloat16."""
     artifacts: str | None = None
-    """Id of the artifact store that it reads; empty: it reads none. Null: it has not reported."""
+    """Id of the artifact store that it can read; empty if none. Null until it has reported."""
     launcher: str | None = None
-    """How foreign code is isolated."""
+    """How environment code is isolated."""
     launcher_warning: str | None = None
-    """What an administrator should change about that."""
+    """Advice for administrators about the isolation."""
 
     @classmethod
-    def of(cls, reported: Mapping[str, Any]) -> "Capabilities":
-        """What cannot be read counts as nothing: a worker of another version is no error."""
+    def of(cls, reported: Mapping[str, object]) -> "Capabilities":
+        """Unreadable capabilities count as none: a worker of another version is no error."""
         try:
             return cls.model_validate(dict(reported))
         except ValidationError:
             return cls()
 
     def reads(self, store: str | None) -> bool:
-        """Does it read this artifact store? Where either is not known, nothing speaks against it."""
+        """Whether it can read this artifact store. True if either is unknown."""
         return store is None or self.artifacts is None or self.artifacts == store
 
     @property
@@ -64,7 +61,7 @@ class Capabilities(BaseModel):
 
     @property
     def gpu_count(self) -> int:
-        """GPUs that a run can have."""
+        """Number of GPUs that a run can use."""
         if not self.has_cuda:
             return 0
         return len(self.gpus) if self.cuda_devices is None else self.cuda_devices
@@ -75,71 +72,69 @@ class Capabilities(BaseModel):
 
     @property
     def model_memory_mb(self) -> int:
-        """Where a model lies: the largest GPU's memory, else the machine's."""
+        """Memory for a model: the largest GPU's, else the machine's."""
         return max((gpu.memory_mb for gpu in self.gpus), default=0) or self.memory_mb
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A worker that answers, and the queues that it serves."""
+    """A worker that is online, and its queues."""
 
     name: str
     queues: tuple[str, ...]
     can: Capabilities
 
     def takes(self, engine: str) -> bool:
-        """Does it take up training runs of this engine?"""
+        """Whether it runs training runs of this engine."""
         return str(QUEUES.get(engine, Queue.GPU)) in self.queues and self.can.trains
 
     @property
     def trains(self) -> bool:
-        """Does it take up training runs of any engine?"""
+        """Whether it runs training runs of any engine."""
         return any(map(self.takes, QUEUES))
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """A choice that not every worker can carry out."""
+class WorkerNeed:
+    """A choice that not every worker supports."""
 
     field: str
     value: str
     words: str
-    """What a worker must have, after "needs a worker with"."""
+    """Completes "needs a worker with"."""
     is_met: Callable[[Offer], bool]
 
 
-def _adapts(offer: Offer) -> bool:
-    return offer.trains and "peft" in offer.can.engines
-
-
-def _quantises(offer: Offer) -> bool:
-    """Bitsandbytes does it on a CPU too, slowly."""
-    return _adapts(offer) and "bitsandbytes" in offer.can.engines
-
-
-def _computes_bf16(offer: Offer) -> bool:
-    """A CPU does, slowly."""
-    return offer.trains and (not offer.can.has_cuda or offer.can.bf16 is not False)
-
-
-def _serves(engine: str) -> Callable[[Offer], bool]:
-    return lambda offer: offer.takes(engine) and engine in offer.can.engines
+def _has(offer: Offer, *engines: str) -> bool:
+    return offer.trains and all(engine in offer.can.engines for engine in engines)
 
 
 NEEDS = (
-    Need("engine", "vllm", "vLLM on the queue gpu-vllm", _serves("vllm")),
-    Need("engine", "unsloth", "Unsloth on the queue gpu-unsloth", _serves("unsloth")),
-    Need("adapter.kind", "lora", "peft", _adapts),
-    Need("hardware.device", "cuda", "a GPU that torch reaches", lambda offer: offer.trains and offer.can.has_cuda),
-    Need("hardware.precision", "bf16", "bf16 on its GPU", _computes_bf16),
-    Need("adapter.kind", "qlora", "peft and bitsandbytes", _quantises),
+    WorkerNeed("engine", "vllm", "vLLM on the queue gpu-vllm", lambda o: o.takes("vllm") and "vllm" in o.can.engines),
+    WorkerNeed(
+        "engine",
+        "unsloth",
+        "Unsloth on the queue gpu-unsloth",
+        lambda offer: offer.takes("unsloth") and "unsloth" in offer.can.engines,
+    ),
+    WorkerNeed("adapter.kind", "lora", "peft", lambda offer: _has(offer, "peft")),
+    WorkerNeed("hardware.device", "cuda", "a GPU that torch reaches", lambda o: o.trains and o.can.has_cuda),
+    WorkerNeed(  # a CPU computes it too, slowly
+        "hardware.precision",
+        "bf16",
+        "bf16 on its GPU",
+        lambda offer: offer.trains and (not offer.can.has_cuda or offer.can.bf16 is not False),
+    ),
+    WorkerNeed(  # bitsandbytes works on a CPU too, slowly
+        "adapter.kind", "qlora", "peft and bitsandbytes", lambda offer: _has(offer, "peft", "bitsandbytes")
+    ),
 )
 ALWAYS = frozenset({("adapter.kind", "lora"), ("hardware.precision", "bf16")})
-"""Offered also while no worker answers: nearly every worker that trains has it."""
+"""Offered even if no worker is online: nearly every training worker supports it."""
 
 
 def not_offered(offers: Sequence[Offer]) -> dict[tuple[str, str], str]:
-    """Choices by field and value that no worker can carry out, with the reason."""
+    """Choices by field and value that no worker supports, with the reason."""
     found = {}
     for need in NEEDS:
         is_waiting = not offers and (need.field, need.value) in ALWAYS

@@ -1,4 +1,4 @@
-"""What an evaluation was asked to do, resolved: `Run.configuration` of an evaluation is one of these as JSON."""
+"""The resolved settings of an evaluation: its `Run.configuration` contains an `EvaluationPlan` as JSON."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -10,7 +10,7 @@ from backend.domain.vocabulary import Split
 
 
 class Sampling(BaseModel):
-    """How a policy that samples chooses its tokens. Scripted policies ignore it."""
+    """Sampling of tokens. Scripted policies ignore it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -33,15 +33,15 @@ class EvaluationPlan(BaseModel):
     group_size: int = Field(default=1, ge=1, le=256)
     sampling: Sampling = Sampling()
     concurrency: int = Field(default=64, ge=1, le=1024)
-    """Episodes in flight at most, of each worker; fewer where endpoint or environment bear less."""
+    """Maximum number of concurrent episodes per worker; fewer during an overload."""
     workers: int = Field(default=1, ge=1, le=16)
-    """Jobs that share the run's groups, each by a worker of its own."""
+    """Number of jobs that share the run's groups."""
     retries: int = Field(default=2, ge=0, le=10)
-    """Further attempts at a rollout that failed; at the end of the run each failed one is tried once more."""
+    """Further attempts at a failed rollout. At the end of the run, each failed one is tried once more."""
     context: ContextSpec | None = None
-    """Instead of the manifest's `agent.context`."""
+    """Replaces the manifest's `agent.context`."""
     judge_ids: list[str] = Field(default=[], max_length=16)
-    """Judges that look at the rollouts once the run is over."""
+    """Judges that grade the rollouts at the end of the run."""
 
     @property
     def rollouts(self) -> int:

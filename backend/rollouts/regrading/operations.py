@@ -28,7 +28,7 @@ from backend.rollouts.regrading.schemas import (
 from backend.rollouts.regrading.weights import apply_weights, list_reward_terms, preview_weights
 from backend.rollouts.tables import Rollout
 from backend.runs.queries import get_run
-from backend.runs.responses import RunAnswer, RunDetailAnswer
+from backend.runs.responses import RunDetailResponse, RunResponse
 from backend.runs.tables import Run
 from backend.web.identity import Actor
 
@@ -71,7 +71,7 @@ def get_batch(session: Session, actor: Actor, batch: uuid.UUID) -> RegradingBatc
         total=len(runs),
         message=f"{len(finished)} of {len(runs)} runs are finished",
         batch=batch,
-        runs=[RunAnswer.of(run) for run in runs],
+        runs=[RunResponse.of(run) for run in runs],
     )
 
 
@@ -83,10 +83,10 @@ def get_batch(session: Session, actor: Actor, batch: uuid.UUID) -> RegradingBatc
     page="/runs/{run}/before-after",
     notice="Queued again. Your reason is kept on the run.",
 )
-def override_refusal(session: Session, actor: Actor, run: Run, request: OverrideRegrading) -> RunAnswer:
+def override_refusal(session: Session, actor: Actor, run: Run, request: OverrideRegrading) -> RunResponse:
     """Continue a regrading that was refused as not faithful. The reason stays on the run."""
     service.override_refusal(session, actor, run, request.reason)
-    return RunAnswer.of(run)
+    return RunResponse.of(run)
 
 
 @operation("GET /runs/{run}/before-after", role=Role.VIEWER, noun="regrading", tool=True)
@@ -97,7 +97,7 @@ def get_before_after(session: Session, actor: Actor, run: Run) -> BeforeAfter:
     return BeforeAfter(
         **asdict(counts),
         rollouts=counts.total,
-        run=RunDetailAnswer.of(run),
+        run=RunDetailResponse.of(run),
         source_run_id=run.source_run_id,
         grounds=run.summary.get("rescoring", {}).get("grounds", ""),
         columns=queries.column_changes(session, run, source) if source else [],

@@ -11,7 +11,7 @@ from backend.domain.statistics import Estimate
 from backend.domain.vocabulary import Phase
 from backend.operations.schemas import Progress, Request, Response
 from backend.rollouts.regrading.weights import TermOrigin, WeightsPreview
-from backend.runs.responses import RunAnswer, RunDetailAnswer
+from backend.runs.responses import RunDetailResponse, RunResponse
 
 MAX_RUNS = 200
 Where = Annotated[
@@ -113,7 +113,7 @@ class RegradingBatch(Progress):
     """Runs that were started together."""
 
     batch: uuid.UUID
-    runs: list[RunAnswer]
+    runs: list[RunResponse]
 
 
 class RewardTermResponse(Response):
@@ -152,7 +152,7 @@ class ColumnChange(Response):
 class BeforeAfter(Response):
     """A regraded or replayed run compared with its source."""
 
-    run: RunDetailAnswer
+    run: RunDetailResponse
     source_run_id: uuid.UUID | None
     rollouts: int
     completed: int

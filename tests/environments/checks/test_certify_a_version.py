@@ -21,8 +21,8 @@ from tests.envhost_fixture import HostProcess
 from tests.factories import make_checkpoint, make_package_version, make_policy, make_run
 from tests.installation import committing_to
 from workers.environments.checks.registry import CHECKS
+from workers.storage.policies import PolicyIsGone
 from workers.tasks.environment_checks import run
-from workers.tasks.evaluations import PolicyIsGone
 from workers.tasks.registry import JobContext
 
 pytestmark = pytest.mark.slow

@@ -10,8 +10,8 @@ import pytest
 from backend.domain.environments.manifest import ActionSpec, ContextSpec
 from backend.domain.environments.prompts import parse_reply, split_reasoning, visible_messages
 from tests.environments.exporting.conftest import export
-from workers.policies.tool_messages import native_messages, plain_messages, text_of_answer
-from workers.rollouts.several_calls import Made, answers_in_words
+from workers.policies.chat_format import native_messages, plain_messages, write_answer
+from workers.rollouts.episode import CallResult, render_results
 
 REPLIES = [
     "<move>4</move>",
@@ -136,12 +136,15 @@ def test_what_was_thought_is_kept_apart_the_same_way(words: types.ModuleType, re
 
 
 def test_several_answers_are_told_in_the_same_words(words: types.ModuleType) -> None:
-    made = [Made({"tool_name": "look"}, text="a wall"), Made(None, is_made=False, note="There is no tool 'jump'.")]
+    made = [
+        CallResult({"tool_name": "look"}, text="a wall"),
+        CallResult(None, is_made=False, note="There is no tool 'jump'."),
+    ]
     told = [("look", "a wall"), ("", "There is no tool 'jump'.")]
-    assert words.answers_in_words(told) == answers_in_words(made, "tool_name")
+    assert words.answers_in_words(told) == render_results(made, "tool_name")
 
 
 @pytest.mark.parametrize("arguments", ['{"at": "</tool_call>"}', "no JSON", ""])
 def test_a_call_of_the_endpoints_own_is_written_the_same(words: types.ModuleType, arguments: str) -> None:
     sent = [{"function": {"name": "look", "arguments": arguments}}]
-    assert words.write_call("look", arguments) == text_of_answer("", sent)
+    assert words.write_call("look", arguments) == write_answer("", sent)

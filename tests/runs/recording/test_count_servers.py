@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from backend.domain.environments.manifest import ResourcesSpec
-from workers.storage.server_count import servers_for
+from workers.storage.env_host import servers_for
 
 
 class Host:

@@ -23,8 +23,9 @@ from tests.envhost_fixture import HostProcess, package_files
 from tests.factories import make_package_version, make_policy, make_queued_evaluation
 from tests.runs.recording.conftest import make_failed, make_rollout, run_of
 from workers.policies.scripted import ScriptedPolicy
+from workers.storage.policies import PolicyIsGone
 from workers.storage.recorder import RunRecorder
-from workers.tasks.evaluations import PolicyIsGone, evaluate, run
+from workers.tasks.evaluations import evaluate, run
 from workers.tasks.registry import JobContext
 
 GOLD = ScriptedPolicy("constant", "3")
@@ -174,7 +175,7 @@ def test_an_environment_that_always_fails_pauses_the_run(plan_run: Callable[...,
 def test_a_few_rollouts_that_all_fail_fail_the_run(plan_run: Callable[..., uuid.UUID]) -> None:
     run_id = plan_run(package={"name": "broken", "in_reset": "raise RuntimeError('no board')"}, tasks=2)
     assert evaluate(run_id, GOLD) is RunStatus.FAILED
-    reason = "Every rollout failed. Most often: environment: reset: no board (EXECUTION_ERROR)"
+    reason = "Every rollout failed. Most common error: environment: reset: no board (EXECUTION_ERROR)"
     assert run_of(run_id).reason == reason
     with transaction() as session:
         lines = session.scalars(select(RunLogLine.message).where(RunLogLine.level == "warning")).all()

@@ -23,8 +23,8 @@ from tests.factories import (
 )
 from workers.policies.scripted import ScriptedPolicy
 from workers.storage import rollout_writer
-from workers.storage.detector_inputs import BATCH
-from workers.tasks import detectors, evaluation_attempts
+from workers.storage.detectors import BATCH
+from workers.tasks import detectors, evaluations
 from workers.tasks.evaluations import evaluate
 from workers.tasks.registry import JobContext
 
@@ -36,7 +36,7 @@ def looks_at(run_id: uuid.UUID) -> list[Job]:
 
 
 def test_the_first_look_is_asked_for_before_the_end(found_host: HostProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation_attempts, "BATCH", 8)
+    monkeypatch.setattr(evaluations, "BATCH", 8)
     monkeypatch.setattr(rollout_writer, "BATCH_ROLLOUTS", 4)
     with transaction() as session:
         version = make_package_version(session, package_files())

@@ -20,14 +20,14 @@ from backend.domain.environments.manifest import read_manifest
 from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.vocabulary import JobStatus, Queue, RunStatus
 from backend.rollouts.tables import Group, Rollout
-from backend.runs.starting import JOB, enqueue_shares
+from backend.runs.evaluations import JOB, enqueue_shares
 from backend.runs.tables import Run
 from backend.settings import PROJECT_ROOT
 from tests.envhost_fixture import HostProcess, package_files
 from tests.factories import make_package_version, make_policy, make_queued_evaluation
 from tests.runs.recording.conftest import make_rollout, run_of
 from workers.storage.recorder import RunRecorder
-from workers.storage.work_claims import Share
+from workers.storage.runs import WorkClaim
 from workers.tasks.execute import execute
 from workers.tasks.housekeeping import requeue_expired
 
@@ -139,7 +139,7 @@ def test_claims_never_overlap_and_get_smaller_towards_the_end(plan_shared: Calla
     run_id = plan_shared(tasks=100)
     manifest = read_manifest(package_files(**SLOW)["openenv.yaml"])
     plan = EvaluationPlan(tasks=100, group_size=2, workers=2)
-    first, second = (Share(run_id, plan, manifest, job.id) for job in jobs_of(run_id))
+    first, second = (WorkClaim(run_id, plan, manifest, job.id) for job in jobs_of(run_id))
     pieces = []
     while (piece := (first, second, second)[len(pieces) % 3]._claim()) is not None:
         pieces.append(piece)
@@ -153,8 +153,8 @@ def test_a_group_that_is_played_in_part_is_known_with_its_whole_size(plan_shared
     run_id = plan_shared(tasks=3)
     RunRecorder(run_id).store([make_rollout(1, 0)])
     manifest = read_manifest(package_files(**SLOW)["openenv.yaml"])
-    share = Share(run_id, EvaluationPlan(tasks=3, group_size=2), manifest, None)
-    found = [(plan.ordinal, plan.members, plan.size) for plan in share._missing(range(3))]
+    share = WorkClaim(run_id, EvaluationPlan(tasks=3, group_size=2), manifest, None)
+    found = [(plan.ordinal, plan.members, plan.size) for plan in share._missing_groups(range(3))]
     assert found == [(0, (0, 1), 2), (1, (1,), 2), (2, (0, 1), 2)]
 
 

@@ -28,7 +28,7 @@ from backend.rollouts.formats.bounds import BadFile
 from backend.rollouts.formats.reading import open_file
 from tests.security.fuzz.engine import Target
 from workers.environments import packages, wire
-from workers.policies.replies import NoCompletion, read_completion
+from workers.policies.chat_format import NoCompletion, read_completion
 
 PACKAGE = load_package("tictactoe")
 MANIFEST = PACKAGE["openenv.yaml"]

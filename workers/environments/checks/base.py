@@ -25,7 +25,7 @@ MAX_EXAMPLES = 5
 
 
 class Cost(StrEnum):
-    """What a check runs in the env host. Rollouts that an earlier check has played are free."""
+    """Work of a check in the env host. Rollouts of earlier checks are free."""
 
     STORED = "none: reads rollouts of other checks"
     RESETS = "resets and single steps"
@@ -89,7 +89,7 @@ def failed(evidence: str, rollouts: Iterable[Rollout] = (), /, **details: object
 
 
 def skipped(evidence: str) -> Finding:
-    """The author can provide what is missing, so the certificate warns."""
+    """The author can provide the missing part, so the certificate warns."""
     return Finding(CheckStatus.SKIPPED, evidence)
 
 

@@ -32,7 +32,7 @@ async def run_checks(
     rollout_id: Callable[[Rollout], object] = lambda rollout: f"{rollout.group}/{rollout.member}",
     checks: Sequence[Check] = CHECKS,
 ) -> list[CheckResult]:
-    """Run the checks in order, and skip those that need a failed one. Stops early on request."""
+    """Run the checks in order, and skip checks that need a failed one. Stops early on request."""
     results: list[CheckResult] = []
     blocked: set[str] = set()
     for check in checks:

@@ -267,7 +267,7 @@ async def splits_disjoint(subject: CheckSubject) -> Finding:
 async def success_mixed(subject: CheckSubject) -> Finding:
     """Play 24 groups of 4 with `checks.reference` (else `teacher`, else `gold`) and about one error per episode.
 
-    Random play stands in if there is no script. Fails if success never happens or is certain; warns if clearly fewer
+    Without a script, random play is used. Fails if success never happens or is certain; warns if clearly fewer
     than 20% or more than 90% of the groups are mixed, because uniform groups teach nothing (HUD: spread). A chosen
     policy is measured too and can only warn: it may be too weak or too strong for this environment.
     """

@@ -17,9 +17,9 @@ from workers.models.chat import ChatTokens, ChatUnusable
 from workers.models.load import ModelUnusable, best_device
 from workers.training.context import TrainingContext
 from workers.training.hardware import settle
-from workers.training.initial_policy import starting_weights
 from workers.training.preflight.cost import OutOfGpuMemory, measure_pass, measure_speed, measures_of, memory_mb
 from workers.training.preflight.play import InitialPolicy, PlayedEpisodes, play_policy, play_script, successes
+from workers.training.run import starting_weights
 
 AddFinding = Callable[[PreflightFinding], None]
 """Records a finding. It replaces one of the same name."""
@@ -118,7 +118,7 @@ def _play_script(context: TrainingContext, add: AddFinding, initial: InitialPoli
 
 def _play_policy(context: TrainingContext, add: AddFinding, initial: InitialPolicy) -> PlayedEpisodes:
     configuration = context.configuration
-    played = play_policy(context, initial.sampler(configuration.grpo))
+    played = play_policy(context, initial)
     if not played.completed:
         advice = "Read the worker's log. A failed episode does not count as a reward of zero; it is lost."
         add(problem("base_success", f"No episode could be played. {played.failure}".strip(), advice))

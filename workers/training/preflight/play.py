@@ -9,7 +9,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from backend.domain.results.pass_at_k import REWARD, SuccessRule
 from backend.domain.rollouts.rollout import Rollout
-from backend.domain.training.grpo import GrpoChoice
 from backend.domain.training.preflight.measured import NOTHING, Range, TaskSuccess
 from backend.domain.vocabulary import Phase
 from workers.models.chat import ChatTokens
@@ -19,9 +18,9 @@ from workers.rollouts.engine import GroupPlan, TooManyFailures
 from workers.training.assignment import TrainingEnv
 from workers.training.context import TrainingContext
 from workers.training.curriculum import Planner
+from workers.training.example_sources import Teacher
 from workers.training.examples import TrainingExample, example_of
 from workers.training.hardware import Hardware
-from workers.training.teacher import Teacher
 
 TASKS = 32
 SCRIPTED_EPISODES = 64
@@ -39,14 +38,6 @@ class InitialPolicy:
     tokenizer: PreTrainedTokenizerBase
     chat: ChatTokens
     hardware: Hardware
-
-    def sampler(self, choice: GrpoChoice) -> LocalPolicy:
-        """A policy that samples as in training."""
-        policy = LocalPolicy(
-            self.model, self.tokenizer, temperature=choice.temperature, top_p=choice.top_p, top_k=choice.top_k
-        )
-        policy.set_precision(is_bf16=self.hardware.is_bf16)
-        return policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +72,16 @@ def play_script(context: TrainingContext, chat: ChatTokens) -> PlayedEpisodes | 
     return None
 
 
-def play_policy(context: TrainingContext, policy: LocalPolicy) -> PlayedEpisodes:
-    """Play the first groups of GRPO with the policy before training."""
-    configuration = context.configuration
-    size = configuration.grpo.tasks_per_step
-    group_size = (
-        configuration.grpo.group_size if configuration.recipe.has_grpo else 2
-    )  # only the success counts for SFT
-    grpo = configuration.grpo.model_copy(update={"tasks_per_step": TASKS, "group_size": group_size})
+def play_policy(context: TrainingContext, initial: InitialPolicy) -> PlayedEpisodes:
+    """Play the first groups of GRPO with the policy before training, sampled as in training."""
+    configuration, grpo = context.configuration, context.configuration.grpo
+    policy = LocalPolicy(
+        initial.model, initial.tokenizer, temperature=grpo.temperature, top_p=grpo.top_p, top_k=grpo.top_k
+    )
+    policy.set_precision(is_bf16=initial.hardware.is_bf16)
+    size = grpo.tasks_per_step
+    group_size = grpo.group_size if configuration.recipe.has_grpo else 2  # only the success counts for SFT
+    grpo = grpo.model_copy(update={"tasks_per_step": TASKS, "group_size": group_size})
     plans = Planner(context.assignment.envs, configuration.model_copy(update={"grpo": grpo})).plans(1)
     parts = [plans[first : first + size] for first in range(0, len(plans), size)]
     return _play(context, parts, policy, policy.chat, "policy before training")

@@ -1,7 +1,7 @@
-"""What a person or a script asks for: the same models read HTML forms and JSON bodies."""
+"""Requests and filters of runs: the same models read HTML forms and JSON bodies."""
 
 import uuid
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import urlencode
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -12,70 +12,75 @@ from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus, 
 
 
 class EvaluationRequest(BaseModel):
-    """An evaluation to start. What is left out gets its default, which the run's configuration then spells out."""
+    """An evaluation to start. The run's configuration stores every default."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="ignore", use_attribute_docstrings=True)
 
-    version_id: uuid.UUID
-    policy_id: uuid.UUID
+    version_id: uuid.UUID | None = None
+    """Id of the environment version. Default: see `environment`."""
+    policy_id: uuid.UUID | None = None
+    """Id of the policy. Default: see `policy`."""
+    environment: str | None = Field(default=None, max_length=200)
+    """Name or id of the environment, such as `tictactoe`, or `tictactoe@3` for version 3. Default: latest version."""
+    policy: str | None = Field(default=None, max_length=200)
+    """Name or id of the policy."""
     checkpoint_id: uuid.UUID | None = None
-    """Only for local policies; left out: the best one, else the newest."""
+    """Local policies only. Default: the best checkpoint, else the latest one."""
     split: Split = Split.HELDOUT
     tasks: int = Field(default=100, ge=1, le=100_000)
     first_task: int = Field(default=0, ge=0)
     group_size: int = Field(default=1, ge=1, le=256)
+    """Rollouts per task."""
     temperature: float = Field(default=1.0, ge=0, le=5, allow_inf_nan=False)
     """0 is greedy."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     max_tokens_per_turn: Annotated[int | None, Field(ge=1, le=131072)] = None
-    """Left out: what the environment declares."""
+    """Default: the environment's setting."""
     concurrency: Annotated[int | None, Field(ge=1, le=1024)] = None
-    """Episodes in flight; left out: what policy and environment bear."""
+    """Maximum number of concurrent episodes per worker. Default: chosen by policy and environment."""
     task_indexes: list[Annotated[int, Field(ge=0)]] = Field(default=[], max_length=100_000)
-    """These tasks instead of `tasks` from `first_task` on."""
+    """These tasks instead of `tasks` and `first_task`."""
     workers: int = Field(default=1, ge=1, le=16)
-    """Jobs that share the groups, each with `concurrency` episodes in flight."""
+    """Number of jobs that share the groups."""
     retries: int = Field(default=2, ge=0, le=10)
-    """Further attempts at a rollout that failed."""
+    """Further attempts at a failed rollout."""
     context: ContextSpec | None = None
-    """Left out: what the environment declares."""
+    """The part of the conversation that the policy reads. Default: the environment's setting."""
     judge_ids: list[uuid.UUID] = Field(default=[], max_length=16)
-    """Judges that look at the rollouts once the run is over."""
+    """Judges that grade the rollouts at the end of the run."""
     seed: int = Field(default=0, ge=0, le=2**53)
     name: Annotated[str | None, Field(max_length=200)] = None
     key: Annotated[str | None, Field(max_length=100)] = None
-    """Any text of the sender's; the same key again gives the run that it started first."""
+    """Any text. Repeating a key returns the run that it started first."""
 
 
 class _Filter(BaseModel):
-    """What a list shows. An empty choice of a filter form counts as none."""
+    """Filter of a list. Empty choices of a filter form are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     after: str | None = None
-    """The `next` of the page before."""
+    """The `next` of the previous page."""
     limit: int = Field(default=50, ge=1, le=500)
 
     @model_validator(mode="before")
     @classmethod
-    def _drop_empty(cls, values: Any) -> Any:
+    def _drop_empty(cls, values: object) -> object:
         if not isinstance(values, dict):
             return values
         return {name: value for name, value in values.items() if not isinstance(value, str) or value.strip()}
 
-    def query(self, **changes: Any) -> str:
-        """As a query string of the first page with some of it changed; None and False leave out."""
+    def query(self, **changes: object) -> str:
+        """Return the query string of the first page with some changes. None and False remove a value."""
         values = self.model_dump(mode="json", exclude_defaults=True, exclude={"after"}) | changes
         return urlencode({name: value for name, value in values.items() if value not in (None, False, "")})
 
 
 class RunFilter(_Filter):
-    """Which runs a list shows."""
-
     kind: RunKind | None = None
     status: RunStatus | None = None
     environment: str | None = None
-    """An environment's name."""
+    """Name of an environment."""
     version_id: uuid.UUID | None = None
     policy_id: uuid.UUID | None = None
     text: str | None = Field(default=None, max_length=200)
@@ -83,14 +88,14 @@ class RunFilter(_Filter):
 
 
 class RolloutFilter(_Filter):
-    """Which rollouts of a run a list shows, and in which order."""
+    """Filter and order of a run's rollouts."""
 
     where: str | None = Field(default=None, max_length=MAX_LENGTH)
-    """A filter: `has flag and win = 0 and tokens > 200`. The shorter parameters below are added to it by `and`."""
+    """A filter: `has flag and win = 0 and tokens > 200`. The parameters below are added to it with `and`."""
     before: str | None = None
     """The `previous` of a page; `end` is the last page."""
     columns: str | None = Field(default=None, max_length=1000)
-    """Which columns a page shows, by comma."""
+    """Columns to show, separated by commas."""
     status: RolloutStatus | None = None
     phase: Phase | None = None
     step: int | None = None
@@ -100,18 +105,18 @@ class RolloutFilter(_Filter):
     min_reward: float | None = Field(default=None, allow_inf_nan=False)
     max_reward: float | None = Field(default=None, allow_inf_nan=False)
     column: str | None = None
-    """A reward column for `min_column` and `max_column`."""
+    """The reward column of `min_column` and `max_column`."""
     min_column: float | None = Field(default=None, allow_inf_nan=False)
     max_column: float | None = Field(default=None, allow_inf_nan=False)
     flagged: bool = False
     text: str | None = Field(default=None, max_length=500)
-    """Somewhere in the conversation."""
+    """Text anywhere in the conversation."""
     sort: str = Field(default="-seq", max_length=200)
-    """`seq` or any field with one value, such as `reward`, `tokens` or a reward column; `-` in front: falling."""
+    """`seq` or any field with one value, such as `reward`, `tokens` or a reward column. Descending: `-reward`."""
 
     @property
     def expression(self) -> str:
-        """All that is asked for, as one filter."""
+        """All parameters as one filter."""
         column = field_name("column", self.column or "")
         equal = {"status": self.status, "phase": self.phase, "step": self.step, "level": self.level}
         bounds = [("reward", ">=", self.min_reward), ("reward", "<=", self.max_reward)]
@@ -126,21 +131,21 @@ class RolloutFilter(_Filter):
         return " and ".join(part for part in parts if part)
 
     def as_expression(self) -> "RolloutFilter":
-        """The same with everything in `where`."""
+        """Return the same filter with everything in `where`."""
         kept = {name: getattr(self, name) for name in ("after", "before", "columns", "limit", "sort")}
         return self.model_construct(**(RolloutFilter().model_dump() | kept | {"where": self.expression or None}))
 
-    def query(self, **changes: Any) -> str:
+    def query(self, **changes: object) -> str:
         return super().query(**({"before": None} | changes))
 
 
 class GroupFilter(_Filter):
-    """Which groups of a run a list shows."""
+    """Filter and order of a run's groups."""
 
     phase: Phase | None = None
     step: int | None = None
     level: int | None = None
     spread: Literal["mixed", "same"] | None = None
-    """mixed: the members' rewards differ, so there is something to learn from. same: they do not."""
+    """mixed: the members' rewards differ, so that training can learn from them. same: they do not differ."""
     sort: str = ""
-    """`mean` (the hardest first), `spread`, `tokens` or `failed`, `-` in front falls; left out: as they were played."""
+    """`mean`, `spread`, `tokens` or `failed`. Descending: `-mean`. Default: the order of play."""

@@ -1,0 +1,248 @@
+"""The chat completions format: messages for requests, and replies checked once.
+
+What leaves this module has the declared types and bounds. A reply without a readable message is no completion, never an
+empty answer. Optional parts (token counts, log-probabilities, token ids) are used if they are well formed and plausible
+and are otherwise unknown, so that a wrong counter loses no good rollout.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from backend.domain.environments.tools import CallUnreadable, in_api_words, split_calls, write_call
+from backend.domain.errors import PolicyError
+from backend.domain.text import plain_text
+from workers.policies.base import Reply, TextTrace, TokenTrace
+
+Message = Mapping[str, Any]
+
+MAX_REPLY_CHARACTERS = 2_000_000
+MAX_TOKENS = 10_000_000
+"""Per request or reply: more than any model reads or writes. The database stores sums in four bytes."""
+MAX_LOGPROB = 1e30
+MAX_TOKEN_ID = 2**31 - 1
+
+
+class NoCompletion(PolicyError):
+    """The endpoint answered 200 with something else."""
+
+
+@dataclass(slots=True)
+class Completion:
+    """A reply, with its tokens if the endpoint returns them."""
+
+    reply: Reply
+    texts: list[str] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    prompt_ids: list[int] = field(default_factory=list)
+    """vLLM's `return_token_ids`."""
+    ids: list[int] = field(default_factory=list)
+
+
+def native_messages(messages: Sequence[Message], system: str, *, sends_reasoning: bool = False) -> list[dict[str, Any]]:
+    """Write calls as `tool_calls`, and what follows a call as its `tool` messages."""
+    converted: list[dict[str, Any]] = []
+    open_calls: list[str] = []
+    for message in messages:
+        if message["role"] == "system":
+            converted += [{"role": "system", "content": system}] if system else []
+        elif message["role"] == "assistant":
+            assistant = _assistant_message(message, len(converted))
+            if sends_reasoning and message.get("reasoning"):
+                assistant["reasoning_content"] = message["reasoning"]
+            converted.append(assistant)
+            open_calls = [call["id"] for call in assistant.get("tool_calls", [])]
+        elif open_calls:
+            results = message.get("results") or [message["content"]]
+            results = [*results, *[message["content"]] * (len(open_calls) - len(results))]
+            converted += [
+                {"role": "tool", "tool_call_id": id_, "content": content}
+                for id_, content in zip(open_calls, results, strict=True)
+            ]
+            open_calls = []
+        else:
+            converted.append({"role": message["role"], "content": in_api_words(message["content"])})
+    return converted
+
+
+def plain_messages(messages: Sequence[Message], *, sends_reasoning: bool = False) -> list[dict[str, Any]]:
+    """Write calls as text."""
+    return [
+        {"role": message["role"], "content": message["content"]}
+        | ({"reasoning_content": message["reasoning"]} if sends_reasoning and message.get("reasoning") else {})
+        for message in messages
+    ]
+
+
+def _assistant_message(message: Message, position: int) -> dict[str, Any]:
+    """Calls that cannot be read stay text. Some endpoints accept only call ids of nine letters and digits."""
+    text = str(message["content"])
+    try:
+        before, calls, after = split_calls(text)
+    except CallUnreadable:
+        return {"role": "assistant", "content": text}
+    content = "\n".join(part.strip() for part in (before, after) if part.strip())
+    tool_calls = [
+        {
+            "id": f"c{position % 100_000:05d}{number % 1000:03d}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
+        }
+        for number, call in enumerate(calls)
+    ]
+    return {"role": "assistant", "content": content or None, "tool_calls": tool_calls}
+
+
+def write_answer(content: str, tool_calls: Any) -> str:
+    """Write an answer with all its calls as canonical text.
+
+    Arguments that are not a JSON object stay text, so that the policy sees them again. Raises TypeError, KeyError or
+    ValueError if `tool_calls` does not have the API's form.
+    """
+    if not tool_calls:
+        return content
+    calls = []
+    for function in [call["function"] for call in tool_calls]:
+        name, arguments = function["name"], function.get("arguments")
+        if not isinstance(name, str):
+            raise TypeError("a call's name is not text")
+        if arguments is None or arguments == "":
+            arguments = {}
+        calls.append(write_call(name, arguments if isinstance(arguments, Mapping) else str(arguments)))
+    text = "\n".join(calls)
+    return f"{content.rstrip()}\n{text}" if content.strip() else text
+
+
+def read_completion(body: bytes) -> Completion:
+    """Read the first choice. Raises NoCompletion."""
+    response = _decode(body)
+    choices = response.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        raise _not_a_completion("it has no choices")
+    choice = choices[0]
+    message = choice.get("message")
+    if not isinstance(message, dict):
+        raise _not_a_completion("choices[0].message is not an object")
+    reasoning = message.get("reasoning_content") or message.get("reasoning")  # endpoints use either name
+    reply = Reply(
+        _read_text(message),
+        is_truncated=choice.get("finish_reason") == "length",
+        reasoning=plain_text(reasoning[:MAX_REPLY_CHARACTERS]) if isinstance(reasoning, str) else "",
+    )
+    if isinstance(usage := response.get("usage"), dict):
+        reply.tokens_in = _read_count(usage.get("prompt_tokens"))
+        reply.tokens_out = _read_count(usage.get("completion_tokens"))
+        details = usage.get("prompt_tokens_details")
+        cached = _read_count(details.get("cached_tokens")) if isinstance(details, dict) else 0
+        reply.cached_in = cached if cached <= reply.tokens_in else 0
+    completion = Completion(reply)
+    completion.texts, completion.logprobs = _read_logprobs(choice.get("logprobs"))
+    completion.ids = _read_token_ids(choice.get("token_ids"))
+    completion.prompt_ids = _read_token_ids(response.get("prompt_token_ids")) if completion.ids else []
+    return completion
+
+
+def _not_a_completion(problem: str) -> NoCompletion:
+    return NoCompletion(f"the endpoint answered JSON that is no chat completion: {problem}")
+
+
+def _decode(body: bytes) -> dict[str, Any]:
+    try:
+        response = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        try:  # some servers send NaN or unpaired surrogates, which the strict reader refuses
+            response = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise NoCompletion(
+                f"the endpoint answered 200 with something that is not JSON ({len(body):,} bytes)"
+            ) from error
+    if not isinstance(response, dict):
+        raise _not_a_completion("it is not an object")
+    return response
+
+
+def _read_text(message: Message) -> str:
+    """The content with all tool calls as text. An empty or missing content is an answer, too: the policy was silent."""
+    content = message.get("content")
+    if content is None:
+        refusal = message.get("refusal")
+        content = refusal if isinstance(refusal, str) else ""
+    if isinstance(content, list):
+        parts: list[Any] = [part.get("text", "") if isinstance(part, dict) else None for part in content]
+        content = "".join(parts) if all(isinstance(part, str) for part in parts) else None
+    if not isinstance(content, str):
+        raise _not_a_completion("the message's content is neither text nor a list of parts")
+    try:
+        text = plain_text(write_answer(content, message.get("tool_calls")))
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise _not_a_completion("its tool_calls do not have the API's form") from error
+    if len(text) > MAX_REPLY_CHARACTERS:
+        raise NoCompletion(f"the endpoint's reply has {len(text):,} characters; at most {MAX_REPLY_CHARACTERS:,}")
+    return text
+
+
+def _read_count(value: object) -> int:
+    """A number of tokens; 0, which means unknown, if it is not a plausible whole number."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if type(value) is int and 0 <= value <= MAX_TOKENS else 0
+
+
+def _read_logprobs(sent: object) -> tuple[list[str], list[float]]:
+    """The tokens' texts and log-probabilities; both empty unless all of them can be read."""
+    tokens = sent.get("content") if isinstance(sent, dict) else None
+    texts: list[str] = []
+    logprobs: list[float] = []
+    for token in tokens if isinstance(tokens, list) else ():
+        text, logprob = (token.get("token"), token.get("logprob")) if isinstance(token, dict) else (None, None)
+        if not isinstance(text, str) or not isinstance(logprob, int | float) or isinstance(logprob, bool):
+            return [], []
+        if not -MAX_LOGPROB <= logprob <= MAX_LOGPROB:  # also false for NaN
+            return [], []
+        texts.append(plain_text(text))
+        logprobs.append(float(logprob))
+    return texts, logprobs
+
+
+def _read_token_ids(sent: object) -> list[int]:
+    if not isinstance(sent, list) or not all(type(each) is int and 0 <= each <= MAX_TOKEN_ID for each in sent):
+        return []
+    return sent
+
+
+class TraceBuilder:
+    """Builds an episode's trace: ids if each prompt continues the tokens before it, else the replies' tokens as text,
+    else nothing."""
+
+    def __init__(self) -> None:
+        self._text = TextTrace([], [], [])
+        self._ids: TokenTrace | None = None
+        self._is_continuous = True
+        """False once the endpoint returned no ids, or its chat template rewrote earlier turns."""
+
+    def add(self, completion: Completion) -> None:
+        self._text.turns.append(len(self._text.texts))
+        self._text.texts += completion.texts
+        self._text.logprobs += completion.logprobs
+        if not completion.ids or len(completion.logprobs) != len(completion.ids):
+            self._is_continuous = False
+        if not self._is_continuous:
+            return
+        if self._ids is None:
+            self._ids = TokenTrace(completion.prompt_ids, [], [], [])
+        known = self._ids.prompt + self._ids.completion
+        if completion.prompt_ids[: len(known)] != known:
+            self._is_continuous = False
+            return
+        foreign = completion.prompt_ids[len(known) :]
+        self._ids.completion += foreign + completion.ids
+        self._ids.mask += [0] * len(foreign) + [1] * len(completion.ids)
+        self._ids.logprobs += [0.0] * len(foreign) + completion.logprobs
+
+    def trace(self) -> TokenTrace | TextTrace | None:
+        if self._is_continuous and self._ids is not None:
+            return self._ids
+        return self._text if self._text.texts else None

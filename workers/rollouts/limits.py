@@ -1,0 +1,177 @@
+"""Limits of episodes: their stored size, deadline and concurrency, and the circuit breaker."""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import orjson
+
+from backend.domain.errors import LimitExceeded
+from backend.domain.rollouts.rollout import Rollout
+from backend.domain.vocabulary import ErrorKind, RolloutStatus
+from workers.policies.throttle import AdaptiveLimit, Gate
+
+MAX_STORED_BYTES = 65_536
+"""Per observation."""
+MAX_EPISODE_BYTES = 4_000_000
+"""All observations of an episode."""
+MIN_BYTES = 1_024
+"""Size of an observation once the episode's budget is used up."""
+CUT = "_cut"
+"""Key of the note in a cut observation."""
+OVERLOAD_ERRORS = frozenset({ErrorKind.SANDBOX, ErrorKind.LIMIT})
+"""How episodes fail on an overloaded env server: a lost connection, a deadline."""
+
+
+def bounded_text(text: str, limit: int = MAX_STORED_BYTES) -> str:
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]}\n[… {len(text) - limit:,} more characters were cut]"
+
+
+class ObservationBudget:
+    """What one episode may still store. Huge observations are cut, visibly, so that no rollout fills the disk."""
+
+    def __init__(self) -> None:
+        self._left = MAX_EPISODE_BYTES
+
+    @property
+    def limit(self) -> int:
+        """Bytes of the next observation."""
+        return max(min(MAX_STORED_BYTES, self._left), MIN_BYTES)
+
+    def observation(self, fields: dict[str, object]) -> dict[str, object]:
+        """Return the fields themselves if they are small, else a copy whose large values are cut."""
+        size, limit = len(_dump(fields)), self.limit
+        if size > limit:
+            budget = limit // 2
+            kept: dict[str, object] = {CUT: f"cut from {size:,} bytes to at most {limit:,}"}
+            for name, value in fields.items():
+                if budget <= 0:
+                    break
+                encoded = _dump(value)
+                if len(encoded) > budget // 2:
+                    text = value if isinstance(value, str) else encoded.decode()
+                    value = bounded_text(text, max(budget // 2 // 4, 64))  # a character has at most four bytes
+                    encoded = _dump(value)
+                kept[name[:200]] = value
+                budget -= len(encoded) + len(name[:200])
+            fields, size = kept, limit
+        self._left -= size
+        return fields
+
+    def text(self, text: str) -> str:
+        text = bounded_text(text, self.limit)
+        self._left -= len(text)
+        return text
+
+
+def _dump(value: object) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except TypeError:  # lone surrogates, integers above 64 bits, nesting too deep: rare, so slow is fine
+        return repr(value).encode("utf-8", "replace")
+
+
+class Deadline:
+    """The time limit of an episode: `async with deadline.timeout: …`. It pauses while a request is queued."""
+
+    def __init__(self, seconds: float) -> None:
+        self.timeout = asyncio.timeout(seconds)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        ends_at = self.timeout.when()
+        if ends_at is None:  # paused already
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        left = ends_at - loop.time()
+        self.timeout.reschedule(None)
+        try:
+            yield
+        finally:
+            self.timeout.reschedule(loop.time() + left)
+
+
+class ConcurrencyLimiter:
+    """Limits concurrent episodes by what the policy's endpoint and the env servers can take."""
+
+    def __init__(self, ceiling: int, policy: AdaptiveLimit | None, on_limit: Callable[[int], None]) -> None:
+        self.ceiling = max(1, ceiling)
+        self._servers = AdaptiveLimit(self.ceiling, first=self.ceiling)
+        self._policy = policy
+        self._on_limit = on_limit
+        if policy is not None:
+            policy.lower_ceiling(self.ceiling)
+            policy.on_change = self._apply
+        self._servers.on_change = self._apply
+        self.gate = Gate(self.ceiling)
+        self._apply()
+
+    def record(self, rollout: Rollout) -> None:
+        if rollout.error_kind in OVERLOAD_ERRORS:
+            self._servers.overloaded()
+        elif rollout.is_completed and rollout.steps:
+            self._servers.completed(rollout.environment_seconds / len(rollout.steps))
+
+    def _apply(self, _: int = 0) -> None:
+        limit = min(self._servers.limit, self._policy.limit if self._policy else self.ceiling)
+        self.gate.set_limit(limit)
+        self._on_limit(limit)
+
+
+class SlotPool:
+    """Slots for episodes. A group takes a slot for each member, one group after the other."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._free = asyncio.Semaphore(count)
+        self._next = asyncio.Lock()
+
+    @asynccontextmanager
+    async def take(self, count: int) -> AsyncIterator[None]:
+        """Raises LimitExceeded for a group that never fits."""
+        if count > self._count:
+            raise LimitExceeded(
+                f"the {count} episodes of a group are scored together, but only {self._count} can run at once: "
+                "raise the concurrency or make the groups smaller"
+            )
+        held = 0
+        try:
+            async with self._next:  # two half groups would wait for each other forever
+                while held < count:
+                    await self._free.acquire()
+                    held += 1
+            yield
+        finally:
+            for _ in range(held):
+                self._free.release()
+
+
+class TooManyFailures(Exception):
+    """Most of the recent rollouts failed."""
+
+
+class CircuitBreaker:
+    """Trips if more than `share` of the last `window` rollouts failed, once there are `at_least` of them."""
+
+    def __init__(self, *, window: int = 50, at_least: int = 16, share: float = 0.5) -> None:
+        self._recent: deque[str | None] = deque(maxlen=window)
+        self._at_least = at_least
+        self._share = share
+
+    def record(self, rollout: Rollout) -> None:
+        """Raises TooManyFailures with the share and the most common error."""
+        failed = rollout.status is RolloutStatus.FAILED
+        self._recent.append(f"{rollout.error_kind}: {rollout.error_message}" if failed else None)
+        if not failed or len(self._recent) < self._at_least:
+            return
+        errors = [error for error in self._recent if error is not None]
+        if len(errors) > self._share * len(self._recent):
+            [(error, count)] = Counter(errors).most_common(1)
+            raise TooManyFailures(
+                f"{len(errors)} of the last {len(self._recent)} rollouts failed"
+                f" ({len(errors) / len(self._recent):.0%}). Most often ({count}×) {error}"
+            )
