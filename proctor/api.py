@@ -1183,14 +1183,13 @@ class FlagsOperations(Namespace):
         *,
         verdict: Literal["honest", "hack", "broken_reward", "unsure"],
         comment: str | None = None,
-        limit: int | None = None,
-    ) -> Iterator[VerdictResponse]:
+    ) -> Sequence[VerdictResponse]:
         """Give a verdict on a flag. It counts for every flag on the same rollout.
 
         - `flag`: Id of a flag.
         - `comment`: Reason for the verdict."""
-        return self._list(
-            "VerdictResponse", f"/flags/{segment(flag)}/verdicts", limit, verdict=verdict, comment=comment
+        return self._change(
+            "VerdictResponse", "POST", f"/flags/{segment(flag)}/verdicts", verdict=verdict, comment=comment
         )
 
 
@@ -2605,8 +2604,7 @@ class ReviewOperations(Namespace):
         verdict: Literal["honest", "hack", "broken_reward", "unsure"],
         comment: str | None = None,
         evidence: bool | None = None,
-        limit: int | None = None,
-    ) -> Iterator[VerdictResponse]:
+    ) -> Sequence[VerdictResponse]:
         """Give a verdict. The newest one counts and none is overwritten; `proctor review undo` takes it back.
 
         One record is stored per flag on the rollout.
@@ -2614,10 +2612,10 @@ class ReviewOperations(Namespace):
         - `item`: Id of an item or a flag, or the last characters of it.
         - `comment`: Reason for the verdict.
         - `evidence`: You saw the evidence before you decided."""
-        return self._list(
+        return self._change(
             "VerdictResponse",
+            "POST",
             f"/review/items/{segment(item)}/verdicts",
-            limit,
             verdict=verdict,
             comment=comment,
             evidence=evidence,
@@ -2694,13 +2692,13 @@ class ReviewOperations(Namespace):
         - `per_day`: Number of items that you intend to review per day."""
         return self._call("ReviewStats", "PUT", "/review/target", "body", per_day=per_day)
 
-    def undo_verdict(self, *, verdict: UUID | str | None = None, limit: int | None = None) -> Iterator[VerdictResponse]:
+    def undo_verdict(self, *, verdict: UUID | str | None = None) -> Sequence[VerdictResponse]:
         """Take back your latest verdict in force; again, the one before. Its consequences are withdrawn.
 
         The verdict stays in the history.
 
         - `verdict`: Id of your verdict. Default: your latest one in force."""
-        return self._list("VerdictResponse", "/review/undo", limit, verdict=verdict)
+        return self._change("VerdictResponse", "POST", "/review/undo", verdict=verdict)
 
     def give_rollout_verdict(
         self,
@@ -2708,13 +2706,12 @@ class ReviewOperations(Namespace):
         *,
         verdict: Literal["honest", "hack", "broken_reward", "unsure"],
         comment: str | None = None,
-        limit: int | None = None,
-    ) -> Iterator[VerdictResponse]:
+    ) -> Sequence[VerdictResponse]:
         """Give a verdict on a rollout, flagged or not.
 
         - `comment`: Reason for the verdict."""
-        return self._list(
-            "VerdictResponse", f"/rollouts/{segment(rollout_id)}/verdicts", limit, verdict=verdict, comment=comment
+        return self._change(
+            "VerdictResponse", "POST", f"/rollouts/{segment(rollout_id)}/verdicts", verdict=verdict, comment=comment
         )
 
     def get_safeguards(self, run: str | UUID) -> Safeguards:
@@ -3379,24 +3376,22 @@ class TrainingOperations(Namespace):
         )
 
     def change_settings(
-        self, run: str | UUID, *, changes: dict[str, dict[str, Any]], limit: int | None = None
-    ) -> Iterator[SettingChangeResponse]:
+        self, run: str | UUID, *, changes: dict[str, dict[str, Any]]
+    ) -> Sequence[SettingChangeResponse]:
         """Change settings of a training run from its next step on. Memory settings change when the run is resumed.
 
         - `run`: Id of a run, the last characters of it, or `last` for the newest run.
         - `changes`: By dotted name: `{"grpo.learning_rate": 2e-4}`."""
-        return self._list("SettingChangeResponse", f"/runs/{segment(run)}/settings", limit, changes=changes)
+        return self._change("SettingChangeResponse", "POST", f"/runs/{segment(run)}/settings", changes=changes)
 
-    def undo_change(
-        self, run: str | UUID, change_id: str | UUID, *, limit: int | None = None
-    ) -> Iterator[SettingChangeResponse]:
+    def undo_change(self, run: str | UUID, change_id: str | UUID) -> Sequence[SettingChangeResponse]:
         """Restore the value that a setting had before a change.
 
         - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
-        return self._list(
+        return self._change(
             "SettingChangeResponse",
+            "POST",
             f"/runs/{segment(run)}/settings/{segment(change_id)}/undo",
-            limit,
         )
 
     def preview_sft(

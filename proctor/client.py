@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
 from proctor.api import Operations
+from proctor.namespace import Json as Json
 
 if TYPE_CHECKING:
     import httpx
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from proctor.base import Job
 
 J = TypeVar("J", bound="Job")
-Json = Any
-"""A parsed JSON value."""
 
 TIMEOUT_SECONDS = 60.0
 UPLOAD_SECONDS = 600.0

@@ -219,15 +219,19 @@ def _method(document: dict[str, Any], path: str, method: str, route: dict[str, A
     answer = next((each for status, each in route["responses"].items() if status.startswith("2")), {})
     result = answer.get("content", {}).get("application/json", {}).get("schema", {})
     target = result.get("$ref", "").rsplit("/", 1)[-1]
-    is_list = target.startswith("Page_")
+    is_page = target.startswith("Page_")
     known = ", ".join(f"{name}={name}" for name, *_ in fields)
     address = re.sub(r"{(\w+)}", r"{segment(\1)}", path.removeprefix("/api/v1"))
     prefix = "f" if segments else ""
-    if is_list:
+    if is_page:
         item = _type(schemas[target]["properties"]["items"]["items"], models)
+    if is_page and method == "get":
         returns = f"Iterator[{item}]"
         options.append("limit: int | None = None")
         statement = f"return self._list({item!r}, {prefix}{address!r}, limit, {known})"
+    elif is_page:
+        returns = f"Sequence[{item}]"
+        statement = f"return self._change({item!r}, {method.upper()!r}, {prefix}{address!r}, {known})"
     else:
         returns = _type(result, models) if result else "None"
         poll = re.sub(

@@ -18,6 +18,7 @@ from urllib.parse import quote
 import typer
 
 from backend.cli.connection import connect
+from backend.cli.options import AsJson, NoWait
 from backend.cli.output import BAD_RESULT, fail, plain, say, write_fields, write_json, write_table
 from backend.cli.watching import wait_for
 from proctor import Client
@@ -135,14 +136,20 @@ class Described:
             if isinstance(result, dict) and result.get("problem"):
                 raise typer.Exit(BAD_RESULT)
 
-        parameters = [each.parameter() for each in self.inputs]
-        if self.is_list:
-            parameters.append(_LIMIT.replace(default=self.extension.get("limit")))
-        if self.extension.get("waits"):
-            parameters.append(_NO_WAIT)
-        if self.extension.get("downloads"):
-            parameters.append(_OUT)
-        parameters.append(_AS_JSON)
+        limit = self.extension.get("limit")
+        limit_help = "Maximum number of rows." if limit else "Maximum number of rows. Default: all."
+        row_limit = Annotated[int | None, typer.Option("--limit", "-n", min=1, help=limit_help)]
+        common = [
+            ("limit", row_limit, limit, self.is_list),
+            ("no_wait", NoWait, False, self.extension.get("waits")),
+            ("out", OutFile, None, self.extension.get("downloads")),
+            ("as_json", AsJson, False, True),
+        ]
+        parameters = [each.parameter() for each in self.inputs] + [
+            Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+            for name, annotation, default, is_offered in common
+            if is_offered
+        ]
         parameters.sort(key=lambda each: each.default is not Parameter.empty)
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {each.name: each.annotation for each in parameters}
@@ -224,7 +231,7 @@ def described(document: Json) -> Iterator[Described]:
                 continue
             answer: Json = next((found for status, found in route["responses"].items() if status.startswith("2")), {})
             result = answer.get("content", {}).get("application/json", {}).get("schema", {})
-            is_list = "Page_" in result.get("$ref", "")
+            is_list = method == "get" and "Page_" in result.get("$ref", "")
             inputs = [
                 Input(
                     each["name"],
@@ -256,32 +263,7 @@ def described(document: Json) -> Iterator[Described]:
             )
 
 
-_AS_JSON = Parameter(
-    "as_json",
-    Parameter.KEYWORD_ONLY,
-    annotation=Annotated[bool, typer.Option("--json", help="Print JSON.")],
-    default=False,
-)
-_NO_WAIT = Parameter(
-    "no_wait",
-    Parameter.KEYWORD_ONLY,
-    annotation=Annotated[bool, typer.Option("--no-wait", help="Return at once instead of waiting.")],
-    default=False,
-)
-_OUT = Parameter(
-    "out",
-    Parameter.KEYWORD_ONLY,
-    annotation=Annotated[
-        Path | None,
-        typer.Option("--out", "--output", "-o", help="File or folder to write. Default: the file's own name."),
-    ],
-    default=None,
-)
-_LIMIT = Parameter(
-    "limit",
-    Parameter.KEYWORD_ONLY,
-    annotation=Annotated[
-        int | None, typer.Option("--limit", "-n", min=1, help="Maximum number of rows. Default: all.")
-    ],
-    default=None,
-)
+OutFile = Annotated[
+    Path | None,
+    typer.Option("--out", "--output", "-o", help="File or folder to write. Default: the file's own name."),
+]

@@ -75,7 +75,10 @@ def canonical_host(text: str) -> str:
         except ValueError as error:
             raise BadHost(f"{shown} is not an IPv6 address") from error
     if not host.isascii():
-        host = _ascii(host, shown)
+        try:
+            host = host.encode("idna").decode()
+        except UnicodeError as error:
+            raise BadHost(f"{shown} is not a host name") from error
     host = host.lower().removesuffix(".")
     labels = host.split(".")
     if _NUMBER.fullmatch(labels[-1]):
@@ -151,10 +154,3 @@ def _embedded(address: ipaddress.IPv6Address) -> list[ipaddress.IPv4Address]:
     if (int(address) >> 32) & 0xFFFFFFFF in _ISATAP:
         found.append(last)
     return [each for each in found if each is not None]
-
-
-def _ascii(host: str, shown: str) -> str:
-    try:
-        return host.encode("idna").decode()
-    except UnicodeError as error:
-        raise BadHost(f"{shown} is not a host name") from error

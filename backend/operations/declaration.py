@@ -28,14 +28,14 @@ _SEGMENT = re.compile(r"{(\w+)}")
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class RowReference:
     """How a text identifies a row: in an address, a command's argument, a call of the client."""
 
     find: Callable[[Session, str], object]
     description: str
 
 
-_REFERENCES: dict[type, Reference] = {}
+_REFERENCES: dict[type, RowReference] = {}
 
 
 def reference(
@@ -47,7 +47,7 @@ def reference(
     """
 
     def declare(find: Callable[[Session, str], Row]) -> Callable[[Session, str], Row]:
-        _REFERENCES[row] = Reference(find, description)
+        _REFERENCES[row] = RowReference(find, description)
         return find
 
     return declare
@@ -61,7 +61,7 @@ class Operation:
     path: str
     role: Role
     function: Callable[..., object]
-    rows: Mapping[str, Reference]
+    rows: Mapping[str, RowReference]
     """How to find each row of the address, by parameter."""
     request: type[BaseModel] | None
     """Type of the parameter `request`. None: no input except for the address."""

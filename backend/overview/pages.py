@@ -33,7 +33,7 @@ REVIEW_ROWS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class OverviewPage:
+class HomePage:
     stock: Inventory
     unfinished: Sequence[Run]
     to_judge: list[QueueRow]
@@ -68,10 +68,10 @@ def show_overview(request: Request, session: SessionDep, actor: Viewer) -> Respo
     return page(request, "overview/overview.html", _overview(session, actor))
 
 
-def _overview(session: Session, actor: Actor) -> OverviewPage:
+def _overview(session: Session, actor: Actor) -> HomePage:
     items, _ = review_queue(session, ReviewFilter(), actor.person_id, limit=REVIEW_ROWS)
     served = {name for offer in offers(session) for name in offer.queues}
-    return OverviewPage(
+    return HomePage(
         stock=queries.inventory(session),
         unfinished=queries.unfinished_runs(session),
         to_judge=rows_of(session, actor, ReviewFilter(), items),

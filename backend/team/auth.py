@@ -15,7 +15,7 @@ from backend.domain.vocabulary import Role
 from backend.errors import NotFound
 from backend.settings import get_settings
 from backend.team import passwords, queries
-from backend.team.passwords import Limit, Usage, count_attempt, uncount_attempt
+from backend.team.passwords import Limit, LimitedAttempt, count_attempt, uncount_attempt
 from backend.team.schemas import Welcome
 from backend.team.tables import ApiToken, Person, SignInLink, WebSession
 from backend.web.audit import audit
@@ -153,7 +153,9 @@ def sign_in(
         return _begin_session(session, person, client, previous)
 
 
-def _count(session: Session, email: str, person: Person | None, known_device: str, client: ClientInfo) -> list[Usage]:
+def _count(
+    session: Session, email: str, person: Person | None, known_device: str, client: ClientInfo
+) -> list[LimitedAttempt]:
     """Count an attempt by its limits until one is exceeded: a refused attempt uses up no further limit."""
     subjects = (
         [(PER_DEVICE, known_device)]

@@ -38,7 +38,7 @@ class LinkPage:
 
 
 @dataclass(frozen=True, slots=True)
-class TeamPage:
+class MembersPage:
     people: list[Person]
     roles: list[Role]
     invited: Person | None = None
@@ -197,7 +197,7 @@ def revoke_token(session: SessionDep, actor: Viewer, token_id: uuid.UUID) -> Res
 
 @router.get("/team")
 def show_team(request: Request, session: SessionDep, actor: Viewer) -> Response:
-    return page(request, "team/members.html", TeamPage(list(queries.people(session)), list(Role)))
+    return page(request, "team/members.html", MembersPage(list(queries.people(session)), list(Role)))
 
 
 @router.post("/team")
@@ -215,7 +215,7 @@ def renew_link(request: Request, session: SessionDep, actor: Admin, person_id: u
 
 
 def _with_link(request: Request, session: SessionDep, person: Person, link: str) -> Response:
-    context = TeamPage(list(queries.people(session)), list(Role), person, link)
+    context = MembersPage(list(queries.people(session)), list(Role), person, link)
     return page(request, "team/members.html", context, block="members")
 
 

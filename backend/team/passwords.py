@@ -47,7 +47,7 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class LimitedAttempt:
     """A counted attempt."""
 
     limit: Limit
@@ -71,7 +71,7 @@ class Usage:
         return TooManyAttempts(f"Too many wrong attempts. {advice}", seconds)
 
 
-def count_attempt(session: Session, limit: Limit, *subject: str) -> Usage:
+def count_attempt(session: Session, limit: Limit, *subject: str) -> LimitedAttempt:
     """Count an attempt before it is evaluated, so that parallel ones cannot slip through.
 
     The row stays locked until the transaction ends.
@@ -92,10 +92,10 @@ def count_attempt(session: Session, limit: Limit, *subject: str) -> Usage:
         .returning(AttemptLimit.count, AttemptLimit.resets_at)
     )
     count, resets_at = session.execute(statement).one()
-    return Usage(limit, key, count, resets_at)
+    return LimitedAttempt(limit, key, count, resets_at)
 
 
-def uncount_attempt(session: Session, usage: Usage) -> None:
+def uncount_attempt(session: Session, usage: LimitedAttempt) -> None:
     """Take back a counted attempt that was right."""
     is_same_window = AttemptLimit.resets_at == usage.resets_at
     session.execute(

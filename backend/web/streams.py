@@ -29,7 +29,7 @@ LIFETIME_SECONDS = 600.0
 Render = Callable[[Session], dict[str, str]]
 
 
-class Ending(Protocol):
+class LiveContext(Protocol):
     """The context of a page about something that ends."""
 
     @property
@@ -72,7 +72,11 @@ async def live(request: Request, topics: tuple[str, ...], render: Render) -> Asy
 
 
 async def live_blocks(
-    request: Request, topics: tuple[str, ...], template: str, blocks: Sequence[str], read: Callable[[Session], Ending]
+    request: Request,
+    topics: tuple[str, ...],
+    template: str,
+    blocks: Sequence[str],
+    read: Callable[[Session], LiveContext],
 ) -> AsyncIterator[ServerSentEvent]:
     """Send blocks of a page, rendered with the context that `read` returns, until its subject has ended."""
 

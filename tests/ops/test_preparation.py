@@ -40,7 +40,7 @@ def test_an_empty_database_is_migrated_and_a_second_start_finds_nothing_to_do(
     preparation.get_settings.cache_clear()
 
     head = migrate()
-    monkeypatch.setattr(preparation, "_upgrade", lambda: pytest.fail("nothing is to do"))
+    monkeypatch.setattr("alembic.command.upgrade", lambda *_: pytest.fail("nothing is to do"))
 
     assert migrate() == head == revisions()[1]
     preparation.get_settings.cache_clear()

@@ -155,7 +155,7 @@ def test_a_download_stops_when_its_member_is_disabled(served: str) -> None:
     with Visitor(served) as admin, Visitor(served) as member:
         admin.sign_in("ada")
         member.sign_in("mia")
-        url = f"/training/examples/{file.id}/file"
+        url = f"/api/v1/training/examples/{file.id}/file"
         assert len(admin.client.get(url).content) == size
         with member.client.stream("GET", url) as response:
             chunks = response.iter_raw()

@@ -17,6 +17,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 
 import aiohttp
 import orjson
@@ -276,22 +277,23 @@ class EnvSession:
             raise
 
 
+@dataclass(slots=True, eq=False)
 class EnvServer:
     """A leased server of a package: one process or several that act as one. Call `acquire` before its sessions."""
 
-    def __init__(self, host: "EnvHost", order: JsonObject) -> None:
-        self._host, self._order = host, order
-        self._path = ""
-        self._heartbeat: asyncio.Task[None] | None = None
-        self._processes: list[_LeasedProcess] = []
-        self.action_schema: JsonObject = {}
-        self.observation_schema: JsonObject = {}
-        self.sessions = 0
-        """Maximum number of concurrent sessions."""
-        self._free = asyncio.Semaphore(0)
-        self._replacing = asyncio.Lock()
-        self._group_ended = asyncio.Event()
-        """Set when sessions of a group end, so that waiting groups check for room again."""
+    host: EnvHost
+    order: JsonObject
+    action_schema: JsonObject = field(default_factory=dict)
+    observation_schema: JsonObject = field(default_factory=dict)
+    sessions: int = 0
+    """Maximum number of concurrent sessions."""
+    _path: str = ""
+    _heartbeat: asyncio.Task[None] | None = None
+    _processes: list[_LeasedProcess] = field(default_factory=list)
+    _free: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+    _replacing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _group_ended: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when sessions of a group end, so that waiting groups check for room again."""
 
     # the lease
 
@@ -301,7 +303,7 @@ class EnvServer:
         return self
 
     def connect_to(self, described: list[JsonObject]) -> None:
-        self._processes = [_LeasedProcess(each, self._host) for each in described]
+        self._processes = [_LeasedProcess(each, self.host) for each in described]
         self.action_schema = read_schema(described[0]["action_schema"])
         self.observation_schema = read_schema(described[0]["observation_schema"])
         self.sessions = sum(process.sessions for process in self._processes)
@@ -315,23 +317,23 @@ class EnvServer:
         finally:
             if self._path:
                 with contextlib.suppress(SandboxError):  # it expires anyway
-                    await asyncio.shield(self._host.ask("DELETE", f"{self._path}?worn={failed}"))
+                    await asyncio.shield(self.host.ask("DELETE", f"{self._path}?worn={failed}"))
             await self._stop_heartbeat()
 
     async def _lease(self) -> list[JsonObject]:
-        lease = await self._host.ask("POST", "/servers", json=self._order)
+        lease = await self.host.ask("POST", "/servers", json=self.order)
         self._path = f"/leases/{lease['id']}"
         self._heartbeat = asyncio.create_task(self._hold(self._path))
         while lease["state"] == "queued":
             path = f"{self._path}?wait={POLL_SECONDS:g}"
-            lease = await self._host.ask("GET", path, seconds=POLL_SECONDS + 15)
+            lease = await self.host.ask("GET", path, seconds=POLL_SECONDS + 15)
         return list(lease["servers"])
 
     async def _hold(self, path: str) -> None:
         """Keep a connection open as a heartbeat, until canceled or until the lease ends."""
         while True:
             try:
-                await self._host.ask("GET", f"{path}/hold", seconds=None)
+                await self.host.ask("GET", f"{path}/hold", seconds=None)
             except LeaseIsOver:
                 return
             except SandboxError:
@@ -403,7 +405,7 @@ class EnvServer:
                 try:
                     for process in [process for process in self._processes if process.has_failed]:
                         path = f"{self._path}/servers/{process.id}/replace"
-                        await self._swap([process], [await self._host.ask("POST", path, seconds=START_SECONDS)])
+                        await self._swap([process], [await self.host.ask("POST", path, seconds=START_SECONDS)])
                 except SandboxError as error:  # a host that cannot be reached restarts, and then knows no lease
                     if isinstance(error, HostRefused) and not isinstance(error, LeaseIsOver):
                         raise
@@ -412,7 +414,7 @@ class EnvServer:
 
     async def _swap(self, old: list[_LeasedProcess], new: list[JsonObject]) -> None:
         """Put fresh processes in place of old ones, which may finish their sessions."""
-        fresh = [_LeasedProcess(described, self._host) for described in new]
+        fresh = [_LeasedProcess(described, self.host) for described in new]
         self._processes = [process for process in self._processes if process not in old] + fresh
         for process in old:
             await self._retire_if_unused(process)
@@ -421,4 +423,4 @@ class EnvServer:
         if process.active == 0 and process not in self._processes:
             await process.close()
             with contextlib.suppress(SandboxError):  # the host ends it after a while anyway
-                await self._host.ask("DELETE", f"{self._path}/servers/{process.id}")
+                await self.host.ask("DELETE", f"{self._path}/servers/{process.id}")

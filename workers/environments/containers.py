@@ -10,7 +10,7 @@ import os
 import tarfile
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,22 +123,25 @@ def connect() -> "DockerClient":
     return docker.from_env()
 
 
+@dataclass(slots=True, eq=False)
 class ContainerEngine:
     """The container engine of this machine. Its calls block, so each runs in a thread."""
 
-    def __init__(self, connect: "Callable[[], DockerClient]", *, user: str, runtime: str = "") -> None:
-        self._connect, self._user, self._runtime = connect, user, runtime
-        self._client: DockerClient | None = None
-        self._building: dict[str, asyncio.Lock] = {}
+    connect: "Callable[[], DockerClient]"
+    _: KW_ONLY
+    user: str
+    runtime: str = ""
+    _client: "DockerClient | None" = None
+    _building: dict[str, asyncio.Lock] = field(default_factory=dict)
 
     async def unavailable_reason(self) -> str:
         """Why no container can be started here; empty if containers can be started."""
         try:
-            client = await asyncio.to_thread(self._connect)
+            client = await asyncio.to_thread(self.connect)
             self._client = client
             await asyncio.to_thread(client.ping)
-            if self._runtime and self._runtime not in (await asyncio.to_thread(client.info)).get("Runtimes", {}):
-                return f"the engine has no runtime {self._runtime!r}"
+            if self.runtime and self.runtime not in (await asyncio.to_thread(client.info)).get("Runtimes", {}):
+                return f"the engine has no runtime {self.runtime!r}"
         except ImportError:
             return "the Docker SDK is not installed: pip install 'proctor[docker]'"
         except _engine_errors() as error:
@@ -157,7 +160,7 @@ class ContainerEngine:
         image = f"proctor-env:{package.hash[:32]}"
         async with self._building.setdefault(package.hash, asyncio.Lock()):
             await asyncio.to_thread(self._build, package, image)
-        options = container_options(package, resources, image, shared, user=self._user, runtime=self._runtime)
+        options = container_options(package, resources, image, shared, user=self.user, runtime=self.runtime)
         options["environment"]["PYTHONHASHSEED"] = str(hash_seed)
         run = self._client.containers.run
         try:

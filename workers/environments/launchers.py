@@ -10,8 +10,8 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
@@ -147,39 +147,35 @@ class HostGrants:
         )
 
 
+@dataclass(slots=True, eq=False)
 class ServerLauncher:
     """Starts servers, with warm interpreters of this host: one per virtual environment, started when first needed."""
 
-    def __init__(
-        self,
-        environments: VirtualEnvironments,
-        choice: LauncherChoice,
-        folder: Path,
-        grants: HostGrants,
-        engine: ContainerEngine,
-    ) -> None:
-        self.environments, self._choice, self._folder = environments, choice, folder
-        self._grants, self._engine = grants, engine
-        self._zygotes: dict[str, Zygote] = {}
-        self._used_at: dict[str, float] = {}
-        self._starting: dict[str, asyncio.Lock] = {}
-        self._uids = itertools.count()
+    environments: VirtualEnvironments
+    choice: LauncherChoice
+    folder: Path
+    grants: HostGrants
+    engine: ContainerEngine
+    _zygotes: dict[str, Zygote] = field(default_factory=dict)
+    _used_at: dict[str, float] = field(default_factory=dict)
+    _starting: dict[str, asyncio.Lock] = field(default_factory=dict)
+    _uids: Iterator[int] = field(default_factory=itertools.count)
 
     async def start(
         self, package: StoredPackage, resources: ResourcesSpec, seconds: float, *, hash_seed: int = 0
     ) -> RunningServer:
         """Start a server, or connect to an external one. Raises SandboxError if that is refused or fails."""
-        if not resources.remote and self._choice.launcher in {Launcher.NONE, Launcher.REMOTE}:
-            raise SandboxError(self._choice.refusal)
-        if not resources.remote and self._choice.launcher is not Launcher.DOCKER:
+        if not resources.remote and self.choice.launcher in {Launcher.NONE, Launcher.REMOTE}:
+            raise SandboxError(self.choice.refusal)
+        if not resources.remote and self.choice.launcher is not Launcher.DOCKER:
             if await self.environments.build(package):
                 await self.environments.evict({key.partition(" ")[0] for key in self._zygotes})
             key, folders = self.environments.key_of(package), self.environments.site_packages_of(package)
             key += " network" if resources.needs_grant else ""
             key += f" hashes {hash_seed}" if hash_seed else ""
             zygote = await self.interpreter(key, folders, has_network=resources.needs_grant, hash_seed=hash_seed)
-            return await start_server(zygote, package, resources, self._folder, seconds)
-        home = self._folder / uuid.uuid4().hex[:12]
+            return await start_server(zygote, package, resources, self.folder, seconds)
+        home = self.folder / uuid.uuid4().hex[:12]
         home.mkdir(mode=0o700, parents=True)
         if resources.remote:
             server = await self._connect_remote(package, resources, home)
@@ -202,8 +198,8 @@ class ServerLauncher:
             zygote = Zygote(
                 self.environments.runtime,
                 folders,
-                is_jailed=self._choice.launcher is Launcher.JAIL,
-                new_root=self._folder / "root",
+                is_jailed=self.choice.launcher is Launcher.JAIL,
+                new_root=self.folder / "root",
                 uid=_FIRST_UID + next(self._uids) % _UIDS,
                 has_network=has_network,
                 hash_seed=hash_seed,
@@ -227,7 +223,7 @@ class ServerLauncher:
     async def _connect_remote(self, package: StoredPackage, resources: ResourcesSpec, home: Path) -> RunningServer:
         listener = listen(home / SOCKET)
         try:
-            relay = await open_relay(resources, listener, policy=self._grants.outgoing)
+            relay = await open_relay(resources, listener, policy=self.grants.outgoing)
         except BaseException:
             listener.close()
             shutil.rmtree(home, ignore_errors=True)
@@ -243,7 +239,7 @@ class ServerLauncher:
         if os.getuid() == 0:
             os.chown(home, *map(int, container_user().split(":")))  # it makes its socket there
         try:
-            container = await self._engine.start(package, resources, home, log, hash_seed=hash_seed)
+            container = await self.engine.start(package, resources, home, log, hash_seed=hash_seed)
         except BaseException:
             shutil.rmtree(home, ignore_errors=True)
             log.close_writer()

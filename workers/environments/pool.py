@@ -87,17 +87,19 @@ class Capacity:
     memory_mb: int = int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * MEMORY_SHARE) >> 20
 
 
+@dataclass(slots=True, eq=False)
 class ServerPool:
-    def __init__(self, launcher: ServerLauncher, capacity: Capacity, start_seconds: float = START_SECONDS) -> None:
-        self._launcher = launcher
-        self._capacity, self._start_seconds = capacity, start_seconds
-        self.leases: dict[str, PoolLease] = {}
-        self._queue: list[PoolLease] = []
-        self._idle: list[RunningServer] = []
-        self._returning: list[RunningServer] = []
-        """Returned servers whose health is being checked."""
-        self._starting_count = self._starting_mb = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+    launcher: ServerLauncher
+    capacity: Capacity
+    start_seconds: float = START_SECONDS
+    leases: dict[str, PoolLease] = field(default_factory=dict)
+    _queue: list[PoolLease] = field(default_factory=list)
+    _idle: list[RunningServer] = field(default_factory=list)
+    _returning: list[RunningServer] = field(default_factory=list)
+    """Returned servers whose health is being checked."""
+    _starting_count: int = 0
+    _starting_mb: int = 0
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def packages_in_use(self) -> set[str]:
         """Hashes of packages that have servers or wait for some."""
@@ -112,10 +114,10 @@ class ServerPool:
 
     def order(self, package: StoredPackage, resources: ResourcesSpec, count: int, *, hash_seed: int = 0) -> PoolLease:
         """A place in the queue. Raises SandboxError for an order that will never fit."""
-        if count > self._capacity.servers or count * resources.memory_mb > self._capacity.memory_mb:
+        if count > self.capacity.servers or count * resources.memory_mb > self.capacity.memory_mb:
             raise SandboxError(
                 f"{count} servers of {resources.memory_mb} MB will never fit: this env host has room for "
-                f"{self._capacity.servers} servers and {self._capacity.memory_mb} MB"
+                f"{self.capacity.servers} servers and {self.capacity.memory_mb} MB"
             )
         lease = PoolLease(package, resources, count, hash_seed)
         lease.renew()
@@ -192,8 +194,8 @@ class ServerPool:
             live = self._live()
             used_mb = sum(server.resources.memory_mb for server in live) + self._starting_mb
             if (
-                len(live) + self._starting_count + missing <= self._capacity.servers
-                and used_mb + missing * lease.resources.memory_mb <= self._capacity.memory_mb
+                len(live) + self._starting_count + missing <= self.capacity.servers
+                and used_mb + missing * lease.resources.memory_mb <= self.capacity.memory_mb
             ):
                 break
             victim = next((server for server in self._idle if not lease.matches(server)), None)
@@ -233,12 +235,12 @@ class ServerPool:
 
     async def _start(self, lease: PoolLease) -> RunningServer:
         async with boundary(SandboxError, "start of an environment server"):
-            server = await self._launcher.start(
-                lease.package, lease.resources, self._start_seconds, hash_seed=lease.hash_seed
+            server = await self.launcher.start(
+                lease.package, lease.resources, self.start_seconds, hash_seed=lease.hash_seed
             )
         server.hash_seed = lease.hash_seed
         if server.uncompiled:
-            self._spawn(self._launcher.environments.compile(lease.package, server.uncompiled))
+            self._spawn(self.launcher.environments.compile(lease.package, server.uncompiled))
         return server
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
@@ -263,7 +265,7 @@ class ServerPool:
                     await self.retire(lease, server_id)
             for server in self._live():
                 server.end_if_too_big()
-            await self._launcher.stop_unused()
+            await self.launcher.stop_unused()
 
     def describe(self) -> dict[str, object]:
         leased = {server.id for lease in self.leases.values() for server in lease.servers}
@@ -279,7 +281,7 @@ class ServerPool:
             }
             for server in self._live()
         ]
-        return {"capacity": asdict(self._capacity), "servers": servers, "queued": len(self._queue)}
+        return {"capacity": asdict(self.capacity), "servers": servers, "queued": len(self._queue)}
 
     async def stop(self) -> None:
         for task in list(self._tasks):

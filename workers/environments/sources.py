@@ -83,16 +83,17 @@ class SourceDistribution:
         return tuple(answer["requires"])
 
 
+@dataclass(slots=True)
 class SourceBuilder:
-    def __init__(self, installer: Installer, new_root: Path) -> None:
-        self._installer, self._python, self._new_root = installer, installer.runtime, new_root
+    installer: Installer
+    new_root: Path
 
     async def build_missing(self, missing: Sequence[Requirement], folder: Path, log: Path) -> bool:
         """Build missing wheels in `folder`. False if nothing could be built."""
         if not missing:
             return False
         folder.mkdir(parents=True, exist_ok=True)
-        command = (str(self._python), "-I", "-B", str(_FETCH), str(folder), *map(str, missing))
+        command = (str(self.installer.runtime), "-I", "-B", str(_FETCH), str(folder), *map(str, missing))
         try:
             done = await run_command(command, _FETCH_BOUNDS)
             failure = done.errors if done.status else ""
@@ -112,24 +113,24 @@ class SourceBuilder:
     async def _build(self, source: SourceDistribution, folder: Path, log: Path) -> None:
         append(log, f"\n# {source.name} {source.version}{_IS_BUILT}\n")
         environment = folder / f"{source.name}.environment"
-        requirements = await self._installer.index.resolve(await source.build_requirements(), log)
-        await self._installer.install(environment, requirements, log, is_standalone=True)
+        requirements = await self.installer.index.resolve(await source.build_requirements(), log)
+        await self.installer.install(environment, requirements, log, is_standalone=True)
         unfinished = folder / "unfinished"
         with open(source.path, "rb") as archive, unfinished.open("wb") as wheel:
             await self._build_in_jail(source, environment, (archive.fileno(), wheel.fileno()), log)
         path = await asyncio.to_thread(_accept_wheel, unfinished, source)
         # unpack it, which checks it, before uv reads it
         built = Wheel(source.name, source.version, path.name, str(path))
-        await self._installer.provide([built], folder / "checked", log)
+        await self.installer.provide([built], folder / "checked", log)
 
     async def _build_in_jail(
         self, source: SourceDistribution, environment: Path, files: tuple[int, int], log: Path
     ) -> None:
-        self._new_root.mkdir(parents=True, exist_ok=True)
+        self.new_root.mkdir(parents=True, exist_ok=True)
         [site_packages] = environment.absolute().glob("lib/python*/site-packages")
-        ring = {"new_root": str(self._new_root), "site_packages": [str(site_packages)], "uid": _UID, "compiler": True}
+        ring = {"new_root": str(self.new_root), "site_packages": [str(site_packages)], "uid": _UID, "compiler": True}
         process = await asyncio.create_subprocess_exec(
-            *jail_command(self._python.absolute(), ring, "build_wheel", *map(str, files)),
+            *jail_command(self.installer.runtime.absolute(), ring, "build_wheel", *map(str, files)),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,

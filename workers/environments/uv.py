@@ -10,7 +10,7 @@ import tempfile
 import tomllib
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -102,19 +102,21 @@ class Wheel:
     size: int | None = None
 
 
+@dataclass
 class PackageIndex:
     """pip's configured indexes, for uv and for our own downloads. Asks pip once."""
 
-    def __init__(self, python: Path, cache: Path) -> None:
-        """`python` is the shared runtime's, which is trusted; `cache` is uv's."""
-        self._python, self._cache = python, cache
-        self._options: dict[str, str] | None = None
-        self._logins: dict[tuple[str, str], str] = {}
-        self._insecure_hosts: set[str] = set()
+    python: Path
+    """The shared runtime's, which is trusted."""
+    cache: Path
+    """uv's."""
+    _options: dict[str, str] | None = None
+    _logins: dict[tuple[str, str], str] = field(default_factory=dict)
+    _insecure_hosts: set[str] = field(default_factory=set)
 
     async def options(self) -> dict[str, str]:
         if self._options is None:
-            options = await asyncio.to_thread(ask_pip, self._python)
+            options = await asyncio.to_thread(ask_pip, self.python)
             for address in (part for name in _INDEX_OPTIONS for part in options.get(name, "").split()):
                 parts = urlsplit(address)
                 if parts.username is not None:
@@ -158,18 +160,18 @@ class PackageIndex:
             file.write_text("\n".join(constraints))
             arguments = [
                 *(find_uv_bin(), "pip", "compile", "--quiet", "--color", "never", "--no-progress"),
-                *("--python", str(self._python), "--only-binary", ":all:", "--format", "pylock.toml", "--no-header"),
+                *("--python", str(self.python), "--only-binary", ":all:", "--format", "pylock.toml", "--no-header"),
                 *uv_options(pip_options),
                 *(["--constraints", str(file)] if constraints else []),
                 *(["--find-links", str(links)] if links and links.is_dir() else []),
                 "-",
             ]
-            variables = {"UV_CACHE_DIR": str(self._cache), **os.environ, **uv_variables(pip_options)}  # noqa: TID251
+            variables = {"UV_CACHE_DIR": str(self.cache), **os.environ, **uv_variables(pip_options)}  # noqa: TID251
             given = "\n".join(requirements) + "\n"
             try:
                 done = await run_command(arguments, _BOUNDS, given=given, environment=variables, folder=Path(folder))
             except CommandStopped as error:
-                shutil.rmtree(self._cache, ignore_errors=True)  # whatever it unpacked there is useless
+                shutil.rmtree(self.cache, ignore_errors=True)  # whatever it unpacked there is useless
                 raise SandboxError(f"the package's requirements could not be resolved: {error}") from error
             if done.status:
                 output = without_addresses((done.errors or done.output).replace(folder, ""))
@@ -203,7 +205,7 @@ class PackageIndex:
     @cached_property
     def _ranks(self) -> dict[tags.Tag, int]:
         """Platform tags that the shared runtime's interpreter supports, best first."""
-        version = python_version(self._python)
+        version = python_version(self.python)
         platforms = list(tags.platform_tags())
         interpreter = f"cp{version[0]}{version[1]}"
         supported = [

@@ -2,8 +2,8 @@
 
 A late answer would be taken for the next one, so a socket that timed out is never read again.
 
-The server is foreign code. Each frame is validated once, here: what leaves this module has the declared types, finite
-numbers and a bounded depth. Everything else is an error of this one episode.
+The server is foreign code. Each frame is validated once, here: values that leave this module have the declared types,
+finite numbers and a bounded depth. Everything else is an error of this one episode.
 """
 
 import asyncio
@@ -95,59 +95,59 @@ class Wire:
             raise refused(f"{kind}: this cannot be sent as JSON: {error}") from error
         return read_observation(await self.exchange(frame, "observation", kind, timeout), self._columns_from)
 
-    async def exchange(self, frame: bytes, expected: str, what: str, timeout: float) -> JsonObject:
+    async def exchange(self, frame: bytes, expected: str, request: str, timeout: float) -> JsonObject:
         """Send a frame and return the data of the answer, which has to be of the `expected` type."""
         if self._busy:
-            raise EnvError(f"{what}: the last request of this session is still open")
+            raise EnvError(f"{request}: the last request of this session is still open")
         if self.is_broken:
-            raise ServerIsGone(f"{what}: this session is broken")
+            raise ServerIsGone(f"{request}: this session is broken")
         self._busy, self.is_broken = True, True  # whatever breaks in between, a cancellation included
         try:
             async with asyncio.timeout(timeout):
                 await self._socket.send_frame(frame, WSMsgType.TEXT)
                 message = await self._socket.receive()
         except TimeoutError:
-            raise DeadlinePassed(f"{what}: no answer within {timeout:g} s") from None
+            raise DeadlinePassed(f"{request}: no answer within {timeout:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise ServerIsGone(f"{what}: the connection was lost: {error}") from error
+            raise ServerIsGone(f"{request}: the connection was lost: {error}") from error
         finally:
             self._busy = False
-        answer = read_frame(message, self._socket, what)
+        answer = read_frame(message, self._socket, request)
         kind, data = answer.get("type"), answer.get("data")
         if not isinstance(data, dict):
-            raise EnvError(f"{what}: the server's frame has no data object: {str(answer)[:200]}")
+            raise EnvError(f"{request}: the server's frame has no data object: {str(answer)[:200]}")
         if kind == "error":
             self.is_broken = str(data.get("code", "")) in _SESSION_ENDS
-            raise read_error(data, what)
+            raise read_error(data, request)
         if kind != expected:
-            raise EnvError(f"{what}: the server answered with {str(kind)[:80]!r} instead of {expected!r}")
+            raise EnvError(f"{request}: the server answered with {str(kind)[:80]!r} instead of {expected!r}")
         self.is_broken = False
         return data
 
 
-def read_frame(message: aiohttp.WSMessage, socket: ClientWebSocketResponse, what: str) -> JsonObject:
+def read_frame(message: aiohttp.WSMessage, socket: ClientWebSocketResponse, request: str) -> JsonObject:
     """Decode an answer. Raises a RolloutError unless it is a JSON object of bounded size and depth."""
     if message.type in _CLOSED:
         if socket.close_code == WSCloseCode.MESSAGE_TOO_BIG:
-            raise LimitExceeded(f"{what}: the answer is larger than {MAX_FRAME_BYTES:,} bytes")
-        raise ServerIsGone(f"{what}: the server closed the connection (code {socket.close_code})")
+            raise LimitExceeded(f"{request}: the answer is larger than {MAX_FRAME_BYTES:,} bytes")
+        raise ServerIsGone(f"{request}: the server closed the connection (code {socket.close_code})")
     if message.type is not WSMsgType.TEXT:
-        raise EnvError(f"{what}: the server sent a {message.type.name.lower()} frame instead of text")
+        raise EnvError(f"{request}: the server sent a {message.type.name.lower()} frame instead of text")
     try:
         answer = orjson.loads(message.data)
     except orjson.JSONDecodeError as error:
-        raise EnvError(f"{what}: the server did not answer with JSON: {error}") from error
+        raise EnvError(f"{request}: the server did not answer with JSON: {error}") from error
     if message.data.count("[") + message.data.count("{") > MAX_DEPTH:  # fewer brackets cannot nest deeper
         try:
             orjson.dumps(answer)
         except orjson.JSONEncodeError:
-            raise EnvError(f"{what}: the server's frame is nested deeper than {MAX_DEPTH} levels") from None
+            raise EnvError(f"{request}: the server's frame is nested deeper than {MAX_DEPTH} levels") from None
     if not isinstance(answer, dict):
-        raise EnvError(f"{what}: the server's frame is not an object: {str(answer)[:200]}")
+        raise EnvError(f"{request}: the server's frame is not an object: {str(answer)[:200]}")
     return answer
 
 
-def read_error(data: JsonObject, what: str) -> EnvError | SandboxError:
+def read_error(data: JsonObject, request: str) -> EnvError | SandboxError:
     """The exception for an error frame. Fields of a wrong type become text, so that the message still shows them."""
     code, message = str(data.get("code", ""))[:100], str(data.get("message", ""))[:2000]
     errors, invalid = data.get("errors"), []
@@ -161,15 +161,15 @@ def read_error(data: JsonObject, what: str) -> EnvError | SandboxError:
         case "CAPACITY_REACHED":
             return ServerIsFull(message)
         case "SESSION_ERROR":
-            return SandboxError(f"{what}: {message} ({code})")
+            return SandboxError(f"{request}: {message} ({code})")
         case "FACTORY_ERROR":
             return EnvError(f"the environment could not be created: {message} ({code})")
-        case "VALIDATION_ERROR" if what == "step":
+        case "VALIDATION_ERROR" if request == "step":
             return ActionRefused(invalid_fields or message)
         case "VALIDATION_ERROR":
-            return EnvError(f"{what}: {invalid_fields or message} ({code})")
+            return EnvError(f"{request}: {invalid_fields or message} ({code})")
         case _:  # EXECUTION_ERROR, INVALID_JSON, UNKNOWN_TYPE
-            return EnvError(f"{what}: {message} ({code})")
+            return EnvError(f"{request}: {message} ({code})")
 
 
 def read_observation(data: JsonObject, columns_from: str | None = None) -> Observation:
@@ -204,11 +204,11 @@ def read_observation(data: JsonObject, columns_from: str | None = None) -> Obser
     return Observation(fields, reward, done is True, metadata, columns)
 
 
-def _number(value: object, what: str) -> float | None:
+def _number(value: object, name: str) -> float | None:
     if value is None:
         return None
     if not isinstance(value, int | float) or not -LARGEST_REWARD <= value <= LARGEST_REWARD:
-        raise EnvError(f"{what} is {str(value)[:80]!r}, not a finite number within ±{LARGEST_REWARD:g}")
+        raise EnvError(f"{name} is {str(value)[:80]!r}, not a finite number within ±{LARGEST_REWARD:g}")
     return float(value)
 
 

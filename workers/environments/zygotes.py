@@ -8,7 +8,7 @@ import signal
 import socket
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 import structlog
@@ -86,38 +86,35 @@ class ForkedProcess:
                 signal.pidfd_send_signal(self.handle, signal.SIGKILL)
 
 
+@dataclass(slots=True, eq=False)
 class Zygote:
     """One warm interpreter: of the shared runtime, or of one environment on top of it or alone."""
 
-    def __init__(
-        self,
-        runtime_python: Path,
-        site_packages: Sequence[Path] = (),
-        *,
-        is_jailed: bool,
-        new_root: Path,
-        uid: int,
-        has_network: bool = False,
-        hash_seed: int = 0,
-    ) -> None:
-        """`site_packages`: a package's own folder, then the shared runtime's if it sees that. Default: only that."""
-        self._python, self._site_packages = runtime_python.absolute(), list(site_packages)
-        self.is_jailed, self._new_root, self._uid = is_jailed, new_root, uid
-        self._has_network, self._hash_seed = has_network, hash_seed
-        self._process: asyncio.subprocess.Process | None = None
-        self._control: socket.socket | None = None
-        self.forks: dict[str, ForkedProcess] = {}
-        self._ready = asyncio.Event()
-        self._ended = asyncio.Event()
-        self.is_standalone = False
-        """Its servers import their web server themselves."""
-        self.breach = ""
-        """Why the host ended it; empty if it did not."""
-        self.log: LogTail | None = None
-        self.variables: dict[str, str] = {}
+    runtime_python: Path
+    site_packages: Sequence[Path] = ()
+    """A package's own folder, then the shared runtime's if it sees that. Default: only that."""
+    _: KW_ONLY
+    is_jailed: bool
+    new_root: Path
+    uid: int
+    has_network: bool = False
+    hash_seed: int = 0
+    is_standalone: bool = False
+    """Its servers import their web server themselves."""
+    breach: str = ""
+    """Why the host ended it; empty if it did not."""
+    log: LogTail | None = None
+    forks: dict[str, ForkedProcess] = field(default_factory=dict)
+    _process: asyncio.subprocess.Process | None = None
+    _control: socket.socket | None = None
+    _ready: asyncio.Event = field(default_factory=asyncio.Event)
+    _ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def variables(self) -> dict[str, str]:
         """For interpreters that a server starts: in the jail its virtual environment leads them, elsewhere this."""
-        if site_packages and not is_jailed:
-            self.variables["PYTHONPATH"] = os.pathsep.join(map(str, site_packages))
+        is_led = self.is_jailed or not self.site_packages
+        return {} if is_led else {"PYTHONPATH": os.pathsep.join(map(str, self.site_packages))}
 
     @property
     def is_alive(self) -> bool:
@@ -125,34 +122,35 @@ class Zygote:
 
     async def start(self) -> None:
         """Returns when it is warm. Raises SandboxError with its output."""
-        runtime = site_packages_of(self._python)
-        mounted = [runtime if path.resolve() == runtime else path for path in self._site_packages or [runtime]]
+        python = self.runtime_python.absolute()
+        runtime = site_packages_of(python)
+        mounted = [runtime if path.resolve() == runtime else path for path in self.site_packages or [runtime]]
         places = [place_of(number) if self.is_jailed else str(path) for number, path in enumerate(mounted)]
         self.is_standalone = runtime not in mounted
         options = json.dumps(
             {
                 "jail": self.is_jailed,
-                "network": self._has_network,
+                "network": self.has_network,
                 "places": places,
                 "runtime": "" if self.is_standalone else places[mounted.index(runtime)],
             }
         )
         ring = {
-            "new_root": str(self._new_root),
+            "new_root": str(self.new_root),
             "site_packages": list(map(str, mounted)),
-            "uid": self._uid,
-            "network": self._has_network,
+            "uid": self.uid,
+            "network": self.has_network,
         }
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setblocking(False)
         self._control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # the kernel adds pids in our numbering
         descriptor = str(theirs.fileno())
         if self.is_jailed:
-            command = jail_command(self._python, ring, "zygote", descriptor, options)
+            command = jail_command(python, ring, "zygote", descriptor, options)
         else:
             code = _START.format("zygote")
-            command = [str(self._python), *FLAGS, "-c", code, str(PROJECT_ROOT), descriptor, options]
-        self._new_root.mkdir(parents=True, exist_ok=True)
+            command = [str(python), *FLAGS, "-c", code, str(PROJECT_ROOT), descriptor, options]
+        self.new_root.mkdir(parents=True, exist_ok=True)
         self.log = LogTail()
         with theirs:
             self._process = await asyncio.create_subprocess_exec(
@@ -161,7 +159,7 @@ class Zygote:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=self.log.writer,
                 stderr=self.log.writer,
-                env=_ENVIRONMENT | {"PYTHONHASHSEED": str(self._hash_seed)},
+                env=_ENVIRONMENT | {"PYTHONHASHSEED": str(self.hash_seed)},
                 start_new_session=True,
             )
         self.log.close_writer()

@@ -31,9 +31,20 @@ def has_cluster(folder: Path, major: str) -> bool:
         entries = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
         if not entries:
             return False
-        _refuse_foreign_owner(folder)
+        owner, own = folder.stat().st_uid, os.geteuid()
+        if owner != own:
+            raise EmbeddedServerFailed(
+                f"the database folder {folder} belongs to user {_name_of(owner)}, and Proctor runs as {_name_of(own)}. "
+                f"Start Proctor as that user, or give it the folder: chown -R {_name_of(own)} {folder.parent}"
+            )
         if "PG_VERSION" not in entries:
-            raise EmbeddedServerFailed(_without_version(folder, entries, major))
+            more = f" and {len(entries) - _NAMED} more" if len(entries) > _NAMED else ""
+            raise EmbeddedServerFailed(
+                f"the database folder {folder} has no PG_VERSION file, but it is not empty: it contains "
+                f"{', '.join(entries[:_NAMED])}{more}. Proctor does not start on it. Nothing was deleted.\n"
+                f"Restore the folder from a backup. If only PG_VERSION is missing, create it with the line {major}. To "
+                "start with an empty database instead, move the folder away or choose another --data"
+            )
         version = (folder / "PG_VERSION").read_bytes().decode(errors="replace").strip()
     except OSError as error:
         raise EmbeddedServerFailed(
@@ -133,25 +144,6 @@ def is_readable(folder: Path) -> bool:
 
 def _initializing(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.initializing")
-
-
-def _without_version(folder: Path, entries: list[str], major: str) -> str:
-    more = f" and {len(entries) - _NAMED} more" if len(entries) > _NAMED else ""
-    return (
-        f"the database folder {folder} has no PG_VERSION file, but it is not empty: it contains "
-        f"{', '.join(entries[:_NAMED])}{more}. Proctor does not start on it. Nothing was deleted.\n"
-        f"Restore the folder from a backup. If only PG_VERSION is missing, create it with the line {major}. To start "
-        "with an empty database instead, move the folder away or choose another --data"
-    )
-
-
-def _refuse_foreign_owner(folder: Path) -> None:
-    owner, own = folder.stat().st_uid, os.geteuid()
-    if owner != own:
-        raise EmbeddedServerFailed(
-            f"the database folder {folder} belongs to user {_name_of(owner)}, and Proctor runs as {_name_of(own)}. "
-            f"Start Proctor as that user, or give it the folder: chown -R {_name_of(own)} {folder.parent}"
-        )
 
 
 def _name_of(uid: int) -> str:

@@ -2,7 +2,6 @@
 
 import ipaddress
 import socket
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import urlsplit
@@ -97,15 +96,16 @@ class OutgoingPolicy:
             return
         if reach is Reach.PRIVATE and self.allow_private:
             return
+        entry = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         kind = "in a private network" if reach is Reach.PRIVATE else "a link-local, multicast or metadata address"
         raise AddressRefused(
             f"{host} is {kind}, and this installation does not connect to it. An administrator can allow it: add"
-            f" {_entry(host, port)} to PROCTOR_ALLOWED_PRIVATE_HOSTS."
+            f" {entry} to PROCTOR_ALLOWED_PRIVATE_HOSTS."
         )
 
 
 def outgoing_policy() -> OutgoingPolicy:
-    """Return the policy of this installation's settings."""
+    """Return this installation's policy."""
     return policy_of(get_settings())
 
 
@@ -115,23 +115,15 @@ def policy_of(settings: Settings) -> OutgoingPolicy:
 
 def connect(host: str, port: int, timeout: float, policy: OutgoingPolicy | None = None) -> socket.socket:
     """Open a TCP connection to the first address that answers. Raises OSError; AddressRefused where not allowed."""
-    target = (policy or outgoing_policy()).resolve(host, port)
-    return _connect_any(target.addresses, port, timeout)
-
-
-def _connect_any(addresses: Sequence[str], port: int, timeout: float) -> socket.socket:
-    for address in addresses[:-1]:
+    *others, last = (policy or outgoing_policy()).resolve(host, port).addresses
+    for address in others:
         try:
             return socket.create_connection((address, port), timeout)
         except OSError:
             continue
-    return socket.create_connection((addresses[-1], port), timeout)
+    return socket.create_connection((last, port), timeout)
 
 
 @lru_cache(maxsize=8)
 def _policy(allow_private: bool, allowed: str) -> OutgoingPolicy:
     return OutgoingPolicy(allow_private, read_allowed_hosts(allowed))
-
-
-def _entry(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -9,7 +9,7 @@ from collections import deque
 from concurrent.futures import Future
 from typing import ClassVar
 
-from .conversation import Conversation, Message, PolicyReply, PolicyTurn, as_text, plain
+from .conversation import Message, PolicyConversation, PolicyReply, PolicyTurn, as_text, plain
 from .library import LIBRARY
 from .serving import WireEnvironment, WireState, create_app
 
@@ -27,11 +27,11 @@ class SiblingGroup:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.conversations: list[Conversation] = []
+        self.conversations: list[PolicyConversation] = []
         self.rollout: Future[None] | None = None
 
     @classmethod
-    def join(cls, name: str, size: int, row: object, conversation: Conversation) -> "SiblingGroup":
+    def join(cls, name: str, size: int, row: object, conversation: PolicyConversation) -> "SiblingGroup":
         with cls.lock:
             if name in cls.broken:
                 raise RuntimeError(_LEFT)
@@ -56,12 +56,12 @@ class SiblingGroup:
             LIBRARY.loop.call_soon_threadsafe(conversation.end, RuntimeError(_LEFT))
 
 
-class VerifiersEnvironment(WireEnvironment[PolicyReply, PolicyTurn, WireState]):
+class VerifiersEnvironment(WireEnvironment):
     SUPPORTS_CONCURRENT_SESSIONS = True
 
     def __init__(self) -> None:
         super().__init__()
-        self._conversation: Conversation | None = None
+        self._conversation: PolicyConversation | None = None
         self._rollout: Future[None] | None = None
         self._group: SiblingGroup | None = None
         self._row: object = None
@@ -83,7 +83,7 @@ class VerifiersEnvironment(WireEnvironment[PolicyReply, PolicyTurn, WireState]):
         """`group` and `group_size`: play as one of several that are scored together."""
         self.close()
         self._row = LIBRARY.row(split, index if index is not None else seed or 0)
-        self._conversation, self._known, self._steps, self._result = Conversation(LIBRARY.loop), 0, 0, {}
+        self._conversation, self._known, self._steps, self._result = PolicyConversation(LIBRARY.loop), 0, 0, {}
         if group and group_size > 1:
             name = f"{group}/{split}/{index}"
             self._group = SiblingGroup.join(name, group_size, self._row, self._conversation)

@@ -32,7 +32,7 @@ class PolicyTurn(WireObservation):
     """Tools that may be called now."""
 
 
-class Conversation:
+class PolicyConversation:
     """One rollout's conversation. The library's side is asyncio; the session's side waits in a thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

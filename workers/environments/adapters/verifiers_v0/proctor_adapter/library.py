@@ -16,7 +16,7 @@ from verifiers.legacy.rubrics.rubric import Rubric
 from verifiers.legacy.rubrics.rubric_group import RubricGroup
 from verifiers.legacy.types import Response, ResponseMessage, ToolCall
 
-from .conversation import Conversation, Message, column_name, plain
+from .conversation import Message, PolicyConversation, column_name, plain
 
 MODEL = "policy"
 
@@ -24,13 +24,13 @@ MODEL = "policy"
 class WirePolicy(Client):
     """The model that the library calls: the policy at the other end of a conversation."""
 
-    def __init__(self, conversations: list[Conversation]) -> None:
+    def __init__(self, conversations: list[PolicyConversation]) -> None:
         super().__init__(object())
         self._free = list(conversations)
         """Conversations that no rollout has claimed yet, in the order of their sessions."""
-        self._claimed: dict[str, Conversation] = {}
+        self._claimed: dict[str, PolicyConversation] = {}
 
-    def conversation_of(self, trajectory_id: str) -> Conversation:
+    def conversation_of(self, trajectory_id: str) -> PolicyConversation:
         if trajectory_id not in self._claimed:
             self._claimed[trajectory_id] = self._free.pop(0)
         return self._claimed[trajectory_id]
@@ -136,10 +136,10 @@ class RubricLibrary:
         """The only right answer, if the row has one."""
         return row["answer"] if isinstance(row.get("answer"), str) else None
 
-    def start(self, row: Message, conversations: list[Conversation]) -> "Future[None]":
+    def start(self, row: Message, conversations: list[PolicyConversation]) -> "Future[None]":
         return asyncio.run_coroutine_threadsafe(self._play(row, conversations), self.loop)
 
-    async def _play(self, row: Message, conversations: list[Conversation]) -> None:
+    async def _play(self, row: Message, conversations: list[PolicyConversation]) -> None:
         policy, env = WirePolicy(conversations), self.environment
         try:
             if len(conversations) > 1 or env.requires_group_rollouts:

@@ -27,11 +27,11 @@ from verifiers.v1.session import RolloutSession
 from verifiers.v1.trace import ModelCall, TimeSpan
 from verifiers.v1.types import AssistantMessage, Messages, Request, Response, Tool, ToolCall
 
-from .conversation import Conversation, Message
+from .conversation import Message, PolicyConversation
 
 Toolset = Any
 """A tool server of the library, which has no public type."""
-CONVERSATION: contextvars.ContextVar[Conversation] = contextvars.ContextVar("conversation")
+CONVERSATION: contextvars.ContextVar[PolicyConversation] = contextvars.ContextVar("conversation")
 """The conversation of the rollout that runs in this context."""
 _SESSION: contextvars.ContextVar[RolloutSession] = contextvars.ContextVar("session")
 """The rollout whose state the tools in this context share."""

@@ -14,7 +14,7 @@ from verifiers.v1.configs.agent import agent_config_fields
 from verifiers.v1.types import Sampling
 from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
-from .conversation import Conversation, Message, column_name, plain
+from .conversation import Message, PolicyConversation, column_name, plain
 from .harness import CONVERSATION, INTERCEPTION, play_in_this_process, share
 
 MODEL = "policy"
@@ -61,9 +61,9 @@ class TasksetLibrary:
         answer = getattr(row.data, "answer", None)
         return answer if isinstance(answer, str) else None
 
-    def start(self, row: Task, conversations: list[Conversation]) -> "Future[None]":
+    def start(self, row: Task, conversations: list[PolicyConversation]) -> "Future[None]":
 
-        async def play_one(conversation: Conversation) -> None:
+        async def play_one(conversation: PolicyConversation) -> None:
             context = contextvars.copy_context()
             context.run(CONVERSATION.set, conversation)
             run = self.environment.run_episode(row, ModelContext(MODEL, EvalClientConfig(), Sampling()))

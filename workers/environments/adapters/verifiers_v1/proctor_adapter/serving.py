@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.applications import Starlette
@@ -17,9 +17,6 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-ActionT = TypeVar("ActionT")
-ObservationT = TypeVar("ObservationT")
-StateT = TypeVar("StateT")
 Frame = tuple[str, dict[str, Any]]
 """Its type and data."""
 
@@ -45,7 +42,7 @@ class WireState(BaseModel):
     step_count: int = 0
 
 
-class WireEnvironment(Generic[ActionT, ObservationT, StateT]):
+class WireEnvironment:
     reset: Callable[..., WireObservation]
     step: Callable[..., WireObservation]
     state: WireState
@@ -55,7 +52,7 @@ class WireEnvironment(Generic[ActionT, ObservationT, StateT]):
 
 
 def create_app(
-    factory: Callable[[], WireEnvironment[Any, Any, Any]],
+    factory: Callable[[], WireEnvironment],
     action: type[WireAction],
     observation: type[WireObservation],
     env_name: str = "",
@@ -103,7 +100,7 @@ def create_app(
 
 
 async def _answer(
-    environment: WireEnvironment[Any, Any, Any], thread: ThreadPoolExecutor, action: type[WireAction], text: str
+    environment: WireEnvironment, thread: ThreadPoolExecutor, action: type[WireAction], text: str
 ) -> Frame:
     try:
         frame = json.loads(text)
