@@ -88,7 +88,7 @@ def test_an_evaluation_is_queued_stopped_and_resumed(proctor: Command) -> None:
     assert proctor("run", "resume", queued.json["id"], "--json").json["status"] == "queued"
     again = proctor("run", "resume", queued.json["id"])
     assert again.status == 2
-    assert "what can be resumed is a stopped, paused or failed run" in again.err
+    assert "You can resume a stopped, paused or failed run" in again.err
     assert [run["id"] for run in proctor("runs", "--kind", "evaluation", "--json").json] == [queued.json["id"]]
     assert "queued" in proctor("runs").out
 

@@ -57,7 +57,7 @@ def test_a_run_is_started_once(ada: TestClient, publish: Publish, three: str) ->
 
 def test_checks_are_started_once(ada: TestClient, publish: Publish) -> None:
     publish()
-    assert send_twice(ada, f"/environments/{NAME}/checks", {"version": 1}) == (303, 303)
+    assert send_twice(ada, f"/environments/{NAME}/versions/1/checks", {}) == (303, 303)
     with transaction() as session:
         assert session.scalar(select(func.count()).where(Run.kind == RunKind.CHECK)) == 1
 

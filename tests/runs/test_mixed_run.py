@@ -134,4 +134,4 @@ def test_a_run_on_several_environments_is_not_scored_again(
     asked = {"run_ids": [str(run.id)], "weights": {"win": 2.0}}
     answer = author.post("/api/v1/rescores", json=asked)
     assert answer.status_code == 422
-    assert "played several environments" in answer.text
+    assert "used several environments" in answer.text

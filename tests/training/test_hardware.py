@@ -47,7 +47,7 @@ def test_a_cpu_computes_in_float32_unless_bf16_is_asked_for_by_name():
 
 @ON_CPU
 def test_a_run_that_wants_a_gpu_is_refused_where_there_is_none():
-    with pytest.raises(ModelUnusable, match="wants a GPU"):
+    with pytest.raises(ModelUnusable, match="requires a GPU"):
         take_device(HardwareChoice(device="cuda"))
 
 

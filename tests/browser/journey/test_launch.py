@@ -47,7 +47,7 @@ def _fill_in(page: Page) -> None:
     choose_tictactoe(page)
     for name, value in SMALL.items():
         page.locator(f'[name="{name}"]').fill(str(value))
-    expect(page.locator("#launch-figures")).to_contain_text("5 tasks × 4 episodes = 20 rollouts a step")
+    expect(page.locator("#launch-figures")).to_contain_text("5 tasks × 4 episodes = 20 rollouts per step")
     page.locator('[name="grpo.group_size"]').fill("1")
     expect(page.locator("#launch-figures")).to_contain_text("grpo.group_size")
     page.locator('[name="grpo.group_size"]').fill("4")
@@ -75,8 +75,8 @@ def _look_at_it(page: Page) -> None:
     page.get_by_role("button", name=re.compile("^Pre-flight")).click()
     page.wait_for_url("**/training/preflights/*")
     mark(page)
-    expect(page.locator("#preflight-findings")).to_contain_text("20 rollouts a step")
-    expect(page.locator("#preflight-findings")).to_contain_text("of work on this worker", timeout=WORK_MS)
+    expect(page.locator("#preflight-findings")).to_contain_text("20 rollouts per step")
+    expect(page.locator("#preflight-findings")).to_contain_text("on this worker, plus startup", timeout=WORK_MS)
     expect(page.locator("#preflight-state .notice")).to_be_visible(timeout=WORK_MS)
     for found in ("chat template", "conversation", "base success", "gradient"):
         expect(page.locator("#preflight-findings b").get_by_text(found, exact=True)).to_be_visible()
