@@ -66,7 +66,7 @@ def test_the_values_of_a_field_are_offered_by_the_mouse_too(page: Page, run: Run
 def test_arrow_keys_lead_through_the_filtered_rollouts(page: Page, run: Run) -> None:
     page.goto(f"/runs/{run.id}/rollouts?where=win+%3D+1&sort=seq")
     page.locator("tbody a").first.click()
-    expect(page.get_by_text("Previous and next are those that pass")).to_be_visible()
+    expect(page.get_by_text("Previous and next pass the filter")).to_be_visible()
     first = page.url
     page.keyboard.press("ArrowRight")
     page.wait_for_url(lambda url: url != first)

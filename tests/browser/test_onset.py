@@ -48,7 +48,7 @@ def test_a_phone_shows_all_of_it(page: Page, run: Run) -> None:
         page.goto(path)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
     page.goto(f"/environments/{environment}/versions/2/history")
-    expect(page.get_by_text("no: both intervals exclude 0")).to_be_visible()
+    expect(page.get_by_text("yes: both intervals exclude 0")).to_be_visible()
 
 
 def test_the_interval_is_drawn_on_the_curve(page: Page, run: Run) -> None:

@@ -29,7 +29,7 @@ def evaluate(page: Page, policy: str, *, tasks: int, rollouts: int = 1) -> None:
     page.get_by_label("Policy").select_option(policy)
     choose_tictactoe(page)
     page.get_by_label("Tasks", exact=True).fill(str(tasks))
-    page.get_by_label("Rollouts a task").fill(str(rollouts))
+    page.get_by_label("Rollouts per task").fill(str(rollouts))
     page.get_by_role("button", name="Start evaluation").click()
     expect(page.locator("#run-head h1")).to_contain_text(policy)
 
