@@ -46,7 +46,7 @@ def test_runs_are_chosen_one_after_another(page: Page, environment: str) -> None
     expect(standings.get_by_role("row")).to_have_count(4)
     expect(page.get_by_role("table", name="Wins and losses")).to_contain_text("24 – 0")
     standings.get_by_role("row").filter(has_text="expert").get_by_role("link", name="details").click()
-    expect(page.get_by_role("heading", name=re.compile("expert .* against chance"))).to_be_visible()
+    expect(page.get_by_role("heading", name=re.compile("expert .* compared with chance"))).to_be_visible()
     page.get_by_role("table", name="Most improved").get_by_role("link").nth(3).click()
     expect(page.locator("#side-by-side mark").first).to_have_text(re.compile("chance"))
     expect(page.locator("#side-by-side mark").nth(1)).to_have_text(re.compile("expert"))
