@@ -1,9 +1,10 @@
 """Starting a training run. Requests that cannot work are refused before anything is queued."""
 
+import uuid
 from collections.abc import Sequence
 from importlib.metadata import version as package_version
 
-from sqlalchemy import select
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session, joinedload
 
 from backend.checkpoints.tables import Checkpoint
@@ -213,11 +214,13 @@ def reason_without_certificate(
 def other_versions(session: Session, run: Run) -> Sequence[EnvironmentVersion]:
     """All versions of the run's environment except its own, newest first."""
     own = session.get_one(EnvironmentVersion, run.version_id)
-    statement = select(EnvironmentVersion).options(joinedload(EnvironmentVersion.environment))
-    statement = statement.where(EnvironmentVersion.environment_id == own.environment_id)
-    return session.scalars(
-        statement.where(EnvironmentVersion.id != own.id).order_by(EnvironmentVersion.number.desc())
-    ).all()
+    others = _versions_of(own.environment_id).where(EnvironmentVersion.id != own.id)
+    return session.scalars(others.order_by(EnvironmentVersion.number.desc())).all()
+
+
+def _versions_of(environment_id: uuid.UUID) -> Select[EnvironmentVersion]:
+    loaded = select(EnvironmentVersion).options(joinedload(EnvironmentVersion.environment))
+    return loaded.where(EnvironmentVersion.environment_id == environment_id)
 
 
 def version_for_branch(
@@ -230,7 +233,8 @@ def version_for_branch(
     own = session.get_one(EnvironmentVersion, run.version_id, options=[joinedload(EnvironmentVersion.environment)])
     if number is None or number == own.number:
         return None
-    version = next((each for each in other_versions(session, run) if each.number == number), None)
+    numbered = _versions_of(own.environment_id).where(EnvironmentVersion.number == number)
+    version = session.scalars(numbered).one_or_none()
     if version is None:
         raise InvalidInput(fields={"version": f"There is no {own.environment.name} v{number}."})
     configuration = TrainingConfiguration.of_run(run.configuration)
