@@ -74,7 +74,7 @@ def test_a_detector_is_shown_and_set_for_an_environment(proctor: Command) -> Non
     assert first["thresholds"] == {"turns": 0.5, "reward": 0.6, "suspicion": 0.7}
     said = proctor("detectors", "set", "paid_exit", "tictactoe", "reward=", "--off", "--action", "pause").out
     assert "off, pause, turns 0.5, reward 0.5, suspicion 0.7" in said
-    assert "set for tictactoe: off, pause" in proctor("detectors", "show", "paid_exit").out
+    assert "settings for tictactoe: off, pause" in proctor("detectors", "show", "paid_exit").out
     assert proctor("detectors", "set", "paid_exit", "tictactoe").status == 2
     assert proctor("detectors", "set", "paid_exit", "tictactoe", "--suggested").status == 1
     assert proctor("detectors", "set", "paid_exit", "tictactoe", "rewards=1").status == 2

@@ -24,7 +24,7 @@ def test_repeated_text_is_flagged_on_the_run_and_in_the_queue(ada: TestClient, p
     run_id = evaluate(ada, version_id, babbler)
 
     assert run_of(run_id).status is RunStatus.COMPLETED
-    flags = asked(ada.get(f"/api/v1/flags?run_id={run_id}"))["items"]
+    flags = asked(ada.get(f"/api/v1/flags?run={run_id}"))["items"]
     assert [flag["detector"] for flag in flags] == ["repeated_text"] * 2
     for address in (f"/runs/{run_id}/flags", "/review?detector=repeated_text"):
         assert "repeats itself" in seen(ada, address)

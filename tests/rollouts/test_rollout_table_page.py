@@ -138,7 +138,7 @@ def test_what_takes_too_long_is_ended_and_asks_for_less(viewer: TestClient, sess
     answer = viewer.get(f"/runs/{run.id}/rollouts", params={"where": where})
     session.rollback()
     assert answer.status_code in {422, 504}
-    assert "Ask for less" in answer.text
+    assert "Use a narrower filter" in answer.text
 
 
 def test_a_view_is_kept_shared_renamed_and_deleted(client_for: ClientFor, session: Session, run: Run) -> None:

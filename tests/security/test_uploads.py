@@ -174,10 +174,10 @@ BOMBS = [
 READ = """
 import resource, sys
 from pathlib import Path
-from workers.tasks.rollout_imports import _bound_memory
+from workers.tasks.rollout_imports import bound_memory
 from backend.rollouts.formats.reading import open_file
 from backend.rollouts.formats.bounds import BadFile
-_bound_memory()
+bound_memory()
 try:
     rows = sum(1 for _ in open_file(Path(sys.argv[1]), Path(sys.argv[1]).parent).rows())
     print("rows", rows)

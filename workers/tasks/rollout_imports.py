@@ -65,11 +65,17 @@ def run(context: JobContext) -> None:
 
 
 def main() -> int:
-    """Import the file of the run that the command line names. Native readers trust sizes in files, so memory is bounded
-    by the system."""
+    """Import the file of the run that the command line names."""
+    configure_logging("import")
+    bound_memory()
+    import_file(uuid.UUID(sys.argv[1]))
+    return 0
+
+
+def bound_memory() -> None:
+    """Native readers trust the sizes that a file states, so the system bounds the memory of this process."""
     import pyarrow as pa
 
-    configure_logging("import")
     pa.set_memory_pool(pa.system_memory_pool())  # the others reserve far more than they use
     pa.set_cpu_count(1)
     status = Path("/proc/self/status").read_text() if sys.platform == "linux" else ""
@@ -78,8 +84,6 @@ def main() -> int:
     for kind, most in ((resource.RLIMIT_AS, ADDRESS_BYTES), (resource.RLIMIT_DATA, used + MEMORY_BYTES)):
         _, hard = resource.getrlimit(kind)
         resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
-    import_file(uuid.UUID(sys.argv[1]))
-    return 0
 
 
 def import_file(run_id: uuid.UUID) -> RunStatus:

@@ -21,6 +21,8 @@ LIMIT_SECONDS = 1.0
 """Processor time of one execution."""
 MAX_BYTES = 20_000
 _BATCH = 100
+_LEAST = 10
+"""Mutated inputs that are executed however long the seeds took."""
 
 
 @dataclass(frozen=True)
@@ -102,13 +104,16 @@ def crashers(target: str) -> list[Path]:
 
 
 def fuzz(target: Target, seconds: float, seed: int = 0, current: Path | None = None) -> Report:
-    """Run a target until the time is over or it broke. `current`: a file that has the input of each execution."""
+    """Run a target for these seconds of processor time, or until it breaks.
+
+    `current`: a file that has the input of each execution.
+    """
     report = Report(target.name)
     for known in target.seeds:
         execute(target, known)
         report.executions += 1
-    batch, ends = 0, time.monotonic() + seconds
-    while time.monotonic() < ends and not report.failures:
+    batch, ends = 0, time.process_time() + seconds
+    while time.process_time() < ends and not report.failures:
         _run_batch(target, report, seed * 1_000_003 + batch, ends, current)
         batch += 1
     return report
@@ -128,7 +133,7 @@ def _run_batch(target: Target, report: Report, seed: int, ends: float, current: 
     )
     @hypothesis.given(inputs(target))
     def one(data: bytes) -> None:
-        if not broken and time.monotonic() > ends:
+        if not broken and time.process_time() > ends and report.executions >= len(target.seeds) + _LEAST:
             return
         report.executions += 1
         if current is not None:
