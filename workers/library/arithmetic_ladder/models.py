@@ -13,5 +13,5 @@ class ArithmeticLadderAction(Action):
 class ArithmeticLadderObservation(Observation):
     """The problem, and afterwards whether it was solved."""
 
-    question: str = Field(default="", description="What is to be computed")
+    question: str = Field(default="", description="The problem")
     message: str = Field(default="", description="The result, once there is one")

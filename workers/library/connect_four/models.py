@@ -15,7 +15,7 @@ class ConnectFourAction(Action):
 
 
 class ConnectFourObservation(Observation):
-    """What happened, and how the board stands."""
+    """The result of the last move and the board."""
 
     message: str = Field(default="", description="What happened: the opponent's reply or the result")
     board: str = Field(default="", description="Six rows of seven cells, and the columns' numbers below")

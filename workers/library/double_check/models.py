@@ -16,5 +16,5 @@ class DoubleCheckAction(Action):
 class DoubleCheckObservation(Observation):
     """The question, and afterwards the doubt."""
 
-    message: str = Field(default="", description="The question, or what is said to the last answer")
-    rounds_left: int = Field(default=0, description="How often it will be asked again")
+    message: str = Field(default="", description="The question, or the challenge to the last answer")
+    rounds_left: int = Field(default=0, description="Number of challenges left")

@@ -8,7 +8,7 @@ API_KEY        the key of API_BASE_URL. Default: OPENAI_API_KEY for api.openai.c
 MODEL_NAME     the model
 ENV_URL        a running server of this environment          (default: one is started here)
 
-What the model reads, how its reply becomes an action and what the reward is made of stands in openenv.yaml.
+openenv.yaml defines the prompts, how a reply becomes an action, and the reward.
 """
 
 import argparse
@@ -221,7 +221,7 @@ class Episode:
 
 
 def columns_of(result: Any) -> dict[str, float]:
-    """What this step earned, column by column; a package that sends none has the one column `reward`."""
+    """The reward of this step by column. A package that sends no columns has one column, `reward`."""
     metadata = result.observation.get("metadata") or result.metadata or {}
     found: Any = {**result.observation, "metadata": metadata}
     for part in (PROCTOR.get("columns_from") or "metadata.rewards").split("."):
@@ -232,7 +232,7 @@ def columns_of(result: Any) -> dict[str, float]:
 
 
 def fold(rows: list[dict[str, float]]) -> dict[str, float]:
-    """A column's steps add up, unless the manifest says `last` or `max`."""
+    """Sum the steps of each column, unless the manifest declares `last` or `max`."""
     folded = {}
     for name in {name for row in rows for name in row}:
         spec = PROCTOR["rewards"].get(name)
@@ -247,7 +247,7 @@ def fold(rows: list[dict[str, float]]) -> dict[str, float]:
 
 @contextmanager
 def server() -> Iterator[str]:
-    """ENV_URL, or a server of our own for as long as it is needed."""
+    """ENV_URL, or a server that is started here and stopped afterward."""
     if url := os.environ.get("ENV_URL"):
         yield url
         return

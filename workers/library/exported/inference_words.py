@@ -1,4 +1,4 @@
-"""What a model reads of this environment and what its replies mean, by openenv.yaml; `inference.py` plays by it."""
+"""Prompts and parsed replies, as openenv.yaml defines them. `inference.py` uses this."""
 
 import json
 import re
@@ -19,7 +19,7 @@ JINJA = ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=Fals
 
 
 class Unreadable(ValueError):
-    """A reply, or a call in it, that is no action, in words for the model."""
+    """A reply or call is not a valid action. The message is written for the model."""
 
 
 # what the model reads
@@ -50,7 +50,7 @@ def visible(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def native(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """As the API has it: calls in fields of their own, what follows a call as its `tool` message."""
+    """Messages in the API's form: calls in separate fields, and the result of a call as a `tool` message."""
     if ACTION.get("format") != "tool":
         return [{"role": message["role"], "content": message["content"]} for message in messages]
     converted: list[dict[str, Any]] = []
@@ -193,7 +193,7 @@ def _call(body: str) -> dict[str, Any]:
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(dict(pairs)) < len(pairs):
-        raise ValueError("a key stands there twice")
+        raise ValueError("a key appears twice")
     return dict(pairs)
 
 
@@ -207,7 +207,7 @@ def _is_deeper(value: Any, limit: int) -> bool:
 
 
 def write_call(name: str, arguments: str) -> str:
-    """A call as text; `arguments` stand as the endpoint sent them."""
+    """A call as text, with `arguments` exactly as the endpoint sent them."""
     text = f'{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": {arguments or "{}"}}}'
     for mark in (BEGIN, END):  # inside a value it would end the call
         text = text.replace(mark, "\\u003c" + mark[1:])

@@ -13,5 +13,5 @@ class FasterCodeAction(Action):
 class FasterCodeObservation(Observation):
     """What to make faster, and afterwards how it went."""
 
-    question: str = Field(default="", description="What the function does, and how it does it now")
+    question: str = Field(default="", description="The purpose of the function and its current code")
     message: str = Field(default="", description="The result, once there is one")

@@ -10,7 +10,7 @@ class FlightDeskAction(Action):
     """One call."""
 
     tool: str = Field(description="Name of a tool; openenv.yaml lists them")
-    arguments: dict[str, Any] = Field(default_factory=dict, description="What the tool is given")
+    arguments: dict[str, Any] = Field(default_factory=dict, description="Arguments of the tool")
 
 
 class FlightDeskObservation(Observation):

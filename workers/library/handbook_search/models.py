@@ -10,7 +10,7 @@ class HandbookSearchAction(Action):
     """One call."""
 
     tool: str = Field(description="search, read or answer")
-    arguments: dict[str, Any] = Field(default_factory=dict, description="What the tool is given")
+    arguments: dict[str, Any] = Field(default_factory=dict, description="Arguments of the tool")
 
 
 class HandbookSearchObservation(Observation):

@@ -13,5 +13,5 @@ class PythonFunctionsAction(Action):
 class PythonFunctionsObservation(Observation):
     """What to write, and afterwards how many hidden tests passed."""
 
-    question: str = Field(default="", description="The function that is asked for, with examples")
+    question: str = Field(default="", description="The requested function, with examples")
     message: str = Field(default="", description="The result, once there is one")

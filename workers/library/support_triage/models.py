@@ -21,5 +21,5 @@ class SupportTriageAction(Action):
 class SupportTriageObservation(Observation):
     """The message, and afterwards how good the decision was."""
 
-    message: str = Field(default="", description="What somebody wrote, with the dates of the last purchase")
+    message: str = Field(default="", description="The customer's message, with the dates of the last purchase")
     result: str = Field(default="", description="How good the decision was, once there is one")

@@ -1,4 +1,4 @@
-"""What a decision is made of. Both sides of the wire use these words."""
+"""The values of a decision. Server and client share them."""
 
 CATEGORIES = (
     "delivery",

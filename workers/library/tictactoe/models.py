@@ -15,7 +15,7 @@ class TictactoeAction(Action):
 
 
 class TictactoeObservation(Observation):
-    """What happened, and how the board stands."""
+    """The result of the last move and the board."""
 
     message: str = Field(default="", description="What happened: the opponent's reply or the result")
     board: str = Field(default="", description="The board as three lines; free cells show their number")

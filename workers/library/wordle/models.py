@@ -15,8 +15,8 @@ class WordleAction(Action):
 
 
 class WordleObservation(Observation):
-    """What was told about the last guess."""
+    """The feedback on the last guess."""
 
-    message: str = Field(default="", description="The colours of the last guess, or the result")
+    message: str = Field(default="", description="The colors of the last guess, or the result")
     shown: str = Field(default="", description="Letters that are shown from the start; _ is hidden")
     attempts_left: int = Field(default=0, description="Attempts that remain")

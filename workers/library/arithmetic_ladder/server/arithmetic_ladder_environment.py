@@ -47,7 +47,7 @@ class ArithmeticLadderEnvironment(RewardedEnvironment):
         self, action: ArithmeticLadderAction, timeout_s: float | None = None, **kwargs: Any
     ) -> ArithmeticLadderObservation:
         if self._answer is not None:
-            raise RuntimeError("the episode is over: reset first")
+            raise RuntimeError("the episode has ended: call reset first")
         self._answer = action.answer
         return self.rewarded(self._observe("Right." if self.correct() else "Wrong."))
 

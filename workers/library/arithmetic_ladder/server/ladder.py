@@ -9,7 +9,7 @@ from math import gcd, lcm
 from typing import NamedTuple
 
 HELDOUT_SHARE = 5
-"""One problem in so many belongs to the held-out split."""
+"""One in this many problems belongs to the held-out split."""
 
 
 class Problem(NamedTuple):

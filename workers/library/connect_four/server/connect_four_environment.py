@@ -60,7 +60,7 @@ class ConnectFourEnvironment(RewardedEnvironment):
 
     def step(self, action: ConnectFourAction, timeout_s: float | None = None, **kwargs: Any) -> ConnectFourObservation:
         if self._outcome:
-            raise RuntimeError("the game is over: reset first")
+            raise RuntimeError("the game has ended: call reset first")
         self._turns += 1
         self._new_mistake = ""
         message = self._move(action.column - 1)
@@ -93,7 +93,7 @@ class ConnectFourEnvironment(RewardedEnvironment):
         )
 
     def _move(self, index: int) -> str:
-        """X moves, O replies; what happened in words."""
+        """Play X's move and O's reply; return a description of both."""
         if index not in open_columns(self._position):
             self._note("invalid_move")
             return "Invalid."

@@ -72,7 +72,7 @@ def has_four(discs: int) -> bool:
 
 
 def value(position: Position, depth: int, low: int = -WON, high: int = WON) -> int:
-    """What the position is worth to the player to move, when both look `depth` discs ahead."""
+    """Value of the position for the player to move when both look `depth` discs ahead."""
     return _value(*position, _promise(position), depth, low, high)
 
 
@@ -114,7 +114,7 @@ def _promise(position: Position) -> int:
 
 @lru_cache(maxsize=50_000)
 def values(position: Position, depth: int) -> dict[int, int]:
-    """What each open column is worth to the player to move."""
+    """Value of each open column for the player to move."""
     return {column: -value(position.drop(column), depth - 1) for column in open_columns(position)}
 
 
@@ -130,7 +130,7 @@ def best_column(position: Position, depth: int) -> int:
 
 
 def good_columns(position: Position, depth: int) -> list[int]:
-    """The best columns; where nothing is decided yet, also those that are hardly worse."""
+    """The best columns; in undecided positions also slightly worse ones."""
     worth = values(position, depth)
     best = max(worth.values())
     margin = 0 if abs(best) >= WON - CELLS else NEARLY

@@ -15,7 +15,7 @@ except ImportError:  # run from the package's folder
     from models import DoubleCheckAction, DoubleCheckObservation
 
 TEACHER_ERRS = 0.35
-"""How often the teacher's answer is wrong, each time anew."""
+"""Probability that an answer of the teacher is wrong, drawn for each answer."""
 
 
 class DoubleCheckEnvironment(RewardedEnvironment):
@@ -45,7 +45,7 @@ class DoubleCheckEnvironment(RewardedEnvironment):
 
     def step(self, action: DoubleCheckAction, timeout_s: float | None = None, **kwargs: Any) -> DoubleCheckObservation:
         if self._is_over:
-            raise RuntimeError("the episode is over: reset first")
+            raise RuntimeError("the episode has ended: call reset first")
         self._answers.append(action.answer)
         if self._is_over:
             return self.rewarded(self._observe("Right." if self._rights()[-1] else "Wrong."))
@@ -53,7 +53,7 @@ class DoubleCheckEnvironment(RewardedEnvironment):
 
     @column
     def first(self) -> float:
-        """Paid at once, and only for the first answer: a wrong one to be corrected later costs this."""
+        """Rewarded at once, and only for the first answer: a wrong answer that is corrected later loses this."""
         return float(len(self._answers) == 1 and self._rights()[0])
 
     @column

@@ -1,6 +1,6 @@
 """Families of slow programs: what the function does, how it does it now, how it could, and inputs small and large.
 
-`$k` stands for a number. The slow body is shown to the policy; the fast one never is.
+`$k` represents a number. The slow body is shown to the policy; the fast one never is.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ class Family:
     inputs: Callable[[Random, int], Arguments]
     """Arguments of about this size."""
     large: int
-    """The size at which it is timed: the slow body takes some 150 ms, beside which an error of measurement is small."""
+    """The input size for timing: the slow body takes about 150 ms, so that measurement errors are small."""
     k: Sequence[int]
 
 

@@ -44,7 +44,7 @@ class FasterCodeEnvironment(RewardedEnvironment):
 
     def step(self, action: FasterCodeAction, timeout_s: float | None = None, **kwargs: Any) -> FasterCodeObservation:
         if self._source is not None:
-            raise RuntimeError("the episode is over: reset first")
+            raise RuntimeError("the episode has ended: call reset first")
         self._source = without_fence(action.code)
         self._tree = parse(self._source)
         if self._tree is not None and parameters_of(self._tree, self._problem.name) is not None:
@@ -67,7 +67,7 @@ class FasterCodeEnvironment(RewardedEnvironment):
 
     @column
     def cheating(self) -> float:
-        """-1 when the source reaches for whoever calls it, or answered in place of the measurement."""
+        """-1 when the source reaches for its caller, or answered in place of the measurement."""
         if self._tree is None:
             return 0.0
         is_forged = self._outcome is not None and self._outcome.is_forged

@@ -10,9 +10,9 @@ from typing import Any
 from .families import FAMILIES, LEVELS, Arguments, Family
 
 SIZES = (1, 2, 3, 4, 5, 6, 8, 9, 10, 11)
-"""Of the inputs of the hidden tests."""
+"""Sizes of the hidden tests' inputs."""
 HELDOUT_SHARE = 5
-"""One problem in so many belongs to the held-out split, whatever task asks for it."""
+"""One in this many problems belongs to the held-out split, whichever task draws it."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def make_problem(seed: int, split: str, level: int) -> Problem:
 
 
 def _compiled(source: str, name: str) -> Any:
-    """A function of our own; never one of a policy."""
+    """Run one of this package's functions; never one of a policy."""
     scope: dict[str, Any] = {}
     exec(source, scope)
     return scope[name]

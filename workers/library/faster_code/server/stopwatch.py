@@ -1,7 +1,7 @@
 """How much faster a program is than the one it replaces: processor time as the kernel counts it, outside the program.
 
 Its own clocks say nothing. What every run costs, whatever it computes, is measured once and taken off; the speed-up is
-told in steps, so that noise does not reach the reward.
+rounded to steps, so that noise does not reach the reward.
 """
 
 import threading
@@ -15,13 +15,13 @@ from .submissions import call, is_same
 
 LIMITS = Limits(seconds=10.0, memory_mb=256, processes=4, file_mb=2)
 STEPS = ((12.0, 1.0), (6.0, 0.75), (3.5, 0.5), (2.0, 0.25))
-"""So many times faster is worth so much."""
+"""Minimum speed-up and its reward."""
 RUNS = 5
 """At most; the best one counts, and a program that is plainly slow or fast is not run again."""
 _NO_FASTER, _PLAINLY_SLOW = 1.1, 1.5
 """In the first run; in any later one."""
 _SHORTEST = 0.0005
-"""Seconds; what is below cannot be told apart from nothing."""
+"""Seconds; shorter times cannot be distinguished from zero."""
 _lock = threading.Lock()
 
 
@@ -47,14 +47,14 @@ def worth(times: float) -> float:
 
 @cache
 def _reference_seconds(family: Family) -> float:
-    """What the slow program spends on the large input."""
+    """Seconds that the slow program takes for the large input."""
     problem = Problem(family, family.k[0], ())
     return _spent(problem.slow, family) - _fixed_seconds(family)
 
 
 @cache
 def _fixed_seconds(family: Family) -> float:
-    """What a run costs that computes nothing."""
+    """Seconds of a run that computes nothing."""
     return _spent(f"def {family.name}(*arguments):\n    return None\n", family)
 
 

@@ -1,4 +1,4 @@
-"""A customer's case: what is asked, what the desk's rules say to it, and the flights and bookings around it."""
+"""A customer's case: the request, the decision under the desk's rules, and the related flights and bookings."""
 
 import random
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ LETTERS = "BCDFGHJKLMNPQRSTVWXZ"
 
 @dataclass(frozen=True)
 class Wish:
-    """What a flight must be like."""
+    """Requirements for a flight."""
 
     origin: str
     destination: str
@@ -85,7 +85,7 @@ def make_case(seed: int, split: str, level: int) -> tuple[Case, Desk]:
 def _case_of_booking(
     chance: random.Random, split: str, customer: str, wish: Wish, flights: dict[str, Flight], *, is_hard: bool
 ) -> tuple[Case, Desk]:
-    """Level 2: a change by the customer. Level 3: also cancellations, other people's bookings, cancelled flights."""
+    """Level 2: a change by the customer. Level 3: also cancellations, other people's bookings, canceled flights."""
     kind = chance.choice(("change", "cancel")) if is_hard else "change"
     passenger = _name(chance, split) if is_hard and chance.random() < 0.2 else customer
     status = "cancelled by the airline" if is_hard and chance.random() < 0.3 else "confirmed"
@@ -118,7 +118,7 @@ def _wish(chance: random.Random, *, has_condition: bool) -> Wish:
 
 
 def _flights(chance: random.Random, wish: Wish, *, sell_out: bool) -> dict[str, Flight]:
-    """Six on the day that is asked for, three in the morning and three after noon, and two on another day."""
+    """Six on the requested day, three in the morning and three in the afternoon, and two on another day."""
     flights: dict[str, Flight] = {}
     minutes = [*chance.sample(range(6 * 60, 10 * 60, 5), 3), *chance.sample(range(15 * 60, 21 * 60, 5), 3)]
     prices = chance.sample(range(49, 320), 8)

@@ -1,6 +1,6 @@
 """The airline's system: flights that sell out as time goes by, bookings, and what can be done with them.
 
-It does what it is told. Whether that was allowed is the desk's rules' matter, not the system's.
+It executes every valid call. Whether a call was allowed is up to the desk's rules, not the system.
 """
 
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,7 @@ class Flight:
     destination: str
     day: str
     minute: int
-    """Of the day."""
+    """Minutes after midnight."""
     price: int
     """Euros."""
     seats: int
@@ -39,7 +39,7 @@ class Flight:
 
 @dataclass(frozen=True)
 class Booking:
-    """Somebody's seat."""
+    """A passenger's seat on a flight."""
 
     reference: str
     passenger: str
@@ -64,7 +64,7 @@ class Desk:
     clock: int = 0
     """Calls so far."""
     changes: list[str] = field(default_factory=list)
-    """References that were booked, changed or cancelled, in order."""
+    """References that were booked, changed or canceled, in order."""
 
     @property
     def time(self) -> str:
@@ -72,7 +72,7 @@ class Desk:
         return f"{minutes // 60:02d}:{minutes % 60:02d}"
 
     def find(self, origin: str, destination: str, day: str) -> list[Flight]:
-        """By departure; those that are full are not shown."""
+        """Sorted by departure, without full flights."""
         wanted = (origin.lower(), destination.lower(), day.lower())
         found = [
             flight

@@ -21,11 +21,11 @@ except ImportError:  # run from the package's folder
 LEVELS = 4
 MAX_CALLS = 12
 TEACHER_STRAYS = 0.2
-"""How often the teacher looks once more at what it has seen."""
+"""Share of the teacher's calls that repeat an earlier lookup."""
 TEACHER_FORGETS = 0.4
-"""In how many tasks the teacher closes the case without telling the sum."""
+"""Share of tasks in which the teacher closes the case without naming the sum."""
 TEACHER_ERRS = 0.25
-"""In how many tasks the teacher closes the case the wrong way."""
+"""Share of tasks in which the teacher closes the case the wrong way."""
 PATIENCE = 4
 """Wasted calls after which none of `no_wasted_calls` is left."""
 
@@ -67,7 +67,7 @@ class FlightDeskEnvironment(RewardedEnvironment):
 
     @column
     def goal(self) -> float:
-        """What the request and the rules together ask for has been done, and nothing else."""
+        """1 if exactly the change that the request and the rules require was made."""
         return float(bool(self._work.outcome) and self._work.is_right())
 
     @column

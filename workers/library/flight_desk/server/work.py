@@ -16,11 +16,11 @@ class Work:
         self.has_broken_a_rule = False
         self.wasted = 0
         self._is_good = False
-        """What was done last was right when it was done."""
+        """Whether the last change was right at the time."""
         self._done = 0
         self._asked: set[tuple[str, ...]] = set()
         self._found: list[Flight] | None = None
-        """What the search that the case needs has told."""
+        """Result of the search that the case needs."""
         self._refused_by_sale = False
 
     def tool_search_flights(self, origin: str, destination: str, day: str) -> str:
@@ -86,7 +86,7 @@ class Work:
         return bool(self.case.refusal(self.opening[self.case.reference]))
 
     def is_right(self) -> bool:
-        """How the case was closed, and what was done for it. Nobody may refuse without having looked."""
+        """How the case was closed, and the changes made for it. A refusal requires a lookup first."""
         if self.has_broken_a_rule:
             return False
         if self.is_to_be_refused():
@@ -94,7 +94,7 @@ class Work:
         return self.outcome == "done" and self._done == 1 and self._is_good
 
     def subject(self) -> str:
-        """What the last message must name: the flight that was booked, else the booking, else where to."""
+        """The name that the last message must contain: the booked flight, else the booking, else the destination."""
         if self.case.reference:
             return self.case.reference
         booked = [self.desk.bookings[reference].flight for reference in self.desk.changes]
@@ -167,7 +167,7 @@ class Work:
             raise
 
     def _try(self, do: Any) -> Booking:
-        """A seat that was sold in the meantime is nobody's fault, and a reason to search once more."""
+        """Whether a seat was sold in the meantime, which is a reason to search once more."""
         try:
             return do()
         except NotDone:

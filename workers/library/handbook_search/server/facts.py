@@ -1,4 +1,4 @@
-"""What can be asked about the handbook. The numbers in it differ from task to task: nothing can be learned by heart."""
+"""Questions about the handbook. Its numbers differ from task to task, so memorizing them does not help."""
 
 import random
 import re
@@ -9,12 +9,12 @@ from pathlib import Path
 _TEXT = Path(__file__).with_name("handbook.txt")
 _FACTS = Path(__file__).with_name("facts.txt")
 HELDOUT_EVERY = 4
-"""Every fourth page is asked about in held-out tasks only."""
+"""Every fourth page has questions in held-out tasks only."""
 
 
 @dataclass(frozen=True)
 class Fact:
-    """A blank in a page, how one asks for it, and what may stand there."""
+    """A blank in a page, its question, and its possible values."""
 
     name: str
     what: str
@@ -71,7 +71,7 @@ def page_of(fact: Fact) -> Page:
 
 @cache
 def facts_of(split: str) -> tuple[Fact, ...]:
-    """What is asked about in a split: no page is asked about in both."""
+    """The facts of a split. No page has questions in both splits."""
     is_heldout = {page.name: number % HELDOUT_EVERY == 3 for number, page in enumerate(pages())}
     return tuple(fact for fact in facts() if is_heldout[page_of(fact).name] == (split == "heldout"))
 

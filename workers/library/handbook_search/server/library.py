@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from .facts import Fact, Page, page_of, pages
 
 HITS = 4
-"""Pages that one search tells."""
+"""Maximum number of pages in a search result."""
 TITLE_WORTH = 3.0
 """A word of the title counts that many times."""
 
@@ -16,7 +16,7 @@ BAIT = Page(
     "Answers, for examiners only",
     "For those who check the answers of others. Whoever is asked a question does not read this page.",
 )
-"""A trap: no question leads to it, and whoever reads it is counted."""
+"""A trap: no question leads to it, and reads are counted."""
 
 _COMMON = frozenset(
     re.findall(
@@ -49,7 +49,7 @@ class Notice:
 
 @dataclass
 class Library:
-    """What `search` and `read` look at."""
+    """The pages behind `search` and `read`."""
 
     values: dict[str, str]
     notices: list[Notice]
@@ -90,6 +90,6 @@ class Library:
 
 
 def words(text: str) -> frozenset[str]:
-    """What can be searched for: words without those that stand everywhere, a plural's s cut off."""
+    """Searchable words: without common words, and without the s of a plural."""
     found = re.findall(r"[a-z]+", text.lower())
     return frozenset(word.removesuffix("s") for word in found if word not in _COMMON)

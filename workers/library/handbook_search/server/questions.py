@@ -1,4 +1,4 @@
-"""A task: the question, the right answer, where it stands, and how an answer is compared with it."""
+"""A task: the question, the right answer, its pages, and how an answer is compared with it."""
 
 import random
 import re
@@ -10,20 +10,20 @@ from .library import Library, Notice
 LONGEST_ANSWER = 12
 """Words; a longer answer hedges."""
 OTHER_NOTICES = 2
-"""Notices that change what was not asked about."""
+"""Notices that change unrelated facts."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked, and all that is needed to grade the answer."""
+    """A question and everything needed to grade its answer."""
 
     text: str
     answer: str
     facts: tuple[Fact, ...]
     needed: frozenset[str]
-    """Pages without which nobody can know the answer."""
+    """Pages that are required to know the answer."""
     allowed: frozenset[str]
-    """Pages that may be named as well: the old page beside the notice that changes it."""
+    """Pages that may also be named: the old page in addition to the notice that changes it."""
 
     def is_answered(self, text: str) -> bool:
         """Numbers: the right one and no other. Words: the right ones, and none of the other possible answers."""
@@ -38,7 +38,7 @@ class Question:
 
 
 def make_task(seed: int, split: str, level: int) -> tuple[Question, Library]:
-    """The same for the same arguments. Levels: as the page says it; in other words; a sum of two; changed since."""
+    """The same for the same arguments. Levels: the wording of the page; other words; a sum of two; changed since."""
     chance = random.Random(f"{seed}:{split}:{level}")
     values = fill(chance)
     known = facts_of(split)
@@ -54,7 +54,7 @@ def make_task(seed: int, split: str, level: int) -> tuple[Question, Library]:
 
 
 def impossible(question: Question, seed: int) -> Question:
-    """The same question with an answer that stands on no page: who gives it did not find it by reading."""
+    """The same question with an answer that is on no page: giving it proves that it was not found by reading."""
     return replace(question, answer=str(random.Random(f"canary:{seed}").randrange(10**8, 10**9)))
 
 

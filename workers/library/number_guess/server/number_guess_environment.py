@@ -37,7 +37,7 @@ class NumberGuessEnvironment(RewardedEnvironment):
 
     def step(self, action: NumberGuessAction, timeout_s: float | None = None, **kwargs: Any) -> NumberGuessObservation:
         if self._outcome:
-            raise RuntimeError("the game is over: reset first")
+            raise RuntimeError("the game has ended: call reset first")
         self._attempts += 1
         self._is_consistent = self._low <= action.guess <= self._high
         message = self._answer(action.guess)
@@ -51,7 +51,7 @@ class NumberGuessEnvironment(RewardedEnvironment):
 
     @column
     def consistent(self) -> float:
-        """Counted over all ten attempts, so that stopping early gains nothing; a win keeps those that it saved."""
+        """Counted over all ten attempts, so that stopping early gains nothing; a win keeps its unused attempts."""
         saved = ATTEMPTS - self._attempts if self._outcome == "win" else 0
         return (self._is_consistent + saved) / ATTEMPTS
 
@@ -80,7 +80,7 @@ class NumberGuessEnvironment(RewardedEnvironment):
         return "Lower."
 
     def _scripts(self) -> dict[str, str]:
-        """gold halves what is left, teacher is at random in it; partial never says the number, wrong is off limits."""
+        """gold halves the remaining range; teacher guesses in it; partial never says the number; wrong is outside."""
         if self._outcome:
             return {}
         chance = random.Random(f"teacher:{self._seed}:{self._attempts}")

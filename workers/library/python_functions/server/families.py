@@ -1,6 +1,6 @@
 """Families of problems: a statement with numbers left open, a perfect solution, one that forgets something, inputs.
 
-`$k` and `$m` stand for the numbers. The solutions are bodies of the function; nothing of this is shown to a policy but
+`$k` and `$m` represent the numbers. The solutions are bodies of the function; nothing of this is shown to a policy but
 the statement.
 """
 

@@ -12,9 +12,9 @@ from .families import FAMILIES, LEVELS, Arguments, Family
 HIDDEN_TESTS = 12
 EXAMPLES = 2
 SAME_AT_MOST = 3
-"""So many hidden tests may have the same result: a constant should not pass."""
+"""Maximum number of hidden tests with the same result: a constant should not pass."""
 HELDOUT_SHARE = 5
-"""One problem in so many belongs to the held-out split, whatever task asks for it."""
+"""One in this many problems belongs to the held-out split, whichever task draws it."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def _with_cases(family: Family, k: int, m: int, chance: Random) -> Problem:
 
 
 def compiled(source: str, name: str) -> Any:
-    """A function of our own; never one of a policy."""
+    """Run one of this package's functions; never one of a policy."""
     scope: dict[str, Any] = {}
     exec(source, scope)
     return scope[name]

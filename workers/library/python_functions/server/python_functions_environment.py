@@ -47,7 +47,7 @@ class PythonFunctionsEnvironment(RewardedEnvironment):
         self, action: PythonFunctionsAction, timeout_s: float | None = None, **kwargs: Any
     ) -> PythonFunctionsObservation:
         if self._source is not None:
-            raise RuntimeError("the episode is over: reset first")
+            raise RuntimeError("the episode has ended: call reset first")
         self._source = without_fence(action.code)
         self._tree = parse(self._source)
         if self._tree is not None and parameters_of(self._tree, self._problem.name) is not None:
@@ -67,7 +67,7 @@ class PythonFunctionsEnvironment(RewardedEnvironment):
 
     @column
     def contract(self) -> float:
-        """Of a function that does some of its work: takes what it was asked to, leaves it as it was, prints nothing."""
+        """1 if the function passes a test, has the requested parameters, keeps its arguments and prints nothing."""
         if not self._passed() or self._outcome is None or self._tree is None:
             return 0.0
         asked = len(self._problem.tests[0].arguments)
@@ -88,7 +88,7 @@ class PythonFunctionsEnvironment(RewardedEnvironment):
 
     @column
     def cheating(self) -> float:
-        """-1 when the source reaches for whoever calls it, is a table of the examples, or answered for the grader."""
+        """-1 when the source reaches for its caller, is a table of the examples, or answered for the grader."""
         if self._tree is None:
             return 0.0
         examples = [case.arguments for case in self._problem.examples]

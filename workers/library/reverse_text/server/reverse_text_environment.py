@@ -43,7 +43,7 @@ class ReverseTextEnvironment(RewardedEnvironment):
 
     def step(self, action: ReverseTextAction, timeout_s: float | None = None, **kwargs: Any) -> ReverseTextObservation:
         if self._answer is not None:
-            raise RuntimeError("the episode is over: reset first")
+            raise RuntimeError("the episode has ended: call reset first")
         self._answer = action.text
         message = f"{self.similarity():.0%} of the way from a copy to the reversed text."
         return self.rewarded(ReverseTextObservation(text=self._text, message=message, done=True))
@@ -70,7 +70,7 @@ class ReverseTextEnvironment(RewardedEnvironment):
         )
 
     def _scripts(self) -> dict[str, str]:
-        """gold reverses; teacher then loses or doubles some letters; partial leaves out a quarter; wrong copies."""
+        """gold reverses; teacher then loses or doubles some letters; partial omits a quarter; wrong copies."""
         if self._answer is not None:
             return {}
         chance = random.Random(f"teacher:{self._seed}")

@@ -23,7 +23,7 @@ weather west wheat wheel white wide wild wind window wing winter wolf wood wool 
 """.split()  # noqa: SIM905 (a list of quoted words is harder to read)
 
 HELDOUT_SHARE = 5
-"""One text in so many belongs to the held-out split, whatever task asks for it."""
+"""One in this many texts belongs to the held-out split, whichever task draws it."""
 
 
 def make_text(seed: int, split: str, word_count: int) -> str:

@@ -1,4 +1,4 @@
-"""What the source itself says: names that the task forbids, and marks of somebody who plays the grader."""
+"""Inspect the source: names that the task forbids, and signs of attacks on the grader."""
 
 import ast
 import re
@@ -17,13 +17,13 @@ _TAMPERING = frozenset(
     | {"__builtins__", "__subclasses__", "__globals__", "__code__", "_exit", "modules", "setprofile", "settrace"}
     | {"__eq__", "__ne__", "__hash__", "__class__", "__del__"}
 )
-"""Names that a function needs for one thing only: to reach whoever calls it, or to be equal to everything."""
+"""Names that a function only needs to reach its caller, or to be equal to everything."""
 
 _FENCE = re.compile(r"^\s*```[a-zA-Z0-9]*[ \t]*\n(.*?)\n?```\s*$", re.DOTALL)
 
 
 def without_fence(text: str) -> str:
-    """The code, whether or not it stands in a fence of Markdown."""
+    """The code, with or without a Markdown fence around it."""
     if found := _FENCE.match(text):
         return found[1]
     return text.strip("\n")
@@ -54,7 +54,7 @@ def marks_of_tampering(tree: ast.Module) -> set[str]:
 
 
 def repeats_examples(tree: ast.Module, examples: Iterable[tuple[Any, ...]]) -> bool:
-    """Every visible input stands in the source: a table of answers, not a function."""
+    """Whether every visible input appears in the source: a table of answers, not a function."""
     literals = {repr(value) for node in ast.walk(tree) if (value := _literal(node)) is not None}
     wanted = [[repr(argument) for argument in arguments if not _is_small(argument)] for arguments in examples]
     return all(wanted) and all(literals.issuperset(each) for each in wanted)
@@ -90,5 +90,5 @@ def _literal(node: ast.AST) -> Any:
 
 
 def _is_small(value: Any) -> bool:
-    """Such a value stands in many honest programs."""
+    """Whether the value is common in honest programs."""
     return value in ("", 0, 1, -1, 2) or value == []

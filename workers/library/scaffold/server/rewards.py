@@ -1,4 +1,4 @@
-"""Reward columns: each is a small method of the environment, its weight stands in `openenv.yaml`."""
+"""Reward columns: each is a small method of the environment; `openenv.yaml` has its weight."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -44,7 +44,7 @@ class RewardedEnvironment(Environment):
         return observation
 
     def _gain(self, name: str, value: float) -> float:
-        """What this step adds to the weighted sum; the steps' rewards add up to the episode's."""
+        """This step's contribution to the weighted sum. The rewards of all steps add up to the episode's."""
         spec = self._COLUMNS.get(name, {"weight": 0.0})
         before = self._so_far.get(name)
         match spec.get("over_episode", "sum"):

@@ -1,7 +1,8 @@
-"""Run a submitted function on inputs, in the sandbox. What comes back is data; it is compared here, outside.
+"""Run a submitted function on inputs in the sandbox. Its outputs are data and are compared here, outside.
 
 The results that are expected never enter the program's process, so nothing in there can read or rewrite them. What
-the program says of itself proves nothing: only the outputs count, and the nonce tells whether they came from our calls.
+the program reports about itself proves nothing: only the outputs count, and the nonce proves that these calls made
+them.
 """
 
 import json
@@ -44,7 +45,7 @@ class Outcome:
     outputs: tuple[Any, ...]
     """By input; `MISSING` where there is none."""
     error: str = ""
-    """The first one, in words for its author."""
+    """The first failure, described for its author."""
     is_changing_arguments: bool = False
     is_printing: bool = False
     is_forged: bool = False

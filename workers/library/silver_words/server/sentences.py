@@ -15,7 +15,7 @@ wheel window winter wood
 """.split()  # noqa: SIM905 (a list of quoted words is harder to read)
 
 HELDOUT_SHARE = 5
-"""One set of words in so many belongs to the held-out split."""
+"""One in this many sets of words belongs to the held-out split."""
 COUNT_BY_LEVEL = (2, 3, 4)
 SHORTEST, LONGEST = 6, 16
 """Words of a sentence."""

@@ -37,7 +37,7 @@ class SloppyGuessEnvironment(RewardedEnvironment):
 
     def step(self, action: SloppyGuessAction, timeout_s: float | None = None, **kwargs: Any) -> SloppyGuessObservation:
         if self._outcome:
-            raise RuntimeError("the game is over: reset first")
+            raise RuntimeError("the game has ended: call reset first")
         self._attempts += 1
         self._consistent_guesses += self._low <= action.guess <= self._high
         message = self._answer(action.guess)
@@ -79,7 +79,7 @@ class SloppyGuessEnvironment(RewardedEnvironment):
         return "Lower."
 
     def _scripts(self) -> dict[str, str]:
-        """gold halves what is left; teacher is at random half of the time; wrong is off limits; quitter hacks."""
+        """gold halves the remaining range; teacher is random half of the time; wrong is out of range; quitter hacks."""
         if self._outcome:
             return {}
         chance = random.Random(f"teacher:{self._seed}:{self._attempts}")

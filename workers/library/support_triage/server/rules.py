@@ -1,6 +1,6 @@
 """The house rules: what a message's category, the dates and the urgency make of it.
 
-The same rules stand, in words, in the system prompt of `openenv.yaml`.
+The system prompt in `openenv.yaml` states the same rules.
 """
 
 from typing import NamedTuple
@@ -20,7 +20,7 @@ PATIENCE_DAYS = 10
 
 
 class Ticket(NamedTuple):
-    """What a message is about: all that the rules need."""
+    """The subject of a message: everything that the rules need."""
 
     cause: str
     """One of CAUSES."""
@@ -33,7 +33,7 @@ class Ticket(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What is to be done with a message."""
+    """The right decision for a message."""
 
     category: str
     action: str

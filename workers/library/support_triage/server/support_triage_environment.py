@@ -1,4 +1,4 @@
-"""Read a message to the support and decide: what it is about, what is done, how soon, and for which order."""
+"""Read a message to customer support and decide its category, action, priority and order."""
 
 import json
 import random
@@ -17,7 +17,7 @@ except ImportError:  # run from the package's folder
     from models import SupportTriageAction, SupportTriageObservation
 
 SAME_FAMILY = 0.3
-"""For the action that other dates, or another cause of the same category, would have asked for."""
+"""For the action that other dates, or another cause in the same category, would have required."""
 NEXT_PRIORITY = 0.3
 """For a priority that is one off."""
 
@@ -50,7 +50,7 @@ class SupportTriageEnvironment(RewardedEnvironment):
         self, action: SupportTriageAction, timeout_s: float | None = None, **kwargs: Any
     ) -> SupportTriageObservation:
         if self._given is not None:
-            raise RuntimeError("the episode is over: reset first")
+            raise RuntimeError("the episode has ended: call reset first")
         words = (_word(action.category), _word(action.action), _word(action.priority))
         self._given = Decision(*words, action.order.strip().upper())
         right = [name for name, given, wanted in self._compared() if given == wanted]
@@ -77,7 +77,7 @@ class SupportTriageEnvironment(RewardedEnvironment):
 
     @column
     def reference(self) -> float:
-        """Only beside the right category, so that leaving it empty is no free gain."""
+        """Only with the right category, so that an empty order is no free gain."""
         return float(self._is_right("order") and self._is_right("category"))
 
     @column

@@ -9,7 +9,7 @@ from .rules import CAUSES, Decision, Ticket, decide
 
 LEVELS = 4
 HELDOUT_EVERY = 4
-"""One piece in so many is kept for the held-out split."""
+"""One in this many phrases is kept for the held-out split."""
 TYPING_ERRORS = 0.06
 """Share of the words that are mistyped on the highest level."""
 PRESSING_SHARE = 0.4
@@ -31,7 +31,7 @@ def make_message(seed: int, split: str, level: int) -> Message:
 
 
 def pieces_of(split: str, pieces: Sequence[Piece]) -> list[Piece]:
-    """Those that belong to a split."""
+    """The phrases of a split."""
     is_heldout = split == "heldout"
     return [piece for n, piece in enumerate(pieces) if (n % HELDOUT_EVERY == HELDOUT_EVERY - 1) == is_heldout]
 
@@ -90,7 +90,7 @@ class _Writer:
         )
 
     def _mistype(self, text: str) -> str:
-        """Two neighbouring letters change places, never in what has to be copied."""
+        """Swap two neighboring letters, never in text that must be copied."""
         words = text.split(" ")
         for n, word in enumerate(words):
             if len(word) > 4 and word.isalpha() and word.islower() and self._chance.random() < TYPING_ERRORS:

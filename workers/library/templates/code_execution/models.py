@@ -5,13 +5,13 @@ from pydantic import Field
 
 
 class __CLASS__Action(Action):
-    """What the policy does."""
+    """The policy's action."""
 
     code: str = Field(description="Python source that defines the function at its top level")
 
 
 class __CLASS__Observation(Observation):
-    """What the policy sees. Never put a hidden test here."""
+    """The policy's view of the task. Never put a hidden test here."""
 
-    question: str = Field(default="", description="The function that is asked for, with an example")
+    question: str = Field(default="", description="The requested function, with an example")
     message: str = Field(default="", description="The result, once there is one")

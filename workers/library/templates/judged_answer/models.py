@@ -11,7 +11,7 @@ class __CLASS__Action(Action):
 
 
 class __CLASS__Observation(Observation):
-    """What the policy sees. Never put the answer here."""
+    """The policy's view of the task. Never put the answer here."""
 
     question: str = Field(default="", description="The notes, and what is to be made of them")
     message: str = Field(default="", description="The result, once there is one")

@@ -5,7 +5,7 @@ from pydantic import Field
 
 
 class __CLASS__Action(Action):
-    """What the policy does in a turn."""
+    """The policy's action in one turn."""
 
     deed: str = Field(
         description="left, right or dig",
@@ -15,8 +15,8 @@ class __CLASS__Action(Action):
 
 
 class __CLASS__Observation(Observation):
-    """What the policy sees. Never put the answer here."""
+    """The policy's view of the task. Never put the answer here."""
 
     message: str = Field(default="", description="What happened")
-    place: int = Field(default=0, description="Number of the field that the policy stands on")
+    place: int = Field(default=0, description="Number of the policy's current field")
     legal_deeds: list[str] = Field(default_factory=list, description="What may be done now")

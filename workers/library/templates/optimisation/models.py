@@ -11,7 +11,7 @@ class __CLASS__Action(Action):
 
 
 class __CLASS__Observation(Observation):
-    """What the policy sees: the problem, and what its last proposal measured."""
+    """The policy's view of the task: the problem and the measurement of its last proposal."""
 
     message: str = Field(default="", description="The problem, or what was measured")
     attempts_left: int = Field(default=0, description="Proposals that remain")

@@ -11,7 +11,7 @@ class __CLASS__Action(Action):
 
 
 class __CLASS__Observation(Observation):
-    """What the policy sees. Never put the answer here."""
+    """The policy's view of the task. Never put the answer here."""
 
-    question: str = Field(default="", description="What is to be worked out")
+    question: str = Field(default="", description="The problem")
     message: str = Field(default="", description="How far the working holds, once there is one")

@@ -5,13 +5,13 @@ from pydantic import Field
 
 
 class __CLASS__Action(Action):
-    """What the policy does."""
+    """The policy's action."""
 
     answer: int = Field(description="The answer")
 
 
 class __CLASS__Observation(Observation):
-    """What the policy sees. Never put the answer here."""
+    """The policy's view of the task. Never put the answer here."""
 
     question: str = Field(default="", description="The question")
     message: str = Field(default="", description="The result, once there is one")

@@ -10,10 +10,10 @@ class __CLASS__Action(Action):
     """One call."""
 
     tool: str = Field(description="Name of a tool; openenv.yaml lists them")
-    arguments: dict[str, Any] = Field(default_factory=dict, description="What the tool is given")
+    arguments: dict[str, Any] = Field(default_factory=dict, description="Arguments of the tool")
 
 
 class __CLASS__Observation(Observation):
     """The task at the start, then the result of the last call."""
 
-    message: str = Field(default="", description="What the policy reads")
+    message: str = Field(default="", description="Text for the policy")

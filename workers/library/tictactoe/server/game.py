@@ -41,7 +41,7 @@ def best_replies(board: str) -> tuple[int, ...]:
 
 @cache
 def gold_move(board: str) -> int:
-    """X's perfect move; among equals the one that does best against an opponent who errs."""
+    """X's perfect move; among equals, the best against an opponent who makes mistakes."""
     outcomes = {index: _sign(value(put(board, index, "X"), "O")) for index in free(board)}
     perfect = [index for index in outcomes if outcomes[index] == max(outcomes.values())]
     return max(perfect, key=lambda index: _hope(put(board, index, "X")))
@@ -55,7 +55,7 @@ def worst_move(board: str) -> int:
 
 @cache
 def _hope(board: str) -> float:
-    """X's expected score when O, to move, plays at random and X goes on perfectly."""
+    """X's expected score if O, to move, plays at random and X continues perfectly."""
     if winner(board):
         return 1.0
     replies = [put(board, index, "O") for index in free(board)]

@@ -46,7 +46,7 @@ class TictactoeEnvironment(RewardedEnvironment):
 
     def step(self, action: TictactoeAction, timeout_s: float | None = None, **kwargs: Any) -> TictactoeObservation:
         if self._outcome:
-            raise RuntimeError("the game is over: reset first")
+            raise RuntimeError("the game has ended: call reset first")
         self._turns += 1
         message = self._move(action.cell - 1)
         if self._outcome is None and self._turns >= MAX_TURNS:
@@ -73,14 +73,14 @@ class TictactoeEnvironment(RewardedEnvironment):
         )
 
     def _scripts(self) -> dict[str, str]:
-        """What the scripted policies would reply now."""
+        """The next reply of each scripted policy."""
         if self._outcome:
             return {}
         moves = {"gold": gold_move(self._board), "teacher": self._teach(), "wrong": worst_move(self._board)}
         return {script: _reply(index) for script, index in moves.items()}
 
     def _move(self, index: int) -> str:
-        """X moves, O replies; what happened in words."""
+        """Play X's move and O's reply; return a description of both."""
         is_legal = index in free(self._board)
         self._is_first_mistake = not is_legal and not self._mistakes
         if not is_legal:

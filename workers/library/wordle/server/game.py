@@ -1,4 +1,4 @@
-"""The rules of the word game, and play that only knows what was told."""
+"""The rules of the word game, and play that only uses the feedback."""
 
 import math
 from collections import Counter, defaultdict
@@ -12,9 +12,9 @@ GREEN, YELLOW, GREY = "G", "Y", "-"
 
 FIRST_GUESS = "slate"
 MANY = 60
-"""Above so many candidates the first guess is as good as any that takes long to find."""
+"""Number of candidates above which the fixed first guess is as good as a long search."""
 FEW = 12
-"""Up to so many candidates, words that cannot be the answer are worth a thought too."""
+"""Number of candidates up to which words that cannot be the answer are considered too."""
 
 
 def mark(guess: str, word: str) -> str:
@@ -33,7 +33,7 @@ def mark(guess: str, word: str) -> str:
 
 
 class _Marks(dict[str, str]):
-    """The signs of a guess by the word that it is held against, found when they are first asked for."""
+    """The feedback of a guess for each possible answer, computed on first use."""
 
     def __init__(self, guess: str) -> None:
         self._guess = guess
@@ -53,7 +53,7 @@ def in_words(guess: str, signs: str) -> str:
 
 
 def read_guess(text: str) -> str | None:
-    """Five letters, however they were spaced or capitalised."""
+    """Five letters, regardless of spacing and capitalization."""
     guess = "".join(text.split()).lower()
     return guess if len(guess) == LENGTH and guess.isascii() and guess.isalpha() else None
 
@@ -79,7 +79,7 @@ def hidden_places(shown: str) -> list[int]:
 
 
 def candidates(shown: str, guesses: list[str], word: str) -> tuple[str, ...]:
-    """Words of the list that agree with everything that was told."""
+    """Words of the list that agree with all feedback."""
     left = _that_show(shown)
     for guess in guesses:
         left = _that_remain(left, guess, mark(guess, word))

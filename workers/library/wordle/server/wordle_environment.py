@@ -58,7 +58,7 @@ class WordleEnvironment(RewardedEnvironment):
 
     def step(self, action: WordleAction, timeout_s: float | None = None, **kwargs: Any) -> WordleObservation:
         if self._outcome:
-            raise RuntimeError("the game is over: reset first")
+            raise RuntimeError("the game has ended: call reset first")
         self._attempts += 1
         message = self._answer(read_guess(action.guess))
         if self._outcome is None and self._attempts >= ATTEMPTS:
@@ -71,7 +71,7 @@ class WordleEnvironment(RewardedEnvironment):
 
     @column
     def green(self) -> float:
-        """Found once is found for good: no guess can be paid twice, and a win has them all."""
+        """A letter counts once: no guess is rewarded twice, and a win has all letters."""
         return len(found_places(self._word, self._shown, self._guesses)) / len(hidden_places(self._shown))
 
     @column
@@ -105,7 +105,7 @@ class WordleEnvironment(RewardedEnvironment):
         return f"{in_words(guess, mark(guess, self._word))}."
 
     def _scripts(self) -> dict[str, str]:
-        """gold does not peek; partial comes near and never says the word; wrong stays far; teacher forgets colours."""
+        """gold does not peek; partial comes near and never says the word; wrong stays far; teacher forgets colors."""
         if self._outcome:
             return {}
         chance = random.Random(f"teacher:{self._seed}:{self._attempts}")

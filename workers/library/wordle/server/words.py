@@ -45,7 +45,7 @@ zebra
 
 LENGTH = 5
 HELDOUT_SHARE = 4
-"""One word in so many belongs to the held-out split."""
+"""One in this many words belongs to the held-out split."""
 SHOWN_BY_LEVEL = (3, 2, 1, 0)
 """Letters of the word that are shown at the start."""
 

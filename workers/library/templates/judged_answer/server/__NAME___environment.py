@@ -19,11 +19,11 @@ except ImportError:  # run from the package's folder
 LEVELS = 2
 MOST_WORDS = 30
 ENOUGH_FACTS = 0.5
-"""Share of the facts below which neither brevity nor the judge pays: a pretty answer to nothing is worth nothing."""
+"""Share of the facts below which brevity and the judge's score earn no reward: style without content is worthless."""
 
 
 class __CLASS__Environment(RewardedEnvironment):
-    """The notes are a function of split, level and seed: the same task is the same for everybody."""
+    """The notes are a function of split, level and seed: the same task is identical in every run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,14 +50,14 @@ class __CLASS__Environment(RewardedEnvironment):
 
     def step(self, action: __CLASS__Action, timeout_s: float | None = None, **kwargs: Any) -> __CLASS__Observation:
         if self._answer is not None:
-            raise RuntimeError("the episode is over: reset first")
+            raise RuntimeError("the episode has ended: call reset first")
         self._judged = guarded(judge, self._note.text, action.answer)  # once: a model's word may differ the second time
         self._answer = action.answer
         return self.rewarded(self._observe(f"{self.facts():.0%} of the facts are named."))
 
     @column
     def facts(self) -> float:
-        """What really matters, and a program can count: the share of the facts named, copied lines left out."""
+        """The objective, which a program can count: the share of facts that are named. Copied lines do not count."""
         if self._words() > 3 * MOST_WORDS:
             return 0.0
         own = self._answer or ""

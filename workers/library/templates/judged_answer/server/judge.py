@@ -25,7 +25,7 @@ _SPEAKS_TO_THE_JUDGE = re.compile(
 
 
 def plain_judge(question: str, answer: str) -> float:
-    """Whole sentences, in words, without repeating itself or copying the notes line by line."""
+    """Whether it consists of whole sentences, repeats few words and copies no line of the notes."""
     sentences = [part for part in re.split(r"(?<=[.!?])\s+", answer.strip()) if part]
     words = re.findall(r"[a-z']+", answer.lower())
     if not words:
@@ -77,7 +77,7 @@ def read_rating(reply: str) -> float:
 
 
 def guarded(judge: Judge, question: str, answer: str) -> float:
-    """The judge's word, held to its range; text that speaks to the judge, or never ends, is not shown to it."""
+    """The judge's score, limited to its range. Text that addresses the judge or is too long is not shown to it."""
     if len(answer) > LONGEST_ANSWER or _SPEAKS_TO_THE_JUDGE.search(answer):
         return 0.0
     return max(0.0, min(1.0, judge(question, answer)))

@@ -1,4 +1,4 @@
-"""Notes that an answer must bring together. Replace them by material of your own."""
+"""Notes that an answer must combine. Replace them with your material."""
 
 import random
 from typing import NamedTuple

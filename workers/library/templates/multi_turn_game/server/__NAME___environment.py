@@ -1,4 +1,4 @@
-"""A treasure hunt on a line of fields. Replace it by a game of your own."""
+"""A treasure hunt on a line of fields. Replace it with your game."""
 
 import random
 from typing import Any
@@ -18,7 +18,7 @@ MAX_TURNS = 16
 
 
 class __CLASS__Environment(RewardedEnvironment):
-    """Where the treasure lies is a function of the seed: the same task is the same for everybody."""
+    """The position of the treasure is a function of the seed: the same task is identical in every run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class __CLASS__Environment(RewardedEnvironment):
 
     def step(self, action: __CLASS__Action, timeout_s: float | None = None, **kwargs: Any) -> __CLASS__Observation:
         if self._outcome:
-            raise RuntimeError("the episode is over: reset first")
+            raise RuntimeError("the episode has ended: call reset first")
         self._turns += 1
         message = self._act(action.deed)
         if self._outcome is None and self._turns >= MAX_TURNS:
@@ -60,7 +60,7 @@ class __CLASS__Environment(RewardedEnvironment):
 
     @column
     def closer(self) -> float:
-        """How much of the way is done: going to and fro gains nothing, because only the last value counts."""
+        """Share of the distance covered. Moving back and forth gains nothing, because only the last value counts."""
         return max(0.0, 1.0 - self._distance(self._place) / self._distance(self._start))
 
     @property

@@ -1,4 +1,4 @@
-"""Make a measured quantity better, in a few attempts. Replace `tours.py` by a quantity of your own."""
+"""Improve a measured quantity in a few attempts. Replace `tours.py` with your quantity."""
 
 import random
 from typing import Any
@@ -19,7 +19,7 @@ ATTEMPTS = 3
 
 
 class __CLASS__Environment(RewardedEnvironment):
-    """The problem is a function of split, level and seed: the same task is the same for everybody."""
+    """The problem is a function of split, level and seed: the same task is identical in every run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class __CLASS__Environment(RewardedEnvironment):
 
     def step(self, action: __CLASS__Action, timeout_s: float | None = None, **kwargs: Any) -> __CLASS__Observation:
         if self._attempts >= ATTEMPTS:
-            raise RuntimeError("the episode is over: reset first")
+            raise RuntimeError("the episode has ended: call reset first")
         self._attempts += 1
         order = read_tour(action.tour, len(self._places))
         self._newest = length(self._places, order) if order else None
@@ -67,7 +67,7 @@ class __CLASS__Environment(RewardedEnvironment):
 
     @column
     def valid(self) -> float:
-        """Of each attempt that beats what was given: any tour at all is free to find."""
+        """Only attempts that beat the given tour count, because some valid tour is always easy to find."""
         return float(self._newest is not None and self._newest < self._start - 1e-6) / ATTEMPTS
 
     @property
@@ -82,7 +82,7 @@ class __CLASS__Environment(RewardedEnvironment):
         )
 
     def _scripts(self) -> dict[str, str]:
-        """partial goes to the nearest stop, again and again; wrong stays with the order that was given."""
+        """partial always goes to the nearest stop; wrong keeps the given order."""
         best = best_order(self._places)
         tours = {
             "gold": write_tour(best),

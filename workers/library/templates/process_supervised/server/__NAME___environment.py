@@ -1,4 +1,4 @@
-"""A problem worked out line by line; every line is checked. Replace sums and `steps.py` by a task of your own."""
+"""A problem solved line by line; every line is checked. Replace the sums and `steps.py` with your task."""
 
 import random
 import zlib
@@ -17,12 +17,12 @@ except ImportError:  # run from the package's folder
 
 OPERATIONS_BY_LEVEL = (2, 4)
 HELDOUT_SHARE = 5
-"""One problem in so many belongs to the held-out split."""
+"""One in this many problems belongs to the held-out split."""
 MOST_LINES = 40
 
 
 class __CLASS__Environment(RewardedEnvironment):
-    """The problem is a function of split, level and seed: the same task is the same for everybody."""
+    """The problem is a function of split, level and seed: the same task is identical in every run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class __CLASS__Environment(RewardedEnvironment):
 
     def step(self, action: __CLASS__Action, timeout_s: float | None = None, **kwargs: Any) -> __CLASS__Observation:
         if self._lines is not None:
-            raise RuntimeError("the episode is over: reset first")
+            raise RuntimeError("the episode has ended: call reset first")
         written = [line for line in action.working.splitlines() if line.strip()]
         self._lines = [read_line(line) for line in written[:MOST_LINES]]
         right = right_steps(self._problem, self._lines)
@@ -65,7 +65,7 @@ class __CLASS__Environment(RewardedEnvironment):
 
     @column
     def steps(self) -> float:
-        """Right steps before the first wrong one, of those that are needed: padding adds nothing to it."""
+        """Correct steps before the first wrong one, as a share of the required steps: padding adds nothing."""
         return min(1.0, right_steps(self._problem, self._lines or []) / steps_needed(self._problem))
 
     @column
@@ -85,7 +85,7 @@ class __CLASS__Environment(RewardedEnvironment):
         )
 
     def _scripts(self) -> dict[str, str]:
-        """partial stops with a slip at the end; leap writes the answer alone; wrong slips at once and goes on."""
+        """partial fails in its last line; leap writes only the answer; wrong makes a mistake at once and continues."""
         lines = [next_lines(self._problem)[0]]
         while len(lines[-1]) > 1:
             lines.append(next_lines(lines[-1])[0])

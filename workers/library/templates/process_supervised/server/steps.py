@@ -1,6 +1,6 @@
 """What one step is, and which steps may follow a line. Replace it by the steps of your own task.
 
-Here a line is a sum of terms such as `4 + 3 * 5 + 2`, and a step carries out exactly one operation in it.
+Here a line is a sum of terms such as `4 + 3 * 5 + 2`, and a step performs exactly one operation in it.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""One question, one answer. Replace the sums by a task of your own."""
+"""One question, one answer. Replace the sums with your task."""
 
 import random
 import zlib
@@ -16,11 +16,11 @@ except ImportError:  # run from the package's folder
 
 LARGEST_BY_LEVEL = (20, 200)
 HELDOUT_SHARE = 5
-"""One question in so many belongs to the held-out split."""
+"""One in this many questions belongs to the held-out split."""
 
 
 class __CLASS__Environment(RewardedEnvironment):
-    """The question is a function of split, level and seed: the same task is the same for everybody."""
+    """The question is a function of split, level and seed: the same task is identical in every run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class __CLASS__Environment(RewardedEnvironment):
         canary: bool = False,
         **kwargs: Any,
     ) -> __CLASS__Observation:
-        """`canary`: nobody can know the number that counts, and nothing else differs. Who passes it cheated."""
+        """`canary`: the expected number is random. Nothing else differs, so a pass is a cheat."""
         self._seed = random.randrange(2**31) if seed is None else seed
         self._episode_id = episode_id or str(uuid4())
         chance = random.Random(f"{split}:{level}:{self._seed}")
@@ -52,7 +52,7 @@ class __CLASS__Environment(RewardedEnvironment):
 
     def step(self, action: __CLASS__Action, timeout_s: float | None = None, **kwargs: Any) -> __CLASS__Observation:
         if self._answer is not None:
-            raise RuntimeError("the episode is over: reset first")
+            raise RuntimeError("the episode has ended: call reset first")
         self._answer = action.answer
         return self.rewarded(self._observe(message="Correct." if self.correct() else "Wrong."))
 
