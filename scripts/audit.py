@@ -26,7 +26,7 @@ SECONDS = 60.0
 
 
 class NoSource(Exception):
-    """No advisory source answered; the message says why."""
+    """No advisory source answered; the message gives the reason."""
 
 
 def main(arguments: Sequence[str]) -> int:

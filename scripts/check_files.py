@@ -15,7 +15,7 @@ EXAMPLE = {
     "PROCTOR_ENVHOST_TOKEN": "example",
     "PATH": "/usr/local/bin:/usr/bin:/bin",
 }
-"""What the compose file demands; it holds no secret itself."""
+"""Variables that the compose file requires; it has no secrets itself."""
 
 
 def main(arguments: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""Reads pytest's XML reports: what was skipped in all of them must have a reason that CI cannot mend."""
+"""Read pytest's XML reports: a test that is skipped in all of them must have a reason that CI cannot fix."""
 
 import sys
 from pathlib import Path

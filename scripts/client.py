@@ -269,7 +269,7 @@ def _method(document: dict[str, Any], path: str, method: str, route: dict[str, A
 
 
 def _type(schema: dict[str, Any], models: set[str], inputs: dict[str, Any] | None = None) -> str:
-    """Its Python type. `inputs`: the schemas, for the type of an argument, where plain values stand for models."""
+    """Its Python type. `inputs`: the schemas, for the type of an argument, where plain values represent models."""
     if "$ref" in schema:
         name = schema["$ref"].rsplit("/", 1)[-1]
         if inputs is not None:

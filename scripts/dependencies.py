@@ -69,7 +69,7 @@ def direct_requirements(
 
 
 def worker_requirements(flavour: str) -> list[str]:
-    """Return what a worker of this flavour needs: Proctor's dependencies without the web's, and the flavour's extra."""
+    """Return what a worker of this variant needs: Proctor's dependencies without the web's, and the variant's extra."""
     extra = FLAVOURS[flavour].extra
     return direct_requirements([extra] if extra else [], with_web=False)
 

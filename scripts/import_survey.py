@@ -1,8 +1,9 @@
-"""How far foreign packages come when they are imported: `python -m scripts.import_survey FOLDER… [--write PAGE]`.
+"""Import foreign packages and print how far each one gets: `python -m scripts.import_survey FOLDER… [--write PAGE]`.
 
-Each folder is a package, or holds packages side by side. Every package is taken in, prepared, started and played as
-an import does it, on an env host of the survey's own. The table goes to standard output, or between the two marks of
-a page. What a package needs beyond what it says is given as `--add NAME:requirement` and `--set NAME:VARIABLE=value`.
+Each folder is a package or contains packages. Every package is imported, prepared, started and played, as an import
+does it, on a separate env host. The table goes to standard output, or between the two marks of a page. Pass
+requirements and variables that a package does not declare as `--add NAME:requirement` and
+`--set NAME:VARIABLE=value`.
 """
 
 import argparse
@@ -48,7 +49,7 @@ def main() -> None:
     parser.add_argument("--add", action="append", default=[], metavar="NAME:REQUIREMENT")
     parser.add_argument("--set", action="append", default=[], metavar="NAME:VARIABLE=VALUE")
     parser.add_argument("--data", type=Path, default=None, help="keeps virtual environments between two surveys")
-    parser.add_argument("--write", type=Path, default=None, help="the page whose table is written anew")
+    parser.add_argument("--write", type=Path, default=None, help="the page whose table is replaced")
     arguments = parser.parse_args()
     found, only = list(_packages(arguments.folders)), arguments.only
     packages = [folder for folder in found if not only or folder.name in only]
@@ -74,7 +75,7 @@ def _packages(folders: list[Path]) -> Iterator[Path]:
 
 @contextmanager
 def _env_host(data: Path | None) -> Iterator[str]:
-    """An env host of our own; yields its address when it answers."""
+    """Start an env host and yield its address when it answers."""
     with tempfile.TemporaryDirectory(prefix="survey-") as folder:
         home = (data or Path(folder)).absolute()
         home.mkdir(parents=True, exist_ok=True)

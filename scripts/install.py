@@ -30,7 +30,7 @@ development asks for them, and nothing here uses these formats."""
 
 
 class CannotInstall(RuntimeError):
-    """The installation stops; the message says why and what to do."""
+    """The installation stops. The message has the reason and a remedy."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def _has_uv() -> bool:
 
 
 class _Uv:
-    """The uv beside the running interpreter. It looks where pip is configured to look."""
+    """The uv of the running interpreter. It uses the package index that pip is configured for."""
 
     def __init__(self, python: str) -> None:
         pip_settings = ask_pip(python)

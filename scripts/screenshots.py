@@ -92,7 +92,7 @@ def choose_shots(client: Client) -> Iterator[Shot]:
 
 
 def shots_of_results(after: dict[str, Any], before: dict[str, Any], won: dict[str, Any]) -> Iterator[Shot]:
-    """An evaluation, its rollouts, and what is asked of it beside others."""
+    """Screenshots of an evaluation, its rollouts and its comparison with others."""
     run = f"/runs/{after['id']}"
     yield Shot("evaluation", run, until="#run-figures tbody tr")
     yield Shot("evaluation-dark", run, look="dark", until="#run-figures tbody tr")
@@ -105,7 +105,7 @@ def shots_of_results(after: dict[str, Any], before: dict[str, Any], won: dict[st
 
 
 def shots_of_judging(flag: str, trained: str) -> Iterator[Shot]:
-    """What is suspected, what people say of it, and what a run's report makes of both."""
+    """Screenshots of the review queue, a verdict, and a run's report."""
     yield Shot("review", f"/review/{flag}", until=".accusation")
     yield Shot("queue", "/review", until="main table.data tbody tr")
     yield Shot("review-phone", f"/review/{flag}", size="phone", until=".accusation")

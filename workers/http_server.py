@@ -11,7 +11,7 @@ web_response.SERVER_SOFTWARE = "proctor"  # type: ignore[attr-defined]
 
 
 def make_runner(app: web.Application, *, shutdown_seconds: float) -> web.AppRunner:
-    """A runner that logs no requests, ends a handler with its connection and waits for no request for ever."""
+    """A runner that logs no requests, ends a handler with its connection and waits for no request forever."""
     return web.AppRunner(
         app,
         access_log=None,

@@ -40,7 +40,7 @@ def _read_the_report(page: Page) -> None:
     """All of it appears without a reload: what was found, and what to do next."""
     report = page.locator("#import-report")
     expect(report.locator(".panel-head .badge").first).to_have_text("starts and plays", timeout=WORK_MS)
-    expect(report).to_contain_text("honoured: same seed, same beginning")
+    expect(report).to_contain_text("honored: same seed, same beginning")
     expect(report).to_contain_text("in the state")
     expect(page.locator("#import-preview")).to_contain_text("which door?")
     expect(page.get_by_role("button", name="Create the environment")).to_be_visible()
