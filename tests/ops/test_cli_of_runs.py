@@ -113,7 +113,7 @@ def test_a_saved_view_is_a_filter_with_an_order(command: Command, run_id: str) -
     turns = [each["turns"] for each in shown]
     assert turns == sorted(turns, reverse=True)
     refused = command("rollouts", run_id, "--view", "nobodys")
-    assert (refused.status, "there are: longest" in refused.err) == (2, True)
+    assert (refused.status, "choose from: longest" in refused.err) == (2, True)
 
 
 @pytest.mark.parametrize("where", ["turns >", "colour = red"])

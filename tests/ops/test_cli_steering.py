@@ -54,14 +54,14 @@ def test_an_open_alarm_is_a_bad_result_until_it_is_answered(command: Command, tr
 
 def test_settings_are_shown_changed_and_changed_back(command: Command, training: str) -> None:
     said = command("run", "set", training, "grpo.learning_rate=1e-4", "budget.minutes=30")
-    assert "grpo.learning_rate: 0.0005 → 0.0001 from the next step on" in said.out
+    assert "grpo.learning_rate: 0.0005 → 0.0001 from the next step" in said.out
     assert "already has these values" in command("run", "set", training, "grpo.learning_rate=1e-4").out
     [first, _] = command("run", "set", training, "--json").json["changes"]
     assert command("run", "set", training, "--undo", first["id"][-8:]).status == 0
     table = command("run", "set", training).out
     assert "pending" in table
     assert "budget.minutes" in table
-    assert "from its next resume on" in command("run", "set", training, "grpo.micro_batches=2").out
+    assert "from the next resume" in command("run", "set", training, "grpo.micro_batches=2").out
     refused = command("run", "set", training, "grpo.group_size=2")
     assert (refused.status, "cannot be changed" in refused.err) == (2, True)
     assert command("run", "set", training, "nonsense").status == 2
