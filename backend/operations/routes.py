@@ -10,7 +10,7 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Depends, Path, Query
 from fastapi import Request as HttpRequest
 from fastapi.responses import HTMLResponse, StreamingResponse
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from starlette.responses import Response as HttpResponse
 
 from backend.operations.declaration import Operation
@@ -98,8 +98,11 @@ def _json_request(operation: Operation) -> list[Parameter]:
         return _form_request(operation)
     if operation.method in {"GET", "DELETE"}:
         return [_keyword("request", Annotated[operation.request, Query()])]
-    may_be_empty = not any(field.is_required() for field in operation.request.model_fields.values())
-    default = Body(default_factory=operation.request) if may_be_empty else Body()
+    try:
+        operation.request()
+        default = Body(default_factory=operation.request)
+    except ValidationError:
+        default = Body()
     return [_keyword("request", Annotated[operation.request, default])]
 
 

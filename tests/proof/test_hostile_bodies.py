@@ -61,20 +61,35 @@ def ids(session: Session) -> dict[str, object]:
         "person_id": factories.make_person(session).id,
         "name": version.environment.name,
         "number": 1,
+        "runs": run.id,
+        "rollouts": rollout.id,
+        "flags": flag.id,
+        "policies": run.policy_id,
+        "environments": version.environment.name,
+        "checkpoints": checkpoint.id,
     }
+
+
+def address(path: str, ids: dict[str, object]) -> str:
+    """The path with an id for each parameter: by the parameter's name, by the noun before it, or one of nothing."""
+
+    def value(found: re.Match[str]) -> str:
+        noun, name = found[1], found[2].partition(":")[0]
+        return f"{noun}/{ids.get(name, ids.get(noun, uuid.UUID(int=7)))}"
+
+    return re.sub(r"([\w-]+)/\{([\w:]+)\}", value, path)
 
 
 def changes(app: FastAPI, ids: dict[str, object]) -> Iterator[tuple[str, str]]:
     for method, path in sorted((m, path) for path, methods, _ in guarded_routes(app) for m in methods):
         if method not in {"GET", "HEAD"} and path not in {"/sign-out", "/me/password"}:
-            unknown = set(re.findall(r"\{(\w+)\}", path)) - set(ids)
-            yield method, path.format_map(ids | dict.fromkeys(unknown, uuid.uuid4()))
+            yield method, address(path, ids)
 
 
 def takers_of_files(app: FastAPI, ids: dict[str, object]) -> set[str]:
     """The addresses whose body may hold the files of a package."""
     return {
-        (each.path or "").format_map(ids)
+        address(each.path or "", ids)
         for each in iter_route_contexts(app.routes)
         if isinstance(each.original_route, APIRoute)
         for field in each.dependant.body_params
