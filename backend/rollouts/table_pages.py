@@ -80,9 +80,10 @@ def show_rollouts(
 
 @router.get("/runs/{run_id}/rollouts/choose", response_class=HTMLResponse)
 def choose_rollouts(
-    request: Request, run_id: uuid.UUID, actor: Viewer, filter: Annotated[RolloutFilter, Query()]
+    request: Request, run_id: uuid.UUID, session: SessionDep, actor: Viewer, filter: Annotated[RolloutFilter, Query()]
 ) -> Response:
     """Show the table with a shortcut or a choice of columns: `set=status:status = failed`, `show=task&show=reward`."""
+    queries.get_run(session, run_id)
     expression = filter.expression
     for choice in request.query_params.getlist("set"):
         field, _, clause = choice.partition(":")

@@ -20,7 +20,7 @@ def test_the_token_that_it_leaves_opens_the_json_api(served: ProctorProcess) -> 
     url = served.wait_until_web()
     token = (served.data / "cli-token").read_text().strip()
 
-    answer = httpx.get(f"{url}/api/v1/openapi.json", headers={"Authorization": f"Bearer {token}"})
+    answer = httpx.get(f"{url}/api/v1/openapi.json", headers={"Authorization": f"Bearer {token}"}, timeout=30)
 
     assert answer.status_code == 200
     assert httpx.get(f"{url}/api/v1/openapi.json").status_code == 401

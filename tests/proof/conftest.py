@@ -1,5 +1,6 @@
 """The whole way that a person goes: JSON and pages, rows, jobs carried out as a worker does, a real env host."""
 
+import re
 import shutil
 import tempfile
 import uuid
@@ -141,3 +142,13 @@ def counted(ada: TestClient, run_id: uuid.UUID) -> dict[str, int]:
     for item in items:
         counts[item["status"]] = counts.get(item["status"], 0) + 1
     return counts
+
+
+def address(path: str, ids: dict[str, object]) -> str:
+    """The path with an id for each parameter: by the parameter's name, by the noun before it, or one of nothing."""
+
+    def value(found: re.Match[str]) -> str:
+        noun = path[: found.start()].rstrip("/").rpartition("/")[2]
+        return str(ids.get(found[1], ids.get(noun, uuid.UUID(int=7))))
+
+    return re.sub(r"\{(\w+)(?::\w+)?\}", value, path)

@@ -22,6 +22,7 @@ from backend.team.tables import ApiToken, Person, WebSession
 from backend.web.identity import SESSION_COOKIE, hash_secret, new_secret
 from backend.web.routing import PUBLIC, guarded_routes
 from tests import factories
+from tests.proof.conftest import address
 from tests.web_fixtures import browser
 
 pytestmark = pytest.mark.slow
@@ -118,7 +119,9 @@ def _read(dependant: Dependant) -> set[str] | None:
 
 
 def is_nothing(answer: Response) -> bool:
-    """Refused; or a live stream that ends at once, which has no other way to say so."""
+    """Refused; or an old address that leads to another one here; or a live stream that ends at once."""
+    if answer.status_code == 301:
+        return re.match(r"/(?![/\\])", answer.headers["location"]) is not None
     return answer.status_code in GONE or re.findall(r"^event: (\w+)", answer.text, re.MULTILINE) == ["end"]
 
 
@@ -152,19 +155,20 @@ def test_a_forged_query_is_refused_or_ignored(app: FastAPI, admin: TestClient, s
     [rollout] = factories.make_rollouts(session, run, [[1, 1, 0]])
     flag = factories.make_flag(session, run, rollout)
     name = factories.make_environment_version(session).environment.name
-    ids = {"run_id": run.id, "rollout_id": rollout.id, "flag_id": flag.id, "policy_id": run.policy_id, "name": name}
+    ids: dict[str, object] = {
+        "run_id": run.id,
+        "rollout_id": rollout.id,
+        "flag_id": flag.id,
+        "policy_id": run.policy_id,
+    }
+    ids |= {"name": name, "number": 1, "secret": "x", "runs": run.id, "rollouts": rollout.id, "environments": name}
     reading = readers(app, query)
     assert len(reading) > 3
     for method, path in routes(app):
         if method != "GET" or path not in reading or path.endswith("/events"):
             continue
-        url = path.format_map({"number": 1, "secret": "x", **ids} | dict.fromkeys(_unknown(path, ids), uuid.uuid4()))
-        answer = admin.get(f"{url}?{query}")
-        assert answer.status_code in {200, 204, 303, 400, 404, 409, 422}, f"{path}?{query}: {answer.status_code}"
-
-
-def _unknown(path: str, known: dict[str, object]) -> set[str]:
-    return set(re.findall(r"\{(\w+)\}", path)) - set(known) - {"number", "secret"}
+        answer = admin.get(f"{address(path, ids)}?{query}", follow_redirects=False)
+        assert answer.status_code in {200, 204, 301, 303, 400, 404, 409, 422}, f"{path}?{query}: {answer.status_code}"
 
 
 @pytest.mark.parametrize("how", ["expired", "revoked", "of somebody disabled", "made up", "empty", "not a token"])

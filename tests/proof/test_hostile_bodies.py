@@ -1,8 +1,6 @@
 """Bodies that nobody's form would send, to every route that changes something: refused with words, or taken safely."""
 
 import json
-import re
-import uuid
 from collections.abc import Iterator
 from urllib.parse import urlencode
 
@@ -15,6 +13,7 @@ from sqlalchemy.orm import Session
 from backend.web.routing import guarded_routes
 from tests import factories
 from tests.environments.packages import make_files
+from tests.proof.conftest import address
 
 pytestmark = pytest.mark.slow
 
@@ -68,16 +67,6 @@ def ids(session: Session) -> dict[str, object]:
         "environments": version.environment.name,
         "checkpoints": checkpoint.id,
     }
-
-
-def address(path: str, ids: dict[str, object]) -> str:
-    """The path with an id for each parameter: by the parameter's name, by the noun before it, or one of nothing."""
-
-    def value(found: re.Match[str]) -> str:
-        noun, name = found[1], found[2].partition(":")[0]
-        return f"{noun}/{ids.get(name, ids.get(noun, uuid.UUID(int=7)))}"
-
-    return re.sub(r"([\w-]+)/\{([\w:]+)\}", value, path)
 
 
 def changes(app: FastAPI, ids: dict[str, object]) -> Iterator[tuple[str, str]]:

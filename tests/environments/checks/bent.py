@@ -241,7 +241,9 @@ FAULTS = {
 WARNINGS = {
     "steps that take a third of their time": (dawdling(), "step_latency"),
     "pays after the end": (
-        bent_game('raise RuntimeError("the game is over: reset first")', "return self.rewarded(self._observe(''))"),
+        bent_game(
+            'raise RuntimeError("the game has ended: call reset first")', "return self.rewarded(self._observe(''))"
+        ),
         "step_after_done",
     ),
 }
