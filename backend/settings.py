@@ -27,7 +27,9 @@ class Settings(BaseSettings):
 
     # files
     stage: Literal["development", "test", "production"] = "development"
+    """`production` refuses guessable secrets, unencrypted sign-in and private addresses of users."""
     data: Path = PROJECT_ROOT / "data"
+    """Folder of everything that Proctor stores outside Postgres, and of its own Postgres and Redis."""
     artifacts_url: str = ""
     """An fsspec URL. Default: `artifacts/` in the data folder."""
     runtime_python: Path = PROJECT_ROOT / ".runtime" / "bin" / "python"
@@ -35,7 +37,9 @@ class Settings(BaseSettings):
 
     # servers
     database_url: str = Field(default="", validation_alias=AliasChoices("DATABASE_URL", "PROCTOR_DATABASE_URL"))
+    """Address of Postgres. Default: a Postgres in the data folder, which `proctor up` starts."""
     redis_url: str = Field(default="", validation_alias=AliasChoices("REDIS_URL", "PROCTOR_REDIS_URL"))
+    """Address of Redis. Default: a Redis in the data folder, which `proctor up` starts."""
     envhost_url: str = ""
     """`unix:/path` or `http://host:port`. Default: the socket in the data folder."""
     envhost_token: SecretStr = SecretStr("")
@@ -43,6 +47,7 @@ class Settings(BaseSettings):
 
     # the web
     public_url: str = "http://127.0.0.1:8000"
+    """Address at which people reach Proctor. It appears in links, invitations and notifications."""
     secret_key: SecretStr = SecretStr(_DEVELOPMENT_KEY)
     """Encrypts stored secrets. `proctor up` creates one in the data folder."""
     secure_cookies: bool | None = None
@@ -67,6 +72,7 @@ class Settings(BaseSettings):
     environments_gb: float = Field(default=20.0, gt=0)
     """Disk limit of packages' virtual environments on the env host. The least used are deleted first."""
     worker_name: str = ""
+    """Name of the worker on the page **Workers**. Default: the host's name."""
     gguf_converter: Path | None = None
     """llama.cpp's `convert_hf_to_gguf.py`. Default: next to this interpreter or on the path."""
 

@@ -75,6 +75,7 @@ SIDE_DOORS = (
     NavigationEntry("Notices", NOTICES_URL, "bell"),
     NavigationEntry("Team", "/team", "team"),
     NavigationEntry("Settings", "/settings", "settings"),
+    NavigationEntry("Documentation", "/docs/", "docs"),
 )
 
 
