@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -131,7 +132,8 @@ def write_draft(
     session: Session, actor: Actor | None, draft: EnvironmentDraft, files: Mapping[str, str]
 ) -> EnvironmentDraft:
     """Store the author's files, without files that Proctor generates with the same text."""
-    checked_files(files)
+    with package_errors("files"):
+        check_files(files)
     files = without_generated(files)
     if files != draft.files:
         now, person_id = datetime.now(UTC), actor.person_id if actor else None
@@ -146,13 +148,14 @@ def write_draft(
     return draft
 
 
-def checked_files(files: Mapping[str, str]) -> None:
-    """Raise InvalidInput if the files cannot be stored as a package."""
+@contextmanager
+def package_errors(field: str) -> Iterator[None]:
+    """Turn PackageInvalid into InvalidInput about this field."""
     try:
-        check_files(files)
+        yield
     except PackageInvalid as error:
         message = str(error)
-        raise InvalidInput(f"{message[0].upper()}{message[1:]}.", {"files": message}) from error
+        raise InvalidInput(f"{message[0].upper()}{message[1:]}.", {field: message}) from error
 
 
 def require_file(draft: EnvironmentDraft, path: str) -> None:

@@ -2,7 +2,7 @@
 
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -26,7 +26,7 @@ from backend.errors import AppError, InvalidInput
 from backend.web.dependencies import Author, SessionDep
 from backend.web.form_data import read_form
 from backend.web.page import current_actor, page, see_other, wants_block
-from backend.web.transcripts import Entry, transcript_of
+from backend.web.transcripts import transcript_of
 
 router = APIRouter()
 SHOWN_VERSIONS = 6
@@ -62,16 +62,6 @@ def folder_tree(paths: Iterable[str]) -> Folder:
             folder = inner
         folder.files.append((path.rpartition("/")[2], path))
     return root
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutBeside:
-    """A rollout that is shown next to the code."""
-
-    rollout_id: uuid.UUID
-    task: str
-    reward: float | None
-    entries: Sequence[Entry]
 
 
 @router.get("/environments/{name}/edit", response_class=HTMLResponse)
@@ -216,12 +206,13 @@ def _edit_page(
     validation = validate_package(files, environment.name)
     manifest, stored = validation.manifest, files.get(path, "")
     versions = queries.versions_of(session, environment)
-    beside = None
+    beside: dict[str, object] | None = None  # a rollout next to the code
     if rollout_id is not None:
         rollout = rollout_of(session, environment, rollout_id, with_messages=True)
         run, task = rollout.run, rollout.group.task
         entries = transcript_of(rollout.messages, rollout.steps, run.columns, weights=run.weights)
-        beside = RolloutBeside(rollout.id, f"{task.split}/{task.index}", rollout.reward, entries)
+        beside = {"rollout_id": rollout.id, "task": f"{task.split}/{task.index}", "reward": rollout.reward}
+        beside |= {"entries": entries}
     context = {
         "environment": environment,
         "draft": draft,

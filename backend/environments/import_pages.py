@@ -16,7 +16,7 @@ from backend.domain.environments.packages import PackageInvalid
 from backend.environments import imports as importing
 from backend.environments.import_sources import MAX_UPLOAD_BYTES, read_zip
 from backend.environments.imports import KINDS, ImportOptions, PromptPreview
-from backend.environments.schemas import BlockForm, ImportForm, MapColumns
+from backend.environments.schemas import BlockForm, ImportForm
 from backend.environments.tables import EnvironmentImport
 from backend.errors import AppError, InvalidInput
 from backend.web.dependencies import Author, SessionDep, Viewer
@@ -112,21 +112,6 @@ async def import_events(request: Request, _: Viewer, import_id: uuid.UUID) -> As
     blocks = ("import_report", "import_preview")
     async for event in live_blocks(request, (import_topic(import_id),), "environments/import.html", blocks, read):
         yield event
-
-
-@router.post("/imports/{import_id}/columns", response_class=HTMLResponse)
-def map_columns(
-    session: SessionDep,
-    actor: Author,
-    import_id: uuid.UUID,
-    form: Annotated[MapColumns, Depends(read_form(MapColumns))],
-) -> Response:
-    row = importing.get_import(session, import_id, with_files=True)
-    importing.map_columns(session, actor, row, form.columns_from)
-    source = (
-        f"The columns come from {form.columns_from}." if form.columns_from else "The scalar reward is the only column."
-    )
-    return see_other(f"/imports/{import_id}", source)
 
 
 @router.post("/imports/{import_id}/block", response_class=HTMLResponse)

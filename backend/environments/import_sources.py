@@ -11,7 +11,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit, urlunsplit
 
@@ -115,13 +115,6 @@ _ENTRY = re.compile(rb"^(?P<mode>\d{6}) (?P<kind>\w+) (?P<id>[0-9a-f]+) +(?P<siz
 _FILE_MODES = {b"100644", b"100755"}
 
 
-@dataclass(frozen=True, slots=True)
-class _TreeEntry:
-    path: str
-    id: str
-    size: int
-
-
 def read_repository(url: str, reference: str = "", path: str = "", *, is_own: bool = False) -> dict[str, bytes]:
     """Return the files below `path` of the latest commit, or of a branch or tag. Raises PackageInvalid.
 
@@ -137,7 +130,7 @@ def read_repository(url: str, reference: str = "", path: str = "", *, is_own: bo
         git = _Git(Path(folder), is_own=is_own)
         git.fetch(url, reference)
         try:
-            files = git.contents(git.entries(inside))
+            files = git.read(inside)
         except subprocess.SubprocessError as error:
             raise PackageInvalid(f"{url} was fetched, but git cannot read it") from error
     return {f"{inside}/{name}" if inside else name: data for name, data in files.items()}
@@ -163,9 +156,9 @@ class _Git:
             why = _last_line(error.stderr) if self._is_own else _explain(error.stderr)
             raise PackageInvalid(f"{url} cannot be cloned: {why}") from error
 
-    def entries(self, path: str) -> list[_TreeEntry]:
-        """List the plain files below a folder, without links and submodules. Raises PackageInvalid."""
-        found: list[_TreeEntry] = []
+    def read(self, path: str) -> dict[str, bytes]:
+        """Return the plain files below a folder, without links and submodules. Raises PackageInvalid."""
+        entries: list[tuple[str, str, int]] = []  # path, id, size
         with self._reading(("ls-tree", "-r", "-z", "-l", "--end-of-options", f"HEAD:{path}")) as process:
             for count, line in enumerate(_split(process)):
                 match = _ENTRY.match(line)
@@ -175,7 +168,7 @@ class _Git:
                     )
                 if match and match["mode"] in _FILE_MODES and int(match["size"]) <= MAX_FILE_BYTES:
                     name = match["path"].decode(errors="replace")
-                    found.append(_TreeEntry(name, match["id"].decode(), int(match["size"])))
+                    entries.append((name, match["id"].decode(), int(match["size"])))
         if process.returncode:
             if not path:
                 raise PackageInvalid("the repository has no commit")
@@ -183,20 +176,17 @@ class _Git:
             if shown.startswith(b"160000"):
                 raise PackageInvalid(f"{path} is a submodule: import the repository that it points to")
             raise PackageInvalid(f"the repository has no folder {path!r}")
-        if sum(entry.size for entry in found) > MAX_UNPACKED_BYTES:
+        if sum(size for _, _, size in entries) > MAX_UNPACKED_BYTES:
             raise PackageInvalid(
                 f"the repository holds more than {MAX_UNPACKED_BYTES:,} bytes: name the package's folder in it"
             )
-        return found
-
-    def contents(self, entries: Sequence[_TreeEntry]) -> dict[str, bytes]:
-        ids = "".join(f"{entry.id}\n" for entry in entries).encode()
+        ids = "".join(f"{id}\n" for _, id, _ in entries).encode()
         output = self._run({}, ("cat-file", "--batch"), READ_SECONDS, ids)
         files, at = {}, 0
-        for entry in entries:
+        for name, _, size in entries:
             at = output.index(b"\n", at) + 1
-            files[entry.path] = output[at : at + entry.size]
-            at += entry.size + 1
+            files[name] = output[at : at + size]
+            at += size + 1
         return files
 
     def _start(self, options: Mapping[str, str], arguments: Sequence[str]) -> "subprocess.Popen[bytes]":
@@ -212,7 +202,7 @@ class _Git:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+                preexec_fn=partial(die_with_parent, signal.SIGKILL) if sys.platform == "linux" else None,
             )
         except FileNotFoundError as error:
             raise PackageInvalid("git is not installed here; upload the package as a zip") from error
@@ -243,10 +233,6 @@ class _Git:
         finally:
             overdue.cancel()
             _end(process)
-
-
-def _die_with_parent() -> None:
-    die_with_parent(signal.SIGKILL)
 
 
 def _kill_group(pid: int) -> None:

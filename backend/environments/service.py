@@ -13,13 +13,12 @@ from sqlalchemy.orm import Session
 from backend.core.events import RUNS, announce
 from backend.core.queue import enqueue
 from backend.domain.environments.manifest import Manifest
-from backend.domain.environments.packages import MANIFEST_PATH, content_hash
-from backend.domain.vocabulary import Queue, RunKind
-from backend.environments.drafts import checked_files, locked_draft, package_of, refuse_unseen, write_draft
+from backend.domain.environments.packages import MANIFEST_PATH, check_files, content_hash
+from backend.domain.vocabulary import Queue, RunKind, RunStatus
+from backend.environments.drafts import locked_draft, package_errors, package_of, refuse_unseen, write_draft
 from backend.environments.library import library_names, load_package, render_template
 from backend.environments.queries import (
     find_environment,
-    find_open_check,
     find_version,
     find_version_of_content,
     get_draft,
@@ -77,7 +76,8 @@ def create_environment(
     """Create an environment with its first draft; nothing is published yet."""
     if name in RESERVED_NAMES:
         raise InvalidInput(fields={"name": f"`{name}` is reserved. Choose another name."})
-    checked_files(files)
+    with package_errors("files"):
+        check_files(files)
     if find_environment(session, name):
         raise NameIsTaken(f"There is an environment called {name} already. Choose another name.")
     person_id = actor.person_id if actor else None
@@ -194,7 +194,12 @@ def start_check(
     """
     session.execute(select(EnvironmentVersion.id).where(EnvironmentVersion.id == version.id).with_for_update())
     reference = get_policy_option(session, policy) if policy else {}
-    if run := find_open_check(session, version):
+    unfinished = select(Run).where(
+        Run.version_id == version.id,
+        Run.kind == RunKind.CHECK,
+        Run.status.in_([RunStatus.QUEUED, RunStatus.RUNNING]),
+    )
+    if run := session.scalars(unfinished.order_by(Run.created_at.desc()).limit(1)).first():
         if reference and run.configuration.get("reference") != reference:
             raise ChecksAreRunning
         return run

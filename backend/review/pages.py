@@ -1,8 +1,7 @@
 """Pages of review: the queue, an item, fixtures, safeguards of a run, and the work of the team."""
 
 import uuid
-from collections.abc import AsyncIterable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
@@ -16,7 +15,7 @@ from backend.environments.queries import get_environment
 from backend.environments.tables import Environment
 from backend.review import fixtures, judged_curves, queries, screens, service, verdicts
 from backend.review.fixtures import effects_of
-from backend.review.safeguards import Safeguards, safeguards_of
+from backend.review.safeguards import safeguards_of
 from backend.review.schemas import (
     AssignForm,
     ChangeBound,
@@ -24,7 +23,6 @@ from backend.review.schemas import (
     ItemAssignForm,
     KeepFixture,
     ReviewFilter,
-    ReviewTargetRequest,
     UndoVerdict,
     VerdictRequest,
     WithdrawForm,
@@ -32,9 +30,10 @@ from backend.review.schemas import (
 )
 from backend.review.screens import address, item_page, queue_page
 from backend.review.tables import Fixture, ReviewItem
-from backend.review.team_report import TeamReview, team_review
+from backend.review.team_report import team_review
 from backend.web.dependencies import Author, Reviewer, SessionDep, Viewer
 from backend.web.form_data import read_form
+from backend.web.formats import words
 from backend.web.identity import Actor
 from backend.web.page import page, render_block, see_other
 from backend.web.paging import After
@@ -66,14 +65,6 @@ async def follow_queue(request: Request, actor: Viewer, chosen: Chosen) -> Async
         yield event
 
 
-@router.post("/review/target")
-def set_target(
-    session: SessionDep, actor: Reviewer, form: Annotated[ReviewTargetRequest, Depends(read_form(ReviewTargetRequest))]
-) -> Response:
-    service.set_target(session, actor, form.per_day)
-    return see_other("/review", notice=f"Your target is {form.per_day} items per day.")
-
-
 @router.post("/review/assign")
 def assign_waiting(
     session: SessionDep, actor: Reviewer, chosen: Chosen, form: Annotated[AssignForm, Depends(read_form(AssignForm))]
@@ -89,7 +80,7 @@ def undo(
     """Take back your latest verdict and show its item, where `u` takes back the verdict before."""
     decision = verdicts.undo(session, actor, form.verdict)
     record = decision[0]
-    done = f"Verdict taken back: {_words(record.verdict)}"
+    done = f"Verdict taken back: {words(record.verdict)}"
     if record.is_bulk:
         return see_other(address("/review", chosen), f"{done}, for {len(decision)} of the cluster.")
     item = session.get(ReviewItem, record.rollout_id or record.flag_id)
@@ -127,11 +118,10 @@ def judge(
     """Store the verdict and show the next item, where `u` takes the verdict back."""
     item, by_flag = queries.get_item(session, item_id)
     is_blind = not (evidence or by_flag or screens.may_have_seen(session, actor, item, chosen))
-    subject = verdicts.VerdictSubject.of_item(session, item)
-    stored = verdicts.give_verdict(session, actor, subject, form, is_blind=is_blind)[0].verdict
+    stored = verdicts.give_verdict(session, actor, item, form, is_blind=is_blind)[0].verdict
     effects = effects_of(session, item.rollout_id) if stored is Verdict.HACK and item.rollout_id else None
     gap = f", but no certificate replays it: {effects.gap}" if effects and effects.gap else ""
-    return _show_next(session, actor, item, chosen, f"Verdict: {_words(stored)}{gap}")
+    return _show_next(session, actor, item, chosen, f"Verdict: {words(stored)}{gap}")
 
 
 @router.post("/review/{item_id}/cluster")
@@ -144,7 +134,7 @@ def judge_cluster(
 ) -> Response:
     item, _ = queries.get_item(session, item_id)
     count = verdicts.judge_cluster(session, actor, item, form.verdict)
-    done = "taken back" if form.verdict is Verdict.UNSURE else f"marked as {_words(form.verdict)}"
+    done = "taken back" if form.verdict is Verdict.UNSURE else f"marked as {words(form.verdict)}"
     return _show_next(session, actor, item, chosen, f"{count} of the cluster {done}")
 
 
@@ -153,10 +143,6 @@ def _show_next(session: Session, actor: Actor, item: ReviewItem, chosen: ReviewF
     if following is None:
         return see_other(address("/review", chosen, judged=item.id), f"{done}. Nothing is left to review.")
     return see_other(address(f"/review/{following}", chosen, judged=item.id), f"{done}. This is the next item.")
-
-
-def _words(verdict: Verdict) -> str:
-    return str(verdict).replace("_", " ")
 
 
 @router.post("/review/{item_id}/assign")
@@ -185,24 +171,16 @@ def release(
     return see_other(address(f"/review/{item.id}", chosen), "Unassigned.")
 
 
-@dataclass(frozen=True, slots=True)
-class FixturesPage:
-    environment: Environment
-    active: Sequence[Fixture]
-    withdrawn: Sequence[Fixture]
-    most_by_verdict: int
-
-
 @router.get("/environments/{name}/judged", response_class=HTMLResponse)
 def show_fixtures(request: Request, session: SessionDep, _: Viewer, name: str) -> HTMLResponse:
     environment = get_environment(session, name)
-    found = fixtures.fixtures_of(session, environment.id)
-    context = FixturesPage(
-        environment,
-        active=[fixture for fixture in found if fixture.withdrawn_at is None],
-        withdrawn=[fixture for fixture in found if fixture.withdrawn_at is not None],
-        most_by_verdict=fixtures.MAX_BY_VERDICT,
-    )
+    all_fixtures = fixtures.fixtures_of(session, environment.id)
+    context = {
+        "environment": environment,
+        "active": [fixture for fixture in all_fixtures if fixture.withdrawn_at is None],
+        "withdrawn": [fixture for fixture in all_fixtures if fixture.withdrawn_at is not None],
+        "most_by_verdict": fixtures.MAX_BY_VERDICT,
+    }
     return page(request, "review/fixtures.html", context)
 
 
@@ -247,24 +225,15 @@ def judged_points(run_id: uuid.UUID, session: SessionDep, _: Viewer) -> dict[str
 
 
 def _to_list(session: SessionDep, fixture: Fixture, notice: str) -> Response:
-    return see_other(f"/environments/{fixtures.environment_of(session, fixture).name}/judged", notice=notice)
-
-
-@dataclass(frozen=True, slots=True)
-class SafeguardsPage:
-    report: Safeguards
-
-
-@dataclass(frozen=True, slots=True)
-class TeamPage:
-    review: TeamReview
+    environment = session.get_one(Environment, fixture.environment_id)
+    return see_other(f"/environments/{environment.name}/judged", notice=notice)
 
 
 @router.get("/runs/{run_id}/safeguards", response_class=HTMLResponse)
 def show_safeguards(request: Request, session: SessionDep, _: Viewer, run_id: uuid.UUID) -> HTMLResponse:
-    return page(request, "review/safeguards.html", SafeguardsPage(safeguards_of(session, run_id)))
+    return page(request, "review/safeguards.html", {"report": safeguards_of(session, run_id)})
 
 
 @router.get("/team/review", response_class=HTMLResponse)
 def show_team_review(request: Request, session: SessionDep, _: Viewer) -> HTMLResponse:
-    return page(request, "review/team.html", TeamPage(team_review(session)))
+    return page(request, "review/team.html", {"review": team_review(session)})

@@ -21,7 +21,7 @@ from backend.review.fixtures import VerdictEffects, effects_of
 from backend.review.schemas import VerdictRequest
 from backend.review.service import PICKED, pick, unpick
 from backend.review.tables import VerdictRecord
-from backend.review.verdicts import VerdictSubject, give_verdict
+from backend.review.verdicts import give_verdict
 from backend.rollouts.listing import Neighbors, columns_of, neighbors
 from backend.rollouts.queries import flags_of_rollout, get_rollout, siblings, verdicts_of_rollout, weights_of
 from backend.rollouts.scope import scope_of
@@ -168,8 +168,7 @@ def submit_verdict(
     actor: Reviewer,
     form: Annotated[VerdictRequest, Depends(read_form(VerdictRequest))],
 ) -> Response:
-    subject = VerdictSubject.of_rollout(session, get_rollout(session, rollout_id))
-    give_verdict(session, actor, subject, form)
+    give_verdict(session, actor, get_rollout(session, rollout_id), form)
     return see_other(f"/rollouts/{rollout_id}", "Your verdict is stored.")
 
 

@@ -11,7 +11,7 @@ from backend.review import fixtures
 from backend.review.fixtures import effects_of
 from backend.review.schemas import VerdictRequest
 from backend.review.tables import Fixture
-from backend.review.verdicts import VerdictSubject, give_verdict
+from backend.review.verdicts import give_verdict
 from backend.rollouts.tables import Rollout
 from tests import factories
 from tests.factories import Member
@@ -47,7 +47,7 @@ def in_force(session: Session) -> list[float | None]:
 
 
 def judge(session: Session, reviewer: Member, rollout: Rollout, verdict: Verdict) -> None:
-    give_verdict(session, reviewer, VerdictSubject.of_rollout(session, rollout), VerdictRequest(verdict=verdict))
+    give_verdict(session, reviewer, rollout, VerdictRequest(verdict=verdict))
 
 
 def rows(session: Session) -> list[Fixture]:
