@@ -64,7 +64,7 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ThresholdSpec:
     """A threshold of a detector: its default, what it means, and which values it may have."""
 
     default: float
@@ -81,8 +81,8 @@ class Setting:
         return f"{name} must be a number from {self.minimum:g} to {self.maximum:g}."
 
 
-LOWEST_SUSPICION = Setting(0.0, "Flags with a lower suspicion (0 to 1) are not raised.", maximum=1)
-COMMON = Setting(
+LOWEST_SUSPICION = ThresholdSpec(0.0, "Flags with a lower suspicion (0 to 1) are not raised.", maximum=1)
+COMMON = ThresholdSpec(
     0.2, "Rollouts without reward are not flagged where more than this share of the batch shows the pattern.", maximum=1
 )
 """A setting of several detectors: a pattern that most of a batch shows is a policy that cannot write yet."""
@@ -99,7 +99,7 @@ class DetectorSpec:
     formula: str
     source: str
     """Where the method comes from."""
-    settings: Mapping[str, Setting]
+    settings: Mapping[str, ThresholdSpec]
     """Thresholds by name; the lowest suspicion is added. Empty: an answer raises flags, not a suspicion."""
     subject: Subject = Subject.ROLLOUT
     needs: tuple[Need, ...] = ()
