@@ -1,4 +1,4 @@
-"""What every detector declares: the pattern it flags, what it reads, its thresholds and the default consequence."""
+"""The declaration of a detector: the pattern it flags, its input, its thresholds and the default consequence."""
 
 import math
 from collections.abc import Mapping
@@ -65,20 +65,12 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ThresholdSpec:
-    """A threshold of a detector: its default, what it means, and which values it may have."""
+    """A threshold of a detector: its default, its meaning and its range."""
 
     default: float
     description: str
     minimum: float = 0.0
     maximum: float = math.inf
-
-    def problem_with(self, name: str, value: float) -> str | None:
-        """Explain why the value is refused; None if it is allowed."""
-        if self.minimum <= value <= self.maximum:
-            return None
-        if self.maximum == math.inf:
-            return f"{name} must be at least {self.minimum:g}."
-        return f"{name} must be a number from {self.minimum:g} to {self.maximum:g}."
 
 
 LOWEST_SUSPICION = ThresholdSpec(0.0, "Flags with a lower suspicion (0 to 1) are not raised.", maximum=1)
@@ -121,4 +113,9 @@ class DetectorSpec:
         """Explain why a threshold is refused; None if it is allowed."""
         if name not in self.settings:
             return f"{self.id} has no threshold {name}; it has {', '.join(self.settings)}."
-        return self.settings[name].problem_with(name, value)
+        threshold = self.settings[name]
+        if threshold.minimum <= value <= threshold.maximum:
+            return None
+        if threshold.maximum == math.inf:
+            return f"{name} must be at least {threshold.minimum:g}."
+        return f"{name} must be a number from {threshold.minimum:g} to {threshold.maximum:g}."
