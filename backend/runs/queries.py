@@ -2,25 +2,17 @@
 
 import uuid
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session, contains_eager, defaultload, defer, joinedload
 
 from backend.checkpoints.tables import Checkpoint
-from backend.core.queue import JUDGING_JOB
-from backend.core.tables import Job
 from backend.detectors.tables import Flag
-from backend.domain.detectors.spec import Action
-from backend.domain.training.alarms import CLEARED
-from backend.domain.vocabulary import JobStatus
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import NotFound
-from backend.graders.tables import GraderRun
-from backend.review.tables import VerdictRecord
 from backend.runs.schemas import RunFilter
 from backend.runs.tables import Run, RunLogLine
-from backend.training.tables import Alarm, Intervention, SettingChange
+from backend.training.tables import SettingChange
 from backend.web.paging import Key, Slice, slice_of
 
 NEWEST = (Key(Run.created_at), Key(Run.id))
@@ -68,10 +60,6 @@ def get_run(session: Session, run_id: uuid.UUID) -> Run:
     return run
 
 
-def environment_names(session: Session) -> Sequence[str]:
-    return session.scalars(select(Environment.name).order_by(Environment.name)).all()
-
-
 def run_counts(session: Session, policy_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, int]:
     """Number of runs of each policy."""
     statement = select(Run.policy_id, func.count(Run.id)).where(Run.policy_id.in_(policy_ids)).group_by(Run.policy_id)
@@ -112,40 +100,6 @@ def flags(session: Session, run_id: uuid.UUID, *, after: str | None = None, limi
     """Flags of a run, newest first, each with its rollout (if it is about one)."""
     statement = select(Flag).options(joinedload(Flag.rollout)).where(Flag.run_id == run_id)
     return slice_of(session, statement, (Key(Flag.created_at), Key(Flag.id)), after=after, limit=limit)
-
-
-class JudgingState(NamedTuple):
-    """The work of detectors, graders and people on a run."""
-
-    flags: int
-    graders: int
-    awaits_detectors: bool
-    """A scan is queued or under way."""
-    has_verdicts: bool
-
-
-def judging_state(session: Session, run_id: uuid.UUID) -> JudgingState:
-    flagged = select(func.count(Flag.id)).where(Flag.run_id == run_id).scalar_subquery()
-    graders = select(func.count(GraderRun.id)).where(GraderRun.run_id == run_id).scalar_subquery()
-    unfinished = (JobStatus.QUEUED, JobStatus.LEASED)
-    waiting = select(Job.id).where(Job.run_id == run_id, Job.name == JUDGING_JOB, Job.status.in_(unfinished)).exists()
-    given = (VerdictRecord.rollout_id.is_not(None), VerdictRecord.taken_back_at.is_(None))
-    judged = select(VerdictRecord.id).where(VerdictRecord.run_id == run_id, *given)
-    return JudgingState(*session.execute(select(flagged, graders, waiting, judged.exists())).one())
-
-
-def open_alarms(session: Session, run_id: uuid.UUID) -> list[Alarm]:
-    """Unanswered alarms whose condition lasts, newest first."""
-    statement = select(Alarm).where(Alarm.run_id == run_id, Alarm.answer.is_(None)).order_by(Alarm.id.desc())
-    return [alarm for alarm in session.scalars(statement) if CLEARED not in alarm.evidence]
-
-
-def count_screened(session: Session, run_id: uuid.UUID) -> int:
-    """Number of rollouts of a training run that detectors kept out of the gradient."""
-    statement = select(func.coalesce(func.sum(Intervention.rollouts), 0)).where(
-        Intervention.run_id == run_id, Intervention.action == Action.SCREEN
-    )
-    return session.scalar(statement) or 0
 
 
 def setting_changes(session: Session, run_id: uuid.UUID) -> Sequence[SettingChange]:

@@ -1,6 +1,5 @@
 """Repeat an evaluation: exactly as it was, or with changes."""
 
-import uuid
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -84,8 +83,3 @@ def drift(run: Run, policy: Policy | None) -> list[str]:
         return []
     now = {"kind": str(policy.kind), **policy.configuration}
     return sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
-
-
-def source_of(session: Session, run: Run) -> Run | None:
-    """The run that this one repeats, rescores, replays or branches from."""
-    return session.get(Run, run.source_run_id) if isinstance(run.source_run_id, uuid.UUID) else None
