@@ -30,7 +30,7 @@ from backend.environments.tables import EnvironmentVersion
 from backend.results.figures import rule_of
 from backend.review.queue import place
 from backend.rollouts.tables import Group, Rollout, Task
-from backend.runs.mixes import is_mixed, names_of, versions_of
+from backend.runs.queries import names_of, versions_of
 from backend.runs.tables import Run
 from backend.training.steering import thresholds_of_run
 from workers.detectors.scanner import RunScanner
@@ -66,7 +66,7 @@ def load_detector_input(run_id: uuid.UUID, thresholds: Sequence[Threshold] = ())
     """`thresholds`: of one scan, on top of the run's own."""
     with transaction() as session:
         run = session.get_one(Run, run_id, options=[joinedload(Run.version).joinedload(EnvironmentVersion.environment)])
-        versions = versions_of(session, run) if is_mixed(run) else ()
+        versions = versions_of(session, run) if run.configuration.get("mix") else ()
         names = dict(zip(versions, names_of(versions), strict=True))
         context = _context_of_run(session, run, names)
         loaded = joinedload(Run.version).joinedload(EnvironmentVersion.environment)
