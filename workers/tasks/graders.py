@@ -36,7 +36,7 @@ from workers.rollouts.stopping import unless_stopped
 from workers.storage import graders
 from workers.storage.detectors import record_flags
 from workers.storage.graders import LoadedGrader, RolloutToGrade
-from workers.tasks.event_loops import run_async
+from workers.tasks.execute import run_async
 from workers.tasks.registry import JobContext
 
 

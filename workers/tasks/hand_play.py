@@ -29,7 +29,7 @@ from workers.storage.episodes import OutOfReplies, Played, Scene, replay
 from workers.storage.policies import load_policy
 from workers.storage.rollouts import EXCERPT_CHARACTERS, real
 from workers.tasks.children import ChildFailed, must_run_child
-from workers.tasks.event_loops import run_async
+from workers.tasks.execute import run_async
 from workers.tasks.registry import JobContext
 
 LOCAL_MODULE = "workers.models.play"

@@ -32,7 +32,7 @@ from workers.storage.regraded_rollouts import SourceRollout, store_missing
 from workers.storage.regrading import RegradingEnd, RegradingWork, claim_regrading
 from workers.storage.rollouts import LARGEST_REAL, SMALLEST_REAL
 from workers.storage.runs import summarize
-from workers.tasks.event_loops import run_async
+from workers.tasks.execute import run_async
 from workers.tasks.registry import JobContext
 from workers.tasks.replays import RegradingReplay
 
