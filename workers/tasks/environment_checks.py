@@ -29,7 +29,7 @@ from workers.storage.rollout_writer import RolloutWriter
 from workers.storage.rollouts import rollout_id
 from workers.tasks.children import must_run_child
 from workers.tasks.execute import run_async
-from workers.tasks.nightly_checks import announce_drift, announce_failed_nights, drifted, weakened
+from workers.tasks.nightly_checks import announce_drift, announce_failed_nights, compare_results
 from workers.tasks.registry import JobContext
 
 LOCAL_MODULE = "workers.models.play"
@@ -150,7 +150,7 @@ def _finish(run_id: uuid.UUID, version_id: uuid.UUID, results: Sequence[CheckRes
             .order_by(Certificate.created_at.desc(), Certificate.id.desc())
         )
         before = session.scalar(previous.limit(1)) or []
-        drift, weaker = drifted(before, after), weakened(before, after)
+        drift, weaker = compare_results(before, after)
         session.execute(delete(Certificate).where(Certificate.run_id == run_id))
         session.add(Certificate(version_id=version_id, run_id=run_id, status=status, results=after))
         counts = Counter(str(result.status) for result in results)

@@ -123,7 +123,7 @@ class FoundPattern(BaseModel):
     rollouts: list[SuspectedRollout] = Field(default_factory=list)
 
 
-class Finding(BaseModel):
+class GroupFinding(BaseModel):
     """The result of comparing one group of rollouts, as `GraderRun.findings` stores it."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
