@@ -116,8 +116,8 @@ def _copied_columns(
         [each.group.copy_id for each in sources],
     ]
     arrays = func.unnest(*(cast(literal(each, ARRAY(Uuid)), ARRAY(Uuid)) for each in new_and_old))
-    names = [column(name, Uuid) for name in ("id", "source_id", "group_id")]
-    table = arrays.table_valued(*names, with_ordinality="place", name="n").render_derived()
+    id_columns = [column(name, Uuid) for name in ("id", "source_id", "group_id")]
+    table = arrays.table_valued(*id_columns, with_ordinality="place", name="n").render_derived()
     number = (table.c.place + (seq - 1)).label("seq")
     ids = select(table.c.id, table.c.source_id, table.c.group_id, number).cte("n")
     old = Rollout.__table__.alias("s")
