@@ -2623,7 +2623,7 @@ class AgreementResponse(Model):
 
 
 class CanaryReport(Model):
-    """What the canaries show about a grader."""
+    """The results of all canaries of a grader."""
 
     results: list[CanaryResult] | None = None
     is_injectable: bool = False

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from backend.domain.environments.manifest import Manifest
 from backend.domain.results.pass_at_k import REWARD, SuccessRule
-from backend.domain.review.judged_curve import Share, wilson
+from backend.domain.review.judged_curve import Proportion, wilson
 from backend.domain.statistics import Coverage, Estimate
 from backend.domain.vocabulary import Phase, RunKind
 from backend.environments.tables import EnvironmentVersion
@@ -85,7 +85,7 @@ class EnvironmentFigures:
     columns: Sequence[ColumnFigures]
     """The reward first."""
     groups: GroupFigures
-    cheat_rate: Share | None = None
+    cheat_rate: Proportion | None = None
     """Over the whole run; None without impossible tasks of this environment."""
 
     @property
@@ -118,7 +118,7 @@ class RunFigures:
     """The reward first."""
     groups: GroupFigures
     messages: Sequence[FailureMessage] = field(default_factory=list)
-    cheat_rate: Share | None = None
+    cheat_rate: Proportion | None = None
     """Over the impossible tasks of the whole run. Other figures exclude them."""
     environments: Sequence[EnvironmentFigures] = ()
     """One for each environment if there are several."""

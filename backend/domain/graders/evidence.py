@@ -86,7 +86,7 @@ def check_citations(
     claimed: Sequence[Citation],
     parts: frozenset[TurnPart] = frozenset(TurnPart),
 ) -> tuple[list[FoundQuote], int]:
-    """The quotes that exist, each once, and the number of those that do not."""
+    """Return the quotes that were found, each once, and the number of missing ones."""
     results = [find_citation(conversation, each, parts) for each in claimed]
     return list(dict.fromkeys(each for each in results if each is not None)), results.count(None)
 
