@@ -91,7 +91,7 @@ def _read(run_id: uuid.UUID) -> PlayRequest | None:
 
 async def _play(request: PlayRequest, policy: Policy | None) -> None:
     def store_turns(rollout: Rollout) -> None:
-        if not _store(request, Played(rollout), is_partial=True):  # the person took over or left
+        if not _store(request, PlayedScene(rollout), is_partial=True):  # the person took over or left
             raise OutOfReplies
 
     try:
@@ -102,7 +102,7 @@ async def _play(request: PlayRequest, policy: Policy | None) -> None:
     await asyncio.to_thread(_store, request, played)
 
 
-def _store(request: PlayRequest, played: Played, *, is_partial: bool = False) -> bool:
+def _store(request: PlayRequest, played: PlayedScene, *, is_partial: bool = False) -> bool:
     """Store the responses; False if the person left or sent another request."""
     with transaction() as session:
         row = session.get_one(Run, request.run_id, with_for_update=True)
