@@ -106,7 +106,7 @@ class RunRecorder:
             except (ValueError, TypeError, OverflowError, RecursionError) as error:
                 logger.warning("a rollout cannot be written as a row", run_id=str(self.run_id), exc_info=True)
                 rollout = unstorable(rollout, type(error).__name__)
-                row: list[Any] = row_of(self.run_id, rollout, self.columns)
+                row = row_of(self.run_id, rollout, self.columns)
             new[row[0]] = rollout, row
         if not new:
             return 0

@@ -25,7 +25,7 @@ from backend.rollouts.tables import Rollout as RolloutRow
 from backend.runs.service import begin_run, finish_run
 from backend.runs.tables import Run
 from workers.policies.base import Policy
-from workers.storage.episodes import OutOfReplies, Scene, replay
+from workers.storage.episodes import OutOfReplies, PlayedScene, Scene, replay
 from workers.storage.policies import load_policy
 from workers.storage.rollouts import EXCERPT_CHARACTERS, real
 from workers.tasks.children import ChildFailed, must_run_child

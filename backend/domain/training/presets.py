@@ -155,7 +155,3 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
     }
 )
 """By name: `proctor train ENVIRONMENT --preset NAME`."""
-
-
-def find_preset(name: str | None) -> Preset | None:
-    return PRESETS.get(name or "")
