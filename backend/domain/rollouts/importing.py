@@ -48,27 +48,31 @@ class RolloutPlacer:
             raise DuplicateRollout(f"member {member} of the group on task {task.key} occurs twice")
         self._taken.add((group, member))
         self._members[group] = max(self._members[group], member + 1)
-        same = ("status", "attempts", "reward", "opening", "messages", "is_truncated", "advantage", "cost")
-        times = ("started_at", "ended_at")
-        steps = record.steps or [StepRecord.model_validate(step) for step in steps_of(record.messages)]
-        default_stop = StopReason.DONE if record.status is RolloutStatus.COMPLETED else None
-        rollout = Rollout(
-            task=task,
-            phase=Phase.EVALUATION,
-            group=group,
-            member=member,
-            stop_reason=record.stop_reason or default_stop,
-            error_kind=record.error.kind if record.error else None,
-            error_message=record.error.message if record.error else None,
-            columns={name: reward.score for name, reward in record.rewards.items()},
-            metrics={name: value for name, value in record.metrics.items() if value is not None},
-            steps=[Step(**step.model_dump()) for step in steps],
-            **{name: getattr(record, name) for name in (*same, *times, *MEASURED)},
-        )
-        if (tokens := record.tokens) is not None:
-            rollout.prompt_token_ids, rollout.completion_token_ids = tokens.prompt, tokens.completion
-            rollout.completion_mask = list(tokens.mask) if tokens.mask is not None else None
-            rollout.logprobs = [value or 0.0 for value in tokens.logprobs] if tokens.logprobs is not None else None
-            rollout.token_texts, rollout.token_turns = tokens.texts, tokens.turns
-            rollout.turn_advantages = tokens.turn_advantages
-        return rollout
+        return rollout_of(record, task, group, member)
+
+
+def rollout_of(record: RolloutRecord, task: TaskSpec, group: int, member: int) -> Rollout:
+    same = ("status", "attempts", "reward", "opening", "messages", "is_truncated", "advantage", "cost")
+    times = ("started_at", "ended_at")
+    steps = record.steps or [StepRecord.model_validate(step) for step in steps_of(record.messages)]
+    default_stop = StopReason.DONE if record.status is RolloutStatus.COMPLETED else None
+    rollout = Rollout(
+        task=task,
+        phase=Phase.EVALUATION,
+        group=group,
+        member=member,
+        stop_reason=record.stop_reason or default_stop,
+        error_kind=record.error.kind if record.error else None,
+        error_message=record.error.message if record.error else None,
+        columns={name: reward.score for name, reward in record.rewards.items()},
+        metrics={name: value for name, value in record.metrics.items() if value is not None},
+        steps=[Step(**step.model_dump()) for step in steps],
+        **{name: getattr(record, name) for name in (*same, *times, *MEASURED)},
+    )
+    if (tokens := record.tokens) is not None:
+        rollout.prompt_token_ids, rollout.completion_token_ids = tokens.prompt, tokens.completion
+        rollout.completion_mask = list(tokens.mask) if tokens.mask is not None else None
+        rollout.logprobs = [value or 0.0 for value in tokens.logprobs] if tokens.logprobs is not None else None
+        rollout.token_texts, rollout.token_turns = tokens.texts, tokens.turns
+        rollout.turn_advantages = tokens.turn_advantages
+    return rollout
