@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from backend.domain.environments.manifest import ContextSpec
-from backend.domain.rollouts.filters import MAX_LENGTH, OR, field_name, quoted
+from backend.domain.rollouts.filters import MAX_LENGTH, OR, clauses_of, field_name, quoted, subject_of
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus, Split, StopReason
 
 
@@ -72,7 +72,7 @@ class _Filter(BaseModel):
 
     def query(self, **changes: object) -> str:
         """Return the query string of the first page with some changes. None and False remove a value."""
-        values = self.model_dump(mode="json", exclude_defaults=True, exclude={"after"}) | changes
+        values = self.model_dump(mode="json", exclude_defaults=True, exclude={"after", "before"}) | changes
         return urlencode({name: value for name, value in values.items() if value not in (None, False, "")})
 
 
@@ -130,13 +130,15 @@ class RolloutFilter(_Filter):
         parts += [f"text ~ {quoted(self.text)}"] if self.text else []
         return " and ".join(part for part in parts if part)
 
+    @property
+    def clauses(self) -> dict[str, str]:
+        """Parts of the filter that `and` joins, by their field."""
+        return {subject_of(clause): clause for clause in clauses_of(self.expression) or ()}
+
     def as_expression(self) -> "RolloutFilter":
         """Return the same filter with everything in `where`."""
         kept = {name: getattr(self, name) for name in ("after", "before", "columns", "limit", "sort")}
         return self.model_construct(**(RolloutFilter().model_dump() | kept | {"where": self.expression or None}))
-
-    def query(self, **changes: object) -> str:
-        return super().query(**({"before": None} | changes))
 
 
 class GroupFilter(_Filter):
