@@ -25,7 +25,7 @@ from backend.rollouts.tables import Rollout as RolloutRow
 from backend.runs.service import begin_run, finish_run
 from backend.runs.tables import Run
 from workers.policies.base import Policy
-from workers.storage.episodes import OutOfReplies, Played, Scene, replay
+from workers.storage.episodes import OutOfReplies, PlayedScene, Scene, replay
 from workers.storage.policies import load_policy
 from workers.storage.rollouts import EXCERPT_CHARACTERS, real
 from workers.tasks.children import ChildFailed, must_run_child
@@ -73,17 +73,17 @@ def play_on(run_id: uuid.UUID, policy: Policy | None) -> None:
         scene = Scene(spec, version.content_hash, version.files, manifest, state.replies)
 
     def store_turns(rollout: Rollout) -> None:
-        if not _store(run_id, state.revision, Played(rollout), is_partial=True):  # the person took over or left
+        if not _store(run_id, state.revision, PlayedScene(rollout), is_partial=True):  # the person took over or left
             raise OutOfReplies
 
-    async def play() -> Played:
+    async def play() -> PlayedScene:
         async with aclosing(policy) if policy else nullcontext():
             return await replay(scene, mover=policy, moves=state.moves, on_turn=store_turns)
 
     _store(run_id, state.revision, run_async(play()))
 
 
-def _store(run_id: uuid.UUID, revision: int, played: Played, *, is_partial: bool = False) -> bool:
+def _store(run_id: uuid.UUID, revision: int, played: PlayedScene, *, is_partial: bool = False) -> bool:
     """Store the responses; False if the person left or sent another request."""
     with transaction() as session:
         row = session.get_one(Run, run_id, with_for_update=True)
