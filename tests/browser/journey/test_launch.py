@@ -1,4 +1,4 @@
-"""A trainer fills in the launch form, has a worker look at it, and starts the run from there; wide and on a phone."""
+"""A trainer fills in the launch form, runs a preflight on a worker, and starts the run there; wide and on a phone."""
 
 import re
 from pathlib import Path
