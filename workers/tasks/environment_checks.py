@@ -4,7 +4,7 @@ import asyncio
 import uuid
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import structlog
 from sqlalchemy import delete, select
@@ -126,7 +126,7 @@ async def _run_checks(subject: CheckSubject, recorder: RunRecorder) -> list[Chec
 
     def show(check_id: str, message: str) -> None:
         finished = [  # figures come with the certificate
-            result.as_json() | {"details": {}, "evidence": plain_text(result.evidence)[:600]} for result in results
+            asdict(result) | {"details": {}, "evidence": plain_text(result.evidence)[:600]} for result in results
         ]
         queued = [
             {"check": each.id, "label": each.label, "sentence": each.sentence, "theme": each.theme, "status": None}
@@ -179,7 +179,7 @@ def _finish(plan: _CheckPlan, results: Sequence[CheckResult]) -> None:
         if len(results) < len(CHECKS):
             finish_run(session, row, RunStatus.STOPPED, reason="Stopped on request; there is no certificate.")
             return
-        status, after = certificate_status(results), [result.as_json() for result in results]
+        status, after = certificate_status(results), [asdict(result) for result in results]
         previous = (
             select(Certificate.results)
             .where(Certificate.version_id == plan.version_id, Certificate.run_id != plan.run_id)

@@ -25,7 +25,7 @@ from backend.rollouts.tables import Rollout as RolloutRow
 from backend.runs.service import begin_run, finish_run
 from backend.runs.tables import Run
 from workers.policies.base import Policy
-from workers.storage.episodes import OutOfReplies, Played, Scene, replay
+from workers.storage.episodes import OutOfReplies, PlayedScene, Scene, replay
 from workers.storage.policies import load_policy
 from workers.storage.rollouts import EXCERPT_CHARACTERS, real
 from workers.tasks.children import ChildFailed, must_run_child
@@ -91,7 +91,7 @@ def _read(run_id: uuid.UUID) -> PlayRequest | None:
 
 async def _play(request: PlayRequest, policy: Policy | None) -> None:
     def store_turns(rollout: Rollout) -> None:
-        if not _store(request, Played(rollout), is_partial=True):  # the person took over or left
+        if not _store(request, PlayedScene(rollout), is_partial=True):  # the person took over or left
             raise OutOfReplies
 
     try:
@@ -102,7 +102,7 @@ async def _play(request: PlayRequest, policy: Policy | None) -> None:
     await asyncio.to_thread(_store, request, played)
 
 
-def _store(request: PlayRequest, played: Played, *, is_partial: bool = False) -> bool:
+def _store(request: PlayRequest, played: PlayedScene, *, is_partial: bool = False) -> bool:
     """Store the responses; False if the person left or sent another request."""
     with transaction() as session:
         row = session.get_one(Run, request.run_id, with_for_update=True)

@@ -19,12 +19,11 @@ from backend.core.queue import ARTIFACT_STORE, STUDY_JOB, send_wake_up
 from backend.core.session import after_commit, transaction
 from backend.core.tables import Job, Worker
 from backend.domain.ids import new_id
-from backend.domain.runs.capabilities import Capabilities, Offer
+from backend.domain.runs.capabilities import Capabilities, Offer, Requirement
 from backend.domain.studies.study import StudyKind
 from backend.domain.text import plain_text
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.requirements import (
-    Requirement,
     able,
     lacking,
     of_artifacts,

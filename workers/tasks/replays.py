@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from backend.domain.rollouts.divergence import same_columns
-from backend.domain.vocabulary import RunKind, RunStatus
+from backend.domain.vocabulary import ErrorKind, RunKind, RunStatus
 from workers.environments.client import EnvHost, EnvServer, HostRefused
 from workers.rollouts.engine import TooManyFailures
 from workers.rollouts.regrading import ReplayedEpisode, StoredEpisode, environment_columns, replay_episodes
@@ -13,14 +13,14 @@ from workers.rollouts.stopping import unless_stopped
 from workers.storage.env_host import open_env_host
 from workers.storage.recorder import RunRecorder
 from workers.storage.regraded_rollouts import (
+    NO_REPLIES,
     RegradedRollout,
     RegradingRule,
+    failed_copy,
     needs_conversation,
     regrade_episode,
     replay_episode,
-    still_failed,
     store_copies,
-    without_replies,
 )
 from workers.storage.regrading import PlayableVersion, RegradingEnd, RegradingWork, SourcePage
 
@@ -133,8 +133,9 @@ class RegradingReplay:
             for each in replayed:
                 messages = conversations.get(each.episode.id)
                 copies.append(regrade_episode(each, page.rollouts[each.episode.id], messages, self.rule))
-        copies += [still_failed(*failed) for failed in page.failed]
-        copies += [without_replies(page.rollouts[each.id]) for each in page.episodes if not each.recorded.steps]
+        copies += page.failed
+        empty = [page.rollouts[each.id] for each in page.episodes if not each.recorded.steps]
+        copies += [failed_copy(source, ErrorKind.POLICY, NO_REPLIES) for source in empty]
         store_copies(self.work.run_id, self.work.target.version_id, copies, is_replay=is_replay)
         self.done += page.read
         self._report("replaying" if is_replay else "regrading")
