@@ -5,7 +5,8 @@ Units: rollouts/s stored in Postgres; ms of all processes' CPU per rollout; ms f
 Repeats: 3.
 
 Random play is stored first. The other version halves every reward column, so its rewards are computed again by
-replaying the stored replies. That rate counts from the first replayed reply to the last commit, without starting servers.
+replaying the stored replies. That rate counts from the first replayed reply to the last commit,
+without starting servers.
 """
 
 import time
