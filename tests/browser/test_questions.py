@@ -1,4 +1,4 @@
-"""Questions in plain words, in a real browser: no page overflows a phone, and quotes are marked where they stand."""
+"""Question graders in a real browser: no page overflows a phone, and quotes are marked in place."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture
 def asked(address: str) -> Iterator[tuple[Run, list[Grader]]]:
-    """A run with a question, a monitor and a contrast asked about it."""
+    """A run graded by a question, a monitor and a contrast."""
     with transaction() as session:
         run = make_asked_run(session, [GAVE_UP, STAYED] * 3, ["I shall read the tests."] * 6, group_size=2)
         question = make_question(session)

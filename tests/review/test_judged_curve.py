@@ -1,4 +1,4 @@
-"""The corrected curve: exact where all is judged, honest about what nobody looked at, right nine times out of ten."""
+"""The corrected curve: exact where all is reviewed, honest about unreviewed rollouts, covered nine times out of ten."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What a training run may use up."""
+"""Limits on what a training run may use."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a pre-flight makes of choices and of figures that were measured: pure functions."""
+"""Conclusions of a preflight from settings and measurements: pure functions."""
 
 import uuid
 from dataclasses import asdict, replace
