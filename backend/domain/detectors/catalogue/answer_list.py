@@ -4,9 +4,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from backend.domain.detectors.context import EnvironmentContext
-from backend.domain.detectors.flags import FlagDraft, Mark, RolloutDetector, ThresholdValues, flag_rollout
-from backend.domain.detectors.run_view import RolloutRow
+from backend.domain.detectors.flags import FlagDraft, Mark, ThresholdValues, flag_rollout
+from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
 from backend.domain.detectors.spec import DetectorSpec, ThresholdSpec
 
 SPEC = DetectorSpec(
@@ -63,6 +62,3 @@ def answers_of(row: RolloutRow, thresholds: ThresholdValues) -> list[Mark]:
         if listed and not any(reply[mark.start : mark.end] in prompt for prompt in row.prompts for mark in listed):
             return listed
     return []
-
-
-DETECTOR = RolloutDetector(SPEC, find)

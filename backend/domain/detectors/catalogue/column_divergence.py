@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from backend.domain.detectors.flags import FlagDraft, RunDetector, ThresholdValues, flag_run
+from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_run
 from backend.domain.detectors.run_view import RunView
 from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 from backend.domain.vocabulary import Severity
@@ -83,6 +83,3 @@ def trend_of(values: Sequence[float]) -> Trend:
     p = float(stats.kendalltau(range(len(values)), values).pvalue)
     slope = float(stats.theilslopes(values).slope)
     return Trend(slope, slope * (len(values) - 1), p)
-
-
-DETECTOR = RunDetector(SPEC, find)

@@ -5,17 +5,15 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from backend.domain.detectors.context import EnvironmentContext
 from backend.domain.detectors.flags import (
     FlagDraft,
-    RolloutDetector,
     ThresholdValues,
     drop_common,
     earning_ids,
     flag_rollout,
     whole_reply,
 )
-from backend.domain.detectors.run_view import RolloutRow
+from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
 from backend.domain.detectors.spec import COMMON, DetectorSpec, ThresholdSpec
 from backend.domain.vocabulary import Severity
 
@@ -90,6 +88,3 @@ def _script(letter: str) -> str:
         return "LATIN"
     script = unicodedata.name(letter, "").partition(" ")[0]
     return "CJK" if script in {"HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA"} else script
-
-
-DETECTOR = RolloutDetector(SPEC, find)

@@ -6,17 +6,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from backend.domain.detectors.context import EnvironmentContext
 from backend.domain.detectors.flags import (
     FlagDraft,
     Mark,
-    RolloutDetector,
     ThresholdValues,
     drop_common,
     earning_ids,
     flag_rollout,
 )
-from backend.domain.detectors.run_view import RolloutRow
+from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
 from backend.domain.detectors.spec import COMMON, DetectorSpec, ThresholdSpec
 from backend.domain.vocabulary import Severity
 
@@ -90,6 +88,3 @@ def worst_repetition(replies: tuple[str, ...], thresholds: ThresholdValues) -> R
             span = (words[places[0]].start(), words[places[-1] + GRAM - 1].end())
             found.append(Repetition(turn, share, ratio, span, " ".join(commonest)))
     return max(found, key=lambda repetition: repetition.share, default=None)
-
-
-DETECTOR = RolloutDetector(SPEC, find)

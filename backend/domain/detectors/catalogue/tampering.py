@@ -5,9 +5,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from backend.domain.detectors.code import sources_of, trees_of
-from backend.domain.detectors.context import EnvironmentContext
-from backend.domain.detectors.flags import FlagDraft, Mark, RolloutDetector, ThresholdValues, earning_ids, flag_rollout
-from backend.domain.detectors.run_view import RolloutRow
+from backend.domain.detectors.flags import FlagDraft, Mark, ThresholdValues, earning_ids, flag_rollout
+from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
 from backend.domain.detectors.spec import Action, DetectorSpec, Need, ThresholdSpec
 
 SPEC = DetectorSpec(
@@ -189,6 +188,3 @@ def _dotted(node: ast.AST) -> str:
 
 def _text(node: ast.AST) -> str:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
-
-
-DETECTOR = RolloutDetector(SPEC, find)
