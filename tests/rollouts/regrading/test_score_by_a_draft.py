@@ -14,6 +14,7 @@ from backend.environments.tables import Environment, EnvironmentDraft
 from backend.rollouts.regrading.service import score_by_draft
 from tests import factories
 from tests.envhost_fixture import HostProcess
+from workers.tasks.drafts import score
 from workers.tasks.registry import JobContext
 
 HACK = ["<guess>50</guess>", "I stop here."]
