@@ -79,24 +79,24 @@ def execute(job_id: uuid.UUID, worker: str = "") -> None:
             logger.info("job done")
 
 
-class LeaseHeartbeat:
+class LeaseHeartbeat(threading.Thread):
     """Renews the lease in a thread. Interrupts the body if the lease is lost."""
 
     def __init__(self, job_id: uuid.UUID, owner: str) -> None:
+        super().__init__(name="heartbeat", daemon=True)
         self.job_id, self.owner = job_id, owner
         self.is_lost = False
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._renew, name="heartbeat", daemon=True)
 
     def __enter__(self) -> "LeaseHeartbeat":
-        self._thread.start()
+        self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self._thread.join()
+        self.join()
 
-    def _renew(self) -> None:
+    def run(self) -> None:
         while not self._ended.wait(leases.BEAT_SECONDS):
             try:
                 if leases.renew(self.job_id, self.owner):
