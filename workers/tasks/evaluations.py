@@ -9,7 +9,7 @@ import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterable, Iterable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
@@ -81,16 +81,11 @@ def evaluate(run_id: uuid.UUID, policy: Policy, job_id: uuid.UUID | None = None)
     Returns how the run ended; `running` if other jobs still play their part.
     """
     attempt = EvaluationAttempt(run_id, policy, job_id)
-
-    async def play() -> tuple[RunStatus, str | None]:
-        async with aclosing(policy):
-            return await attempt.play() if attempt.has_begun else (RunStatus.COMPLETED, None)
-
-    status, reason = run_async(play())
     if attempt.has_begun:
-        return attempt.finish(status, reason)
+        return attempt.finish(*run_async(attempt.play(), closing=policy))
+    run_async(policy.aclose())
     logger.info("the run has ended already")
-    return status
+    return RunStatus.COMPLETED
 
 
 class EvaluationAttempt:

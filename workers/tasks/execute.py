@@ -7,9 +7,9 @@ import threading
 import traceback
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager, nullcontext
 from types import FrameType
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import structlog
 from sqlalchemy.exc import DBAPIError
@@ -127,13 +127,19 @@ def _interruptible() -> Iterator[None]:
         signal.signal(INTERRUPT, before)
 
 
-def run_async(main: Coroutine[object, None, T]) -> T:
+class Closable(Protocol):
+    async def aclose(self) -> None: ...
+
+
+def run_async(main: Coroutine[object, None, T], *, closing: Closable | None = None) -> T:
     """`asyncio.run` for a job's body: an interrupt cancels `main`, waits for its clean-up and raises Interrupted.
 
     An exception that a signal handler raises could arise in one of asyncio's callbacks, which would only log it.
+    `closing` is closed at the end, in the same loop.
     """
     handler = signal.getsignal(INTERRUPT)
     was_interrupted = False
+    is_interruptible = callable(handler) and threading.current_thread() is threading.main_thread()
 
     async def guarded() -> T:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
@@ -145,17 +151,19 @@ def run_async(main: Coroutine[object, None, T]) -> T:
                 was_interrupted = True
                 task.cancel()
 
-        loop.add_signal_handler(INTERRUPT, interrupt)
+        if is_interruptible:
+            loop.add_signal_handler(INTERRUPT, interrupt)
         try:
-            return await main
+            async with aclosing(closing) if closing is not None else nullcontext():
+                return await main
         finally:
-            loop.remove_signal_handler(INTERRUPT)
-            signal.signal(INTERRUPT, handler)
+            if is_interruptible:
+                loop.remove_signal_handler(INTERRUPT)
+                signal.signal(INTERRUPT, handler)
 
-    is_interruptible = callable(handler) and threading.current_thread() is threading.main_thread()
     with asyncio.Runner(loop_factory=_new_loop) as runner:
         try:
-            return runner.run(guarded() if is_interruptible else main)
+            return runner.run(guarded())
         except asyncio.CancelledError:
             if was_interrupted:
                 raise Interrupted from None
