@@ -14,7 +14,7 @@ from backend.detectors.schemas import CutOffForm, SettingForm
 from backend.detectors.service import DetectorReport, DetectorSummary
 from backend.domain.detectors.settings import DetectorChanges
 from backend.domain.detectors.spec import SUSPICION, Action
-from backend.domain.detectors.track_record import FEWEST_REVIEWED, WANTED_PRECISION, Audit
+from backend.domain.detectors.track_record import FEWEST_REVIEWED, TARGET_PRECISION, Audit
 from backend.environments.queries import get_environment
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.form_data import read_form
@@ -38,7 +38,7 @@ class DetectorPage:
     environment: str
     environments: Sequence[str]
     actions: Sequence[Action] = tuple(Action)
-    wanted_precision: float = WANTED_PRECISION
+    wanted_precision: float = TARGET_PRECISION
     fewest_reviewed: int = FEWEST_REVIEWED
 
 

@@ -257,7 +257,7 @@ def _wrong_fields(error: ValidationError) -> dict[str, str]:
     by_words = {
         "criteria": "criteria",
         "labels": "labels",
-        "no answer is called": "flags",
+        "unknown answers": "flags",
         "write the question": "text",
     }
     fields: dict[str, str] = {}

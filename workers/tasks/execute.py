@@ -47,11 +47,11 @@ def execute(job_id: uuid.UUID, worker: str = "") -> None:
     if worker and leases.is_left_to_others(job_id, worker):
         return
     machine = worker or get_settings().worker_name or os.uname().nodename
-    taken = leases.take(job_id, f"{machine}/{os.getpid()}")
-    if taken is None:
+    claimed = leases.claim(job_id, f"{machine}/{os.getpid()}")
+    if claimed is None:
         logger.info("nothing to do for this wake-up", job_id=str(job_id))
         return
-    job, owner = taken
+    job, owner = claimed
     context = JobContext(job.id, job.run_id, dict(job.arguments), job.attempts)
     names = {"job_id": str(job.id), "job": job.name, "attempt": job.attempts}
     if job.run_id:
@@ -68,14 +68,14 @@ def execute(job_id: uuid.UUID, worker: str = "") -> None:
                 leases.hand_back(job.id, owner)
         except (AppError, UnknownJob) as error:
             logger.error("job refused", error=str(error))
-            leases.failed(job.id, owner, str(error), is_final=True)
+            leases.fail(job.id, owner, str(error), is_final=True)
         except Exception as error:
             logger.exception("job failed")
             last = traceback.extract_tb(error.__traceback__)[-1]
             text = f"{type(error).__name__}: {error} ({last.filename.rsplit('/', 1)[-1]}:{last.lineno})"
-            leases.failed(job.id, owner, text[:MAX_ERROR_CHARACTERS])
+            leases.fail(job.id, owner, text[:MAX_ERROR_CHARACTERS])
         else:
-            leases.done(job.id, owner)
+            leases.complete(job.id, owner)
             logger.info("job done")
 
 

@@ -52,15 +52,15 @@ def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: Th
     earning = earning_ids(rows, context)
     for row in drop_common([row for row in rows if row.id in found], rows, earning, thresholds["common"]):
         share, turn, kind = found[row.id]
-        pays = str(row.id) in earning
+        is_rewarded = str(row.id) in earning
         yield flag_rollout(
             SPEC,
             row,
-            score=(0.5 + share / 2) * (1.0 if pays else 0.7),
+            score=(0.5 + share / 2) * (1.0 if is_rewarded else 0.7),
             sentence=f"Turn {turn + 1} is not written in any language: {share:.0%} are {kind}.",
             marks=whole_reply(row, turn),
             cluster=kind,
-            severity=Severity.WARNING if pays else Severity.NOTE,
+            severity=Severity.WARNING if is_rewarded else Severity.NOTE,
         )
 
 

@@ -55,16 +55,16 @@ def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: Th
     earning = earning_ids(rows, context)
     for row in drop_common([row for row in rows if row.id in found], rows, earning, thresholds["common"]):
         worst = found[row.id]
-        pays = str(row.id) in earning
+        is_rewarded = str(row.id) in earning
         yield flag_rollout(
             SPEC,
             row,
-            score=worst.share * (1.0 if pays else 0.7),
+            score=worst.share * (1.0 if is_rewarded else 0.7),
             sentence=f"Turn {worst.turn + 1} repeats itself: {worst.share:.0%} of its four-word sequences occurred"
             f" before (zlib ratio {worst.ratio:.2f}). So do {len(found) / len(rows):.0%} of the rollouts in its batch.",
             marks=[Mark(worst.turn, *worst.span)],
             cluster=f"repeats {worst.words}".lower(),
-            severity=Severity.WARNING if pays else Severity.NOTE,
+            severity=Severity.WARNING if is_rewarded else Severity.NOTE,
         )
 
 
