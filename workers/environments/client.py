@@ -237,7 +237,7 @@ class EnvSession:
         async with self._recorded_failures():
             while True:
                 try:
-                    observation = await self.wire.reset(arguments, max(0.001, deadline - time.monotonic()))
+                    observation = await self.wire.observe("reset", arguments, max(0.001, deadline - time.monotonic()))
                     break
                 except ServerIsFull as error:
                     if time.monotonic() + pause > deadline:
@@ -253,7 +253,7 @@ class EnvSession:
         if not self._is_running:
             raise EnvError("step: the episode has not begun or has ended; reset first")
         async with self._recorded_failures():
-            observation = await self.wire.step(action, timeout)
+            observation = await self.wire.observe("step", action, timeout)
         self._is_running = not observation.done
         return observation
 

@@ -17,16 +17,13 @@ class LogTail:
 
     def __init__(self) -> None:
         self._reader, self.writer = os.pipe()
-        """`writer` goes to the server; close our copy with `close_writer`."""
+        """`writer` goes to the server; close our copy once the server has it."""
         os.set_blocking(self._reader, False)
         self._kept = bytearray()
         self.total_bytes = 0
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._reader, self._read)
         self._is_open = True
-
-    def close_writer(self) -> None:
-        os.close(self.writer)
 
     def _read(self) -> None:
         try:

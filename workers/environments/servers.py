@@ -153,12 +153,18 @@ async def start_server(
     threads = resources.sessions + _SPARE_THREADS
     # standalone servers import what other servers get from the warm interpreter
     mapped, resident = (_OWN_IMPORTS_MAPPED, _OWN_IMPORTS_RESIDENT) if zygote.is_standalone else (0, 0)
+    # for interpreters that the server starts: in the jail its virtual environment leads them
+    paths = {} if zygote.is_jailed else {"PYTHONPATH": os.pathsep.join(map(str, zygote.site_packages))}
     cpus = {"cpus": max(1, round(resources.cpus)), "first_cpu": next(_first_cpus)}
     request: dict[str, object] = {
         "name": package.name,
         "app": package.app,
         "sessions": resources.sessions,
-        "variables": {"MAX_CONCURRENT_ENVS": str(resources.sessions), **zygote.variables, **package.variables},
+        "variables": {
+            "MAX_CONCURRENT_ENVS": str(resources.sessions),
+            **(paths if zygote.site_packages else {}),
+            **package.variables,
+        },
         "folder": "" if zygote.is_jailed else str(home / "files"),
         "limits": {
             "memory_bytes": (resources.memory_mb << 20) + (threads << 20) + _SLACK_BYTES + mapped,
@@ -184,7 +190,7 @@ async def start_server(
     finally:
         listener.close()  # so that a connection fails, instead of waiting, once the server is dead
         os.close(zipped)
-        log.close_writer()
+        os.close(log.writer)
     server = RunningServer(name, package, resources, path, process, log)
     server.resident_at_start = resident_bytes(process.pid) + resident
     if resources.execute and zygote.is_jailed:

@@ -58,12 +58,9 @@ def append(log: Path, text: str) -> None:
 
 def without_addresses(text: str) -> str:
     """Addresses may hold credentials, and those of a package index may be internal; names of archives are kept."""
-
-    def replacement(match: re.Match[str]) -> str:
-        archive = _ARCHIVE.search(match[0])
-        return f"<address>/{archive[1]}" if archive else "<address>"
-
-    return _ADDRESS.sub(replacement, text)
+    return _ADDRESS.sub(
+        lambda match: f"<address>/{archive[1]}" if (archive := _ARCHIVE.search(match[0])) else "<address>", text
+    )
 
 
 class PathFilter:

@@ -90,11 +90,10 @@ def rewrites(script: str, change: Callable[[str], str]) -> Policy:
 
 def errs(script: str, share: float) -> Policy:
     """Return a policy that mixes random legal replies into a script, like a half-trained model."""
-
-    async def reply(player: ReplyPlayer, turn: Turn) -> str:
-        return await player.script("random" if player.random.random() < share else script, turn)
-
-    return ReplyPolicy(reply, script, "random")
+    return ReplyPolicy(
+        lambda player, turn: player.script("random" if player.random.random() < share else script, turn),
+        *(script, "random"),
+    )
 
 
 def in_format(spec: ActionSpec, text: str, turn: Turn) -> str:
@@ -144,15 +143,6 @@ def _prompt(turn: Turn) -> str:
     return "\n\n".join([*system, turn.text])
 
 
-async def _repeat_first(player: ReplyPlayer, turn: Turn) -> str:
-    return player.replies[0] if player.replies else await player.script("random", turn)
-
-
-async def _exit_early(player: ReplyPlayer, turn: Turn) -> str:
-    """Play one legal action and stop: finds rewards that are kept after leaving early."""
-    return GIVING_UP if turn.index else await player.script("random", turn)
-
-
 DEGENERATE: dict[str, Callable[[Sequence[str]], Policy]] = {
     "random": lambda gold: ScriptedPolicy("random"),
     "empty": lambda gold: says(lambda turn: ""),
@@ -160,13 +150,18 @@ DEGENERATE: dict[str, Callable[[Sequence[str]], Policy]] = {
     "constant": _constant,
     "echo_prompt": lambda gold: says(_prompt),
     "echo_observation": lambda gold: writes(lambda turn: turn.text),
-    "repeat_last": lambda gold: ReplyPolicy(_repeat_first, "random"),
+    "repeat_last": lambda gold: ReplyPolicy(
+        lambda player, turn: player.replies[0] if player.replies else player.script("random", turn), "random"
+    ),
     "longest": lambda gold: writes(lambda turn: LONGEST[: CHARACTERS_PER_TOKEN * turn.max_tokens]),
     "format_only": lambda gold: writes(lambda turn: ""),
     "refusal": lambda gold: writes(lambda turn: REFUSAL),
     "answer_list": _all_answers,
     "injection": lambda gold: writes(lambda turn: INJECTION),
-    "early_exit": lambda gold: ReplyPolicy(_exit_early, "random"),
+    # one legal action: finds rewards that are kept after leaving early
+    "early_exit": lambda gold: ReplyPolicy(
+        lambda player, turn: GIVING_UP if turn.index else player.script("random", turn), "random"
+    ),
 }
 """Policies that do not try, built from gold's first replies on many tasks (empty without a gold script)."""
 

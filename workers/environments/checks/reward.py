@@ -6,6 +6,7 @@ score.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from itertools import pairwise
 
 from backend.domain.environments.fixtures import FixtureKind, against_manifest, read_fixtures
@@ -16,13 +17,12 @@ from backend.domain.rollouts.rollout import Rollout, TaskSpec
 from backend.domain.statistics import estimate_mean
 from workers.environments.checks.base import (
     TOLERANCE,
+    CheckFinding,
     Cost,
-    Finding,
     by_level,
     check,
     does_not_apply,
     failed,
-    figures,
     floor_limit,
     listed,
     passed,
@@ -49,7 +49,7 @@ NO_FLOOR = "No floor: declare `checks.floor_maximum`, or the `range` of every co
     cost=Cost.EPISODES,
     needs=("steps_and_ends",),
 )
-async def gold_reaches_bound(subject: CheckSubject) -> Finding:
+async def gold_reaches_bound(subject: CheckSubject) -> CheckFinding:
     """Play `gold` on 64 tasks per level (Terminal-Bench: oracle). Every task must earn the highest reward.
 
     With `checks.gold_minimum`, the upper end of each level's 95% interval must reach the bound of that level.
@@ -75,7 +75,7 @@ async def gold_reaches_bound(subject: CheckSubject) -> Finding:
         return passed(f"Gold gets the highest reward of {bounds[0]:.3f} on all {len(rollouts)} tasks.", worst)
     levels = by_level(rollouts)
     low = {level for level, estimate in levels.items() if estimate.high < bounds[level] - TOLERANCE}
-    level_figures = {level: figures(estimate) for level, estimate in levels.items()}
+    level_figures = {level: asdict(estimate) for level, estimate in levels.items()}
     summary = "Mean and the upper end of its 95% interval: " + "; ".join(
         f"level {level}: {e.mean:.3f} to {e.high:.3f} (bound {bounds[level]:.3f}, {e.count} tasks)"
         for level, e in levels.items()
@@ -96,7 +96,7 @@ async def gold_reaches_bound(subject: CheckSubject) -> Finding:
     cost=Cost.EPISODES,
     needs=("steps_and_ends",),
 )
-async def degenerate_policies(subject: CheckSubject) -> Finding:
+async def degenerate_policies(subject: CheckSubject) -> CheckFinding:
     """Play thirteen policies that do not try on 24 tasks per level (ABC; HUD's "cheapest path").
 
     The mean must be at most the floor plus 5% of the range; the check fails if the lower end of the interval is above.
@@ -108,7 +108,7 @@ async def degenerate_policies(subject: CheckSubject) -> Finding:
     estimates = {policy: estimate_mean([r.reward or 0.0 for r in rollouts]) for policy, rollouts in played.items()}
     means = {policy: estimate for policy, estimate in estimates.items() if estimate}
     ranked = sorted(means, key=lambda policy: -means[policy].mean)
-    details = {"floor": floor, "limit": limit, "policies": {policy: figures(means[policy]) for policy in ranked}}
+    details = {"floor": floor, "limit": limit, "policies": {policy: asdict(means[policy]) for policy in ranked}}
     summary = f"Mean rewards: {', '.join(f'{policy} {means[policy].mean:.3f}' for policy in ranked)}."
     best = sorted(played[ranked[0]], key=lambda r: -(r.reward or 0.0)) if ranked else []
     bound = f"the floor of {floor:.3f} and its margin ({limit:.3f})"
@@ -128,7 +128,7 @@ async def degenerate_policies(subject: CheckSubject) -> Finding:
     cost=Cost.EPISODES,
     needs=("steps_and_ends",),
 )
-async def untouched_task(subject: CheckSubject) -> Finding:
+async def untouched_task(subject: CheckSubject) -> CheckFinding:
     """Play each task with empty replies. No single task may succeed, that is reach halfway from floor to bound."""
     bounds = success_bounds(subject.manifest)
     if bounds is None:
@@ -162,7 +162,7 @@ async def untouched_task(subject: CheckSubject) -> Finding:
     cost=Cost.EPISODES,
     needs=("steps_and_ends", "step_deterministic"),
 )
-async def format_variations(subject: CheckSubject) -> Finding:
+async def format_variations(subject: CheckSubject) -> CheckFinding:
     """Play gold with extra whitespace, with reasoning before and a remark after, in a code fence; and `variant_1` ….
 
     All columns except `length` must be equal to those of gold.
@@ -219,7 +219,7 @@ def _rewritings(spec: ActionSpec) -> dict[str, Callable[[str], str]]:
     cost=Cost.EPISODES,
     needs=("steps_and_ends",),
 )
-async def quality_ladder(subject: CheckSubject) -> Finding:
+async def quality_ladder(subject: CheckSubject) -> CheckFinding:
     """Compare the means of `gold`, `teacher` and `partial`, and `wrong` (else random play) on the same tasks.
 
     No rung may earn more than a better one, and the ends must differ (HUD: monotonicity).
@@ -256,7 +256,7 @@ async def quality_ladder(subject: CheckSubject) -> Finding:
     cost=Cost.EPISODES,
     needs=("starts_and_resets", "agent_fits"),
 )
-async def fixtures_hold(subject: CheckSubject) -> Finding:
+async def fixtures_hold(subject: CheckSubject) -> CheckFinding:
     """Play each `fixtures/*.json`. Columns must be equal to 1e-6, `gold` at its bound, `hack` at or below the floor."""
     fixtures, problems = read_fixtures(subject.files)
     problems = problems + [problem for fixture in fixtures for problem in against_manifest(fixture, subject.manifest)]
@@ -312,7 +312,7 @@ async def _recite(
     cost=Cost.EPISODES,
     needs=("starts_and_resets", "agent_fits"),
 )
-async def judged_fixtures_hold(subject: CheckSubject) -> Finding:
+async def judged_fixtures_hold(subject: CheckSubject) -> CheckFinding:
     """Play the stored replies of every reviewed fixture of the environment. The bound of the fixture must hold."""
     if not subject.judged:
         return does_not_apply("No episode of this environment was reviewed as a hack or kept as an honest one.")
