@@ -387,7 +387,7 @@ async def test_a_file_that_is_refused_is_not_tried_another_way(index: Path, inst
         package = stored(name)
         with pytest.raises(SandboxError, match=reason):
             await environments.build(package)
-        assert not environments.is_built(package)
+        assert not environments.site_packages_of(package)[0].exists()
         assert "building its source" not in environments.log_of(package)
         assert "secret" not in environments.log_of(package)
 

@@ -116,7 +116,8 @@ class EnvHost:
             order["network"] = await asyncio.to_thread(self._is_granted, content_hash)
         server = EnvServer(self, order)
         try:
-            yield await server.acquire()
+            server.connect_to(await server.request_lease())
+            yield server
         finally:
             await server.release()
 
@@ -279,7 +280,7 @@ class EnvSession:
 
 @dataclass(slots=True, eq=False)
 class EnvServer:
-    """A leased server of a package: one process or several that act as one. Call `acquire` before its sessions."""
+    """A leased server of a package: one process or several that act as one."""
 
     host: EnvHost
     order: JsonObject
@@ -296,11 +297,6 @@ class EnvServer:
     """Set when sessions of a group end, so that waiting groups check for room again."""
 
     # the lease
-
-    async def acquire(self) -> "EnvServer":
-        """Wait in the queue while the host is full."""
-        self.connect_to(await self._lease())
-        return self
 
     def connect_to(self, described: list[JsonObject]) -> None:
         self._processes = [_LeasedProcess(each, self.host) for each in described]
@@ -320,7 +316,8 @@ class EnvServer:
                     await asyncio.shield(self.host.ask("DELETE", f"{self._path}?worn={failed}"))
             await self._stop_heartbeat()
 
-    async def _lease(self) -> list[JsonObject]:
+    async def request_lease(self) -> list[JsonObject]:
+        """Order the servers; wait in the queue while the host is full. Returns their descriptions."""
         lease = await self.host.ask("POST", "/servers", json=self.order)
         self._path = f"/leases/{lease['id']}"
         self._heartbeat = asyncio.create_task(self._hold(self._path))
@@ -352,7 +349,7 @@ class EnvServer:
         while True:
             await self._stop_heartbeat()
             try:
-                return await self._lease()
+                return await self.request_lease()
             except SandboxError as error:
                 if isinstance(error, HostRefused) or time.monotonic() > deadline:
                     raise

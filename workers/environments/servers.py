@@ -17,10 +17,11 @@ import orjson
 
 from backend.domain.environments.manifest import ResourcesSpec
 from backend.domain.errors import SandboxError
+from proctor_sandbox.memory import descendants
 from proctor_sandbox.terms import MOST
 from workers.environments.inside.server import CAPACITY_PATH
 from workers.environments.packages import StoredPackage
-from workers.environments.processes import LogTail, descendants, parent, resident_bytes, used_bytes
+from workers.environments.processes import LogTail, parent, resident_bytes, used_bytes
 from workers.environments.wire import JsonObject
 from workers.environments.zygotes import Zygote
 
@@ -124,7 +125,10 @@ class RunningServer:
         """Catch what RLIMIT_AS cannot: many processes that are each within it."""
         if not self.is_alive:
             return
-        pids = descendants(self.family)[1:] if self.family else descendants(self.process.pid)
+        if self.family:
+            pids = descendants(self.family)[1:]
+        else:  # a container has no process of ours
+            pids = descendants(self.process.pid) if self.process.pid else []
         allowed = (self.resources.memory_mb << 20) * _MEMORY_ALLOWANCE + self.resident_at_start
         allowed += _INTERPRETER_BYTES if self.family else 0
         if sum(resident_bytes(pid) for pid in pids) <= allowed:

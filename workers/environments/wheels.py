@@ -25,7 +25,8 @@ import aiohttp
 from backend.domain.errors import SandboxError
 from workers.commands import bounded, end_group
 from workers.environments.unpack_wheels import WheelLimits, folders_of
-from workers.environments.uv import PackageIndex, Wheel, append, python_version
+from workers.environments.uv import PackageIndex, Wheel, append
+from workers.environments.zygotes import site_packages_of
 
 GIB = 1 << 30
 WHEEL_LIMITS = WheelLimits(
@@ -66,8 +67,7 @@ class Installer:
         """Of an environment, or of the shared runtime."""
         if not self.runtime.exists():
             raise SandboxError("the environment runtime is missing: run `make setup`")
-        version = python_version(self.runtime)
-        return home / "lib" / f"python{version[0]}.{version[1]}" / "site-packages"
+        return home.joinpath(*site_packages_of(self.runtime).parts[-3:])
 
     async def install(self, home: Path, wheels: Sequence[Wheel], log: Path, *, is_standalone: bool = False) -> None:
         """Make the environment at `home`. Raises SandboxError; nothing is left of it then."""

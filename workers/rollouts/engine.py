@@ -25,8 +25,7 @@ from backend.domain.rollouts.rollout import Rollout, TaskSpec
 from backend.domain.vocabulary import Phase, RolloutStatus
 from workers.policies.base import AdaptivePolicy, EpisodeStart, Policy
 from workers.rollouts.episode import Episode, Rules
-from workers.rollouts.limits import CircuitBreaker, ConcurrencyLimiter, SlotPool, TooManyFailures
-from workers.rollouts.stopping import unless_stopped
+from workers.rollouts.limits import CircuitBreaker, ConcurrencyLimiter, SlotPool, TooManyFailures, unless_stopped
 
 if TYPE_CHECKING:
     from workers.environments.client import EnvServer, EnvSession

@@ -8,8 +8,8 @@ from backend.domain.rollouts.divergence import same_columns
 from backend.domain.vocabulary import RunKind, RunStatus
 from workers.environments.client import EnvHost, EnvServer, HostRefused
 from workers.rollouts.engine import TooManyFailures
+from workers.rollouts.limits import unless_stopped
 from workers.rollouts.regrading import ReplayedEpisode, StoredEpisode, environment_columns, replay_episodes
-from workers.rollouts.stopping import unless_stopped
 from workers.storage.env_host import open_env_host
 from workers.storage.recorder import RunRecorder
 from workers.storage.regraded_rollouts import (
