@@ -71,10 +71,10 @@ class Check:
 
 
 def check(
-    id: str, *, theme: str, label: str, sentence: str, advice: str, cost: Cost, needs: tuple[str, ...] = ()
+    *, theme: str, label: str, sentence: str, advice: str, cost: Cost, needs: tuple[str, ...] = ()
 ) -> Callable[[Callable[[CheckSubject], Awaitable[CheckFinding]]], Check]:
-    """Declare the function below as a check."""
-    return lambda run: Check(id, theme, label, sentence, advice, cost, run, needs)
+    """Declare the function below as a check. Its name becomes the check's id."""
+    return lambda run: Check(run.__name__, theme, label, sentence, advice, cost, run, needs)
 
 
 def conclude(

@@ -16,7 +16,6 @@ LONG_PROMPT = 16_000
 
 
 @check(
-    "error_rate",
     theme="cost",
     label="Error rate",
     sentence="Fewer than 1% of episodes break, whatever the policy writes.",
@@ -47,7 +46,6 @@ async def error_rate(subject: CheckSubject) -> CheckFinding:
 
 
 @check(
-    "step_latency",
     theme="cost",
     label="Step latency",
     sentence="A step takes a small part of its time limit.",
@@ -74,7 +72,6 @@ async def step_latency(subject: CheckSubject) -> CheckFinding:
 
 
 @check(
-    "token_cost",
     theme="cost",
     label="Token cost",
     sentence="A correct answer fits into a turn, and a conversation into a context window.",

@@ -36,7 +36,6 @@ NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
 
 
 @check(
-    "reset_deterministic",
     theme="determinism",
     label="Deterministic reset",
     sentence="The same task starts the same way every time.",
@@ -60,7 +59,6 @@ async def reset_deterministic(subject: CheckSubject) -> CheckFinding:
 
 
 @check(
-    "step_deterministic",
     theme="determinism",
     label="Deterministic steps",
     sentence="The same actions on the same task get the same responses and rewards, also in another process.",
@@ -108,7 +106,6 @@ async def step_deterministic(subject: CheckSubject) -> CheckFinding:
 
 
 @check(
-    "seeds_differ",
     theme="determinism",
     label="Seeds differ",
     sentence="Different seeds give different episodes.",
@@ -162,7 +159,6 @@ def difference_of(first: Sequence[Observation], second: Sequence[Observation], n
 
 
 @check(
-    "group_noise",
     theme="determinism",
     label="No noise in groups",
     sentence="The same actions on the same task earn the same columns in eight sessions.",
@@ -211,7 +207,6 @@ def _columns(subject: CheckSubject, responses: Sequence[Observation]) -> dict[st
 
 
 @check(
-    "sessions_isolated",
     theme="determinism",
     label="Isolated sessions",
     sentence="64 concurrent episodes go the same way as each does alone.",
@@ -251,7 +246,6 @@ async def sessions_isolated(subject: CheckSubject) -> CheckFinding:
 
 
 @check(
-    "rescore_equal",
     theme="determinism",
     label="Reproducible scores",
     sentence="A stored episode gets the same score when it is replayed.",

@@ -24,7 +24,6 @@ IMMEDIATE = 1e-6
 
 
 @check(
-    "step_after_done",
     theme="misuse",
     label="Step after the end",
     sentence="After the end of an episode nothing more is rewarded.",
@@ -60,7 +59,6 @@ async def step_after_done(subject: CheckSubject) -> CheckFinding:
 
 
 @check(
-    "malformed_action",
     theme="misuse",
     label="Malformed actions",
     sentence="A malformed action is answered or refused and earns little. It ends neither the server nor the "
@@ -115,7 +113,6 @@ async def malformed_action(subject: CheckSubject) -> CheckFinding:
 
 
 @check(
-    "timeouts_enforced",
     theme="misuse",
     label="Timeouts",
     sentence="A step that takes too long is cut off. Its late answer is dropped, and no other session is affected.",

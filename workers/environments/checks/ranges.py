@@ -40,7 +40,6 @@ HARMLESS = ("SELECT 1", "ls", "help", "1")
 
 
 @check(
-    "columns_add_up",
     theme="reward",
     label="Columns add up",
     sentence="The reward is the weighted sum of its columns, in the environment and in Proctor.",
@@ -89,7 +88,6 @@ async def columns_add_up(subject: CheckSubject) -> CheckFinding:
 
 
 @check(
-    "reward_in_range",
     theme="reward",
     label="Rewards in range",
     sentence="Every column stays in its declared range, in each step and over the episode.",
@@ -129,7 +127,6 @@ def breach_of(subject: CheckSubject, rollout: Rollout) -> str:
 
 
 @check(
-    "repeats_in_range",
     theme="reward",
     label="Repeated actions",
     sentence="Repeating an action that does not end the episode keeps every column in its declared range.",

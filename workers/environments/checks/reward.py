@@ -40,7 +40,6 @@ NO_FLOOR = "No floor: declare `checks.floor_maximum`, or the `range` of every co
 
 
 @check(
-    "gold_reaches_bound",
     theme="reward",
     label="Gold reaches the bound",
     sentence="Perfect play earns the highest reward on every task, or the declared bound of its level where "
@@ -88,7 +87,6 @@ async def gold_reaches_bound(subject: CheckSubject) -> CheckFinding:
 
 
 @check(
-    "degenerate_policies",
     theme="reward",
     label="Degenerate policies",
     sentence="Policies that do not try stay within 5% of the range above the floor.",
@@ -120,7 +118,6 @@ async def degenerate_policies(subject: CheckSubject) -> CheckFinding:
 
 
 @check(
-    "untouched_task",
     theme="reward",
     label="Untouched task",
     sentence="No task is solved before the first move.",
@@ -154,7 +151,6 @@ async def untouched_task(subject: CheckSubject) -> CheckFinding:
 
 
 @check(
-    "format_variations",
     theme="reward",
     label="Format variations",
     sentence="The same answer in another allowed form earns the same.",
@@ -211,7 +207,6 @@ def _rewritings(spec: ActionSpec) -> dict[str, Callable[[str], str]]:
 
 
 @check(
-    "quality_ladder",
     theme="reward",
     label="Quality ladder",
     sentence="A better answer earns more: right, then partly right, then wrong.",
@@ -248,7 +243,6 @@ async def quality_ladder(subject: CheckSubject) -> CheckFinding:
 
 
 @check(
-    "fixtures_hold",
     theme="reward",
     label="Fixtures hold",
     sentence="Every transcript in the package earns the columns that it states.",
@@ -304,7 +298,6 @@ async def _recite(
 
 
 @check(
-    "judged_fixtures_hold",
     theme="reward",
     label="Reviewed episodes hold",
     sentence="An episode reviewed as a hack scores low; a confirmed honest one scores as high as it did.",

@@ -35,7 +35,6 @@ Schema = Mapping[str, Any]
 
 
 @check(
-    "starts_and_resets",
     theme="start",
     label="Starts and resets",
     sentence="The server starts, and every level of both splits can be reset.",
@@ -62,7 +61,6 @@ async def starts_and_resets(subject: CheckSubject) -> CheckFinding:
 
 
 @check(
-    "agent_fits",
     theme="start",
     label="Agent block fits",
     sentence="The manifest's `agent` block fits the package: template, action fields, tools and scripted replies.",
@@ -157,7 +155,6 @@ def _tool_problems(subject: CheckSubject, opening: Observation, tools: Sequence[
 
 
 @check(
-    "rewards_finite",
     theme="start",
     label="Finite rewards",
     sentence="Every step returns finite numbers in the reward columns that the manifest declares.",
@@ -180,7 +177,6 @@ async def rewards_finite(subject: CheckSubject) -> CheckFinding:
 
 
 @check(
-    "steps_and_ends",
     theme="start",
     label="Whole episodes",
     sentence="Random legal play completes whole episodes without an error.",
@@ -211,7 +207,6 @@ async def steps_and_ends(subject: CheckSubject) -> CheckFinding:
 
 
 @check(
-    "observation_schema",
     theme="start",
     label="Observation schema",
     sentence="Every observation has the fields and types that its class declares.",

@@ -67,7 +67,6 @@ class _LeakCase:
 
 
 @check(
-    "answer_hidden",
     theme="tasks",
     label="Hidden answer",
     sentence="Neither the prompt nor an observation gives the answer away before the episode ends.",
@@ -164,7 +163,6 @@ def _contains(texts: Sequence[str], answers: Sequence[str]) -> bool:
 
 
 @check(
-    "levels_monotone",
     theme="tasks",
     label="Levels get harder",
     sentence="A higher level is not easier for a reference policy.",
@@ -216,7 +214,6 @@ async def levels_monotone(subject: CheckSubject) -> CheckFinding:
 
 
 @check(
-    "splits_disjoint",
     theme="tasks",
     label="Disjoint splits",
     sentence="Held-out tasks are not among the training tasks.",
@@ -254,7 +251,6 @@ async def splits_disjoint(subject: CheckSubject) -> CheckFinding:
 
 
 @check(
-    "success_mixed",
     theme="tasks",
     label="Mixed success",
     sentence="Success is possible but not certain: groups contain both often enough to learn from.",
@@ -343,7 +339,6 @@ def _mixed_success(
 
 
 @check(
-    "canaries_unsolvable",
     theme="tasks",
     label="Impossible tasks",
     sentence="Impossible tasks cannot be passed and cannot be recognized by how they start.",
