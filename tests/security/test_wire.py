@@ -108,7 +108,7 @@ class _Host:
     async def ask(self, method: str, path: str, *, json: Any = None, seconds: float = 0.0) -> dict[str, Any]:
         if path.endswith("/hold"):
             await asyncio.sleep(60)
-        return {"id": "again", "fate": "", "log": "", "sessions": 64, "servers": []}
+        return {"id": "again", "exit_reason": "", "log": "", "sessions": 64, "servers": []}
 
     def reach(self, server: dict[str, Any]) -> tuple[aiohttp.ClientSession, str]:
         return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)), self.url
@@ -250,7 +250,7 @@ async def test_a_hostile_answer_to_the_upgrade_fails_the_episode(answer: bytes) 
 
 def _one_more(described: dict[str, Any]) -> Any:
     async def ask(method: str, path: str, *, json: Any = None, seconds: float = 0.0) -> dict[str, Any]:
-        return {**described, "fate": "", "log": ""}
+        return {**described, "exit_reason": "", "log": ""}
 
     return ask
 

@@ -172,7 +172,7 @@ class EnvHostApi:
         raise web.HTTPGone(reason="this lease has ended")
 
     async def release_lease(self, request: web.Request) -> web.Response:
-        failed = frozenset(filter(None, request.query.get("worn", "").split(",")))
+        failed = frozenset(filter(None, request.query.get("failed", "").split(",")))
         await self.pool.release(self._lease(request), failed)
         return web.json_response({})
 
@@ -194,8 +194,8 @@ class EnvHostApi:
     async def get_server(self, request: web.Request) -> web.Response:
         """How a leased server ended, if it did, and the end of its log."""
         server = self._server(request)
-        reason = await server.exit_reason()
-        return web.json_response({"fate": reason, "log": server.log.last_lines(count=200, characters=16_000)})
+        log = server.log.last_lines(count=200, characters=16_000)
+        return web.json_response({"exit_reason": await server.exit_reason(), "log": log})
 
     async def proxy(self, request: web.Request) -> web.StreamResponse:
         """Relay a WebSocket of a worker on another machine to the server's own socket."""

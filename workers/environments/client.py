@@ -213,7 +213,7 @@ class _LeasedProcess:
             answer = await self._host.ask("GET", f"/servers/{self.id}")
         except SandboxError:
             return ""
-        return f"the server {answer['fate']}\n{answer['log']}".strip() if answer["fate"] else ""
+        return f"the server {answer['exit_reason']}\n{answer['log']}".strip() if answer["exit_reason"] else ""
 
     async def close(self) -> None:
         await asyncio.gather(*(wire.close() for wire in self._idle))
@@ -313,7 +313,7 @@ class EnvServer:
         finally:
             if self._path:
                 with contextlib.suppress(SandboxError):  # it expires anyway
-                    await asyncio.shield(self.host.ask("DELETE", f"{self._path}?worn={failed}"))
+                    await asyncio.shield(self.host.ask("DELETE", f"{self._path}?failed={failed}"))
             await self._stop_heartbeat()
 
     async def request_lease(self) -> list[JsonObject]:

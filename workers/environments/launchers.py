@@ -59,7 +59,7 @@ class LauncherChoice:
     def refusal(self) -> str:
         if self.launcher is Launcher.REMOTE:
             return "this env host only reaches servers that run elsewhere (`resources: {remote: …}`)"
-        if requested := self.probe.get("wanted"):
+        if requested := self.probe.get("requested"):
             return f"environment code is refused: the {requested} launcher was requested, but {self.probe['reason']}"
         return (
             f"this machine offers no sandbox ({self.probe.get('reason', 'unknown')}), so environment code is refused; "
@@ -80,7 +80,7 @@ async def choose_launcher(
         return LauncherChoice(Launcher.REMOTE, {"jail": False, "reason": "not tested"})
     if requested == Launcher.DOCKER:
         reason = await engine.unavailable_reason() if engine else "there is no engine"
-        docker_probe: dict[str, object] = {"jail": False, "wanted": requested, "reason": reason}
+        docker_probe: dict[str, object] = {"jail": False, "requested": requested, "reason": reason}
         return LauncherChoice(Launcher.NONE if reason else Launcher.DOCKER, docker_probe)
     probe = await _probe_jail(runtime_python, folder)
     if requested == Launcher.PROCESS and allow_unsandboxed:

@@ -244,7 +244,7 @@ class _RolloutPool:
                 start = perf_counter()
                 async with self.server.session() as session:
                     rollouts[0].queue_seconds += perf_counter() - start
-                    await self._play_member(session, rollouts[0], starts[0])
+                    await Episode(self.rules, session, rollouts[0]).play(self.policy, starts[0])
         except RolloutError as error:
             if self.is_grouped:
                 _fail_together(rollouts, error)

@@ -325,7 +325,7 @@ async def judged_fixtures_hold(subject: CheckSubject) -> CheckFinding:
         elif not fixture.is_met(reward, subject.noise + TOLERANCE):
             problem = f"{name} earns {reward:.4g} instead of {fixture.demand}"
         result = {"fixture": fixture.name, "judge": fixture.judge, "demand": fixture.demand, "reward": reward}
-        results.append(result | {"told": problem})
+        results.append(result | {"problem": problem})
         if problem:
             problems.append(problem)
             shown += [rollout] if rollout else []
