@@ -24,14 +24,14 @@ from workers.environments.wire import MAX_FRAME_BYTES
 MAX_WAIT_SECONDS = 30.0
 
 
-class PrepareOrder(BaseModel):
+class PrepareRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     network: bool = False
     """Whether an administrator granted network access; clients with our token are trusted."""
 
 
-class ServerOrder(PrepareOrder):
+class LeaseRequest(PrepareRequest):
     hash: str
     resources: ResourcesSpec = ResourcesSpec()
     count: int = Field(default=1, ge=1, le=64)
@@ -60,7 +60,7 @@ class EnvHostApi:
                 web.put("/packages/{hash}", self.put_package),
                 web.post("/packages/{hash}/prepare", self.prepare_package),
                 web.get("/packages/{hash}/build", self.get_build_log),
-                web.post("/servers", self.order_servers),
+                web.post("/servers", self.request_lease),
                 web.get("/servers/{server}", self.get_server),
                 web.get("/servers/{server}/ws", self.proxy),
                 web.get("/leases/{lease}", self.wait_for_lease),
@@ -123,9 +123,9 @@ class EnvHostApi:
     async def prepare_package(self, request: web.Request) -> web.Response:
         """Build missing parts and start a server, which stays warm for the first lease."""
         package = self._package(request.match_info["hash"])
-        order = PrepareOrder.model_validate_json(await request.read() or b"{}")
-        self.grants.refuse_network(package, package.resources, is_granted=order.network)
-        lease = self.pool.order(package, package.resources, 1)
+        body = PrepareRequest.model_validate_json(await request.read() or b"{}")
+        self.grants.refuse_network(package, package.resources, is_granted=body.network)
+        lease = self.pool.request_lease(package, package.resources, 1)
         try:
             while lease.state is LeaseState.QUEUED:
                 lease.renew()
@@ -148,11 +148,11 @@ class EnvHostApi:
 
     # leases
 
-    async def order_servers(self, request: web.Request) -> web.Response:
-        order = ServerOrder.model_validate_json(await request.read())
-        package = self._package(order.hash)
-        self.grants.refuse_network(package, order.resources, is_granted=order.network)
-        lease = self.pool.order(package, order.resources, order.count, hash_seed=order.hash_seed)
+    async def request_lease(self, request: web.Request) -> web.Response:
+        body = LeaseRequest.model_validate_json(await request.read())
+        package = self._package(body.hash)
+        self.grants.refuse_network(package, body.resources, is_granted=body.network)
+        lease = self.pool.request_lease(package, body.resources, body.count, hash_seed=body.hash_seed)
         return await _wait_for_lease(lease, 2.0)  # a warm server is there at once: save the client a second request
 
     async def wait_for_lease(self, request: web.Request) -> web.Response:

@@ -97,8 +97,10 @@ class ServerPool:
 
     # leases
 
-    def order(self, package: StoredPackage, resources: ResourcesSpec, count: int, *, hash_seed: int = 0) -> PoolLease:
-        """A place in the queue. Raises SandboxError for an order that will never fit."""
+    def request_lease(
+        self, package: StoredPackage, resources: ResourcesSpec, count: int, *, hash_seed: int = 0
+    ) -> PoolLease:
+        """A place in the queue. Raises SandboxError for a request that will never fit."""
         if count > self.capacity.servers or count * resources.memory_mb > self.capacity.memory_mb:
             raise SandboxError(
                 f"{count} servers of {resources.memory_mb} MB will never fit: this env host has room for "
