@@ -14,10 +14,10 @@ from backend.errors import InvalidInput, NotFound
 from backend.policies.tables import Policy
 from backend.results.scores import TaskKey, TaskScores, scores, side_of
 from backend.runs.evaluations import start_evaluation
-from backend.runs.notes import Asker
 from backend.runs.schemas import EvaluationRequest
 from backend.runs.service import resume_run
 from backend.runs.tables import Run
+from backend.web.audit import Requester
 
 BASELINES = ("random", "constant")
 MAX_EVALUATIONS = 5
@@ -80,7 +80,7 @@ def _latest_baseline(
     return Baseline(script)
 
 
-def start_baseline(session: Session, actor: Asker, run: Run, script: str) -> Run:
+def start_baseline(session: Session, actor: Requester, run: Run, script: str) -> Run:
     """Evaluate a baseline on the tasks of an evaluation, or on a training run's held-out tasks."""
     if script not in BASELINES:
         raise InvalidInput(fields={"script": f"Choose one of the baselines {', '.join(BASELINES)}."})

@@ -26,7 +26,7 @@ from backend.results.figures import (
     outcomes,
     rule_of,
 )
-from backend.runs.mixes import names_of, versions_of
+from backend.runs.queries import names_of, versions_of
 from backend.runs.tables import Run
 
 MAX_MESSAGES = 12

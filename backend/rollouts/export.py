@@ -18,7 +18,7 @@ from backend.rollouts.formats import huggingface, inspect_log, native, verifiers
 from backend.rollouts.formats.streams import PlayedVersion, Record, RunFacts, outgoing
 from backend.rollouts.queries import matching
 from backend.rollouts.tables import Group, Rollout, Task
-from backend.runs.mixes import is_mixed, versions_of
+from backend.runs.queries import versions_of
 from backend.runs.tables import Run
 
 ROWS = 100
@@ -113,7 +113,7 @@ def facts_of(session: Session, run: Run, where: str = "") -> RunFacts:
     if "max_tokens_per_turn" in sampling:
         sampling["max_tokens"] = sampling.pop("max_tokens_per_turn")
     versions = {}
-    for version in versions_of(session, run) if is_mixed(run) else ():
+    for version in versions_of(session, run) if run.configuration.get("mix") else ():
         weights = {column.name: column.weight for column in Manifest.model_validate(version.manifest).columns}
         name, number = version.environment.name, version.number
         versions[str(version.id)] = PlayedVersion(name, number, version.content_hash, weights)

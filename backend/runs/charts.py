@@ -1,5 +1,6 @@
 """The charts of a training run's page, from the names of the metrics that the trainer writes."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -47,15 +48,30 @@ def charts_of(run: Run, names: Iterable[str], *, is_screened: bool = False) -> t
     uniform = [Series("groups/no_variance", "without variance")]
     if run.configuration.get("grpo", {}).get("replace_uniform"):
         uniform.append(Series("groups/replaced", "discarded episodes"))
+    cheating = []
+    if "cheat_rate" in known:
+        title = "Cheat rate: impossible tasks passed"
+        cheating.append(Chart("cheat_rate", title, "share", _interval("cheat_rate"), 0, 1))
+    cheaters = sorted(name for name in known if name.startswith(CHEAT_RATE) and name.count("/") == 1)
+    if rates := tuple(Series(name, name.removeprefix(CHEAT_RATE)) for name in cheaters):
+        cheating.append(Chart("environment_cheat_rate", "Cheat rate by environment", "share", rates, 0, 1))
+    # If the levels adapt: the window of each environment, and the success that moves it.
+    adapting = sorted(name.split("/")[1] for name in known if re.fullmatch("curriculum/.*/high", name))
+    curriculum = []
+    for name in adapting:
+        window = (Series(f"curriculum/{name}/high", "top level"), Series(f"curriculum/{name}/low", "lowest level"))
+        curriculum.append(Chart(f"curriculum/{name}", f"Levels of {name}", "level", window, low=0))
+    if successes := tuple(Series(f"curriculum/{name}/success", name) for name in adapting):
+        curriculum.append(Chart("curriculum-success", "Success at the top level", "share", successes, 0, 1))
     grpo = [
         Chart("reward", "Reward", "reward", (Series("reward", "train"), Series("heldout/reward", "held-out"))),
         Chart("columns", "Reward columns", "value", _columns(run, "columns/")),
         *([_single("heldout/success", "Held-out success", "share", 0, 1)] if "heldout/success" in known else ()),
-        *_cheat_rates(known),
+        *cheating,
         Chart("heldout", "Held-out reward columns", "value", _columns(run, "heldout/columns/")),
         *_rewards_by(known, "environment", ""),
         *_rewards_by(known, "level", "level "),
-        *_curriculum(known),
+        *curriculum,
         _single("entropy", "Entropy", "nats per token", low=0),
         _single("completions/mean_length", "Completion length", "tokens", low=0),
         Chart("groups/no_variance", "Groups without variance", "share", tuple(uniform), 0, 1),
@@ -79,12 +95,6 @@ def charts_of(run: Run, names: Iterable[str], *, is_screened: bool = False) -> t
     return main, [*details, *(_single(name, name, "value") for name in sorted(known - drawn))]
 
 
-def series_of(run: Run, names: Iterable[str], key: str) -> tuple[Series, ...]:
-    """The curves of the chart with this key; none if there is no such chart."""
-    main, more = charts_of(run, names)
-    return next((chart.series for chart in [*main, *more] if chart.key == key), ())
-
-
 def _single(name: str, title: str, unit: str, low: float | None = None, high: float | None = None) -> Chart:
     return Chart(name, title, unit, (Series(name, title.lower() if title != name else name),), low, high)
 
@@ -102,14 +112,6 @@ def _interval(name: str) -> tuple[Series, ...]:
     return Series(f"{name}/high", "95% high"), Series(name, "passed"), Series(f"{name}/low", "95% low")
 
 
-def _cheat_rates(known: set[str]) -> Iterator[Chart]:
-    if "cheat_rate" in known:
-        yield Chart("cheat_rate", "Cheat rate: impossible tasks passed", "share", _interval("cheat_rate"), 0, 1)
-    names = sorted(name for name in known if name.startswith(CHEAT_RATE) and name.count("/") == 1)
-    if series := tuple(Series(name, name.removeprefix(CHEAT_RATE)) for name in names):
-        yield Chart("environment_cheat_rate", "Cheat rate by environment", "share", series, 0, 1)
-
-
 def _rewards_by(known: set[str], part: str, word: str) -> Iterator[Chart]:
     """Reward by level or environment, if there are several."""
     for prefix, title in ((f"{part}/", "Reward"), (f"heldout/{part}/", "Held-out reward")):
@@ -117,16 +119,6 @@ def _rewards_by(known: set[str], part: str, word: str) -> Iterator[Chart]:
         names = names if word else sorted(names)
         if series := tuple(Series(name, f"{word}{name.removeprefix(prefix)}") for name in names):
             yield Chart(f"{prefix.strip('/').replace('/', '-')}s", f"{title} by {part}", "reward", series)
-
-
-def _curriculum(known: set[str]) -> Iterator[Chart]:
-    """If the levels adapt: the window of each environment, and the success that moves it."""
-    names = sorted(name.split("/")[1] for name in known if name.startswith("curriculum/") and name.endswith("/high"))
-    for name in names:
-        window = (Series(f"curriculum/{name}/high", "top level"), Series(f"curriculum/{name}/low", "lowest level"))
-        yield Chart(f"curriculum/{name}", f"Levels of {name}", "level", window, low=0)
-    if series := tuple(Series(f"curriculum/{name}/success", name) for name in names):
-        yield Chart("curriculum-success", "Success at the top level", "share", series, low=0, high=1)
 
 
 def _details(run: Run, known: set[str]) -> Iterator[Chart]:

@@ -89,45 +89,38 @@ def _read_points(session: Session, run_id: uuid.UUID, series: Sequence[Series], 
 
 
 def columnar_points(
-    session: Session, run_id: uuid.UUID, series: Sequence[Series], window: Window, most: int = MAX_POINTS
+    session: Session,
+    run: Run,
+    series: Sequence[Series],
+    window: Window,
+    most: int = MAX_POINTS,
+    *,
+    with_source: bool = False,
 ) -> dict[str, object]:
     """{"x": [steps], "series": [{"label", "unit", "values": [number or null, …]}], "cursor": the last step}.
 
     Request the cursor as `after` and replace that step, too: held-out figures of a step come later than its training
-    figures.
+    figures. `with_source` adds the curves of the run that it branches from; before its own branching those of its
+    source, and so on. These series have `of`: the number of the own series that they continue.
     """
-    points = _read_points(session, run_id, series, window, most)
-    last = max(points, default=window.after)
-    drawn = [_column(each, list(points), points) for each in series]
-    return {"x": list(points), "series": drawn, "cursor": "" if last is None else str(last)}
-
-
-def points_with_source(session: Session, run: Run, series: Sequence[Series], window: Window) -> dict[str, object]:
-    """As `columnar_points`, with the curves of the run that it branches from; before its own branching those of its
-    source, and so on. These series have `of`: the number of the own series that they continue."""
-    own = _read_points(session, run.id, series, window, MAX_POINTS)
+    own = _read_points(session, run.id, series, window, most)
     earlier: Points = {}
     high, branch = window.high, run
-    while branch.branch_step is not None and branch.source_run_id is not None:
+    while with_source and branch.branch_step is not None and branch.source_run_id is not None:
         source = session.get(Run, branch.source_run_id)
         if source is None:
             break
-        found = _read_points(session, source.id, series, replace(window, high=high), MAX_POINTS)
-        earlier = found | earlier
+        earlier = _read_points(session, source.id, series, replace(window, high=high), most) | earlier
         if source.branch_step is not None:
             high = source.branch_step if window.high is None else min(window.high, source.branch_step)
         branch = source
     steps = sorted(own.keys() | earlier.keys())
-    drawn = [_column(each, steps, own) for each in series]
+    curves: list[tuple[str, Series, Points, dict[str, int]]] = [(each.label, each, own, {}) for each in series]
     if earlier:
-        drawn += [
-            _column(replace(each, label=f"{each.label}, before"), steps, earlier) | {"of": number}
-            for number, each in enumerate(series)
-        ]
+        curves += [(f"{each.label}, before", each, earlier, {"of": number}) for number, each in enumerate(series)]
+    drawn = [
+        {"label": label, "unit": each.unit, "values": [points.get(step, {}).get(each.name) for step in steps]} | more
+        for label, each, points, more in curves
+    ]
     last = max(own, default=window.after)
     return {"x": steps, "series": drawn, "cursor": "" if last is None else str(last)}
-
-
-def _column(series: Series, steps: Sequence[int], points: Points) -> dict[str, object]:
-    values = [points.get(step, {}).get(series.name) for step in steps]
-    return {"label": series.label, "unit": series.unit, "values": values}

@@ -35,7 +35,15 @@ def get_run(session: Session, actor: Actor, run: Run) -> RunDetailResponse:
     return RunDetailResponse.of(run)
 
 
-@operation("POST /runs/{run}/stop", role=Role.AUTHOR, tool=True, poll="/runs/{id}", audited=False)
+@operation(
+    "POST /runs/{run}/stop",
+    role=Role.AUTHOR,
+    tool=True,
+    poll="/runs/{id}",
+    audited=False,
+    page="/runs/{id}",
+    notice="Stopping. Finished work is kept.",
+)
 def stop_run(session: Session, actor: Actor, run: Run) -> RunResponse:
     """Request a run to stop. An evaluation cancels its current rollouts; other runs finish theirs first.
 
@@ -45,7 +53,15 @@ def stop_run(session: Session, actor: Actor, run: Run) -> RunResponse:
     return RunResponse.of(run)
 
 
-@operation("POST /runs/{run}/resume", role=Role.AUTHOR, tool=True, poll="/runs/{id}", audited=False)
+@operation(
+    "POST /runs/{run}/resume",
+    role=Role.AUTHOR,
+    tool=True,
+    poll="/runs/{id}",
+    audited=False,
+    page="/runs/{id}",
+    notice="Queued again. The run continues where it stopped.",
+)
 def resume_run(session: Session, actor: Actor, run: Run) -> RunResponse:
     """Queue a stopped, paused or failed run again. It continues where it stopped."""
     service.resume_run(session, actor, run)
@@ -70,7 +86,7 @@ def get_points(session: Session, actor: Actor, run: Run, request: PointsQuery) -
     names = request.name or list(metric_points.latest_steps(session, run.id))
     series = [metric_points.Series(name, name) for name in names]
     window = metric_points.Window(request.after, request.low, request.high)
-    return metric_points.columnar_points(session, run.id, series, window)
+    return metric_points.columnar_points(session, run, series, window)
 
 
 class LogQuery(Request):

@@ -72,7 +72,7 @@ class _Filter(BaseModel):
 
     def query(self, **changes: object) -> str:
         """Return the query string of the first page with some changes. None and False remove a value."""
-        values = self.model_dump(mode="json", exclude_defaults=True, exclude={"after"}) | changes
+        values = self.model_dump(mode="json", exclude_defaults=True, exclude={"after", "before"}) | changes
         return urlencode({name: value for name, value in values.items() if value not in (None, False, "")})
 
 
@@ -134,9 +134,6 @@ class RolloutFilter(_Filter):
         """Return the same filter with everything in `where`."""
         kept = {name: getattr(self, name) for name in ("after", "before", "columns", "limit", "sort")}
         return self.model_construct(**(RolloutFilter().model_dump() | kept | {"where": self.expression or None}))
-
-    def query(self, **changes: object) -> str:
-        return super().query(**({"before": None} | changes))
 
 
 class GroupFilter(_Filter):

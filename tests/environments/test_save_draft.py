@@ -61,7 +61,7 @@ def test_an_archived_environment_is_not_changed(session: Session):
 
 def test_saves_within_ten_minutes_make_one_audit_entry(session: Session):
     person = make_person(session)
-    actor = Actor(person.id, person.name, Role.AUTHOR, csrf_token="", is_token=False)
+    actor = Actor(person.id, Role.AUTHOR, name=person.name)
     environment = create_environment(session, None, "guess", make_files())
     edits = select(func.count()).where(AuditEvent.action == "environment.edit")
     draft = save_draft(session, actor, environment, CHANGED, 1)

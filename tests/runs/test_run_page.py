@@ -109,12 +109,12 @@ def test_long_curves_are_thinned_and_keep_their_spikes(session: Session) -> None
     values: dict[int, float | None] = {step: float(np.sin(step / 50)) for step in range(900)}
     values[123], values[777] = 99.0, -99.0
     make_points(session, run, "loss", values)
-    found = columnar_points(session, run.id, [Series("loss", "loss")], Window(), most=200)
+    found = columnar_points(session, run, [Series("loss", "loss")], Window(), most=200)
     drawn = found["series"][0]["values"]
     assert len(drawn) <= 200
     assert max(drawn) == 99.0
     assert min(drawn) == -99.0
-    whole = columnar_points(session, run.id, [Series("loss", "loss")], Window(low=100, high=200), most=200)
+    whole = columnar_points(session, run, [Series("loss", "loss")], Window(low=100, high=200), most=200)
     assert whole["x"] == list(range(100, 201))
 
 

@@ -8,7 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import undefer
 
 from backend.core.session import transaction
-from backend.domain.detectors.catalogue.metamorphic import SPEC, Altered, look_at_altered
+from backend.domain.detectors.catalogue.metamorphic import SPEC, Altered, scan_altered
 from backend.domain.detectors.flags import FlagDraft
 from backend.domain.detectors.run_view import RolloutRow, passes
 from backend.domain.environments.manifest import Manifest
@@ -66,4 +66,4 @@ async def look_at_altered_replies(judged: DetectorInput, most: int) -> list[Flag
                 rewards = {each.episode.id: each.rollout.reward for each in replayed}
                 return [rewards.get(episode.id) for episode in changed]
 
-            return await look_at_altered(rows, manifest.proctor.agent.action, grade, settings.thresholds)
+            return await scan_altered(rows, manifest.proctor.agent.action, grade, settings.thresholds)

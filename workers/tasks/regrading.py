@@ -26,11 +26,12 @@ from backend.rollouts.regrading.weights import RewardTerm, apply_weights, list_r
 from backend.rollouts.tables import Rollout
 from backend.runs.service import finish_run
 from backend.runs.tables import Run
+from backend.web.audit import Requester
 from workers.storage.recorder import RunRecorder
 from workers.storage.regraded_rollouts import SourceRollout, store_missing
 from workers.storage.regrading import RegradingEnd, RegradingWork, claim_regrading
 from workers.storage.rollouts import LARGEST_REAL, SMALLEST_REAL
-from workers.storage.runs import JobRequester, summarize
+from workers.storage.runs import summarize
 from workers.tasks.event_loops import run_async
 from workers.tasks.registry import JobContext
 from workers.tasks.replays import RegradingReplay
@@ -72,7 +73,7 @@ def regrade_published(context: JobContext) -> None:
     with transaction() as session:
         version = session.get_one(EnvironmentVersion, uuid.UUID(context.arguments["version_id"]))
         try:
-            regrade_history(session, JobRequester(uuid.UUID(context.arguments["person_id"])), version)
+            regrade_history(session, Requester(uuid.UUID(context.arguments["person_id"])), version)
         except NothingToRegrade:
             return
 

@@ -1,9 +1,10 @@
-"""What detectors know of a run's environment: what can be earned, what counts as success, what the grader knows."""
+"""The environment of a run as detectors know it: possible rewards, success, words of the grader."""
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import chain
 
 from backend.domain.environments.manifest import Manifest
@@ -29,14 +30,14 @@ class SecondVerifier:
 
     name: str
     success: SuccessRule
-    """What success is by it."""
+    """Its success rule."""
     ranges: Ranges = field(default_factory=dict)
-    """Declared by it."""
+    """Its declared ranges."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentContext:
-    """Whatever is not known is left empty: the detectors that need it are silent."""
+    """Unknown values are empty; detectors that need them raise no flags."""
 
     columns: tuple[str, ...]
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -46,8 +47,8 @@ class EnvironmentContext:
     highest: float | None = None
     success: SuccessRule | None = None
     rules: Mapping[str, SuccessRule] = field(default_factory=dict)
-    """Of a run on several environments what success is in each, by its name. Only traps go by it: other figures of
-    different environments say nothing together."""
+    """Runs on several environments only: the success rule of each, by its name. Only traps use them, because other
+    figures cannot be compared across environments."""
     ranges: Mapping[str, Ranges] = field(default_factory=dict)
     """Declared ranges of the columns, by environment; under "" those of a run on one."""
     prompt: str = ""
@@ -56,9 +57,9 @@ class EnvironmentContext:
     base: Mapping[str, BaseTask] = field(default_factory=dict)
     """By task."""
     second: SecondVerifier | None = None
-    """Who else judged rollouts of the run."""
+    """The other version that judged rollouts of the run."""
     has_steps: bool = True
-    """It is a training run. An evaluation comes in batches that are no steps."""
+    """True for training runs. Evaluations come in batches, which are not steps."""
 
 
 def context_of(manifest: Manifest, files: Mapping[str, str], *, has_steps: bool = True) -> EnvironmentContext:
@@ -81,45 +82,40 @@ def context_of(manifest: Manifest, files: Mapping[str, str], *, has_steps: bool 
     )
 
 
-def with_base(context: EnvironmentContext, base: Mapping[str, BaseTask]) -> EnvironmentContext:
-    return replace(context, base=base)
-
-
 def words_of_grader(files: Mapping[str, str]) -> set[str]:
-    """Texts in the reward columns' methods and in the lists of words that these methods read."""
-    trees = [tree for path, text in files.items() if path.endswith(".py") and (tree := _parsed(text))]
-    lists = dict(chain.from_iterable(_word_lists(tree) for tree in trees))
+    """Return the words in the reward columns' methods and in the lists of words that these methods read."""
+    lists: dict[str, set[str]] = {}
+    methods: list[ast.FunctionDef] = []
+    for path, text in files.items():
+        tree = parse_python(text) if path.endswith(".py") else None
+        for node in ast.walk(tree) if tree else ():
+            if isinstance(node, ast.FunctionDef) and any(
+                getattr(mark, "id", getattr(mark, "attr", "")) == "column" for mark in node.decorator_list
+            ):
+                methods.append(node)
+        for statement in tree.body if tree else ():
+            if isinstance(statement, ast.Assign) and isinstance(name := statement.targets[0], ast.Name):
+                words = {word for node in ast.walk(statement.value) for word in _words(node)}
+                if 0 < len(words) <= MOST_WORDS:
+                    lists[name.id] = words
     found: set[str] = set()
-    for method in chain.from_iterable(_column_methods(tree) for tree in trees):
+    for method in methods:
         body = method.body[1:] if ast.get_docstring(method) else method.body
         for node in chain.from_iterable(map(ast.walk, body)):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found |= set(_WORD.findall(node.value.lower()))
-            elif isinstance(node, ast.Name):
-                found |= lists.get(node.id, set())
+            found |= lists.get(node.id, set()) if isinstance(node, ast.Name) else _words(node)
     return found
 
 
-def _column_methods(tree: ast.Module) -> Iterator[ast.FunctionDef]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
-            marks = {getattr(mark, "id", getattr(mark, "attr", "")) for mark in node.decorator_list}
-            if "column" in marks:
-                yield node
+def _words(node: ast.AST) -> set[str]:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return set(_WORD.findall(node.value.lower()))
+    return set()
 
 
-def _word_lists(tree: ast.Module) -> Iterator[tuple[str, set[str]]]:
-    for node in tree.body:
-        if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
-            continue
-        texts = [each.value for each in ast.walk(node.value) if isinstance(each, ast.Constant)]
-        words = {word for text in texts if isinstance(text, str) for word in _WORD.findall(text.lower())}
-        if 0 < len(words) <= MOST_WORDS:
-            yield node.targets[0].id, words
-
-
-def _parsed(source: str) -> ast.Module | None:
+def parse_python(text: str) -> ast.Module | None:
     try:
-        return ast.parse(source)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about invalid escapes
+            return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None

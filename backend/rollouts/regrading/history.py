@@ -14,8 +14,8 @@ from backend.errors import Conflict
 from backend.rollouts.regrading.schemas import MAX_RUNS, StartRegrading
 from backend.rollouts.regrading.service import start_regrading
 from backend.rollouts.tables import Rollout
-from backend.runs.notes import Asker
 from backend.runs.tables import Run
+from backend.web.audit import Requester
 
 TRAINING_PHASES = (Phase.HELDOUT, Phase.TRAIN)
 """Phases of a training run that are regraded, one run each."""
@@ -107,7 +107,7 @@ def history_of(session: Session, version: EnvironmentVersion) -> RegradedHistory
     return RegradedHistory(version, parts)
 
 
-def regrade_history(session: Session, actor: Asker, version: EnvironmentVersion) -> list[Run]:
+def regrade_history(session: Session, actor: Requester, version: EnvironmentVersion) -> list[Run]:
     """Queue a regrading of every part that has none. A part whose regrading was refused is not queued again.
 
     Raises NothingToRegrade if no part is missing.

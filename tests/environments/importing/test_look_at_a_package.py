@@ -113,7 +113,7 @@ def running_server(tmp_path: Path) -> Iterator[str]:
 def test_a_running_server_is_looked_at_where_it_runs(look: Look, running_server: str):
     with transaction() as session:
         person = make_person(session, Role.AUTHOR)
-        author = Actor(person.id, person.name, Role.AUTHOR, "", is_token=True)
+        author = Actor(person.id, Role.AUTHOR, is_token=True, name=person.name)
         import_id = import_server(session, author, running_server, ImportOptions(name="far_doors")).id
     run(JobContext(uuid.uuid4(), None, {"import_id": str(import_id), "url": running_server}, 1))
     with transaction() as session:

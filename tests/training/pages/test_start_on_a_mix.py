@@ -22,7 +22,7 @@ from tests.factories import make_environment, make_environment_version, make_per
 @pytest.fixture
 def actor(session: Session) -> Actor:
     person = make_person(session, Role.TRAINER)
-    return Actor(person.id, person.name, person.role, "", is_token=False)
+    return Actor(person.id, person.role, name=person.name)
 
 
 def certified(session: Session, version: EnvironmentVersion) -> EnvironmentVersion:

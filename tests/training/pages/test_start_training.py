@@ -24,7 +24,7 @@ REASON = "A first look; nothing will be kept."
 @pytest.fixture
 def actor(session: Session) -> Actor:
     person = make_person(session, Role.TRAINER)
-    return Actor(person.id, person.name, person.role, "", is_token=False)
+    return Actor(person.id, person.role, name=person.name)
 
 
 @pytest.fixture
