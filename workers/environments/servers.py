@@ -157,18 +157,15 @@ async def start_server(
     threads = resources.sessions + _SPARE_THREADS
     # standalone servers import what other servers get from the warm interpreter
     mapped, resident = (_OWN_IMPORTS_MAPPED, _OWN_IMPORTS_RESIDENT) if zygote.is_standalone else (0, 0)
-    # for interpreters that the server starts: in the jail its virtual environment leads them
-    paths = {} if zygote.is_jailed else {"PYTHONPATH": os.pathsep.join(map(str, zygote.site_packages))}
+    variables = {"MAX_CONCURRENT_ENVS": str(resources.sessions)}
+    if zygote.site_packages and not zygote.is_jailed:  # for its own subprocesses; in the jail they find these anyway
+        variables["PYTHONPATH"] = os.pathsep.join(map(str, zygote.site_packages))
     cpus = {"cpus": max(1, round(resources.cpus)), "first_cpu": next(_first_cpus)}
     request: dict[str, object] = {
         "name": package.name,
         "app": package.app,
         "sessions": resources.sessions,
-        "variables": {
-            "MAX_CONCURRENT_ENVS": str(resources.sessions),
-            **(paths if zygote.site_packages else {}),
-            **package.variables,
-        },
+        "variables": variables | package.variables,
         "folder": "" if zygote.is_jailed else str(home / "files"),
         "limits": {
             "memory_bytes": (resources.memory_mb << 20) + (threads << 20) + _SLACK_BYTES + mapped,

@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 
 from backend.domain.environments.manifest import ActionSpec
 from backend.domain.environments.prompts import parse_reply, write_reply
@@ -121,20 +122,16 @@ def _constant(gold: Sequence[str]) -> Policy:
     return says(lambda turn: best)
 
 
-def _all_answers(gold: Sequence[str]) -> Policy:
+def _all_answers(gold: Sequence[str], player: ReplyPlayer, turn: Turn) -> str:
     """List every answer that was ever right; if none is known, all legal choices."""
-
-    def reply(player: ReplyPlayer, turn: Turn) -> str:
-        spec = player.spec
-        actions = [parse_reply(spec, text).action or {} for text in gold]
-        fields = [action.get(spec.arguments, {}) if spec.format == "tool" else action for action in actions]
-        answers = [str(value) for each in fields for value in each.values() if isinstance(value, str | int | float)]
-        legal = turn.observation.get(spec.choices) if spec.choices else None
-        options = list(dict.fromkeys(answers))[:LISTED_ANSWERS] or legal
-        options = options if isinstance(options, list) else range(1, LISTED_ANSWERS)
-        return in_format(spec, ", ".join(str(option) for option in options), turn)
-
-    return ReplyPolicy(reply)
+    spec = player.spec
+    actions = [parse_reply(spec, text).action or {} for text in gold]
+    fields = [action.get(spec.arguments, {}) if spec.format == "tool" else action for action in actions]
+    answers = [str(value) for each in fields for value in each.values() if isinstance(value, str | int | float)]
+    legal = turn.observation.get(spec.choices) if spec.choices else None
+    options = list(dict.fromkeys(answers))[:LISTED_ANSWERS] or legal
+    options = options if isinstance(options, list) else range(1, LISTED_ANSWERS)
+    return in_format(spec, ", ".join(str(option) for option in options), turn)
 
 
 def _prompt(turn: Turn) -> str:
@@ -156,7 +153,7 @@ DEGENERATE: dict[str, Callable[[Sequence[str]], Policy]] = {
     "longest": lambda gold: writes(lambda turn: LONGEST[: CHARACTERS_PER_TOKEN * turn.max_tokens]),
     "format_only": lambda gold: writes(lambda turn: ""),
     "refusal": lambda gold: writes(lambda turn: REFUSAL),
-    "answer_list": _all_answers,
+    "answer_list": lambda gold: ReplyPolicy(partial(_all_answers, gold)),
     "injection": lambda gold: writes(lambda turn: INJECTION),
     # one legal action: finds rewards that are kept after leaving early
     "early_exit": lambda gold: ReplyPolicy(
