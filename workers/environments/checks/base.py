@@ -87,13 +87,10 @@ def conclude(
 passed = partial(conclude, CheckStatus.PASSED)
 warned = partial(conclude, CheckStatus.WARNED)
 failed = partial(conclude, CheckStatus.FAILED)
-skipped = partial(conclude, CheckStatus.SKIPPED)
+skipped = partial(CheckFinding, CheckStatus.SKIPPED)
 """The author can provide the missing part, so the certificate warns."""
-
-
-def does_not_apply(evidence: str) -> CheckFinding:
-    """There is nothing to check in this environment, so the certificate does not warn."""
-    return CheckFinding(CheckStatus.SKIPPED, evidence, applies=False)
+does_not_apply = partial(CheckFinding, CheckStatus.SKIPPED, applies=False)
+"""There is nothing to check in this environment, so the certificate does not warn."""
 
 
 def listed(names: Iterable[object], limit: int = 5) -> str:
