@@ -3,7 +3,7 @@
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, contains_eager
 
 from backend.detectors.tables import Flag
 from backend.domain.graders.settings import GraderKind
-from backend.domain.rollouts.fields import FIELDS, Family, Field
+from backend.domain.rollouts.fields import FIELDS, Family, Field, column_field_name
 from backend.domain.vocabulary import RunKind, Verdict
 from backend.graders.tables import Grade, Grader
 from backend.review.tables import VerdictRecord
@@ -115,6 +115,20 @@ _ANNOTATIONS = (
 )
 
 
+def shown_columns(scope: FilterScope, chosen: str | None) -> list[Field]:
+    """The chosen columns that exist, from names separated by commas. Default: the most useful ones."""
+    by_name = {field.name: field for field in scope.columns}
+    is_training = scope.run.kind is RunKind.TRAINING
+    default = [
+        *("task", "level", *(("phase", "step") if is_training else ()), "reward"),
+        *map(column_field_name, scope.run.columns),
+        *(("advantage",) if is_training else ()),
+        *("turns", "tokens", "status", "excerpt"),
+    ]
+    shown = [by_name[name] for name in (chosen or "").split(",") if name in by_name]
+    return shown or [by_name[name] for name in default]
+
+
 def list_rollouts(
     session: Session, run: Run, request: RolloutFilter, scope: FilterScope | None = None, *, counts: bool = False
 ) -> RolloutList:
@@ -143,22 +157,27 @@ def list_rollouts(
         matching = MatchCount(index.count()) if counts else None
     # Any other run: search for the page. A filter that has to read the whole run also counts it, in the same statement.
     else:
-        count_key = _count_key(session, selection) if counts else None
-        matching = _cached_count(count_key)
-        rows = selection.rows.where(*selection.conditions)
-        if counts and not matching and selection.is_expensive and FIELDS["text"] not in selection.fields:
-            passing = rows.cte("passing")
+        reads_text = FIELDS["text"] in selection.fields
+        key = _count_key(session, selection) if counts else None
+        counts_here = counts and selection.is_expensive and not reads_text and key not in _counts
+        statement = selection.rows.where(*selection.conditions)
+        if counts_here:
+            passing = statement.cte("passing")
             whole = select(func.count()).select_from(passing).scalar_subquery()
-            page = select(passing, whole.label("matching")).where(selection.past(passing))
-            page = page.order_by(*selection.by(passing))
-            found = session.execute(page.limit(request.limit + 1)).all()
-            count = found[0].matching if found else count_rollouts(session, selection)
-            matching = _cache_count(count_key, MatchCount(count))
+            statement = select(passing, whole.label("matching")).where(selection.past(passing))
+            statement = statement.order_by(*selection.by(passing))
         else:
-            rows = rows.where(selection.past()).order_by(*selection.by())
-            found = session.execute(rows.limit(request.limit + 1)).all()
-            if counts and not matching:
-                matching = _cache_count(count_key, _count_matching(session, selection))
+            statement = statement.where(selection.past()).order_by(*selection.by())
+        found = session.execute(statement.limit(request.limit + 1)).all()
+
+        def count() -> MatchCount:
+            if counts_here and found:
+                return MatchCount(found[0].matching)
+            most = MAX_COUNTED_BY_TEXT if reads_text else None
+            amount = count_rollouts(session, selection, most and most + 1)
+            return MatchCount(min(amount, most or amount), is_more=amount > (most or amount))
+
+        matching = _cached_count(key, count) if counts else None
 
     # Read the rollouts with their annotations, and make cursors for the directions in which there is more.
     shown = found[: request.limit][:: -1 if backwards else 1]
@@ -184,18 +203,17 @@ def columns_of(run: Run, rollout: Rollout) -> dict[str, float]:
     return dict(zip(run.columns, rollout.columns or (), strict=False))
 
 
-def count_rollouts(session: Session, selection: Selection) -> int:
-    """Number of rollouts that pass the filter."""
-    own = (Rollout.run_id == selection.scope.run.id, *selection.conditions)
-    return session.scalar(select(func.count()).select_from(Rollout).where(*own)) or 0
+def count_rollouts(session: Session, selection: Selection, most: int | None = None) -> int:
+    """Number of rollouts that pass the filter. Counting stops at `most`."""
+    own = select(Rollout.id).where(Rollout.run_id == selection.scope.run.id, *selection.conditions)
+    return session.scalar(select(func.count()).select_from(own.limit(most).subquery())) or 0
 
 
 def total_of(session: Session, scope: FilterScope) -> int:
     """Number of all rollouts of the run."""
     selection = select_rollouts(scope, "")
     key = _count_key(session, selection)
-    cached = _cached_count(key)
-    return (cached or _cache_count(key, MatchCount(count_rollouts(session, selection)))).count
+    return _cached_count(key, lambda: MatchCount(count_rollouts(session, selection))).count
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,40 +244,29 @@ def neighbors(session: Session, rollout: Rollout, request: RolloutFilter, scope:
 
 # Counting reads the whole run, and pages and orders of one list need the same count: it is cached until it can change.
 _CountKey = tuple[uuid.UUID, int, str]
-_counts: OrderedDict[_CountKey, MatchCount] = OrderedDict()
+_counts: OrderedDict[_CountKey | None, MatchCount] = OrderedDict()
 _counts_lock = threading.Lock()
 
 
 def _count_key(session: Session, selection: Selection) -> _CountKey | None:
     """None where the count may change while no rollout is added."""
     run = selection.scope.run
-    if run.kind is RunKind.PLAY or selection.changes_later:  # rollouts of hand play change while they are played
+    changes_later = any(field.changes_later for field in selection.fields)
+    if run.kind is RunKind.PLAY or changes_later:  # rollouts of hand play change while they are played
         return None
     last = session.scalar(select(func.max(Rollout.seq)).where(Rollout.run_id == run.id))
     return run.id, last or 0, selection.expression
 
 
-def _cached_count(key: _CountKey | None) -> MatchCount | None:
+def _cached_count(key: _CountKey | None, count: Callable[[], MatchCount]) -> MatchCount:
     with _counts_lock:
-        if key is None or key not in _counts:
-            return None
-        _counts.move_to_end(key)
-        return _counts[key]
-
-
-def _cache_count(key: _CountKey | None, matching: MatchCount) -> MatchCount:
+        if key in _counts:
+            _counts.move_to_end(key)
+            return _counts[key]
+    matching = count()
     if key is not None:
         with _counts_lock:
             _counts[key] = matching
             if len(_counts) > MAX_CACHED_COUNTS:
                 _counts.popitem(last=False)
     return matching
-
-
-def _count_matching(session: Session, selection: Selection) -> MatchCount:
-    if FIELDS["text"] not in selection.fields:
-        return MatchCount(count_rollouts(session, selection))
-    own = (Rollout.run_id == selection.scope.run.id, *selection.conditions)
-    some = select(Rollout.id).where(*own).limit(MAX_COUNTED_BY_TEXT + 1).subquery()
-    count = session.scalar(select(func.count()).select_from(some)) or 0
-    return MatchCount(min(count, MAX_COUNTED_BY_TEXT), is_more=count > MAX_COUNTED_BY_TEXT)

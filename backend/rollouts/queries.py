@@ -7,11 +7,9 @@ from sqlalchemy import Select, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session, joinedload, undefer
 
-from backend.detectors.tables import Flag
 from backend.domain.environments.manifest import Manifest
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import NotFound
-from backend.review.tables import VerdictRecord
 from backend.rollouts.filters import select_rollouts
 from backend.rollouts.listing import ListedRollout, columns_of
 from backend.rollouts.scope import scope_of
@@ -84,19 +82,4 @@ def weights_of(rollout: Rollout) -> dict[str, float]:
 def siblings(session: Session, rollout: Rollout) -> Sequence[Rollout]:
     """All members of its group, including itself, in order."""
     statement = select(Rollout).where(Rollout.group_id == rollout.group_id).order_by(Rollout.member)
-    return session.scalars(statement).all()
-
-
-def flags_of_rollout(session: Session, rollout_id: uuid.UUID) -> Sequence[Flag]:
-    return session.scalars(select(Flag).where(Flag.rollout_id == rollout_id).order_by(Flag.score.desc())).all()
-
-
-def verdicts_of_rollout(session: Session, rollout_id: uuid.UUID) -> Sequence[VerdictRecord]:
-    """All verdicts, newest first. Records with `taken_back_at` have no effect."""
-    statement = (
-        select(VerdictRecord)
-        .options(joinedload(VerdictRecord.person))
-        .where(VerdictRecord.rollout_id == rollout_id)
-        .order_by(VerdictRecord.id.desc())
-    )
     return session.scalars(statement).all()

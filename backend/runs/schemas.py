@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from backend.domain.environments.manifest import ContextSpec
-from backend.domain.rollouts.filters import MAX_LENGTH, OR, field_name, quoted
+from backend.domain.rollouts.filters import MAX_LENGTH, OR, clauses_of, field_name, quoted, subject_of
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus, Split, StopReason
 
 
@@ -129,6 +129,11 @@ class RolloutFilter(_Filter):
         parts += ["has flag"] if self.flagged else []
         parts += [f"text ~ {quoted(self.text)}"] if self.text else []
         return " and ".join(part for part in parts if part)
+
+    @property
+    def clauses(self) -> dict[str, str]:
+        """Parts of the filter that `and` joins, by their field."""
+        return {subject_of(clause): clause for clause in clauses_of(self.expression) or ()}
 
     def as_expression(self) -> "RolloutFilter":
         """Return the same filter with everything in `where`."""

@@ -1,6 +1,6 @@
-"""Serve a small package in an environment made here, and print what became of it: a program for `test_rings.py`.
+"""Serve a small package in an environment made here and print the result: a program for `test_rings.py`.
 
-Reads JSON from standard input: `files` of the environment's site-packages by path, `home_files` beside it, whether it
+Reads JSON from standard input: `files` of the environment's site-packages by path, `home_files` next to it, whether it
 `stands_alone`, and `resources`. Prints `log` (of the interpreter and of the server), `error` and `places`.
 """
 

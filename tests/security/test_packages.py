@@ -1,4 +1,4 @@
-"""What a package needs is installed without running any of it, within bounds, and into its own modules only."""
+"""A package's requirements are installed without running any of them, within bounds, and only into its own modules."""
 
 import asyncio
 import hashlib
@@ -80,9 +80,9 @@ def install(installer: Installer, links: Path, tmp_path: Path) -> Callable[..., 
 
 @pytest.fixture
 def index(links: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A package index over HTTP with what lies in `links`, and nothing else; it asks for a password.
+    """A package index over HTTP with the files of `links` only; it requires a password.
 
-    It has hashes, and metadata beside wheels, where `links` has a file `metadata`.
+    It has hashes, and metadata for wheels, where `links` has a file `metadata`.
     """
 
     class Index(SimpleHTTPRequestHandler):
@@ -459,7 +459,7 @@ REPLACED = {
 
 @pytest.fixture(scope="module")
 def witness() -> Iterator[Path]:
-    """A folder that anybody may write to, where code outside of the sandbox would leave traces."""
+    """A world-writable folder, where code outside of the sandbox would leave traces."""
     folder = Path(tempfile.mkdtemp(prefix="witness-", dir="/var/tmp"))
     folder.chmod(0o777)
     yield folder

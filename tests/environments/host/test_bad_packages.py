@@ -1,4 +1,4 @@
-"""A package that does not start is told so, with the end of its log, and harms nobody."""
+"""A package that does not start is reported with the end of its log and affects nothing else."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Whatever one server does, the runs on others go on: neighbours in the same runtime, and the host itself."""
+"""One server's failures do not affect runs on others: neighbors in the same runtime, and the host itself."""
 
 import asyncio
 import os
@@ -125,7 +125,7 @@ async def test_programs_end_with_their_server(env_host: EnvHost, host_process: H
 
 
 def _namespaces(host: HostProcess) -> set[str]:
-    """The process namespaces that somebody of this host lives in."""
+    """The process namespaces of all processes of this host."""
     found = set()
     for pid in descendants(host.process.pid):
         try:

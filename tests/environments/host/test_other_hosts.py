@@ -305,7 +305,7 @@ async def test_a_package_that_needs_more_gets_its_own_virtual_environment(folder
 
 
 async def _wait_for_bytecode(home: Path, module: str) -> None:
-    """Compiled for the servers to come; it does not tell where the environment lies."""
+    """Compiled for later servers; it does not reveal where the environment is stored."""
     deadline = time.monotonic() + 20
     while not (found := list(home.glob(f"lib/python*/site-packages/__pycache__/{module}.*.pyc"))):
         assert time.monotonic() < deadline
