@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from backend.domain.training.alarm_kinds import ALARM_KINDS
 from backend.domain.training.alarms import CLEARED
-from backend.domain.training.batch_arithmetic import batch_in_words
+from backend.domain.training.configuration import batch_in_words
 from backend.domain.training.preflight.findings import worst
 from backend.domain.training.presets import PRESETS
 from backend.domain.vocabulary import PreflightStatus, Role, RunKind

@@ -1,4 +1,4 @@
-"""Conversations are uploaded, deleted by a slip and taken back; the launch form says what will be learned."""
+"""Conversations are uploaded, deleted by mistake and restored; the launch form shows the training examples."""
 
 import json
 from pathlib import Path

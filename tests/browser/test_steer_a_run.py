@@ -1,4 +1,4 @@
-"""Steering a run while it trains: an alarm that appears by itself is answered, the rate changed and taken back."""
+"""Steering a run while it trains: an alarm appears and is answered, the rate is changed and changed back."""
 
 import uuid
 

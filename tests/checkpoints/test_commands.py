@@ -1,4 +1,4 @@
-"""`proctor checkpoints`: list, show, keep and prune, in words and in JSON, and how they end."""
+"""`proctor checkpoints`: list, show, keep and prune, as text and as JSON, with their exit codes."""
 
 import json
 

@@ -157,7 +157,7 @@ def test_what_an_onset_study_may_sample_stays_until_it_has_finished(session: Ses
 
 
 def test_what_became_the_best_after_the_plan_stays(session: Session, trained: TrainedRun):
-    """An export or a verdict may make it that while the run goes on."""
+    """An export or a verdict may make it the best while the run continues."""
     run, saved = trained()
     plan = plan_by_rule(session, run_id=run.id, rule=None)
     saved["grpo 20"].is_best = True

@@ -1,4 +1,4 @@
-"""Impossible tasks and baits: drawn alike for everybody, counted nowhere, learned from never, and told as a rate."""
+"""Impossible tasks and honeypots: the same for every policy, excluded from averages and training, shown as a rate."""
 
 import uuid
 from dataclasses import replace
@@ -144,7 +144,7 @@ def test_where_success_is_not_known_nothing_is_claimed() -> None:
 
 
 MIXED = EnvironmentContext(("win", "gain"), rules={"boards": SuccessRule("win", 1.0), "sums": SuccessRule("gain", 5.0)})
-"""Each with a rule of its own; a column that an environment does not have is stored as 0."""
+"""Each with a different rule; a column that an environment lacks is stored as 0."""
 
 
 def trapped(environment: str, *, passed: int, of: int) -> list[RolloutRow]:

@@ -1,4 +1,4 @@
-"""What is looked at without anybody asking: all that evaluations stored, and what another version scored again."""
+"""Automatic scans: everything that evaluations stored, and rollouts regraded by another version."""
 
 import uuid
 

@@ -1,4 +1,4 @@
-"""The detectors look at a stored run on demand, and count what is new."""
+"""Detectors scan a stored run on demand and count new flags."""
 
 import uuid
 

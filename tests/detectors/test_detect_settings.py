@@ -1,4 +1,4 @@
-"""Settings of detectors: layers over the defaults, stored for an environment, and how much suspicion is told."""
+"""Settings of detectors: layers over the defaults, stored per environment, and the threshold for reporting."""
 
 from dataclasses import replace
 

@@ -82,7 +82,7 @@ def test_authors_set_it_for_an_environment(author: TestClient, viewer: TestClien
 
 
 def test_recall_by_environment_goes_by_its_own_blind_sample(viewer: TestClient, judged: None, session: Session) -> None:
-    """Nobody looked at a blind sample of the other environment, where another detector found a hack too."""
+    """No audit sample of the other environment was reviewed, where another detector found a hack too."""
     run = factories.make_run(session, factories.make_environment_version(session, factories.make_environment(session)))
     first, second = factories.make_rollouts(session, run, [[1.0, 1.0, 0.0]] * 2)
     for detector, rollout in (("tampering", first), ("hard_coded", second)):

@@ -1,4 +1,4 @@
-"""The detectors look at a stored run on demand: asked for by page and JSON, by whom, and what is said of the look."""
+"""Scans of a stored run on demand: started from page and JSON, by whom, and their results."""
 
 import uuid
 

@@ -1,5 +1,6 @@
 """A version's certificates: the page while one is made, older ones, the badge elsewhere, checks on publishing."""
 
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -31,7 +32,7 @@ def certify(session: Session, version: EnvironmentVersion, *results: CheckResult
         version_id=version.id,
         run_id=run.id,
         status=certificate_status(results),
-        results=[result.as_json() for result in results],
+        results=[asdict(result) for result in results],
     )
     session.add(certificate)
     session.flush()
@@ -55,7 +56,7 @@ def test_results_appear_one_by_one(session: Session, viewer: TestClient, version
         "total": 3,
         "phase": "second",
         "results": [
-            result("first", CheckStatus.PASSED).as_json(),
+            asdict(result("first", CheckStatus.PASSED)),
             {"check": "second", "sentence": "What second holds.", **to_come},
             {"check": "third", "sentence": "What third holds.", **to_come},
         ],

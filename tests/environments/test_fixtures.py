@@ -1,4 +1,4 @@
-"""Fixtures are read strictly: what is wrong is told with the file's name."""
+"""Fixtures are read strictly; errors name the file."""
 
 import json
 from typing import Any

@@ -1,5 +1,7 @@
 """Environments by JSON: what the command line needs to push and pull."""
 
+from dataclasses import asdict
+
 import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
@@ -85,7 +87,7 @@ def test_checks_are_started_once_and_their_certificate_is_read(
     run.status = RunStatus.COMPLETED
     result = CheckResult("no_nan", "No reward is NaN.", CheckStatus.PASSED, "0 of 64.")
     passed = CheckStatus.PASSED
-    session.add(Certificate(version_id=version.id, run_id=run.id, status=passed, results=[result.as_json()]))
+    session.add(Certificate(version_id=version.id, run_id=run.id, status=passed, results=[asdict(result)]))
     session.flush()
     certificate = author.get(f"{API}/guess/versions/1/certificate").json()
     assert (certificate["status"], certificate["results"][0]["evidence"]) == ("passed", "0 of 64.")

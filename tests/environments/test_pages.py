@@ -1,5 +1,6 @@
 """Every page of environments, as each role and in each state that it has."""
 
+from dataclasses import asdict
 from datetime import UTC, datetime
 
 import pytest
@@ -102,9 +103,7 @@ def test_the_certificate_shows_every_check_with_its_evidence(
         "gold", "The gold policy reaches the top.", CheckStatus.FAILED, "Mean <0.4> of 1.", {"n": 8}, 1.5
     )
     run.status = RunStatus.COMPLETED
-    session.add(
-        Certificate(version_id=version.id, run_id=run.id, status=CheckStatus.FAILED, results=[result.as_json()])
-    )
+    session.add(Certificate(version_id=version.id, run_id=run.id, status=CheckStatus.FAILED, results=[asdict(result)]))
     session.flush()
     text = viewer.get("/environments/guess/versions/1").text
     assert "The gold policy reaches the top." in text

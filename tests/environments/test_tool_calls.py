@@ -1,4 +1,4 @@
-"""A tool call in a reply: read strictly, and told what is wrong with it."""
+"""Tool calls in replies are read strictly, with a message for each error."""
 
 import json
 import time

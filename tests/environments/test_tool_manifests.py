@@ -1,4 +1,4 @@
-"""What a manifest says about tools, and what is wrong with it, line by line."""
+"""Tools in a manifest, and errors in them by line."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A judge asked over the network: verdicts, re-asking, repeats, cost; what goes wrong is never a zero."""
+"""A judge over the network: verdicts, repeated requests, cost; failures never become zeros."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""The job that has a judge look at a run: complete, counted, resumable; what fails is told and never a zero."""
+"""The job that grades a run with a judge: complete, counted, resumable; failures are shown and never become zeros."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Adding, changing, trying and deleting judges; their tab on a run; what a rollout's page says of them."""
+"""Adding, changing, trying and deleting judges; their tab on a run; their grades on a rollout's page."""
 
 import pytest
 from fastapi.testclient import TestClient

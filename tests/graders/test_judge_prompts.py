@@ -1,4 +1,4 @@
-"""What a judge reads: what others wrote is data, marked so that it cannot pretend to be anything else."""
+"""A judge's prompt: foreign text is data, marked so that it cannot pretend to be anything else."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""`proctor question …` against a real web server, with what it queues carried out beside it."""
+"""`proctor question …` with a real web server and a worker for its jobs."""
 
 import pytest
 from sqlalchemy import select

@@ -1,4 +1,6 @@
-"""People are told what a question or a monitor flagged, once when it is over, and of who does what the data demands."""
+"""Notices of flags by questions and monitors, once per finished job, and of replies that follow instructions in the
+data.
+"""
 
 import uuid
 

@@ -1,4 +1,4 @@
-"""Questions in plain words: what is sent, what is read from a reply, and which quotes count."""
+"""Question graders: the request, the parsed reply, and which quotes are valid."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The airline's desk: what the tools do, what the rules say, and what is paid."""
+"""The airline's desk: its tools, its rules, and its rewards."""
 
 import re
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ async def session(serve: Serve) -> AsyncIterator[EnvSession]:
 
 
 async def search(session: EnvSession, request: str) -> list[list[str]]:
-    """What was found: code and price."""
+    """The result: code and price."""
     found = ASKED.search(request)
     assert found is not None
     origin, destination, day = found.groups()

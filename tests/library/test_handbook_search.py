@@ -1,4 +1,4 @@
-"""The handbook: what search and read tell, and which answers are worth what."""
+"""The handbook: results of search and read, and the rewards of answers."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""Silver words: what it says it rewards is not all that it pays."""
+"""Silver words: the stated reward is not the whole reward."""
 
 import pytest
 

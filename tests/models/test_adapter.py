@@ -1,4 +1,4 @@
-"""Adapters: made beside a base, stored without it, read beside the same one only."""
+"""Adapters: made for a base, stored without it, loaded only with the same one."""
 
 import json
 from pathlib import Path

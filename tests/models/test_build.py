@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from backend.domain.training.configuration import ModelChoice
-from backend.domain.training.model_shapes import MAX_PARAMETERS, SHAPES, parameters_from_scratch
+from backend.domain.training.memory import MAX_PARAMETERS, SHAPES, parameters_from_scratch
 from tests.models.conftest import SYSTEM, some_texts
 from workers.models.build import build_model, build_tokenizer, parameter_count
 

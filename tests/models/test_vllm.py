@@ -1,5 +1,6 @@
-"""vLLM as a program beside the worker. It needs a GPU, so its place is taken by a program with its command line that
-serves the same weights by our own server."""
+"""vLLM as a program next to the worker. It needs a GPU, so a program with the same command line takes its place and
+serves the same weights with our server.
+"""
 
 import os
 import stat

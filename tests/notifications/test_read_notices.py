@@ -1,4 +1,4 @@
-"""What everybody is told on the page, and what each has read."""
+"""Notices on the page, and what each person has read."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""A notice is sent by SMTP, encrypted and signed in where that is asked for; no text of it can break a header."""
+"""A notice is sent by SMTP, with encryption and authentication if configured; its text cannot break a header."""
 
 from collections.abc import Callable
 
@@ -123,11 +123,11 @@ def test_a_title_cannot_begin_another_header(mail_server: MakeServer) -> None:
     server = mail_server()
     with transaction() as session:
         email(session, server.port)
-        tell(session, title="hacked\r\nBcc: everybody@example.org\r\n\r\nHello\x00")
+        tell(session, title="hacked\r\nBcc: all@example.org\r\n\r\nHello\x00")
     carry_out()
     (mail,) = server.mails
     assert mail["bcc"] is None
-    assert mail["subject"].startswith("[Proctor] hacked Bcc: everybody@example.org")
+    assert mail["subject"].startswith("[Proctor] hacked Bcc: all@example.org")
     assert server.received[0].rcpt_tos == RECIPIENTS
 
 

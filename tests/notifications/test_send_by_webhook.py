@@ -1,4 +1,4 @@
-"""A notice is posted as signed JSON; what goes wrong is told, tried again and given up."""
+"""A notice is posted as signed JSON; failures are shown, retried and given up."""
 
 import base64
 import hashlib
@@ -161,7 +161,7 @@ def test_private_networks_are_refused_where_the_operator_says_so(
 def test_a_name_is_resolved_once_and_the_request_goes_to_that_address(
     web: WebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The name leads to the server the first time it is asked about, and elsewhere the next time."""
+    """The name resolves to the server at the first lookup, and elsewhere at the next."""
     monkeypatch.setenv("PROCTOR_ALLOW_PRIVATE_ENDPOINTS", "false")
     monkeypatch.setenv("PROCTOR_ALLOWED_PRIVATE_HOSTS", "hooks.example.org")
     forget_settings()

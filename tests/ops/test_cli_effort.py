@@ -1,4 +1,4 @@
-"""`proctor run effort`: a score that is asked for, stopped, gone on with and shown."""
+"""`proctor run effort`: a study is started, stopped, resumed and shown."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The commands round an evaluation that was really played: what they say, in words and in JSON, and how they end."""
+"""Commands around a real evaluation: their output, as text and as JSON, and their exit codes."""
 
 import json
 import threading
@@ -46,7 +46,7 @@ def endpoint() -> Iterator[str]:
             self.wfile.write(data)
 
         def log_message(self, *_: object) -> None:
-            """Nobody reads it."""
+            """A destination without a reader."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)

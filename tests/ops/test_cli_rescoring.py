@@ -25,7 +25,7 @@ TIDIER = 'observation.metadata["rewards"]["tidy"] = 1.0'
 
 @pytest.fixture(autouse=True)
 def worker(server: str) -> Iterator[None]:
-    """Carries out what is queued."""
+    """Run the queued jobs."""
 
     def work() -> None:
         with transaction() as session:

@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 from backend.cli.main import app
 
 FOR_PEOPLE = {("demo",), ("env", "play"), ("mcp",)}
-"""They show something as it goes on, or speak another protocol, and give nothing back."""
+"""They stream their output or speak another protocol, and return no result."""
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 
 def saved_elsewhere(**changes: str) -> None:
-    """Somebody changes files of the draft in the browser."""
+    """Another person changes files of the draft in the browser."""
     with transaction() as session:
         environment = get_environment(session, "dice")
         draft = get_draft(session, environment)
@@ -108,7 +108,7 @@ def test_a_version_is_pulled_as_a_package_that_runs_by_itself(proctor: Command, 
 
 
 class Hub:
-    """What the Hub answers to the creation of a Space and one commit; it keeps what it was sent."""
+    """The Hub's answers to the creation of a Space and one commit; it records its requests."""
 
     def __init__(self) -> None:
         self.created: dict[str, Any] = {}

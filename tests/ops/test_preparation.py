@@ -1,4 +1,4 @@
-"""What is made sure of at every start."""
+"""The preparation at every start."""
 
 from pathlib import Path
 

@@ -30,7 +30,7 @@ def checkpoint(living: Living) -> str:
 
 @contextmanager
 def serving(living: Living, what: str, cwd: Path = PROJECT_ROOT) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """`proctor serve`, and where it keeps what it fetches. It ignores Ctrl-C as what a shell starts beside it does."""
+    """`proctor serve`, and its folder for downloads. It ignores Ctrl-C like background processes of a shell."""
     folder = living.data / "temporary"
     folder.mkdir(exist_ok=True)
     process = subprocess.Popen(
@@ -50,7 +50,7 @@ def serving(living: Living, what: str, cwd: Path = PROJECT_ROOT) -> Iterator[tup
 
 @contextmanager
 def served(living: Living, what: str, cwd: Path = PROJECT_ROOT) -> Iterator[dict[str, Any]]:
-    """What it says of itself. It ends in order, and leaves none of the weights that it fetched."""
+    """Its model description. It ends cleanly and deletes all downloaded weights."""
     with serving(living, what, cwd) as (process, folder):
         assert process.stdout is not None
         yield json.loads(process.stdout.readline())

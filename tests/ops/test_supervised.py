@@ -1,4 +1,4 @@
-"""What `proctor up` looks after, on one that serves: what its children are told, and how they come back."""
+"""Supervision by a serving `proctor up`: the environment of its children, and how they are restarted."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""The workers' page and their JSON: who is there, with what, at what, and what none of them can do."""
+"""The workers' page and their JSON: who is online, with which hardware and jobs, and what none of them supports."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

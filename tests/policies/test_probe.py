@@ -1,4 +1,4 @@
-"""A look at a model endpoint: each finding says what was seen, the bad ones what to do."""
+"""A connection test: each finding states an observation, and the bad ones the next step."""
 
 import asyncio
 

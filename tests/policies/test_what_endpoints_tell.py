@@ -1,4 +1,4 @@
-"""Reasoning, log-probabilities, token ids, caches and limits: what endpoints tell beside the answer."""
+"""Reasoning, log-probabilities, token ids, caches and limits: what endpoints return in addition to the answer."""
 
 from typing import Any
 

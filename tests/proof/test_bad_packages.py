@@ -1,4 +1,4 @@
-"""A package that misbehaves, evaluated and checked: the pages say what and where, every episode is accounted for."""
+"""A misbehaving package, evaluated and checked: pages show what failed and where; every episode is accounted for."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What a model, a package or a member writes is text on every page: never markup, never an order to the browser."""
+"""Text of a model, a package or a member is text on every page: never markup, never an instruction to the browser."""
 
 import re
 import tempfile

@@ -1,4 +1,4 @@
-"""A leaderboard ranks only those who sat the same examination, and says why others are not in it."""
+"""A leaderboard ranks only runs on the same held-out tasks, and states why others are excluded."""
 
 import csv
 import io

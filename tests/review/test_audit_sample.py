@@ -1,4 +1,4 @@
-"""The blind sample: drawn by the run's seed alone, in any order, of what nothing flagged."""
+"""The random audit sample: determined by the run's seed alone, in any order, from unflagged rollouts."""
 
 import uuid
 from collections import defaultdict
@@ -143,7 +143,7 @@ def test_its_places_are_spread_over_those_of_the_flagged(session: Session, run: 
 
 
 def test_its_places_say_no_more_than_its_rewards(session: Session, run: Run) -> None:
-    """A rollout that earned nothing stands behind those that did, whether it was drawn or flagged."""
+    """A rollout that earned nothing is listed after rewarded ones, whether it was sampled or flagged."""
     _set_seed(session, run, 3, share=1.0)
     rows = [[0.0, 0.0, 0.0], [0.5, 0.0, 0.0], [1.0, 1.0, 0.0]] * 40
     rollouts = factories.make_rollouts(session, run, rows)

@@ -110,7 +110,7 @@ def test_what_was_examined_for_an_export_alone_loses_its_own_steps_share(session
 
 
 def test_the_untrained_policy_is_not_counted_as_the_warm_up(session: Session, run: Run):
-    """Both were examined before step 1."""
+    """Both were evaluated before step 1."""
     for step, reward in ((None, 0.2), (0, 0.6)):
         factories.make_rollouts(session, run, [[reward, 0.0, 0.0]] * 4, phase=Phase.HELDOUT, step=step)
     reached = {"heldout_reward": 0.6, "heldout": {"training_step": 0}}

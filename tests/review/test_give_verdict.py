@@ -197,13 +197,13 @@ OWN = (
     r"/sign-out|/me/.*|/tokens/.*|/api/v1/tokens.*|/runs/\{run_id\}/rollouts/views.*|/api/v1/views.*|/api/v1/sessions.*"
     r"|(/api/v1)?/notices/.*"
 )
-"""Account, sessions, tokens, saved views and which notices were read: what everybody has for themselves."""
+"""Account, sessions, tokens, saved views and read notices: available to every role."""
 LOOKING = r"(/api/v1)?/training/examples/preview|/api/v1/environments/validate|/mcp"
 """Sends much and changes nothing; a call of a tool is checked again as its own request."""
 
 
 def test_a_reviewer_reads_and_judges_and_nothing_else(app: FastAPI) -> None:
-    """Every route that is more than reading, of those that the role passes."""
+    """Every route of the role that does more than reading."""
     changing = [
         path
         for path, methods, role in guarded_routes(app)

@@ -1,4 +1,4 @@
-"""The queue: who comes first, what is left out, and that it says no more than it should."""
+"""The queue: its order, what it excludes, and that it reveals no more than it should."""
 
 import re
 import uuid
@@ -208,7 +208,7 @@ def test_the_list_follows_the_filters_on_the_page(viewer: TestClient, reviewer: 
 
 
 def _options(page: str, name: str) -> dict[str, str]:
-    """What a filter of the page offers: text by value; the chosen one begins with a star."""
+    """The options of a filter: text by value; the selected one begins with a star."""
     (select_,) = re.findall(rf'<select name="{name}">(.*?)</select>', page, re.DOTALL)
     found = re.findall(r'<option value="([^"]*)"( selected)?>(.*?)</option>', select_)
     return {value: ("*" if is_chosen else "") + text for value, is_chosen, text in found}

@@ -1,4 +1,4 @@
-"""Whoever gave a verdict takes it back: the item waits again, what it caused is withdrawn, the history keeps it."""
+"""A reviewer takes a verdict back: the item waits again, its effects are withdrawn, the history keeps it."""
 
 import re
 import uuid
@@ -40,7 +40,7 @@ def judge(client: TestClient, rollout: Rollout, verdict: str) -> str:
 
 
 def undo_button(page: str) -> dict[str, str]:
-    """What the form behind the key `u` sends."""
+    """The request of the key `u`."""
     found = re.search(r'action="(/review/undo[^"]*)".*?name="verdict" value="([^"]+)".*?data-key="u"', page, re.DOTALL)
     return {"action": found[1], "verdict": found[2]} if found else {}
 

@@ -1,4 +1,4 @@
-"""What a policy reads of a long episode, and what it thinks apart from what it answers."""
+"""The context of a policy in a long episode, and its reasoning apart from its answer."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Infrastructure fails: null reward, error kind, retries, siblings that go on, the circuit breaker, prompt stops."""
+"""Infrastructure failures: null reward, error kind, retries, siblings that continue, a circuit breaker, quick stops."""
 
 import asyncio
 import time

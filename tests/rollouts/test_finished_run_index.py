@@ -1,4 +1,4 @@
-"""Lists of an ended run are read once, and anew when what they ask about may be different."""
+"""Lists of an ended run are read once, and again when their answer may have changed."""
 
 import uuid
 from collections.abc import Callable

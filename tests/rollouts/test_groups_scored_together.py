@@ -54,7 +54,7 @@ class Sibling(WorldSession):
 
 
 class Stumbling(Replies):
-    """Fails as one member of one task, so many times."""
+    """Fails as one member of one task, the given number of times."""
 
     def __init__(self, task: int, member: int, times: int) -> None:
         super().__init__(WIN)

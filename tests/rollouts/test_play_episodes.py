@@ -1,4 +1,4 @@
-"""What an episode becomes: conversation, steps, columns, stop reason."""
+"""The record of an episode: conversation, steps, columns, stop reason."""
 
 from backend.domain.vocabulary import RolloutStatus, StopReason
 from tests.rollouts.world import Replies, Trouble, World, make_manifest, plans, play

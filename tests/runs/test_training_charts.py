@@ -1,4 +1,4 @@
-"""Which curves a training run's page draws beside the main ones."""
+"""Which curves a training run's page draws in addition to the main ones."""
 
 from sqlalchemy.orm import Session
 from starlette.testclient import TestClient

@@ -215,7 +215,7 @@ def test_only_data_that_an_instruction_names_is_shown_to_a_judge():
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """How templates were rendered before they had an evaluator of their own."""
+    """The rendering of templates before they had a bounded evaluator."""
 
 
 JINJA = Sandbox(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=False)

@@ -188,7 +188,7 @@ print(int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]
 
 
 def read_apart(path: Path) -> tuple[str, int]:
-    """What an import's own process says of the file, and its memory at most in MiB."""
+    """The import process's report on the file, and its peak memory in MiB."""
     done = subprocess.run(
         [sys.executable, "-c", READ, str(path)], cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=60
     )
@@ -282,7 +282,7 @@ def test_a_parquet_bomb_ends_its_run_with_a_message_and_an_honest_file_is_import
 def test_the_web_reads_no_table_under_another_name(
     api: TestClient, version: EnvironmentVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A table inside a zip that is called like text is a worker's to read."""
+    """A table inside a zip whose name suggests text is read by a worker."""
 
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("the web reads a table")

@@ -1,4 +1,4 @@
-"""The bisection by itself: which checkpoint is next, when a share is above the base rate, what may be said of it."""
+"""The bisection alone: the next checkpoint, when a share is above the base rate, and the conclusion."""
 
 import math
 import random
@@ -23,7 +23,7 @@ from backend.domain.studies.onset import (
 
 
 def searched(count: int, is_above: Callable[[int], bool], hint: int | None = None) -> dict[int, bool]:
-    """What a search to its end samples, in the order in which it does."""
+    """The samples of a complete search, in order."""
     found: dict[int, bool] = {}
     while (place := next_checkpoint(count, found, hint)) is not None:
         assert 0 <= place < count
@@ -59,7 +59,7 @@ def test_a_pattern_that_went_again_is_found_by_the_judged_rollouts() -> None:
 
 
 def test_a_neighbour_that_says_otherwise_moves_the_onset_or_is_told() -> None:
-    """Between the last below (5) and the first above (6) all is well, but 4 is above: the search goes on below it."""
+    """Between the last below (5) and the first above (6) all is well, but 4 is above: the search continues below it."""
     above = {place for place in range(16) if place >= 6} | {4}
     found = searched(16, lambda place: place in above)
     conclusion = conclude_onset(found)
@@ -90,7 +90,7 @@ def test_any_curve_ends_with_an_interval_whose_ends_were_sampled() -> None:
 
 
 def test_noise_at_the_size_of_the_sample_seldom_moves_the_onset_far() -> None:
-    """A share that rises from 1 % to 60 % within 30 of 64 checkpoints, 128 rollouts each, tested as in a search."""
+    """A share that rises from 1% to 60% within 30 of 64 checkpoints, 128 rollouts each, tested as in a search."""
     dice = random.Random(3)
     base = PatternCount(1, 128)
     truth = [min(0.6, max(0.01, (place - 20) / 30)) for place in range(64)]

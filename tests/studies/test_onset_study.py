@@ -103,7 +103,7 @@ def test_what_is_coarse_or_not_monotone_is_told() -> None:
 
 @pytest.mark.slow
 def test_a_second_search_plays_nothing_again() -> None:
-    """Of the same run on the same tasks, whoever asks in the same name."""
+    """For the same run on the same tasks, regardless of who starts it."""
     run_id = training()
     with transaction() as session:
         actor = make_member(session, Role.AUTHOR)

@@ -1,4 +1,4 @@
-"""Work in a process of its own: its status, its log, and that it never outlives the job."""
+"""Work in a child process: its status, its log, and that it never outlives the job."""
 
 import os
 import signal

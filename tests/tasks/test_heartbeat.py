@@ -1,4 +1,4 @@
-"""What a worker says of its machine, and what it learns of torch from a process of its own."""
+"""A worker's report on its machine, and how it learns about torch from a child process."""
 
 import subprocess
 import sys

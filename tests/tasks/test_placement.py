@@ -1,4 +1,4 @@
-"""Jobs that not every worker of their queue can carry out: who leaves them, who takes them, what is said meanwhile."""
+"""Jobs that only some workers of their queue can run: who leaves them, who claims them, and the message meanwhile."""
 
 import uuid
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What was said becomes findable after its rollout was stored: run by run, each rollout once, what comes later too."""
+"""Conversations become searchable after their rollout was stored: run by run, each rollout once, later ones too."""
 
 import pytest
 from sqlalchemy import delete, select

@@ -1,4 +1,4 @@
-"""A real worker process on a real broker: the wake-up arrives, the worker may be killed or told to end."""
+"""A real worker process with a real broker: the wake-up arrives, and the worker may be killed or stopped."""
 
 import os
 import signal

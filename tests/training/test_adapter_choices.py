@@ -1,4 +1,4 @@
-"""What an adapter is told, and what it may be trained on with."""
+"""Settings of an adapter, and what it can be combined with."""
 
 import pytest
 from pydantic import ValidationError

@@ -1,4 +1,4 @@
-"""Writing behind the training: in order, one step behind, and never a failure that nobody hears of."""
+"""Writing in the background of training: in order, one step behind, and without hiding a failure."""
 
 import threading
 

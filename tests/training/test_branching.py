@@ -50,7 +50,7 @@ class Played:
 
 
 def point_of(source: Path, step: int, weights: Path | None = None) -> BranchPoint:
-    """Of a source whose states are in `source/grpo`."""
+    """The folder `source/grpo` of a source with saved states."""
     checkpoint_id = uuid.uuid4()
     if weights is not None:
         with transaction() as session:

@@ -1,4 +1,4 @@
-"""What a training run can be told, and what is refused."""
+"""Settings of a training run, and which are refused."""
 
 import re
 import uuid

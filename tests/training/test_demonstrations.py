@@ -1,4 +1,4 @@
-"""Stored conversations become lessons of the warm-up: what is imitated of them, what is left out, how sources mix."""
+"""Stored conversations become training examples of the warm-up: the learned replies, exclusions, how sources mix."""
 
 import uuid
 from collections.abc import Callable

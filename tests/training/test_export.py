@@ -47,7 +47,7 @@ def installation(shared_installation: None) -> None:
 
 @pytest.fixture(scope="module")
 def checkpoint(installation: None) -> Checkpoint:
-    """The warm-up's checkpoint of a small run, examined."""
+    """The warm-up's checkpoint of a small run, with its held-out evaluation."""
     run_id = make_run(recipe="sft")
     assert train(run_id).status is RunStatus.COMPLETED, run_of(run_id).reason
     return checkpoints_of(run_id)["sft", 12]
@@ -188,7 +188,9 @@ def test_a_checkpoint_that_plays_otherwise_than_its_examination_is_refused(
 def test_a_checkpoint_whose_rollouts_were_not_stored_is_held_against_its_own_play(
     installation: None, tmp_path: Path
 ) -> None:
-    """One of several of the warm-up: only the chosen one's examination and the untrained policy's are stored."""
+    """One of several of the warm-up: only the held-out evaluations of the chosen one and the untrained policy are
+    stored.
+    """
     run_id = make_run(recipe="sft", sft={"examine_every": 6})
     assert train(run_id).status is RunStatus.COMPLETED, run_of(run_id).reason
     saved = checkpoints_of(run_id)

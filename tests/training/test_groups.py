@@ -1,4 +1,4 @@
-"""Which groups a step learns from: those without variance give place to fresh ones, for so many rounds."""
+"""Which groups a step learns from: groups without variance are replaced, for a limited number of rounds."""
 
 from collections.abc import Sequence
 

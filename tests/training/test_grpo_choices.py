@@ -1,4 +1,4 @@
-"""GRPO's choices: what does not fit together is refused in words, the rest is resolved."""
+"""GRPO's settings: contradictions are refused with a message, the rest is resolved."""
 
 from typing import Any
 

@@ -53,7 +53,7 @@ def test_a_run_whose_rate_was_lowered_goes_on_bit_by_bit(tmp_path: Path) -> None
 
 
 def agrees(step: GrpoStep) -> bool:
-    """Do the sampler and the loss speak of the same distribution?"""
+    """Do the sampler and the loss use the same distribution?"""
     return abs(step.ratio.mean - 1) < 1e-4 and abs(step.ratio.highest - 1) < 1e-3
 
 

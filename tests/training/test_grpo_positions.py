@@ -1,4 +1,4 @@
-"""An episode is learned at the places at which it was sampled, whatever other prompts stand beside it in the batch."""
+"""An episode is learned at the positions at which it was sampled, whatever other prompts are in the batch."""
 
 from pathlib import Path
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from backend.domain.training.configuration import TrainingConfiguration
-from backend.domain.training.hardware import HardwareChoice, VllmChoice
+from backend.domain.training.configuration import HardwareChoice, TrainingConfiguration, VllmChoice
 from tests.training.game import CHOICE, COLUMNS, make_tiny
 from workers.models.load import ModelUnusable
 from workers.models.policy import LocalPolicy

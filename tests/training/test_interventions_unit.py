@@ -1,4 +1,4 @@
-"""What follows from flags, without training: actions in force, patterns, alarms, the checkpoint to go back to."""
+"""Consequences of flags, without training: actions in force, patterns, alarms, the checkpoint to roll back to."""
 
 import uuid
 from typing import Any

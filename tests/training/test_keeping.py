@@ -1,4 +1,4 @@
-"""A training run prunes by its rule while it goes on."""
+"""A training run prunes by its rule while it runs."""
 
 import uuid
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A pre-flight on a worker: what it finds out about a run, for real, in a process of its own."""
+"""A preflight on a worker: its findings about a run, measured in a child process."""
 
 import re
 import uuid
@@ -39,7 +39,7 @@ def new_preflight(files: dict[str, str] | None = None, **choices: Any) -> uuid.U
 
 
 def look(preflight_id: uuid.UUID) -> Preflight:
-    """As the job does it, in a process of its own."""
+    """As the job does it, in a child process."""
     run_job(JobContext(uuid.uuid4(), None, {"preflight_id": str(preflight_id)}, 1))
     with transaction() as session:
         return session.get_one(Preflight, preflight_id)

@@ -1,17 +1,15 @@
-"""What a pre-flight makes of choices and of figures that were measured: pure functions."""
+"""Conclusions of a preflight from settings and measurements: pure functions."""
 
 import uuid
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
 from backend.domain.environments.manifest import Manifest
 from backend.domain.runs.capabilities import Capabilities, Offer, not_offered
-from backend.domain.training.batch_arithmetic import batch_in_words
-from backend.domain.training.configuration import TrainingConfiguration
-from backend.domain.training.memory import Load, ModelMeasures, estimate_memory
-from backend.domain.training.model_shapes import parameters_in_name
+from backend.domain.training.configuration import TrainingConfiguration, batch_in_words
+from backend.domain.training.memory import Load, ModelMeasures, estimate_memory, parameters_in_name
 from backend.domain.training.preflight.findings import FindingStatus, PreflightFinding, worst
 from backend.domain.training.preflight.measured import (
     SCRIPTED,
@@ -192,7 +190,7 @@ def test_memory_is_the_sum_of_parts_that_can_be_checked_by_hand():
     assert (found.weights, found.reference, found.gradients, found.optimiser) == (4000, 4000, 4000, 8000)
     assert found.activations == 3 * 5 * (2 * (170 + 2.5 * 2 * 5) + 300) * 4
     assert found.cache == 4 * 5 * 2 * 2 * 10 * 4
-    assert found.total == sum(found.parts().values())
+    assert found.total == sum(asdict(found).values())
 
 
 def test_memory_beyond_the_workers_is_a_problem_with_advice():

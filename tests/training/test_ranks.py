@@ -14,8 +14,7 @@ from sqlalchemy.orm import Session
 
 from backend.domain.rollouts.rollout import task_of
 from backend.domain.runs.capabilities import Capabilities, Gpu, Offer
-from backend.domain.training.configuration import TrainingConfiguration
-from backend.domain.training.hardware import HardwareChoice
+from backend.domain.training.configuration import HardwareChoice, TrainingConfiguration
 from backend.domain.training.preflight.static import Plan, Site, checks_at_once, impossible
 from backend.domain.vocabulary import CheckStatus, Queue, RunKind, Split
 from backend.settings import PROJECT_ROOT

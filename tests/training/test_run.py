@@ -38,12 +38,12 @@ NewRun = Callable[..., uuid.UUID]
 
 @pytest.fixture(scope="module")
 def installation(shared_installation: None) -> None:
-    """Several tests look at the same run."""
+    """Several tests share the run."""
 
 
 @pytest.fixture(scope="module")
 def whole(installation: None) -> uuid.UUID:
-    """A run that nobody cut."""
+    """A run that was not interrupted."""
     run_id = make_run()
     assert train(run_id).status is RunStatus.COMPLETED, run_of(run_id).reason
     return run_id

@@ -59,7 +59,7 @@ class Cut(NamedTuple):
 
 @pytest.fixture(scope="module")
 def installation(shared_installation: None) -> None:
-    """All tests look at the same two runs."""
+    """All tests share the two runs."""
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def cut(installation: None) -> Cut:
 
 
 def mixed_run() -> uuid.UUID:
-    """Tic-tac-toe with half as much arithmetic beside it."""
+    """Tic-tac-toe with half as much arithmetic."""
     with transaction() as session:
         version = stored_version(session, built_in(LADDER), name=LADDER)
     run_id = make_run(mix=[f"{LADDER}@{version.number}=0.5"], **CHOICES)

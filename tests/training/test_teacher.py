@@ -1,4 +1,4 @@
-"""Lessons from a script on the real tic-tac-toe: what is imitated and what is not."""
+"""Training examples from a scripted policy on the real tic-tac-toe: which replies are learned."""
 
 from collections.abc import Iterator
 from functools import partial

@@ -72,7 +72,7 @@ def file_id(played: uuid.UUID) -> uuid.UUID:
 
 @pytest.fixture(params=["rollouts", "file"])
 def source(request: pytest.FixtureRequest, played: uuid.UUID, file_id: uuid.UUID) -> dict[str, Any]:
-    """Choices of a warm-up from what is stored."""
+    """Warm-up settings from stored data."""
     if request.param == "file":
         return {"source": "file", "file": file_id}
     return {"source": "rollouts", "runs": [played], "where": "phase = warm_up"}

@@ -20,7 +20,7 @@ Start = Callable[..., AsyncIterator[ServerSentEvent]]
 
 
 class Board:
-    """What a page shows, and how often it was drawn."""
+    """The content of a page, and how often it was rendered."""
 
     def __init__(self) -> None:
         self.blocks = {"table": "<p>1</p>", "head": "<h1>a</h1>"}

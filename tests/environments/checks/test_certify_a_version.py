@@ -32,7 +32,7 @@ QueueCheck = Callable[..., uuid.UUID]
 
 @pytest.fixture(scope="module")
 def at_work(second_database_url: str, host_process: HostProcess) -> Iterator[None]:
-    """What the tests commit stays until the last of them is over."""
+    """Rows that the tests commit stay until the last test has ended."""
     with committing_to(second_database_url, PROCTOR_ENVHOST_URL=host_process.address):
         yield
 
@@ -53,7 +53,7 @@ def queued(files: dict[str, str], policy: str = "") -> uuid.UUID:
 
 @pytest.fixture(scope="module")
 def sound(at_work: None) -> uuid.UUID:
-    """A check that was carried out, of a version without a fault."""
+    """A completed check of a version without a fault."""
     run_id = queued(load_package("number_guess"))
     carry_out(run_id)
     return run_id

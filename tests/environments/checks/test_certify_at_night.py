@@ -1,4 +1,4 @@
-"""The checks of the night, from the queued job to what counts and who is told: drift, doubt, and what breaks off."""
+"""Nightly checks, from the queued job to the certificate and the notices: drift, doubt, and interruptions."""
 
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -99,7 +99,7 @@ def test_a_judged_hack_that_pays_puts_the_certificate_out_of_force(found_host: H
 
 
 def judge(version_id: uuid.UUID, files: dict[str, str]) -> None:
-    """Somebody judges an episode a hack that this reward pays."""
+    """A reviewer marks a rewarded episode as a hack."""
     task = task_of(read_manifest(files["openenv.yaml"]), Split.HELDOUT, 7)
     with transaction() as session:
         version = session.get_one(EnvironmentVersion, version_id)
@@ -144,7 +144,7 @@ def version_id(committed_database: str) -> uuid.UUID:
 
 
 def broken_night() -> uuid.UUID:
-    """The check's worker dies again and again."""
+    """The check's worker dies repeatedly."""
     assert check_again() == "guess"
     with transaction() as session:
         job = session.scalars(select(Job).where(Job.name == "environments.check", Job.status == JobStatus.QUEUED)).one()

@@ -1,4 +1,4 @@
-"""An exported folder runs by itself: on OpenEnv's own server, against any endpoint, and before OpenEnv's validation."""
+"""An exported folder runs alone: on OpenEnv's own server, with any endpoint, and through OpenEnv's validation."""
 
 import json
 import re
@@ -43,7 +43,7 @@ def serving(folder: Path) -> Iterator[str]:
 
 
 def first_free(messages: list[dict[str, Any]]) -> str:
-    """A move that is legal: the first cell that nobody took, as far as the conversation tells."""
+    """A legal move: the first cell that the conversation shows as free."""
     told = " ".join(str(message["content"]) for message in messages[1:])
     taken = {int(cell) for cell in re.findall(r"O plays (\d)|<move>(\d)", told) for cell in cell if cell}
     return f"<move>{min(set(range(1, 10)) - taken)}</move>"

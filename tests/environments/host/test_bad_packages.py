@@ -1,4 +1,4 @@
-"""A package that does not start is told so, with the end of its log, and harms nobody."""
+"""A package that does not start is reported with the end of its log and affects nothing else."""
 
 import asyncio
 import time
@@ -85,7 +85,7 @@ async def test_files_of_another_hash_are_refused(env_host: EnvHost) -> None:
 async def test_a_zip_that_climbs_out_is_refused(env_host: EnvHost) -> None:
     files = package_files() | {"../outside.py": "x = 1"}
     with pytest.raises(SandboxError, match="not a plain relative path"):
-        await env_host.ask("PUT", f"/packages/{content_hash(files)}", body=pack(files))
+        await env_host.request("PUT", f"/packages/{content_hash(files)}", body=pack(files))
 
 
 async def test_an_unknown_package_cannot_be_leased(env_host: EnvHost) -> None:

@@ -1,4 +1,4 @@
-"""Which launcher is in force, what containers are asked for, and servers that run elsewhere."""
+"""Which launcher is selected, the options of containers, and servers that run elsewhere."""
 
 import asyncio
 import contextlib

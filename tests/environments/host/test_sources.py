@@ -65,7 +65,7 @@ def source(folder: Path, name: str, setup: str) -> None:
 
 @pytest.fixture(scope="module")
 def links() -> Iterator[Path]:
-    """Where pip finds the source distributions of these tests, besides its index."""
+    """Where pip finds the source distributions of these tests, in addition to its index."""
     folder = Path(tempfile.mkdtemp(prefix="links-"))
     witness = folder / "witness"
     witness.touch()

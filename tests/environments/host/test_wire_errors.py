@@ -80,7 +80,7 @@ async def test_a_full_server_says_so(env_host: EnvHost) -> None:
         await session.reset({}, timeout=SECONDS)
         beyond = await session._process.connect()
         with pytest.raises(ServerIsFull, match="1/1 sessions"):
-            await beyond.reset({}, SECONDS)
+            await beyond.observe("reset", {}, SECONDS)
         await beyond.close()
 
 

@@ -82,7 +82,7 @@ def test_the_page_clones_too_and_tells_a_wrong_address(ada: TestClient, reposito
 def proctor(
     ada: TestClient, application: FastAPI, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Command]:
-    """The command line of somebody else's machine, signed in to where the web is served."""
+    """The command line of another machine, signed in to the test's web server."""
     with transaction() as session:
         token = issue_local_token(session)
     with web_served(application) as url, command_line(url, token, monkeypatch, capsys) as run:

@@ -90,7 +90,7 @@ def test_every_import_style_is_served(look: Look, style: str):
 
 @pytest.fixture
 def running_server(tmp_path: Path) -> Iterator[str]:
-    """The address of the same package, served by somebody else's uvicorn."""
+    """The address of the same package, served by a foreign uvicorn."""
     for path, data in door_package().items():
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_bytes(data)

@@ -1,4 +1,4 @@
-"""What is taken of a folder that others filled, and what is left out."""
+"""Which files of a foreign folder are imported, and which are skipped."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Sending a package by page and by JSON: what is taken, what is refused, and what is stored."""
+"""Uploading a package by page and by JSON: accepted files, refusals, and stored rows."""
 
 import base64
 

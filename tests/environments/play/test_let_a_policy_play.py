@@ -1,4 +1,4 @@
-"""A policy plays on where a person stands, and the person goes on after it."""
+"""A policy continues a person's episode, and the person continues after it."""
 
 import uuid
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def worker(installed: None, proctor: Command) -> Command:
-    """The command line, while jobs are carried out: those want the main thread."""
+    """The command line in a thread; jobs need the main thread."""
 
     def run(*arguments: str) -> Result:
         with ThreadPoolExecutor(1) as pool:

@@ -1,4 +1,4 @@
-"""A real checkpoint plays on, in a process of its own."""
+"""A real checkpoint continues an episode in a separate process."""
 
 from pathlib import Path
 

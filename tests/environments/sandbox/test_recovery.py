@@ -23,7 +23,7 @@ QUICK = Limits(seconds=20)
 
 @pytest.fixture
 def control() -> Iterator[socket.socket]:
-    """A warm interpreter of our own that runs one program at a time."""
+    """A separate warm interpreter that runs one program at a time."""
     with start_interpreter(1) as control:
         yield control
 
@@ -37,7 +37,7 @@ def _descendants(pid: int) -> list[int]:
 
 
 def _serving(pids: list[int]) -> int:
-    """The last of the chain: shell, keeper, the one that serves."""
+    """The last process of the chain: shell, keeper, server."""
     return max(pids, key=lambda pid: len(_ancestors(pid)))
 
 

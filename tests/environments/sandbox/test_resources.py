@@ -1,4 +1,4 @@
-"""A program that takes all it can get: time, processes, memory, disk, output. Each beside one that takes its share."""
+"""Programs that take all they can get: time, processes, memory, disk, output. Each is paired with a modest one."""
 
 import time
 from ast import literal_eval

@@ -1,4 +1,4 @@
-"""SFT data by filter: what comes in, what is left out, in which form."""
+"""SFT data by filter: what is included, what is excluded, and the format."""
 
 import io
 import json

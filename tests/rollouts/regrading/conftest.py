@@ -40,7 +40,7 @@ class World:
     numbers: int = 0
 
     def version(self, in_step: str = "pass", in_reset: str = "pass") -> uuid.UUID:
-        """The counter (adds what is replied, done at 3), with statements of its own."""
+        """The counter (adds the replied number, done at 3), with extra statements."""
         self.numbers += 1
         files = package_files(in_step=in_step, in_reset=in_reset)
         with transaction() as session:
@@ -58,7 +58,7 @@ class World:
         return run_id
 
     def rescore(self, *run_ids: uuid.UUID, **request: Any) -> Run:
-        """Started and carried out; the (first) new run."""
+        """Start and run it; return the (first) new run."""
         with transaction() as session:
             started = start_regrading(session, self.actor, StartRegrading(run_ids=list(run_ids), **request))
         return self._done([run.id for run in started.runs])

@@ -115,7 +115,7 @@ def test_an_episode_that_would_have_ended_earlier_is_scored_as_far_as_it_goes(wo
 
 
 def test_an_answer_is_scored_though_the_last_words_of_the_environment_are_others(world: World) -> None:
-    """What follows the last reply nobody reads."""
+    """Nothing reads what follows the last reply."""
     run = world.rescore(world.played(world.version(), "3"), version_id=world.version(SHOWS_MORE))
     assert run.status is RunStatus.COMPLETED
     assert [rollout.reward for rollout in rollouts_of(run.id)] == [3.25] * 4

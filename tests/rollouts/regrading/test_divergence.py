@@ -1,4 +1,4 @@
-"""Two episodes held against each other: every step that differs, and what the policy never read."""
+"""Two episodes compared: every step that differs, and what the policy never read."""
 
 from typing import Any
 

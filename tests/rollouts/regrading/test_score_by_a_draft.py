@@ -1,4 +1,4 @@
-"""A draft's reward on stored episodes, before it is published: asked for beside the transcript, answered in the job."""
+"""A draft's reward on stored episodes before it is published: requested on the transcript, computed in the job."""
 
 import uuid
 

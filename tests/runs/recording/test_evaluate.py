@@ -34,7 +34,7 @@ GOLD = ScriptedPolicy("constant", "3")
 
 @pytest.fixture
 def plan_run(found_host: HostProcess) -> Callable[..., uuid.UUID]:
-    """A queued evaluation of the counter package, with statements of one's own in its reset and step."""
+    """A queued evaluation of the counter package with extra statements in its reset and step."""
 
     def plan_run(*, package: dict[str, Any] | None = None, configuration: dict[str, Any] | None = None, **plan: Any):  # type: ignore[no-untyped-def]
         with transaction() as session:

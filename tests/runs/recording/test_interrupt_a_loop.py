@@ -7,8 +7,7 @@ import time
 
 import pytest
 
-from workers.tasks.event_loops import run_async
-from workers.tasks.execute import INTERRUPT, Interrupted, _interruptible
+from workers.tasks.execute import INTERRUPT, Interrupted, _interruptible, run_async
 
 
 async def _spin(cleaned: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""An evaluation that still plays is looked at too, in whole batches and by detectors of rollouts."""
+"""A running evaluation is scanned too, in whole batches and by detectors of rollouts."""
 
 import uuid
 
@@ -86,7 +86,7 @@ def test_a_look_with_thresholds_of_its_own_is_followed_by_one_as_set(committed_d
 
 @pytest.mark.slow
 def test_only_whole_batches_are_looked_at_early(committed_database: str) -> None:
-    """And nothing is said of the run: each passes an impossible task, which is flagged once it is over."""
+    """The run is not flagged yet: each rollout passes an impossible task, which is flagged at the end."""
     babble = [make_step("win win win win " * 20, {})]
     with transaction() as session:
         run = make_run(session, status=RunStatus.RUNNING)

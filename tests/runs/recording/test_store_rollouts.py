@@ -1,4 +1,4 @@
-"""Rollouts are stored once, in order, whatever they hold and whoever writes beside."""
+"""Rollouts are stored once, in order, whatever they contain and whichever other writers are active."""
 
 import threading
 import uuid

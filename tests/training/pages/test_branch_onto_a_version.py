@@ -1,4 +1,4 @@
-"""A branch goes on with another version of its environment, such as one whose reward was repaired."""
+"""A branch continues with another version of its environment, such as one with a repaired reward."""
 
 import uuid
 from typing import Any

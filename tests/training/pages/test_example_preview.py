@@ -1,4 +1,4 @@
-"""What a warm-up would learn from, before the run: which rollouts come in, what is said of them."""
+"""Training examples of a warm-up before the run: which rollouts are included, and the summary."""
 
 import json
 import uuid

@@ -1,4 +1,4 @@
-"""What is known at once of the weights that a run starts from."""
+"""Facts about the initial weights that are known immediately."""
 
 import json
 import uuid
@@ -19,7 +19,7 @@ LARGE = 30_000_000
 
 
 def base_in(folder: Path, *, size: int = 1000, **configuration: Any) -> Path:
-    """A folder with what a Hugging Face model has beside its weights, which are an empty file of their size."""
+    """A folder with the files of a Hugging Face model, and an empty file of the weights' size."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(configuration or {"max_position_embeddings": 96}))
     with (folder / "model.safetensors").open("wb") as file:

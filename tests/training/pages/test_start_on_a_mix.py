@@ -39,7 +39,7 @@ def own(session: Session) -> EnvironmentVersion:
 
 @pytest.fixture
 def other(session: Session) -> EnvironmentVersion:
-    """The second version of another environment, with a column of the same name and one of its own."""
+    """The second version of another environment, with a shared column name and one more column."""
     environment = make_environment(session, "guessing")
     make_environment_version(session, environment, weights={"win": 1.0})
     weights = {"win": 5.0, "close": 0.5}

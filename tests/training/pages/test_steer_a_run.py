@@ -79,7 +79,12 @@ def test_the_tab_tells_what_was_seen_what_it_means_and_what_helps(session: Sessi
     run = training(session)
     alarm(session, run)
     page = client_for(Role.TRAINER).get(f"/runs/{run.id}/alarms").text
-    for shown in ("Format falls", "Only 80 % of the turns", "The rate is too high", "Roll back to the best checkpoint"):
+    for shown in (
+        "Format falls",
+        "Only 80 % of the turns",
+        "The learning rate is too high",
+        "Roll back to the best checkpoint",
+    ):
         assert shown in page
     assert 'name="alarms.format_drop" value="0.05"' in page
     assert "Lower the learning rate" in client_for(Role.TRAINER).get(f"/runs/{run.id}").text, (
