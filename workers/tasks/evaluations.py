@@ -29,7 +29,7 @@ from backend.runs.tables import Run
 from workers.environments.client import EnvServer, HostRefused
 from workers.policies.base import Policy
 from workers.rollouts.engine import GroupPlan, TooManyFailures, play_groups
-from workers.rollouts.stopping import unless_stopped
+from workers.rollouts.limits import unless_stopped
 from workers.storage.detectors import BATCH
 from workers.storage.env_host import open_env_host, servers_for
 from workers.storage.policies import load_policy

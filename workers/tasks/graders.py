@@ -33,7 +33,7 @@ from backend.runs.tables import Run
 from workers.graders.batches import GradingPaused, grade_cases
 from workers.graders.graders import Judge, Questioner, make_grader
 from workers.graders.model import ContrastResult, GradeResult, stored_quotes
-from workers.rollouts.stopping import unless_stopped
+from workers.rollouts.limits import unless_stopped
 from workers.storage import graders
 from workers.storage.detectors import record_flags
 from workers.storage.graders import LoadedGrader, RolloutToGrade

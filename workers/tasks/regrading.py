@@ -33,8 +33,8 @@ from backend.runs.tables import Run
 from backend.web.audit import Requester
 from workers.environments.client import EnvHost, HostRefused
 from workers.rollouts.engine import TooManyFailures
+from workers.rollouts.limits import unless_stopped
 from workers.rollouts.regrading import ReplayedEpisode, StoredEpisode, environment_columns, replay_episodes
-from workers.rollouts.stopping import unless_stopped
 from workers.storage.env_host import open_env_host
 from workers.storage.recorder import RunRecorder
 from workers.storage.regraded_rollouts import (

@@ -7,9 +7,9 @@ import pytest
 
 from backend.domain.environments.manifest import ResourcesSpec
 from backend.domain.errors import LimitExceeded, RolloutError
+from proctor_sandbox.memory import descendants
 from tests.envhost_fixture import HostProcess, package_files, prepared
 from workers.environments.client import EnvHost, EnvServer
-from workers.environments.processes import descendants
 
 pytestmark = pytest.mark.slow
 RESOURCES = ResourcesSpec(memory_mb=128, sessions=8)
