@@ -19,8 +19,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from backend.core.session import transaction
 from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, RunStatus
 from backend.environments.tables import EnvironmentVersion
-from backend.rollouts.regrading.conclusions import notify_of_history
-from backend.rollouts.regrading.history import NothingToRegrade, regrade_history
+from backend.rollouts.regrading.history import NothingToRegrade, notify_of_history, regrade_history
 from backend.rollouts.regrading.queries import count_outcomes
 from backend.rollouts.regrading.weights import RewardTerm, apply_weights, list_reward_terms, term_values
 from backend.rollouts.tables import Rollout

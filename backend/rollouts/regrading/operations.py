@@ -10,12 +10,12 @@ from backend.domain.vocabulary import Role, RunStatus
 from backend.environments.queries import get_environment, get_version
 from backend.operations.declaration import operation
 from backend.rollouts.regrading import queries, service
-from backend.rollouts.regrading.conclusions import HistoryResponse, describe_history
-from backend.rollouts.regrading.history import history_of
+from backend.rollouts.regrading.history import describe_history, history_of
 from backend.rollouts.regrading.history import regrade_history as regrade_parts
 from backend.rollouts.regrading.schemas import (
     BeforeAfter,
     DraftScoreResponse,
+    HistoryResponse,
     OverrideRegrading,
     PreviewRegrading,
     RegradingBatch,
@@ -28,7 +28,7 @@ from backend.rollouts.regrading.schemas import (
 from backend.rollouts.regrading.weights import apply_weights, list_reward_terms, preview_weights
 from backend.rollouts.tables import Rollout
 from backend.runs.queries import get_run
-from backend.runs.responses import RunDetailResponse, RunResponse
+from backend.runs.schemas import RunDetailResponse, RunResponse
 from backend.runs.tables import Run
 from backend.web.identity import Actor
 

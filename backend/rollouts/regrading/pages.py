@@ -19,11 +19,11 @@ from backend.environments.queries import get_environment, get_version
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.rollouts.queries import get_rollout
 from backend.rollouts.regrading import queries, service
-from backend.rollouts.regrading.conclusions import HistoryResponse, describe_history
-from backend.rollouts.regrading.history import history_of
+from backend.rollouts.regrading.history import describe_history, history_of
 from backend.rollouts.regrading.schemas import (
     ColumnChange,
     ColumnPair,
+    HistoryResponse,
     StartRegrading,
     StartReplay,
     VersionForm,

@@ -16,7 +16,7 @@ from backend.domain.statistics import TIE, estimate_of
 from backend.domain.vocabulary import RunKind
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import NotFound
-from backend.rollouts.listing import columns_of
+from backend.rollouts.queries import columns_of
 from backend.rollouts.regrading.schemas import ColumnChange, ColumnPair
 from backend.rollouts.tables import Group, Rollout
 from backend.runs.queries import with_relations
