@@ -7,7 +7,7 @@ applied here, inside Postgres; replays are in `workers.tasks.replays`.
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -56,11 +56,11 @@ def run(context: JobContext) -> None:
     with transaction() as session:
         row = session.get_one(Run, work.run_id)
         counts = count_outcomes(session, work.run_id)
-        if end.status is RunStatus.COMPLETED and counts.total and not counts.completed:
+        if end.status is RunStatus.COMPLETED and counts.rollouts and not counts.completed:
             reason = f"No rollout could be graded. {counts.most_common}"
             end = replace(end, status=RunStatus.FAILED, reason=reason)
-        summary = summarize(session, row, seconds=seconds, played=counts.total)
-        summary["rescoring"] = {**asdict(counts), "grounds": end.grounds}
+        summary = summarize(session, row, seconds=seconds, played=counts.rollouts)
+        summary["rescoring"] = {**counts.model_dump(), "grounds": end.grounds}
         finish_run(session, row, end.status, summary, end.reason)
     recorder.log(f"{end.status}: {counts} in {seconds:.1f} s. {end.reason or ''}".strip())
     with transaction() as session:

@@ -262,16 +262,7 @@ def _rank_policies(
         rewards = {
             part.source.id: [[own[part.source.id][task][side] for task in common] for side in (0, 1)] for part in ranked
         }
-        policies = _place_policies(ranked, rewards)
-        turned = _turned_pairs(policies)
-        listed = []
-        for first, second in turned[:MAX_TURNED]:
-            sides = zip(rewards[second.run_id], rewards[first.run_id], strict=True)
-            before, after = (paired_difference(*side) or _estimate(()) for side in sides)
-            is_clear = before.excludes_zero and after.excludes_zero
-            listed.append(
-                TurnedPair(first=first.name, second=second.name, before=before, after=after, is_clear=is_clear)
-            )
+        policies, turned, turned_count = _compare_orders(ranked, rewards)
         split = "held-out" if key.split == "heldout" else key.split
         number = ranked[0].source.version.number
         apart = [
@@ -290,8 +281,8 @@ def _rank_policies(
             rank_correlation=rank_correlation(
                 [each.place_before for each in policies], [each.place_after for each in policies]
             ),
-            turned=listed,
-            turned_count=len(turned),
+            turned=turned,
+            turned_count=turned_count,
             apart=apart,
             is_changed=bool(turned),
         )
@@ -301,8 +292,10 @@ Rewards = Mapping[uuid.UUID, Sequence[Sequence[float]]]
 """By run: rewards of the common tasks before and after, in the same order."""
 
 
-def _place_policies(parts: Sequence[HistoryPart], rewards: Rewards) -> list[RegradedPolicy]:
-    """Policies in the new order. Policies with equal rewards share a place."""
+def _compare_orders(
+    parts: Sequence[HistoryPart], rewards: Rewards
+) -> tuple[list[RegradedPolicy], list[TurnedPair], int]:
+    """Policies in the new order, where equal rewards share a place; pairs whose order reversed and their number."""
     estimates = {run_id: [_estimate(values) for values in sides] for run_id, sides in rewards.items()}
     policies = []
     for part in parts:
@@ -318,17 +311,19 @@ def _place_policies(parts: Sequence[HistoryPart], rewards: Rewards) -> list[Regr
                 place_after=places[1],
             )
         )
-    return sorted(policies, key=lambda each: (each.place_after, each.place_before, each.name))
-
-
-def _turned_pairs(policies: Sequence[RegradedPolicy]) -> list[tuple[RegradedPolicy, RegradedPolicy]]:
-    """Pairs whose better policy, which comes first, became the worse one; the largest change first."""
+    policies.sort(key=lambda each: (each.place_after, each.place_before, each.name))
     turned = []
     for one, other in combinations(policies, 2):
         before, after = one.before.mean - other.before.mean, one.after.mean - other.after.mean
         if min(abs(before), abs(after)) > TIE and before * after < 0:
             turned.append((abs(before - after), (one, other) if before > 0 else (other, one)))
-    return [pair for _, pair in sorted(turned, key=lambda each: -each[0])]
+    pairs = []
+    for _, (first, second) in sorted(turned, key=lambda each: -each[0])[:MAX_TURNED]:
+        sides = zip(rewards[second.run_id], rewards[first.run_id], strict=True)
+        old, new = (paired_difference(*side) or _estimate(()) for side in sides)
+        is_clear = old.excludes_zero and new.excludes_zero
+        pairs.append(TurnedPair(first=first.name, second=second.name, before=old, after=new, is_clear=is_clear))
+    return policies, pairs, len(turned)
 
 
 def _best_checkpoints(

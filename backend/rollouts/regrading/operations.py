@@ -1,7 +1,6 @@
 """What members, scripts and agents do with regrading and replays."""
 
 import uuid
-from dataclasses import asdict
 
 from sqlalchemy.orm import Session
 
@@ -93,10 +92,8 @@ def override_refusal(session: Session, actor: Actor, run: Run, request: Override
 def get_before_after(session: Session, actor: Actor, run: Run) -> BeforeAfter:
     """Compare a regraded or replayed run with its source: counts, reward columns and diverging steps."""
     source = queries.source_of(session, run)
-    counts = queries.count_outcomes(session, run.id)
     return BeforeAfter(
-        **asdict(counts),
-        rollouts=counts.total,
+        **dict(queries.count_outcomes(session, run.id)),
         run=RunDetailResponse.of(run),
         source_run_id=run.source_run_id,
         grounds=run.summary.get("rescoring", {}).get("grounds", ""),

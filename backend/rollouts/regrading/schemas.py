@@ -149,22 +149,32 @@ class ColumnChange(Response):
     weight_after: float | None
 
 
-class BeforeAfter(Response):
-    """A regraded or replayed run compared with its source."""
+class RegradingCounts(Response):
+    """Outcomes of the source rollouts in a regraded or replayed run."""
 
-    run: RunDetailResponse
-    source_run_id: uuid.UUID | None
     rollouts: int
     completed: int
     failed: int
     changed: int
-    """Completed with another reward."""
+    """Completed with another reward than the source."""
     diverged: int
     """Differ from the source at some step."""
     replies_ended: int
     """The stored replies ran out before the episode ended."""
     replies_left: int
     """The episode ended before all stored replies were used."""
+    most_common: str
+    """The most frequent error message."""
+
+    def __str__(self) -> str:
+        return f"{self.rollouts:,} rollouts, {self.changed:,} with another reward, {self.failed:,} failed"
+
+
+class BeforeAfter(RegradingCounts):
+    """A regraded or replayed run compared with its source."""
+
+    run: RunDetailResponse
+    source_run_id: uuid.UUID | None
     grounds: str
     """Why the result can be trusted."""
     columns: list[ColumnChange]
