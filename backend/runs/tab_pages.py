@@ -12,7 +12,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy.orm import Session
 
 from backend.core.events import run_topic
-from backend.detectors.scans import can_be_scanned, newest_scan, start_scan
+from backend.detectors.scans import PHASES, newest_scan, start_scan
 from backend.detectors.schemas import MAX_ALTERED, DetectorScan, StartScan
 from backend.detectors.tables import Flag
 from backend.domain.vocabulary import Phase, RunKind, RunStatus
@@ -160,7 +160,7 @@ def _flags(session: Session, run_id: uuid.UUID, after: str | None = None) -> Fla
         found.next,
         is_newest=after is None,
         detection=newest_scan(session, run_id),
-        can_detect=can_be_scanned(run),
+        can_detect=run.kind in PHASES,
     )
 
 

@@ -12,7 +12,7 @@ from backend.core.session import transaction
 from backend.domain.vocabulary import Role, RunStatus
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.rollouts.regrading.schemas import StartRegrading, StartReplay
-from backend.rollouts.regrading.service import start_regrading, start_replay
+from backend.rollouts.regrading.service import start_regrading
 from backend.rollouts.tables import Group, Rollout
 from backend.runs.tables import Run
 from tests.envhost_fixture import HostProcess, package_files
@@ -65,7 +65,7 @@ class World:
 
     def replay(self, *run_ids: uuid.UUID, **request: Any) -> Run:
         with transaction() as session:
-            started = start_replay(session, self.actor, StartReplay(run_ids=list(run_ids), **request))
+            started = start_regrading(session, self.actor, StartReplay(run_ids=list(run_ids), **request))
         return self._done([run.id for run in started.runs])
 
     def _done(self, run_ids: list[uuid.UUID]) -> Run:
