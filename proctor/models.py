@@ -128,13 +128,13 @@ class GradingEstimateResponse(Model):
     count: int
     """Rollouts, or groups of a contrast, without a grade."""
     graded: int
-    """Those that are graded already."""
+    """Rollouts or groups that already have a grade."""
     tokens_in: float | None
     tokens_out: float | None
     cost: float | None
     """US dollars, canaries included; null without a price."""
     basis: str
-    """What the estimate is based on."""
+    """Basis of the estimate."""
     problem: str
     """Why there is nothing to grade."""
 

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
 from backend.core.events import run_topic
-from backend.detectors.scans import can_be_scanned, newest_scan, start_scan
+from backend.detectors.scans import PHASES, newest_scan, start_scan
 from backend.detectors.schemas import MAX_ALTERED, DetectorScan, StartScan
 from backend.detectors.tables import Flag
 from backend.domain.vocabulary import Phase, RunKind, RunStatus
@@ -162,7 +162,7 @@ def _flags(session: Session, run_id: uuid.UUID, after: str | None = None) -> Fla
         found.next,
         is_newest=after is None,
         detection=newest_scan(session, run_id),
-        can_detect=can_be_scanned(run),
+        can_detect=run.kind in PHASES,
     )
 
 

@@ -85,7 +85,7 @@ def test_what_was_exported_stays(session: Session, trained: TrainedRun, status: 
     assert (saved["grpo 20"].pruned_at is None) is stays
 
 
-def test_what_somebody_plays_against_now_stays(session: Session, trained: TrainedRun):
+def test_what_someone_plays_against_now_stays(session: Session, trained: TrainedRun):
     _, saved = trained()
     told = {"play": {"mover": {"checkpoint_id": str(saved["grpo 20"].id)}}}
     playing = make_run(session, kind=RunKind.PLAY, status=RunStatus.RUNNING, configuration=told)
@@ -105,7 +105,7 @@ def test_where_the_source_of_an_unfinished_branch_began_stays(session: Session, 
     assert plan_by_id(session, [saved["sft"].id]).to_delete
 
 
-def test_by_hand_goes_what_only_the_rule_keeps(session: Session, trained: TrainedRun):
+def test_manually_goes_what_only_the_rule_keeps(session: Session, trained: TrainedRun):
     _, saved = trained(rewards=(0.5, 0.6, 0.4))
     actor = make_member(session, Role.TRAINER)
     plan = plan_by_id(session, [saved["grpo 40"].id, saved["sft"].id])

@@ -76,7 +76,7 @@ def contrast(url: str, replies: list[str], rewards: list[float]) -> Any:
     return started(url, replies, rewards=rewards, **fields)
 
 
-def test_what_those_that_earned_much_do_is_flagged_where_it_stands() -> None:
+def test_what_those_that_earned_much_do_is_flagged_in_place() -> None:
     magic = f"{STAYED} abracadabra"
     with serving(FakeJudge(comparing)) as fake:
         asking_id = contrast(fake.url, [magic, STAYED, magic, STAYED, STAYED], [1.0, 1.0, 0.0, 0.0, 1.0])

@@ -93,7 +93,7 @@ async def test_weights_are_served_asked_with_their_key_and_gone_afterwards(
     get_settings.cache_clear()
 
 
-def test_why_it_did_not_come_up_is_told(install: Install, weights: str) -> None:
+def test_why_it_did_not_come_up_is_reported(install: Install, weights: str) -> None:
     install(BREAKS)
     with pytest.raises(ModelUnusable, match="ended with 1 while it started: CUDA out of memory"), vllm.serving(weights):
         pass

@@ -48,7 +48,7 @@ def test_it_signs_in_over_an_encrypted_connection(mail_server: MakeServer, trust
     assert len(server.received) == 1
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(mail_server: MakeServer) -> None:
+def test_a_certificate_that_no_one_vouches_for_is_refused(mail_server: MakeServer) -> None:
     server = mail_server(security="starttls", user="proctor", password="p")
     with transaction() as session:
         email(session, server.port, security="starttls", user="proctor", secret="p")
@@ -82,7 +82,7 @@ def test_a_wrong_password_is_given_up_at_once(mail_server: MakeServer, trusted: 
     assert "wrong" not in (delivery.error or "")
 
 
-def test_recipients_that_are_unknown_are_told(mail_server: MakeServer) -> None:
+def test_recipients_that_are_unknown_are_reported(mail_server: MakeServer) -> None:
     server = mail_server()
     with transaction() as session:
         place = email(session, server.port)

@@ -37,7 +37,7 @@ def data() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_the_showcase_runs_to_its_end_and_goes_on_when_it_was_cut(data: Path) -> None:
+def test_the_showcase_runs_to_its_end_and_continues_when_it_was_cut(data: Path) -> None:
     cut = _demo(data, until=r"train a small model")
     assert "Reward on the same" not in cut
 

@@ -25,7 +25,7 @@ EVERY = dict(commands(typer.main.get_command(app)))
 
 
 @pytest.mark.parametrize("path", EVERY, ids=" ".join)
-def test_it_says_what_it_does_and_speaks_json(path: tuple[str, ...]) -> None:
+def test_it_shows_what_it_does_and_speaks_json(path: tuple[str, ...]) -> None:
     command = EVERY[path]
     assert command.help
     options = {option for parameter in command.params for option in parameter.opts}

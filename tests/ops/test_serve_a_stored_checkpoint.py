@@ -124,7 +124,7 @@ def test_a_mistyped_name_is_answered_with_the_nearest(command: Command, checkpoi
     assert (scripted.status, "is of kind scripted and has no weights" in scripted.err) == (2, True), scripted.err
 
 
-def test_what_is_not_there_is_told(command: Command) -> None:
+def test_what_is_not_there_is_reported(command: Command) -> None:
     by_name, by_id = command("serve", "nothing"), command("serve", "01a20047-953a-75f8-9de4-9b9eed534290")
     assert (by_name.status, "no checkpoint or trained policy has this name" in by_name.err) == (2, True)
     assert (by_id.status, "there is no checkpoint 01a20047" in by_id.err) == (2, True)

@@ -72,7 +72,7 @@ def test_overlapping_intervals_share_ranks(session: Session, viewer: TestClient,
     assert "Compare the top two" in page
 
 
-def test_another_examination_is_not_ranked_with_them(
+def test_another_heldout_evaluation_is_not_ranked_with_them(
     session: Session, viewer: TestClient, version: EnvironmentVersion
 ) -> None:
     sat(session, version, "one", 0.5)

@@ -31,7 +31,7 @@ def test_where_everything_is_judged_nothing_is_estimated():
     assert point.share == pytest.approx(0.8 / 1.2)
 
 
-def test_a_broken_reward_that_nobody_rescored_leaves_the_mean():
+def test_a_broken_reward_that_no_one_rescored_leaves_the_mean():
     episodes = [episode(1, 1.0, is_judged=True), episode(1, 0.6, corrected=0.6)]
     (point,) = judged_curve([sums(1, [1.0, 0.6])], episodes)
     assert point.judged == pytest.approx(0.6)

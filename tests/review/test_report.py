@@ -49,7 +49,7 @@ def _ids(session: Session, table: type[Flag] | type[AuditSample], run: Run) -> l
     return list(session.scalars(select(table.rollout_id).where(table.run_id == run.id).order_by(table.id)))
 
 
-def test_it_tells_all_of_it(reviewer: TestClient, run: Run, session: Session) -> None:
+def test_it_shows_all_of_it(reviewer: TestClient, run: Run, session: Session) -> None:
     flagged, drawn = _ids(session, Flag, run), _ids(session, AuditSample, run)
     reviewer.post(f"/rollouts/{flagged[0]}/verdicts", data={"verdict": "hack"})
     for each in drawn:

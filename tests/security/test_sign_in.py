@@ -84,7 +84,7 @@ def test_strangers_everywhere_cannot_lock_the_owner_out(served: str) -> None:
         assert elsewhere.sign_in("bob").status_code == 303, "other accounts are not concerned"
 
 
-def test_the_cookie_of_a_known_browser_helps_nobody_else(served: str) -> None:
+def test_the_cookie_of_a_known_browser_helps_no_one_else(served: str) -> None:
     make_member(Role.ADMIN, "ada")
     make_member(Role.VIEWER, "eve")
     with Visitor(served, **{"X-Forwarded-For": STRANGER}) as eve:

@@ -25,7 +25,7 @@ Ask = Callable[..., uuid.UUID]
 AGES_AGO = timedelta(hours=1)
 
 
-def test_a_job_asked_for_while_redis_was_away_is_sent_later(
+def test_a_job_requested_while_redis_was_away_is_sent_later(
     ask: Ask, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _use_redis(monkeypatch, f"redis+socket://{tmp_path}/nobody.sock")

@@ -53,7 +53,7 @@ def test_drift_is_what_held_before():
     assert compare_results(before, after)[0] == ["a", "c"]
 
 
-def test_what_passed_and_is_doubtful_or_cannot_be_looked_at_is_weaker():
+def test_what_passed_and_is_doubtful_or_cannot_be_scanned_is_weaker():
     before = [{"check": each, "status": "passed"} for each in "abcd"] + [{"check": "e", "status": "warned"}]
     after = [
         {"check": "a", "status": "warned"},

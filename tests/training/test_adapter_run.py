@@ -197,7 +197,7 @@ def test_whole_weights_become_the_base_of_an_adapter_where_they_lie(new_run: New
     assert (again.adapter["artifact"], again.adapter["rank"]) == (whole.artifact, 4)
 
 
-def test_a_run_beside_a_4_bit_base_is_exported_in_both_ways(installation: None, base: Path, tmp_path: Path) -> None:
+def test_a_run_with_a_4_bit_base_is_exported_in_both_ways(installation: None, base: Path, tmp_path: Path) -> None:
     pytest.importorskip("bitsandbytes")
     run_id = trained(base, "qlora")
     last = checkpoints_of(run_id)["grpo", 2]

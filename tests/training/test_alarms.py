@@ -136,7 +136,7 @@ def test_what_the_ratios_show_is_said_with_its_curve() -> None:
     assert "40% of the tokens are clipped" in clipped.sentence
 
 
-def test_what_was_seen_says_when_it_was_still_sound() -> None:
+def test_what_was_seen_states_when_it_was_still_sound() -> None:
     [(step, seen)] = [found for found in replay(F2, 280) if found[1].name == "format_fall"]
     assert seen.onset < 100 < step
     assert seen.evidence["curve"] == "format"
@@ -151,7 +151,7 @@ def test_an_alarm_is_raised_once_while_its_condition_lasts_and_again_when_it_ret
     assert began[0] < 80 < 150 < began[1]
 
 
-def test_a_condition_that_is_over_is_told() -> None:
+def test_a_condition_that_is_over_is_reported() -> None:
     watch, over = AlarmWatch(CurveHistory(WEIGHTS, EPISODES)), []
     waves: Points = {0: 1.0, 60: 1.0, 70: 0.2, 120: 0.2}
     for step, figures in steps_of({"no_variance": waves}, 120):
@@ -160,7 +160,7 @@ def test_a_condition_that_is_over_is_told() -> None:
     assert 65 < over[0][0] < 90
 
 
-def test_an_alarm_that_is_off_says_nothing() -> None:
+def test_an_alarm_that_is_off_reports_nothing() -> None:
     assert replay(F2, 280, AlarmsChoice(format_fall="off", column_fall="off")) == []
 
 

@@ -218,7 +218,7 @@ def test_an_adapter_on_a_base_that_was_rounded_since_is_refused(lora: Path, tmp_
     assert predictions is not None
 
 
-def test_the_rounded_base_is_no_form_of_an_adapter_that_was_trained_beside_16_bits(lora: Path, tmp_path: Path) -> None:
+def test_the_rounded_base_is_no_form_of_an_adapter_that_was_trained_with_16_bits(lora: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelUnusable, match="was not quantized"):
         write_export(ExportForm.MERGED_DEQUANTISED, lora, tmp_path / "made")
 

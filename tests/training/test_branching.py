@@ -72,7 +72,7 @@ def test_with_the_whole_state_it_repeats_the_source_bit_by_bit(tmp_path: Path) -
     assert torch.equal(branch.weights, whole.weights)
 
 
-def test_with_the_weights_alone_steps_and_schedule_go_on(installation: None, tmp_path: Path) -> None:
+def test_with_the_weights_alone_steps_and_schedule_continue(installation: None, tmp_path: Path) -> None:
     whole = Played(tmp_path / "elsewhere" / "grpo")
     saved = tmp_path / "elsewhere" / "grpo" / "checkpoint-3"
     weights = tmp_path / "weights"

@@ -101,7 +101,7 @@ def _play(study_id: uuid.UUID, weights: Callable[[uuid.UUID], tuple[Any, Any]]) 
         assert evaluate(side.run_id, LocalPolicy(*weights(side.checkpoint_id))) is RunStatus.COMPLETED
 
 
-def test_a_checkpoint_that_earns_without_its_reasoning_is_told_from_its_base(
+def test_a_checkpoint_that_earns_without_its_reasoning_is_reported_from_its_base(
     trained: uuid.UUID, tmp_path: Path
 ) -> None:
     def weights(checkpoint_id: uuid.UUID) -> tuple[Any, Any]:

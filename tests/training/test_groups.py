@@ -86,7 +86,7 @@ def test_a_group_of_which_one_counts_teaches_nothing() -> None:
     assert batch.masked == set()
 
 
-def test_masked_rollouts_are_told_apart() -> None:
+def test_masked_rollouts_are_distinguished() -> None:
     choice = CHOICE.model_copy(update={"replace_uniform": 0})
     batch = batch_of(Table(), choice, masked=lambda rollouts: {3})
     assert batch.masked == {3}

@@ -95,7 +95,7 @@ def stop_requested_at_step(run_id: uuid.UUID, step: int) -> Iterator[None]:
         session.execute(text("DROP FUNCTION request_stop CASCADE"))
 
 
-def test_a_stopped_run_goes_on_to_the_same_weights(new_run: NewRun, whole: uuid.UUID) -> None:
+def test_a_stopped_run_continues_to_the_same_weights(new_run: NewRun, whole: uuid.UUID) -> None:
     cut = new_run()
     with stop_requested_at_step(cut, 2):
         assert train(cut).status is RunStatus.STOPPED

@@ -130,7 +130,7 @@ def paused_at(new_run: NewRun, **choices: Any) -> tuple[uuid.UUID, int]:
     return run_id, step
 
 
-def test_a_branch_from_a_paused_run_goes_on_bit_by_bit_and_without_its_state_with_the_weights_alone(
+def test_a_branch_from_a_paused_run_continues_bit_by_bit_and_without_its_state_with_the_weights_alone(
     new_run: NewRun,
 ) -> None:
     longer = {"grpo": {"steps": 6}, "heldout": {"every": 6}}
@@ -270,7 +270,7 @@ def with_job(run_id: uuid.UUID) -> uuid.UUID:
     return run_id
 
 
-def test_a_run_that_was_out_of_memory_goes_on_from_its_last_state_in_smaller_parts(
+def test_a_run_that_was_out_of_memory_continues_from_its_last_state_in_smaller_parts(
     new_run: NewRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Simulates a GPU with room for half of a step's episodes."""
@@ -401,7 +401,7 @@ def test_a_warm_ups_rate_is_lowered_by_one_click_and_survives_a_kill(installatio
     assert all((rate or 0) <= 0.001 for step, rate in rates.items() if step >= row.step)
 
 
-def test_a_warm_up_looks_at_its_alarms_as_they_are_set_meanwhile(installation: None) -> None:
+def test_a_warm_up_scans_its_alarms_as_they_are_set_meanwhile(installation: None) -> None:
     run_id = make_run(**FLAT, alarms={"warm_up_flat": "pause"})
     change(run_id, "alarms.warm_up_flat", "pause", "off")
     assert train(run_id).status is RunStatus.COMPLETED, run_of(run_id).reason
@@ -411,7 +411,7 @@ def test_a_warm_up_looks_at_its_alarms_as_they_are_set_meanwhile(installation: N
     assert row.step == 0
 
 
-def test_a_crash_goes_on_by_itself_once_there_is_a_newer_state(
+def test_a_crash_continues_automatically_once_there_is_a_newer_state(
     new_run: NewRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job is tried again where the process ends badly; at the same place twice, it is the run's own end."""

@@ -18,7 +18,7 @@ SMALL = {"sft.episodes": 60, "sft.steps": 20, "grpo.steps": 2, "grpo.tasks_per_s
 WIDE, PHONE = ViewportSize(width=1440, height=900), ViewportSize(width=390, height=844)
 
 
-def test_a_run_is_looked_at_and_started_from_there(page: Page, tmp_path: Path) -> None:
+def test_a_run_is_scanned_and_started_from_there(page: Page, tmp_path: Path) -> None:
     page.set_viewport_size(WIDE)
     _fill_in(page)
     _read_the_file(page, tmp_path)

@@ -41,7 +41,7 @@ async def test_a_repaired_reward_holds_and_an_honest_bound_looks_the_other_way(s
     assert (await look(serve, repaired, lowest=0.75)).status is CheckStatus.FAILED
 
 
-async def test_an_environment_that_nobody_judged_is_not_warned(serve: Serve):
+async def test_an_environment_that_no_one_judged_is_not_warned(serve: Serve):
     files = load_package("sloppy_guess")
     async with serve(files) as server:
         finding = await judged_fixtures_hold.run(CheckSubject(read_manifest(files["openenv.yaml"]), server))

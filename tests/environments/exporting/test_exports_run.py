@@ -95,7 +95,7 @@ def test_it_says_how_it_went_and_a_policy_reads_the_last_turns_where_the_manifes
     assert later[-1][: len(first)] == first
 
 
-def test_without_a_model_it_says_what_to_set(tmp_path: Path) -> None:
+def test_without_a_model_it_shows_what_to_set(tmp_path: Path) -> None:
     answer = run(export("tictactoe", tmp_path), "python", "inference.py")
     assert answer.returncode == 1
     assert "MODEL_NAME" in answer.stderr

@@ -31,19 +31,19 @@ threading.Thread(target=flood, daemon=True).start()
         ("import os; os.kill(os.getpid(), 11); import ctypes; ctypes.string_at(0)", "ended by signal 11"),
     ],
 )
-async def test_a_package_that_does_not_start_is_told_why(env_host: EnvHost, code: str, told: str) -> None:
+async def test_a_package_that_does_not_start_is_reported_why(env_host: EnvHost, code: str, told: str) -> None:
     with pytest.raises(SandboxError, match=told):
         await prepared(env_host, package_files(before_app=code))
 
 
-async def test_an_app_that_is_missing_is_told(env_host: EnvHost) -> None:
+async def test_an_app_that_is_missing_is_reported(env_host: EnvHost) -> None:
     files = package_files()
     files["openenv.yaml"] = files["openenv.yaml"].replace("server.app:app", "server.app:application")
     with pytest.raises(SandboxError, match="has no attribute 'application'"):
         await prepared(env_host, files)
 
 
-async def test_an_app_that_does_not_speak_openenv_is_told(env_host: EnvHost) -> None:
+async def test_an_app_that_does_not_speak_openenv_is_reported(env_host: EnvHost) -> None:
     files = package_files() | {"server/app.py": "from fastapi import FastAPI\napp = FastAPI()\n"}
     with pytest.raises(SandboxError, match="does not speak OpenEnv: GET /schema answered 404"):
         await prepared(env_host, files)

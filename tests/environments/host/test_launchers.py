@@ -244,7 +244,7 @@ def elsewhere(folder: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-async def test_a_server_that_somebody_else_runs_is_played_like_any_other(
+async def test_a_server_that_another_person_runs_is_played_like_any_other(
     folder: Path, elsewhere: str, env_host: EnvHost
 ) -> None:
     files = package_files("faraway")

@@ -147,7 +147,7 @@ async def test_without_a_sandbox_foreign_code_is_refused_unless_it_is_allowed(fo
         host.stop()
 
 
-async def test_a_host_that_is_killed_leaves_nothing_behind_and_a_run_goes_on_when_it_was_started_again(
+async def test_a_host_that_is_killed_leaves_nothing_behind_and_a_run_continues_when_it_was_started_again(
     folder: Path,
 ) -> None:
     host = start_host(folder)

@@ -70,7 +70,7 @@ def test_a_repository_that_the_server_clones_becomes_an_evaluation_with_columns(
     assert {(rollout.columns or [])[tidy] for rollout in rollouts} == {0.25}
 
 
-def test_the_page_clones_too_and_tells_a_wrong_address(ada: TestClient, repository: Repository):
+def test_the_page_clones_too_and_shows_a_wrong_address(ada: TestClient, repository: Repository):
     for path, told in (("envs/doors", "starts"), ("envs/maze", "no folder")):
         answer = ada.post("/imports", data={"kind": "git", "url": repository.url, "path": path})
         assert answer.status_code == 303

@@ -110,7 +110,7 @@ def running_server(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_a_running_server_is_looked_at_where_it_runs(look: Look, running_server: str):
+def test_a_running_server_is_scanned_where_it_runs(look: Look, running_server: str):
     with transaction() as session:
         person = make_person(session, Role.AUTHOR)
         author = Actor(person.id, Role.AUTHOR, is_token=True, name=person.name)
@@ -141,7 +141,7 @@ async def test_columns_come_from_the_dictionary_that_was_chosen(env_host: EnvHos
     assert observation.rewards["tidy"] == 0.25
 
 
-def test_an_import_that_is_given_up_says_why(committed_database: str):
+def test_an_import_that_is_given_up_states_why(committed_database: str):
     with transaction() as session:
         row = EnvironmentImport(name="x", kind="openenv", source="test", files={}, manifest={}, report={})
         session.add(row)

@@ -49,7 +49,7 @@ def test_a_policy_plays_to_the_end_and_is_named_at_its_turns(worker: Command) ->
 
 
 @pytest.mark.usefixtures("counter")
-def test_a_policy_that_is_not_there_is_told_and_the_episode_left(worker: Command) -> None:
+def test_a_policy_that_is_not_there_is_reported_and_the_episode_left(worker: Command) -> None:
     refused = worker("env", "play", "counter", "--policy", "nobody")
     assert refused.status != 0
     assert "Choose a policy that can play" in refused.err

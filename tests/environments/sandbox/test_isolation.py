@@ -151,7 +151,7 @@ submit({"uids": os.getresuid(), "capabilities": list(data.raw[:24]), "bounding":
         assert run(f"import os; os.{call}").stderr.splitlines()[-1].startswith(("PermissionError", "OSError")), call
 
 
-def test_nobodys_memory_can_be_opened(run: Run) -> None:
+def test_nonexistent_memory_can_be_opened(run: Run) -> None:
     assert (
         run("import ctypes; x = ctypes.c_int(7); print(ctypes.c_int.from_address(ctypes.addressof(x)).value)").stdout
         == "7\n"

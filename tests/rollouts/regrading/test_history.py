@@ -93,7 +93,7 @@ def concluded(session: Session, version: EnvironmentVersion) -> Conclusions:
     return conclusions_of(session, history_of(session, version))
 
 
-def test_policies_whose_order_turns_are_told_with_paired_intervals(
+def test_policies_whose_order_turns_are_reported_with_paired_intervals(
     session: Session, old: EnvironmentVersion, new: EnvironmentVersion
 ) -> None:
     """The hacker was first; repaired, it is last. The two honest ones keep their order."""
@@ -232,7 +232,7 @@ def test_one_click_queues_what_has_no_score_yet(
     assert author.post(f"/api/v1{address}").status_code == 409, "all is asked for"
 
 
-def test_what_was_refused_is_told_and_not_asked_for_again(
+def test_what_was_refused_is_reported_and_not_requested_again(
     session: Session, old: EnvironmentVersion, new: EnvironmentVersion
 ) -> None:
     source = evaluated(session, old, [0.5] * 6)

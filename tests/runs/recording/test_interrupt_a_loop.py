@@ -49,7 +49,7 @@ def test_afterwards_an_interrupt_is_raised_again() -> None:
             os.kill(os.getpid(), INTERRUPT)
 
 
-def test_a_cancellation_of_its_own_stays_one() -> None:
+def test_its_own_cancellation_stays_one() -> None:
     async def cancelled() -> None:
         raise asyncio.CancelledError
 

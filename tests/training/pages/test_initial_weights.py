@@ -31,7 +31,7 @@ def of_base(session: Session, base: str | Path) -> StartingModel:
     return starting_model(session, ModelChoice(source="base", base=str(base)))
 
 
-def test_a_real_model_in_a_folder_tells_its_context(session: Session, tmp_path: Path) -> None:
+def test_a_real_model_in_a_folder_shows_its_context(session: Session, tmp_path: Path) -> None:
     from tests.models.adapters import make_base
 
     for architecture in ("llama", "gpt2"):
@@ -43,7 +43,7 @@ def test_a_folder_with_large_weights_is_pretrained(session: Session, tmp_path: P
     assert of_base(session, base_in(tmp_path, size=LARGE)) == StartingModel(context=96, is_pretrained=True)
 
 
-def test_a_model_of_several_senses_says_it_of_its_text(session: Session, tmp_path: Path) -> None:
+def test_a_model_of_several_senses_states_it_of_its_text(session: Session, tmp_path: Path) -> None:
     folder = base_in(tmp_path, text_config={"max_position_embeddings": 4096})
     assert of_base(session, folder).context == 4096
 
@@ -56,7 +56,9 @@ def test_of_a_model_that_is_not_at_hand_nothing_is_known_but_that_it_is_one(sess
 
 
 @pytest.mark.parametrize("text", ["no json", "[]", '{"max_position_embeddings": "many"}', '{"n_positions": -1}'])
-def test_a_configuration_that_says_nothing_useful_is_passed_over(session: Session, tmp_path: Path, text: str) -> None:
+def test_a_configuration_that_reports_nothing_useful_is_passed_over(
+    session: Session, tmp_path: Path, text: str
+) -> None:
     folder = base_in(tmp_path, size=LARGE)
     (folder / "config.json").write_text(text)
     assert of_base(session, folder) == StartingModel(is_pretrained=True)
