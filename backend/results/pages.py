@@ -22,7 +22,7 @@ from backend.results.leaderboard import MIN_COVERAGE, RANKED_KINDS, get_leaderbo
 from backend.results.schemas import CompareRuns, LeaderboardRequest
 from backend.results.scores import ComparedRun
 from backend.rollouts import queries as rollout_queries
-from backend.rollouts.listing import columns_of
+from backend.rollouts.queries import columns_of
 from backend.rollouts.tables import Rollout
 from backend.rollouts.transcripts import mark_differences
 from backend.runs import queries

@@ -17,7 +17,7 @@ from backend.domain.rollouts.filters import with_clause
 from backend.errors import InvalidInput, NotFound
 from backend.rollouts import saved_views
 from backend.rollouts.filters import WrongFilter, select_rollouts
-from backend.rollouts.listing import MatchCount, RolloutList, list_rollouts, shown_columns, total_of
+from backend.rollouts.queries import MatchCount, RolloutList, list_rollouts, shown_columns, total_of
 from backend.rollouts.schemas import FieldResponse, SaveView, UpdateView, View
 from backend.rollouts.scope import Shortcut, scope_of
 from backend.runs import queries

@@ -9,7 +9,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
-from sqlalchemy.orm import Session
+from sqlalchemy import select
+from sqlalchemy.orm import Session, joinedload
 
 from backend.core.events import run_topic
 from backend.detectors.scans import PHASES, newest_scan, start_scan
@@ -27,7 +28,7 @@ from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.form_data import read_form
 from backend.web.formats import number
 from backend.web.page import page, render_block, see_other
-from backend.web.paging import After
+from backend.web.paging import After, Key, slice_of
 from backend.web.streams import END, live
 
 router = APIRouter()
@@ -152,7 +153,8 @@ def show_log(
 
 def _flags(session: Session, run_id: uuid.UUID, after: str | None = None) -> FlagsPage:
     run = queries.get_run(session, run_id)
-    found = queries.flags(session, run_id, after=after)
+    statement = select(Flag).options(joinedload(Flag.rollout)).where(Flag.run_id == run_id)
+    found = slice_of(session, statement, (Key(Flag.created_at), Key(Flag.id)), after=after)
     return FlagsPage(
         run_header(session, run),
         run,

@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,8 +23,7 @@ from backend.core.session import transaction
 from backend.domain.rollouts.divergence import same_columns
 from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, RunKind, RunStatus
 from backend.environments.tables import EnvironmentVersion
-from backend.rollouts.regrading.conclusions import notify_of_history
-from backend.rollouts.regrading.history import NothingToRegrade, regrade_history
+from backend.rollouts.regrading.history import NothingToRegrade, notify_of_history, regrade_history
 from backend.rollouts.regrading.queries import count_outcomes
 from backend.rollouts.regrading.weights import RewardTerm, apply_weights, list_reward_terms, term_values
 from backend.rollouts.tables import Rollout
@@ -79,11 +78,11 @@ def run(context: JobContext) -> None:
     with transaction() as session:
         row = session.get_one(Run, work.run_id)
         counts = count_outcomes(session, work.run_id)
-        if end.status is RunStatus.COMPLETED and counts.total and not counts.completed:
+        if end.status is RunStatus.COMPLETED and counts.rollouts and not counts.completed:
             reason = f"No rollout could be graded. {counts.most_common}"
             end = replace(end, status=RunStatus.FAILED, reason=reason)
-        summary = summarize(session, row, seconds=seconds, played=counts.total)
-        summary["rescoring"] = {**asdict(counts), "grounds": end.grounds}
+        summary = summarize(session, row, seconds=seconds, played=counts.rollouts)
+        summary["rescoring"] = {**counts.model_dump(), "grounds": end.grounds}
         finish_run(session, row, end.status, summary, end.reason)
     recorder.log(f"{end.status}: {counts} in {seconds:.1f} s. {end.reason or ''}".strip())
     with transaction() as session:

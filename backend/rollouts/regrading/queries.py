@@ -16,8 +16,8 @@ from backend.domain.statistics import TIE, estimate_of
 from backend.domain.vocabulary import RunKind
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import NotFound
-from backend.rollouts.listing import columns_of
-from backend.rollouts.regrading.schemas import ColumnChange, ColumnPair
+from backend.rollouts.queries import columns_of
+from backend.rollouts.regrading.schemas import ColumnChange, ColumnPair, RegradingCounts
 from backend.rollouts.tables import Group, Rollout
 from backend.runs.queries import with_relations
 from backend.runs.tables import Run
@@ -32,28 +32,8 @@ class NotRegraded(NotFound):
     """This run was neither regraded nor replayed, so there is nothing to compare it with."""
 
 
-@dataclass(frozen=True, slots=True)
-class RegradingCounts:
-    """Outcomes of the source rollouts in a regraded or replayed run."""
-
-    total: int
-    completed: int
-    failed: int
-    changed: int
-    """Completed with another reward than the source."""
-    diverged: int
-    """Differ from the source at some step."""
-    replies_ended: int
-    replies_left: int
-    most_common: str
-    """The most frequent error message."""
-
-    def __str__(self) -> str:
-        return f"{self.total:,} rollouts, {self.changed:,} with another reward, {self.failed:,} failed"
-
-
 _COUNTS = text(f"""
-SELECT count(*) AS total,
+SELECT count(*) AS rollouts,
        count(*) FILTER (WHERE r.status = 'completed') AS completed,
        count(*) FILTER (WHERE r.status = 'failed') AS failed,
        count(*) FILTER (WHERE abs(r.reward::float8 - s.reward) > {TIE} * greatest(1, abs(s.reward))) AS changed,
@@ -99,12 +79,6 @@ def runs_of_batch(session: Session, batch: uuid.UUID) -> Sequence[Run]:
     if not runs:
         raise NotFound("There are no runs that were started together at this address.")
     return runs
-
-
-def versions_of(session: Session, environment_id: uuid.UUID) -> Sequence[EnvironmentVersion]:
-    """Versions of an environment, newest first."""
-    statement = select(EnvironmentVersion).where(EnvironmentVersion.environment_id == environment_id)
-    return session.scalars(statement.order_by(EnvironmentVersion.number.desc())).all()
 
 
 def column_changes(session: Session, run: Run, source: Run) -> list[ColumnChange]:
