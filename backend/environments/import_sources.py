@@ -130,7 +130,7 @@ def read_repository(url: str, reference: str = "", path: str = "", *, is_own: bo
         git = _Git(Path(folder), is_own=is_own)
         git.fetch(url, reference)
         try:
-            files = git.read(inside)
+            files = git.contents(git.entries(inside))
         except subprocess.SubprocessError as error:
             raise PackageInvalid(f"{url} was fetched, but git cannot read it") from error
     return {f"{inside}/{name}" if inside else name: data for name, data in files.items()}
@@ -153,22 +153,30 @@ class _Git:
         except subprocess.TimeoutExpired as error:
             raise PackageInvalid(f"cloning {url} took longer than {CLONE_SECONDS:g} s") from error
         except subprocess.CalledProcessError as error:
-            why = _last_line(error.stderr) if self._is_own else _explain(error.stderr)
+            if self._is_own:
+                lines = error.stderr.decode(errors="replace").strip().splitlines()
+                lines = [line for line in lines if line.startswith(("fatal:", "remote:", "error:"))] or lines
+                why = lines[-1][:300] if lines else "git failed"
+            else:
+                why = _explain(error.stderr)
             raise PackageInvalid(f"{url} cannot be cloned: {why}") from error
 
-    def read(self, path: str) -> dict[str, bytes]:
-        """Return the plain files below a folder, without links and submodules. Raises PackageInvalid."""
-        entries: list[tuple[str, str, int]] = []  # path, id, size
+    def entries(self, path: str) -> dict[str, tuple[bytes, int]]:
+        """Return id and size of the plain files below a folder, without links and submodules. Raises PackageInvalid."""
+        found: dict[str, tuple[bytes, int]] = {}
+        count, rest = 0, b""
         with self._reading(("ls-tree", "-r", "-z", "-l", "--end-of-options", f"HEAD:{path}")) as process:
-            for count, line in enumerate(_split(process)):
-                match = _ENTRY.match(line)
-                if count >= MAX_NAMES:
+            assert process.stdout is not None
+            while part := process.stdout.read1(1 << 16):  # type: ignore[attr-defined]
+                *lines, rest = (rest + part).split(b"\0")
+                count += len(lines)
+                if count > MAX_NAMES:
                     raise PackageInvalid(
                         f"the repository holds more than {MAX_NAMES} files: name the package's folder in it"
                     )
-                if match and match["mode"] in _FILE_MODES and int(match["size"]) <= MAX_FILE_BYTES:
-                    name = match["path"].decode(errors="replace")
-                    entries.append((name, match["id"].decode(), int(match["size"])))
+                for match in filter(None, map(_ENTRY.match, lines)):
+                    if match["mode"] in _FILE_MODES and int(match["size"]) <= MAX_FILE_BYTES:
+                        found[match["path"].decode(errors="replace")] = (match["id"], int(match["size"]))
         if process.returncode:
             if not path:
                 raise PackageInvalid("the repository has no commit")
@@ -176,16 +184,19 @@ class _Git:
             if shown.startswith(b"160000"):
                 raise PackageInvalid(f"{path} is a submodule: import the repository that it points to")
             raise PackageInvalid(f"the repository has no folder {path!r}")
-        if sum(size for _, _, size in entries) > MAX_UNPACKED_BYTES:
+        if sum(size for _, size in found.values()) > MAX_UNPACKED_BYTES:
             raise PackageInvalid(
                 f"the repository holds more than {MAX_UNPACKED_BYTES:,} bytes: name the package's folder in it"
             )
-        ids = "".join(f"{id}\n" for _, id, _ in entries).encode()
+        return found
+
+    def contents(self, entries: Mapping[str, tuple[bytes, int]]) -> dict[str, bytes]:
+        ids = b"".join(id + b"\n" for id, _ in entries.values())
         output = self._run({}, ("cat-file", "--batch"), READ_SECONDS, ids)
         files, at = {}, 0
-        for name, _, size in entries:
+        for path, (_, size) in entries.items():
             at = output.index(b"\n", at) + 1
-            files[name] = output[at : at + size]
+            files[path] = output[at : at + size]
             at += size + 1
         return files
 
@@ -249,15 +260,6 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
             pipe.close()
 
 
-def _split(process: "subprocess.Popen[bytes]") -> Iterator[bytes]:
-    """Split the output at zero bytes."""
-    assert process.stdout is not None
-    rest = b""
-    while part := process.stdout.read1(1 << 16):  # type: ignore[attr-defined]
-        *whole, rest = (rest + part).split(b"\0")
-        yield from whole
-
-
 def _web_address(url: str) -> tuple[str, dict[str, str]]:
     """Return the address in canonical form, and git's options for it. Raises PackageInvalid.
 
@@ -285,13 +287,6 @@ def _web_address(url: str) -> tuple[str, dict[str, str]]:
     netloc = f"{host}:{parts.port}" if parts.port else host
     address = urlunsplit((parts.scheme, netloc, parts.path, parts.query, ""))
     return address, {"http.followRedirects": "false", "http.curloptResolve": pinned, "transfer.bundleURI": "false"}
-
-
-def _last_line(errors: bytes) -> str:
-    """Return the last line of git's message, for a clone on the user's own machine."""
-    lines = errors.decode(errors="replace").strip().splitlines()
-    lines = [line for line in lines if line.startswith(("fatal:", "remote:", "error:"))] or lines
-    return lines[-1][:300] if lines else "git failed"
 
 
 def _explain(errors: bytes) -> str:

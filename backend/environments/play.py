@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, contains_eager, joinedload, undefer
 
 from backend.core.events import RUNS, announce, run_topic
 from backend.core.queue import enqueue
-from backend.domain.environments.fixtures import Fixture, FixtureKind, FixtureTask, fixture_path, write_fixture
+from backend.domain.environments.fixtures import Fixture, FixtureKind, FixtureTask, write_fixture
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.play import PlayPhase, PlayState
 from backend.domain.ids import new_id
@@ -254,10 +254,6 @@ def save_fixture(
 ) -> str:
     """Save the episode and its columns as a fixture in the draft; return its path."""
     rollout = _finished(session, environment, rollout_id)
-    path = fixture_path(name)
-    draft = locked_draft(session, environment)
-    if path in draft.files:
-        raise InvalidInput(fields={"name": f"The draft has a fixture {name} already."})
     task, turns = rollout.group.task, max(len(rollout.steps), 1)
     manifest = Manifest.model_validate(task.version.manifest)
     usual = task_of(manifest, task.split, task.index)
@@ -279,9 +275,13 @@ def save_fixture(
         columns={name: value for name, value in columns.items() if name not in UNSAVED_COLUMNS},
         kind=kind,
     )
-    write_draft(session, actor, draft, {**draft.files, path: write_fixture(fixture)})
-    audit(session, actor, "environment.fixture", "environment", environment.id, path=path, rollout=str(rollout.id))
-    return path
+    draft = locked_draft(session, environment)
+    if fixture.path in draft.files:
+        raise InvalidInput(fields={"name": f"The draft has a fixture {name} already."})
+    write_draft(session, actor, draft, {**draft.files, fixture.path: write_fixture(fixture)})
+    origin = {"path": fixture.path, "rollout": str(rollout.id)}
+    audit(session, actor, "environment.fixture", "environment", environment.id, **origin)
+    return fixture.path
 
 
 def mark_demonstration(
