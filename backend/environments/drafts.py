@@ -57,7 +57,7 @@ def save_file(
     `overwrite`: the author saw the conflict and chose the new text.
     """
     draft = locked_draft(session, environment)
-    now = package_of(draft).get(path)
+    now = with_generated(draft.files).get(path)
     if not overwrite and now != text:
         if now is None:
             raise DraftChanged(f"{path} was deleted or renamed after you opened it. Your text is still here.")
@@ -69,7 +69,7 @@ def save_file(
 def add_file(session: Session, actor: Actor | None, environment: Environment, path: str) -> EnvironmentDraft:
     """Add an empty file."""
     draft = locked_draft(session, environment)
-    if path in package_of(draft):
+    if path in with_generated(draft.files):
         raise InvalidInput(fields={"path": f"There is a file {path} already."})
     return write_draft(session, actor, draft, {**draft.files, path: ""})
 
@@ -112,11 +112,6 @@ def refuse_unseen(revision: int, seen: int) -> None:
             f"This draft was saved after you opened it: it is at revision {revision}, you saw {seen}. "
             "Nothing is lost. Review the changes, then try again."
         )
-
-
-def package_of(draft: EnvironmentDraft) -> dict[str, str]:
-    """Return the complete package: the draft's files and the generated ones."""
-    return with_generated(draft.files)
 
 
 def locked_draft(session: Session, environment: Environment) -> EnvironmentDraft:

@@ -14,7 +14,7 @@ from backend.domain.environments.packages import MANIFEST_PATH
 from backend.environments import drafts, queries, service, trials
 from backend.environments.diff import diff_files
 from backend.environments.play import rollout_of
-from backend.environments.scaffold import generated_files
+from backend.environments.scaffold import generated_files, with_generated
 from backend.environments.schemas import DeletedFile, EditedFile, NewFile, RenamedFile, RestoredVersion
 from backend.environments.tables import Environment, EnvironmentDraft
 from backend.environments.validation import (
@@ -76,7 +76,7 @@ def edit_draft(
     """Show the editor. `beside`: a rollout of this environment to show next to the code."""
     environment = queries.get_environment(session, name)
     draft = queries.get_draft(session, environment)
-    path = file if file in drafts.package_of(draft) else MANIFEST_PATH
+    path = file if file in with_generated(draft.files) else MANIFEST_PATH
     return _edit_page(request, session, environment, draft, path, beside)
 
 
@@ -180,7 +180,7 @@ def _refused(
     if isinstance(error, InvalidInput) and not isinstance(error, service.PackageHasProblems):
         message = " ".join([message, *error.fields.values()])
     if isinstance(error, drafts.DraftChanged):
-        files = drafts.package_of(draft)
+        files = with_generated(draft.files)
         stored = {form.path: files[form.path]} if form.path in files else {}
         conflict = next(iter(diff_files(stored, {form.path: text})), None)
     typed: dict[str, object] = {"text": text, "mark": form.mark, "notes": form.notes}
@@ -202,7 +202,7 @@ def _edit_page(
     """Show the editor. `typed`: the person's text and choices, instead of the stored ones."""
     actor, is_quiet = current_actor(request), bool(typed and typed.get("is_quiet"))
     person_id = actor.person_id if actor and not is_quiet else None
-    files = drafts.package_of(draft)
+    files = with_generated(draft.files)
     validation = validate_package(files, environment.name)
     manifest, stored = validation.manifest, files.get(path, "")
     versions = queries.versions_of(session, environment)

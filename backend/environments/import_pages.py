@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
@@ -99,16 +100,13 @@ def _start(session: Session, actor: Actor, form: ImportForm) -> EnvironmentImpor
 
 @router.get("/imports/{import_id}", response_class=HTMLResponse)
 def show_import(request: Request, session: SessionDep, _: Viewer, import_id: uuid.UUID) -> HTMLResponse:
-    return page(request, "environments/import.html", _page(importing.get_import(session, import_id)))
+    return page(request, "environments/import.html", _page(session, import_id))
 
 
 @router.get("/imports/{import_id}/events", response_class=EventSourceResponse)
 async def import_events(request: Request, _: Viewer, import_id: uuid.UUID) -> AsyncIterator[ServerSentEvent]:
     """Stream the report while the package is inspected."""
-
-    def read(session: Session) -> ImportPage:
-        return _page(importing.get_import(session, import_id))
-
+    read = partial(_page, import_id=import_id)
     blocks = ("import_report", "import_preview")
     async for event in live_blocks(request, (import_topic(import_id),), "environments/import.html", blocks, read):
         yield event
@@ -132,10 +130,11 @@ def save_block(
     except AppError as error:
         if wants_block(request):
             raise
-        return page(request, "environments/import.html", _page(row, error.message), status=error.status)
+        return page(request, "environments/import.html", _page(session, import_id, error.message), status=error.status)
     return see_other(f"/environments/{environment.name}/edit", f"{environment.name} begins as a draft.")
 
 
-def _page(row: EnvironmentImport, message: str = "") -> ImportPage:
+def _page(session: Session, import_id: uuid.UUID, message: str = "") -> ImportPage:
+    row = importing.get_import(session, import_id)
     report = ImportReport.model_validate(row.report)
     return ImportPage(row, report, importing.preview(row), KINDS.get(row.kind, row.kind), row.name, message)

@@ -103,7 +103,7 @@ def read_draft_file(
 ) -> schemas.DraftFile:
     """Read one file of the draft."""
     draft = queries.get_draft(session, environment)
-    package = drafts.package_of(draft)
+    package = with_generated(draft.files)
     if request.path not in package:
         drafts.require_file(draft, request.path)
     return schemas.DraftFile(path=request.path, text=package[request.path], revision=draft.revision)
@@ -352,7 +352,7 @@ def _version(environment: Environment, row: VersionRow) -> schemas.VersionRespon
 def _whole_draft(environment: Environment, draft: EnvironmentDraft) -> schemas.DraftResponse:
     return schemas.DraftResponse(
         **dict(_saved(environment, draft)),
-        files=drafts.package_of(draft),
+        files=with_generated(draft.files),
         generated=sorted(generated_files(draft.files)),
     )
 

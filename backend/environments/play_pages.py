@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
@@ -69,16 +70,17 @@ def start_play(
 
 @router.get("/environments/{name}/play/{run_id}", response_class=HTMLResponse)
 def show_play(request: Request, session: SessionDep, actor: Viewer, name: str, run_id: uuid.UUID) -> HTMLResponse:
+    return page(request, TEMPLATE, _page(session, actor.person_id, name, run_id), block="partial")
+
+
+def _page(session: Session, person_id: uuid.UUID, name: str, run_id: uuid.UUID) -> PlayPage:
     view = play_view(session, name, run_id)
-    return page(request, TEMPLATE, PlayPage(view, view.run.created_by == actor.person_id), block="partial")
+    return PlayPage(view, view.run.created_by == person_id)
 
 
 @router.get("/environments/{name}/play/{run_id}/events", response_class=EventSourceResponse)
 async def play_events(request: Request, actor: Viewer, name: str, run_id: uuid.UUID) -> AsyncIterator[ServerSentEvent]:
-    def read(session: Session) -> PlayPage:
-        view = play_view(session, name, run_id)
-        return PlayPage(view, view.run.created_by == actor.person_id)
-
+    read = partial(_page, person_id=actor.person_id, name=name, run_id=run_id)
     async for event in live_blocks(request, (run_topic(run_id),), TEMPLATE, ["play_board"], read):
         yield event
 

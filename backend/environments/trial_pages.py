@@ -1,6 +1,7 @@
 """The editor's panel for trying the saved draft, and live news of the draft."""
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Request
@@ -11,14 +12,15 @@ from sqlalchemy.orm import Session
 from backend.core.events import draft_topic, trial_topic
 from backend.environments import drafts, queries, trials
 from backend.environments.action_form import reply_of_form
+from backend.environments.scaffold import with_generated
 from backend.environments.schemas import ChooseTask
 from backend.environments.validation import validate_package
 from backend.errors import InvalidInput
 from backend.web.dependencies import Author, SessionDep
 from backend.web.form_data import SentForm, read_form
 from backend.web.identity import Actor
-from backend.web.page import page, render_block, see_other, wants_block
-from backend.web.streams import live
+from backend.web.page import page, see_other, wants_block
+from backend.web.streams import live_blocks
 
 router = APIRouter()
 TEMPLATE = "environments/edit.html"
@@ -39,11 +41,8 @@ async def draft_events(
 ) -> AsyncIterator[ServerSentEvent]:
     """Stream the trial's responses, and whether the open file was saved elsewhere."""
 
-    def render(session: Session) -> dict[str, str]:
-        context = _context(session, actor, name, file)
-        return {block: render_block(request, TEMPLATE, block, context) for block in ("try_panel", "draft_news")}
-
-    async for event in live(request, topics, render):
+    read = partial(_context, actor=actor, name=name, path=file)
+    async for event in live_blocks(request, topics, TEMPLATE, ("try_panel", "draft_news"), read):
         yield event
 
 
@@ -101,7 +100,7 @@ def _context(session: Session, actor: Actor, name: str, path: str) -> dict[str, 
     """Return the context of the blocks that update live."""
     environment = queries.get_environment(session, name)
     draft = queries.get_draft(session, environment)
-    files = drafts.package_of(draft)
+    files = with_generated(draft.files)
     manifest = validate_package(files, environment.name).manifest
     return {
         "environment": environment,

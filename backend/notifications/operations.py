@@ -35,9 +35,7 @@ def find_notice(session: Session, text: str) -> Notice:
     return queries.get_notice(session, parse_id(text))
 
 
-@reference(NoticeDestination, "Name or id of a destination.")
-def find_destination(session: Session, text: str) -> NoticeDestination:
-    return queries.get_destination(session, text)
+reference(NoticeDestination, "Name or id of a destination.")(queries.get_destination)
 
 
 @reference(NoticeDelivery, "Id of a delivery.")

@@ -20,7 +20,7 @@ from backend.web.dependencies import Admin, SessionDep, Viewer
 from backend.web.identity import find_actor
 from backend.web.page import page, render_block, see_other
 from backend.web.paging import After
-from backend.web.streams import live
+from backend.web.streams import live_blocks
 
 router = APIRouter()
 DESTINATIONS = "notifications/destinations.html"
@@ -67,7 +67,7 @@ def show_destinations(request: Request, session: SessionDep, _: Admin, after: Af
     return page(request, DESTINATIONS, _destinations_page(session, after))
 
 
-def _destinations_page(session: Session, after: str | None) -> dict[str, object]:
+def _destinations_page(session: Session, after: str | None = None) -> dict[str, object]:
     deliveries = queries.list_deliveries(session, after=after)
     return {
         "destinations": session.scalars(select(NoticeDestination).order_by(NoticeDestination.name)).all(),
@@ -81,12 +81,8 @@ def _destinations_page(session: Session, after: str | None) -> dict[str, object]
 
 @router.get("/settings/notifications/events", response_class=EventSourceResponse)
 async def follow_deliveries(request: Request, _: Admin) -> AsyncIterable[ServerSentEvent]:
-    def render(session: Session) -> dict[str, str]:
-        context = _destinations_page(session, None)
-        blocks = ("destination_list", "delivery_list")
-        return {name: render_block(request, DESTINATIONS, name, context) for name in blocks}
-
-    async for event in live(request, (NOTICES,), render):
+    blocks = ("destination_list", "delivery_list")
+    async for event in live_blocks(request, (NOTICES,), DESTINATIONS, blocks, _destinations_page):
         yield event
 
 

@@ -2,6 +2,7 @@
 
 import platform
 from collections.abc import AsyncIterable
+from functools import partial
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -23,8 +24,8 @@ from backend.settings import get_settings
 from backend.training.workers import offers, workers
 from backend.web.dependencies import SessionDep, Viewer
 from backend.web.identity import Actor
-from backend.web.page import page, render_block
-from backend.web.streams import live
+from backend.web.page import page
+from backend.web.streams import live_blocks
 from backend.web.templating import product_version
 
 router = APIRouter()
@@ -57,13 +58,8 @@ def _overview(session: Session, actor: Actor) -> dict[str, object]:
 async def follow_overview(request: Request, session: SessionDep, actor: Viewer) -> AsyncIterable[ServerSentEvent]:
     """Also follow the progress of the runs that are unfinished now. A new run reconnects the page anyway."""
     topics = (RUNS, REVIEW, *(run_topic(run.id) for run in queries.unfinished_runs(session)))
-
-    def render(session: Session) -> dict[str, str]:
-        context = _overview(session, actor)
-        blocks = ("happening", "to_review", "newest")
-        return {name: render_block(request, "overview/overview.html", name, context) for name in blocks}
-
-    async for event in live(request, topics, render):
+    blocks = ("happening", "to_review", "newest")
+    async for event in live_blocks(request, topics, "overview/overview.html", blocks, partial(_overview, actor=actor)):
         yield event
 
 
@@ -106,8 +102,5 @@ def _workers(session: Session) -> dict[str, object]:
 
 @router.get("/settings/workers/events", response_class=EventSourceResponse)
 async def follow_workers(request: Request, _: Viewer) -> AsyncIterable[ServerSentEvent]:
-    def render(session: Session) -> dict[str, str]:
-        return {"worker_list": render_block(request, "overview/workers.html", "worker_list", _workers(session))}
-
-    async for event in live(request, (RUNS,), render):
+    async for event in live_blocks(request, (RUNS,), "overview/workers.html", ["worker_list"], _workers):
         yield event

@@ -24,7 +24,7 @@ from backend.domain.rollouts.rollout import TaskSpec
 from backend.domain.vocabulary import Role, RolloutStatus, Verdict
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import Conflict, InvalidInput, NotAllowed, NotFound
-from backend.review.tables import Fixture, VerdictRecord
+from backend.review.tables import VerdictFixture, VerdictRecord
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.team.tables import Person
 from backend.web.audit import audit
@@ -86,7 +86,9 @@ class JudgedRollout:
         return None if self.rollout.reward is None else least_kept(self.rollout.reward)
 
 
-def update_fixtures(session: Session, actor: Actor | None, rollout_id: uuid.UUID, verdict: Verdict) -> Fixture | None:
+def update_fixtures(
+    session: Session, actor: Actor | None, rollout_id: uuid.UUID, verdict: Verdict
+) -> VerdictFixture | None:
     """Apply a new verdict to the rollout's fixture: a hack gets one, another verdict withdraws it unless the same
     actions are still judged a hack elsewhere, and unsure leaves it as it is."""
     if verdict is Verdict.UNSURE:
@@ -104,8 +106,8 @@ def restore_fixtures(
         return
     judged = judged_rollout(session, rollout_id)
     _withdraw_others(session, actor, judged, "the verdict was taken back")
-    withdrawn = select(Fixture).filter_by(**judged.actions, withdrawn_because=_reason(verdict))
-    withdrawn = withdrawn.where(Fixture.withdrawn_at >= given_at).order_by(Fixture.id.desc())
+    withdrawn = select(VerdictFixture).filter_by(**judged.actions, withdrawn_because=_reason(verdict))
+    withdrawn = withdrawn.where(VerdictFixture.withdrawn_at >= given_at).order_by(VerdictFixture.id.desc())
     for fixture in session.scalars(withdrawn).all():
         is_in_force = fixture.verdict is judged.verdict or _is_judged_elsewhere(session, judged, fixture.verdict)
         if is_in_force and not find_fixture(session, judged, fixture.verdict):
@@ -115,7 +117,7 @@ def restore_fixtures(
 
 def _withdraw_others(session: Session, actor: Actor | None, judged: JudgedRollout, because: str) -> None:
     """Fixtures of these actions that say something else than the verdict on this rollout."""
-    for fixture in session.scalars(select(Fixture).filter_by(**judged.actions, withdrawn_at=None)).all():
+    for fixture in session.scalars(select(VerdictFixture).filter_by(**judged.actions, withdrawn_at=None)).all():
         if fixture.verdict is judged.verdict:
             continue
         is_refuted = fixture.is_positive and judged.verdict is Verdict.HACK
@@ -123,7 +125,7 @@ def _withdraw_others(session: Session, actor: Actor | None, judged: JudgedRollou
             withdraw(session, actor, fixture, because)
 
 
-def _add_hack(session: Session, actor: Actor | None, judged: JudgedRollout) -> Fixture | None:
+def _add_hack(session: Session, actor: Actor | None, judged: JudgedRollout) -> VerdictFixture | None:
     if judged.verdict is not Verdict.HACK or judged.is_bulk:
         return None
     if present := find_fixture(session, judged, Verdict.HACK):
@@ -131,7 +133,7 @@ def _add_hack(session: Session, actor: Actor | None, judged: JudgedRollout) -> F
     return None if _obstacle(session, judged) else _add(session, actor, judged, judged.default_bound)
 
 
-def keep(session: Session, actor: Actor, rollout_id: uuid.UUID, bound: float | None = None) -> Fixture:
+def keep(session: Session, actor: Actor, rollout_id: uuid.UUID, bound: float | None = None) -> VerdictFixture:
     """Make the judged rollout a fixture by hand; the bound is the default one unless an author gives it."""
     judged = judged_rollout(session, rollout_id)
     if judged.verdict not in {Verdict.HACK, Verdict.HONEST}:
@@ -152,7 +154,7 @@ def keep(session: Session, actor: Actor, rollout_id: uuid.UUID, bound: float | N
     return _add(session, actor, judged, bound)
 
 
-def change_bound(session: Session, actor: Actor, fixture: Fixture, bound: float) -> Fixture:
+def change_bound(session: Session, actor: Actor, fixture: VerdictFixture, bound: float) -> VerdictFixture:
     """Another row takes the place of this one; the same bound changes nothing."""
     if fixture.withdrawn_at is not None:
         raise IsWithdrawn
@@ -162,7 +164,7 @@ def change_bound(session: Session, actor: Actor, fixture: Fixture, bound: float)
     return _add(session, actor, fixture, bound)
 
 
-def withdraw(session: Session, actor: Actor | None, fixture: Fixture, because: str = "") -> None:
+def withdraw(session: Session, actor: Actor | None, fixture: VerdictFixture, because: str = "") -> None:
     """No certificate replays it any more; its row stays."""
     if fixture.withdrawn_at is not None:
         raise IsWithdrawn
@@ -173,27 +175,27 @@ def withdraw(session: Session, actor: Actor | None, fixture: Fixture, because: s
     audit(session, actor, "fixture.withdraw", "fixture", fixture.id, because=because)
 
 
-def find_fixture(session: Session, judged: JudgedRollout, verdict: Verdict) -> Fixture | None:
+def find_fixture(session: Session, judged: JudgedRollout, verdict: Verdict) -> VerdictFixture | None:
     """Find the fixture in force for the same actions, of the kind that this verdict makes."""
-    bound = Fixture.lowest if verdict is Verdict.HONEST else Fixture.highest
-    statement = select(Fixture).filter_by(**judged.actions, withdrawn_at=None).where(bound.is_not(None))
-    return session.scalars(statement.order_by(Fixture.id.desc()).limit(1)).first()
+    bound = VerdictFixture.lowest if verdict is Verdict.HONEST else VerdictFixture.highest
+    statement = select(VerdictFixture).filter_by(**judged.actions, withdrawn_at=None).where(bound.is_not(None))
+    return session.scalars(statement.order_by(VerdictFixture.id.desc()).limit(1)).first()
 
 
-def get_fixture(session: Session, fixture_id: uuid.UUID | None) -> Fixture:
-    fixture = session.get(Fixture, fixture_id) if fixture_id else None
+def get_fixture(session: Session, fixture_id: uuid.UUID | None) -> VerdictFixture:
+    fixture = session.get(VerdictFixture, fixture_id) if fixture_id else None
     if fixture is None:
         raise NotFound("There is no such fixture.")
     return fixture
 
 
-def fixtures_of(session: Session, environment_id: uuid.UUID) -> Sequence[Fixture]:
+def fixtures_of(session: Session, environment_id: uuid.UUID) -> Sequence[VerdictFixture]:
     """All that verdicts made, withdrawn ones too, newest first."""
     statement = (
-        select(Fixture)
-        .options(joinedload(Fixture.creator), joinedload(Fixture.withdrawer))
-        .where(Fixture.environment_id == environment_id)
-        .order_by(Fixture.withdrawn_at.is_not(None), Fixture.id.desc())
+        select(VerdictFixture)
+        .options(joinedload(VerdictFixture.creator), joinedload(VerdictFixture.withdrawer))
+        .where(VerdictFixture.environment_id == environment_id)
+        .order_by(VerdictFixture.withdrawn_at.is_not(None), VerdictFixture.id.desc())
     )
     return session.scalars(statement).all()
 
@@ -201,10 +203,10 @@ def fixtures_of(session: Session, environment_id: uuid.UUID) -> Sequence[Fixture
 def judged_fixtures(session: Session, environment_id: uuid.UUID) -> list[JudgedFixture]:
     """The fixtures that a certificate of this environment replays, oldest first."""
     statement = (
-        select(Fixture)
-        .options(joinedload(Fixture.creator))
-        .where(Fixture.environment_id == environment_id, Fixture.withdrawn_at.is_(None))
-        .order_by(Fixture.id)
+        select(VerdictFixture)
+        .options(joinedload(VerdictFixture.creator))
+        .where(VerdictFixture.environment_id == environment_id, VerdictFixture.withdrawn_at.is_(None))
+        .order_by(VerdictFixture.id)
     )
     return [
         JudgedFixture(
@@ -249,7 +251,9 @@ def judged_rollout(session: Session, rollout_id: uuid.UUID) -> JudgedRollout:
     return JudgedRollout(rollout, rollout.group.task.version, verdict, is_bulk)
 
 
-def _add(session: Session, actor: Actor | None, source: JudgedRollout | Fixture, bound: float | None) -> Fixture:
+def _add(
+    session: Session, actor: Actor | None, source: JudgedRollout | VerdictFixture, bound: float | None
+) -> VerdictFixture:
     """Store a fixture of a judged rollout, or one like another fixture with this bound."""
     is_positive = source.verdict is Verdict.HONEST
     if isinstance(source, JudgedRollout):
@@ -257,7 +261,7 @@ def _add(session: Session, actor: Actor | None, source: JudgedRollout | Fixture,
     else:
         names = ("environment_id", "task", "replies", "rollout_id", "comment")
         columns = {name: getattr(source, name) for name in names}
-    fixture = Fixture(
+    fixture = VerdictFixture(
         **columns,
         lowest=bound if is_positive else None,
         highest=None if is_positive else bound,
@@ -308,7 +312,7 @@ class VerdictEffects:
     rollout_id: uuid.UUID
     environment: str
     verdict: Verdict
-    fixture: Fixture | None
+    fixture: VerdictFixture | None
     """In force; it may have come from another rollout with the same actions."""
     gap: str
     """Why a hack is no fixture; empty otherwise."""
@@ -358,7 +362,7 @@ def _obstacle(session: Session, judged: JudgedRollout) -> str:
     if judged.is_bulk:
         return "it got the verdict of its cluster without a review"
     statement = select(func.count()).where(
-        Fixture.environment_id == judged.version.environment_id, Fixture.withdrawn_at.is_(None)
+        VerdictFixture.environment_id == judged.version.environment_id, VerdictFixture.withdrawn_at.is_(None)
     )
     if (session.scalar(statement) or 0) >= MAX_BY_VERDICT:
         return f"verdicts have already added {MAX_BY_VERDICT} fixtures to this environment"

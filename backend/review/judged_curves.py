@@ -20,7 +20,6 @@ from backend.domain.statistics import TIE
 from backend.domain.training.configuration import Stage
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, Verdict
 from backend.environments.tables import EnvironmentVersion
-from backend.errors import NotFound
 from backend.review.tables import AuditSample, VerdictRecord
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
@@ -179,13 +178,6 @@ class JudgedReward:
     high: float | None
     share: float
     """Share of the reward above the floor that was undeserved."""
-
-
-def get_run(session: Session, run_id: uuid.UUID) -> Run:
-    run = session.get(Run, run_id)
-    if run is None:
-        raise NotFound("There is no such run.")
-    return run
 
 
 def has_verdicts(session: Session, run_id: uuid.UUID) -> bool:

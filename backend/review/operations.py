@@ -42,7 +42,7 @@ from backend.review.schemas import (
     VerdictRequest,
     VerdictResponse,
 )
-from backend.review.tables import Fixture, ReviewItem, VerdictRecord
+from backend.review.tables import ReviewItem, VerdictFixture, VerdictRecord
 from backend.review.team_report import TeamReview, team_review
 from backend.runs.references import find_run
 from backend.runs.tables import Run
@@ -81,8 +81,8 @@ def find_flag(session: Session, text: str) -> Flag:
     return flag
 
 
-@reference(Fixture, "Id of a fixture.")
-def find_fixture(session: Session, text: str) -> Fixture:
+@reference(VerdictFixture, "Id of a fixture.")
+def find_fixture(session: Session, text: str) -> VerdictFixture:
     return fixtures.get_fixture(session, parse_id(text))
 
 
@@ -308,7 +308,9 @@ def keep_fixture(session: Session, actor: Actor, rollout: uuid.UUID, request: Ke
 
 
 @operation("PATCH /fixtures/{fixture}", role=Role.AUTHOR, noun="fixtures", audited=False)
-def update_fixture(session: Session, actor: Actor, fixture: Fixture, request: ChangeBound) -> JudgedFixtureResponse:
+def update_fixture(
+    session: Session, actor: Actor, fixture: VerdictFixture, request: ChangeBound
+) -> JudgedFixtureResponse:
     """Change the bound of a fixture. The old bound stays in the history as a withdrawn fixture."""
     return JudgedFixtureResponse.of(fixtures.change_bound(session, actor, fixture, request.bound))
 
@@ -322,7 +324,7 @@ def update_fixture(session: Session, actor: Actor, fixture: Fixture, request: Ch
     notice="taken back",
     audited=False,
 )
-def withdraw_fixture(session: Session, actor: Actor, fixture: Fixture) -> JudgedFixtureResponse:
+def withdraw_fixture(session: Session, actor: Actor, fixture: VerdictFixture) -> JudgedFixtureResponse:
     """Withdraw a fixture: certificates no longer replay it. It stays in the history."""
     fixtures.withdraw(session, actor, fixture)
     return JudgedFixtureResponse.of(fixture)

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import AsyncIterable
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
@@ -13,6 +14,7 @@ from backend.core.events import REVIEW
 from backend.domain.vocabulary import Verdict
 from backend.environments.queries import get_environment
 from backend.environments.tables import Environment
+from backend.errors import NotFound
 from backend.review import fixtures, judged_curves, queries, screens, service, verdicts
 from backend.review.fixtures import effects_of
 from backend.review.safeguards import safeguards_of
@@ -29,17 +31,26 @@ from backend.review.schemas import (
     read_review_filter,
 )
 from backend.review.screens import address, item_page, queue_page
-from backend.review.tables import Fixture, ReviewItem
+from backend.review.tables import ReviewItem, VerdictFixture
 from backend.review.team_report import team_review
+from backend.runs.tables import Run
 from backend.web.dependencies import Author, Reviewer, SessionDep, Viewer
 from backend.web.form_data import read_form
 from backend.web.formats import words
 from backend.web.identity import Actor
-from backend.web.page import page, render_block, see_other
+from backend.web.page import page, see_other
 from backend.web.paging import After
-from backend.web.streams import live
+from backend.web.streams import live_blocks
 
 router = APIRouter()
+WithdrawalForm = Annotated[WithdrawForm, Depends(read_form(WithdrawForm))]
+BoundForm = Annotated[ChangeBound, Depends(read_form(ChangeBound))]
+KeepForm = Annotated[KeepFixture, Depends(read_form(KeepFixture))]
+AssignmentForm = Annotated[ItemAssignForm, Depends(read_form(ItemAssignForm))]
+ClusterVerdictForm = Annotated[ClusterVerdict, Depends(read_form(ClusterVerdict))]
+VerdictForm = Annotated[VerdictRequest, Depends(read_form(VerdictRequest))]
+UndoForm = Annotated[UndoVerdict, Depends(read_form(UndoVerdict))]
+AssignNextForm = Annotated[AssignForm, Depends(read_form(AssignForm))]
 Chosen = Annotated[ReviewFilter, Depends(read_review_filter)]
 
 
@@ -57,26 +68,19 @@ def show_queue(
 
 @router.get("/review/events", response_class=EventSourceResponse)
 async def follow_queue(request: Request, actor: Viewer, chosen: Chosen) -> AsyncIterable[ServerSentEvent]:
-    def draw(session: Session) -> dict[str, str]:
-        context = queue_page(session, actor, chosen)
-        return {"suspects": render_block(request, "review/queue.html", "suspects", context)}
-
-    async for event in live(request, (REVIEW,), draw):
+    read = partial(queue_page, actor=actor, chosen=chosen)
+    async for event in live_blocks(request, (REVIEW,), "review/queue.html", ["suspects"], read):
         yield event
 
 
 @router.post("/review/assign")
-def assign_waiting(
-    session: SessionDep, actor: Reviewer, chosen: Chosen, form: Annotated[AssignForm, Depends(read_form(AssignForm))]
-) -> Response:
+def assign_waiting(session: SessionDep, actor: Reviewer, chosen: Chosen, form: AssignNextForm) -> Response:
     ids = service.assign_next(session, actor, chosen, form.person, form.count)
     return see_other(address("/review", chosen), notice=f"{len(ids)} assigned.")
 
 
 @router.post("/review/undo")
-def undo(
-    session: SessionDep, actor: Reviewer, chosen: Chosen, form: Annotated[UndoVerdict, Depends(read_form(UndoVerdict))]
-) -> Response:
+def undo(session: SessionDep, actor: Reviewer, chosen: Chosen, form: UndoForm) -> Response:
     """Take back your latest verdict and show its item, where `u` takes back the verdict before."""
     decision = verdicts.undo(session, actor, form.verdict)
     record = decision[0]
@@ -108,12 +112,7 @@ def show_item(
 
 @router.post("/review/{item_id}")
 def judge(
-    session: SessionDep,
-    actor: Reviewer,
-    item_id: uuid.UUID,
-    chosen: Chosen,
-    form: Annotated[VerdictRequest, Depends(read_form(VerdictRequest))],
-    evidence: bool = False,
+    session: SessionDep, actor: Reviewer, item_id: uuid.UUID, chosen: Chosen, form: VerdictForm, evidence: bool = False
 ) -> Response:
     """Store the verdict and show the next item, where `u` takes the verdict back."""
     item, by_flag = queries.get_item(session, item_id)
@@ -126,11 +125,7 @@ def judge(
 
 @router.post("/review/{item_id}/cluster")
 def judge_cluster(
-    session: SessionDep,
-    actor: Reviewer,
-    item_id: uuid.UUID,
-    chosen: Chosen,
-    form: Annotated[ClusterVerdict, Depends(read_form(ClusterVerdict))],
+    session: SessionDep, actor: Reviewer, item_id: uuid.UUID, chosen: Chosen, form: ClusterVerdictForm
 ) -> Response:
     item, _ = queries.get_item(session, item_id)
     count = verdicts.judge_cluster(session, actor, item, form.verdict)
@@ -146,26 +141,14 @@ def _show_next(session: Session, actor: Actor, item: ReviewItem, chosen: ReviewF
 
 
 @router.post("/review/{item_id}/assign")
-def assign(
-    session: SessionDep,
-    actor: Reviewer,
-    item_id: uuid.UUID,
-    chosen: Chosen,
-    form: Annotated[ItemAssignForm, Depends(read_form(ItemAssignForm))],
-) -> Response:
+def assign(session: SessionDep, actor: Reviewer, item_id: uuid.UUID, chosen: Chosen, form: AssignmentForm) -> Response:
     item, _ = queries.get_item(session, item_id)
     service.assign(session, actor, [item.id], form.person)
     return see_other(address(f"/review/{item.id}", chosen), "Assigned.")
 
 
 @router.post("/review/{item_id}/release")
-def release(
-    session: SessionDep,
-    actor: Reviewer,
-    item_id: uuid.UUID,
-    chosen: Chosen,
-    form: Annotated[ItemAssignForm, Depends(read_form(ItemAssignForm))],
-) -> Response:
+def release(session: SessionDep, actor: Reviewer, item_id: uuid.UUID, chosen: Chosen, form: AssignmentForm) -> Response:
     item, _ = queries.get_item(session, item_id)
     service.unassign(session, actor, item, form.person)
     return see_other(address(f"/review/{item.id}", chosen), "Unassigned.")
@@ -185,34 +168,19 @@ def show_fixtures(request: Request, session: SessionDep, _: Viewer, name: str) -
 
 
 @router.post("/rollouts/{rollout_id}/fixture")
-def keep_rollout(
-    session: SessionDep,
-    actor: Reviewer,
-    rollout_id: uuid.UUID,
-    form: Annotated[KeepFixture, Depends(read_form(KeepFixture))],
-) -> Response:
+def keep_rollout(session: SessionDep, actor: Reviewer, rollout_id: uuid.UUID, form: KeepForm) -> Response:
     fixture = fixtures.keep(session, actor, rollout_id, form.bound)
     return _to_list(session, fixture, f"{fixture.name} is replayed by every certificate from now on.")
 
 
 @router.post("/fixtures/{fixture_id}/bound")
-def change_bound(
-    session: SessionDep,
-    actor: Author,
-    fixture_id: uuid.UUID,
-    form: Annotated[ChangeBound, Depends(read_form(ChangeBound))],
-) -> Response:
+def change_bound(session: SessionDep, actor: Author, fixture_id: uuid.UUID, form: BoundForm) -> Response:
     fixture = fixtures.change_bound(session, actor, fixtures.get_fixture(session, fixture_id), form.bound)
     return _to_list(session, fixture, "The bound is changed; the old one stays in the history.")
 
 
 @router.post("/fixtures/{fixture_id}/withdraw")
-def withdraw(
-    session: SessionDep,
-    actor: Author,
-    fixture_id: uuid.UUID,
-    form: Annotated[WithdrawForm, Depends(read_form(WithdrawForm))],
-) -> Response:
+def withdraw(session: SessionDep, actor: Author, fixture_id: uuid.UUID, form: WithdrawalForm) -> Response:
     fixture = fixtures.get_fixture(session, fixture_id)
     fixtures.withdraw(session, actor, fixture, form.because)
     return _to_list(session, fixture, f"{fixture.name} is taken back.")
@@ -221,10 +189,13 @@ def withdraw(
 @router.get("/runs/{run_id}/judged.json")
 def judged_points(run_id: uuid.UUID, session: SessionDep, _: Viewer) -> dict[str, Any]:
     """Points of the reward as trained and as judged."""
-    return judged_curves.chart_of(session, judged_curves.get_run(session, run_id))
+    run = session.get(Run, run_id)
+    if run is None:
+        raise NotFound("There is no such run.")
+    return judged_curves.chart_of(session, run)
 
 
-def _to_list(session: SessionDep, fixture: Fixture, notice: str) -> Response:
+def _to_list(session: SessionDep, fixture: VerdictFixture, notice: str) -> Response:
     environment = session.get_one(Environment, fixture.environment_id)
     return see_other(f"/environments/{environment.name}/judged", notice=notice)
 

@@ -24,7 +24,7 @@ from backend.environments.tables import EnvironmentVersion
 from backend.errors import NotFound
 from backend.graders.queries import count_completed
 from backend.review.judged_curves import curve_of, has_verdicts, judgements_of
-from backend.review.tables import Fixture, VerdictRecord
+from backend.review.tables import VerdictFixture, VerdictRecord
 from backend.runs.tables import Run
 from backend.studies.patterns import describe_onset, pattern_name
 from backend.studies.queries import checkpoints_of_studies, list_studies
@@ -187,8 +187,8 @@ def safeguards_of(session: Session, run_id: uuid.UUID) -> Safeguards:
     judgements = judgements_of(session, run.id)
     settings = queries.active_settings_for(session, run.version.environment_id)
     audit = queries.audit_of(session, Scope(run_id=run.id))
-    replayed = select(Fixture).where(
-        Fixture.environment_id == run.version.environment_id, Fixture.withdrawn_at.is_(None)
+    replayed = select(VerdictFixture).where(
+        VerdictFixture.environment_id == run.version.environment_id, VerdictFixture.withdrawn_at.is_(None)
     )
     fixtures = Counter(fixture.is_positive for fixture in session.scalars(replayed))
     reviewers = select(func.count(VerdictRecord.person_id.distinct())).where(

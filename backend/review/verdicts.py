@@ -75,9 +75,10 @@ def give_verdict(
     ]
     session.add_all(records)
     session.flush()
-    queue.mark(session, {rollout_id or subject.id})
     if rollout_id:
         reselect_best_checkpoints(session, {run_id})
+    queue.mark(session, {rollout_id or subject.id})
+    if rollout_id:
         update_fixtures(session, actor, rollout_id, request.verdict)
     audited = ("rollout", rollout_id) if rollout_id else ("run", run_id)
     audit(session, actor, "verdict.give", *audited, verdict=str(request.verdict), flags=len(flag_ids))
