@@ -1,1 +1,1 @@
-"""Code that runs in the interpreter of an environment runtime: it imports only the standard library and `openenv`."""
+"""Code that runs in the interpreter of an environment runtime: no third-party imports except `openenv`."""
