@@ -2753,7 +2753,15 @@ class RolloutsOperations(Namespace):
 
         `GET /runs/{run}/filter-words` lists the fields that they can use.
 
-        - `run_id`: Id of a run, the last characters of it, or `last`."""
+        - `run_id`: Id of a run, the last characters of it, or `last`.
+        - `where`: A filter: `has flag and win = 0 and tokens > 200`. The parameters below are added to it with
+          `and`.
+        - `columns`: Columns to show, separated by commas.
+        - `step`: Training step.
+        - `column`: The reward column of `min_column` and `max_column`.
+        - `text`: Text anywhere in the conversation.
+        - `sort`: `seq` or any field with one value, such as `reward`, `tokens` or a reward column. Descending:
+          `-reward`."""
         return self._list(
             "ListedRolloutResponse",
             "/rollouts",
@@ -2799,7 +2807,15 @@ class RolloutsOperations(Namespace):
     ) -> RolloutCount:
         """Count a run's rollouts that pass a filter, and all of them.
 
-        - `run_id`: Id of a run, the last characters of it, or `last`."""
+        - `run_id`: Id of a run, the last characters of it, or `last`.
+        - `where`: A filter: `has flag and win = 0 and tokens > 200`. The parameters below are added to it with
+          `and`.
+        - `columns`: Columns to show, separated by commas.
+        - `step`: Training step.
+        - `column`: The reward column of `min_column` and `max_column`.
+        - `text`: Text anywhere in the conversation.
+        - `sort`: `seq` or any field with one value, such as `reward`, `tokens` or a reward column. Descending:
+          `-reward`."""
         return self._call(
             "RolloutCount",
             "GET",
@@ -2984,7 +3000,10 @@ class RunsOperations(Namespace):
         text: str | None = None,
         limit: int | None = None,
     ) -> Iterator[RunResponse]:
-        """List runs, newest first."""
+        """List runs, newest first.
+
+        - `environment`: Name of an environment.
+        - `text`: Part of the run's name."""
         return self._list(
             "RunResponse",
             "/runs",

@@ -1,7 +1,9 @@
 """All commands by name."""
 
+import json
 import sys
 from importlib.metadata import version as package_version
+from importlib.resources import files
 from typing import Annotated
 
 import typer
@@ -44,12 +46,10 @@ app.command("migrate-data")(local.migrate_data_command)
 environments.app.command("import")(importing.import_package)
 app.command("eval")(starting.evaluate)
 app.command("train")(training.train)
-app.command("runs")(runs.runs)
 app.add_typer(exchange.rollouts_app, name="rollouts")
 exchange.rollouts_app.command("list")(rollouts.rollouts)
-runs.app.command("delete")(exchange.delete_run)
-training.register(runs.app)
-studies.register(runs.app)
+runs.app.command("onset")(studies.onset)
+runs.app.command("effort")(studies.effort)
 app.add_typer(exchange.data_app, name="data")
 exchange.data_app.add_typer(training.examples_app, name="examples")
 exchange.data_app.add_typer(training.examples_app, name="lessons", hidden=True)  # the old spelling
@@ -68,12 +68,6 @@ def group(help: str) -> typer.Typer:
     return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode=None)
 
 
-def _show_version(is_requested: bool) -> None:
-    if is_requested:
-        typer.echo(f"proctor {package_version('proctor')}")
-        raise typer.Exit
-
-
 GROUPS = {
     "grader": group("Graders: create, try, estimate their cost, start them on a run."),
     "checkpoints": checkpoints.app,
@@ -90,18 +84,23 @@ GROUPS = {
 for name, typer_group in GROUPS.items():
     app.add_typer(typer_group, name=name)
 GROUPS["policy"].command("models")(renderers.list_models)
+document = json.loads(files("proctor").joinpath("openapi.json").read_bytes())
 derived.add_commands(
-    app,
-    GROUPS | {"data examples": training.examples_app, "rollouts": exchange.rollouts_app},
-    derived.shipped_document(),
+    app, GROUPS | {"data examples": training.examples_app, "rollouts": exchange.rollouts_app}, document
 )
-graders.add_old_groups(app, derived.shipped_document())
+graders.add_old_groups(app, document)
+
+
+def show_version(is_requested: bool) -> None:
+    if is_requested:
+        typer.echo(f"proctor {package_version('proctor')}")
+        raise typer.Exit
 
 
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Author, run and judge reinforcement-learning environments for language models.

@@ -72,6 +72,7 @@ class Operation:
     """Its slice: the client's namespace and the tag in the API's description."""
     is_tool: bool
     poll: str | None
+    waits: bool
     page: str | None
     notice: str
     audited: bool
@@ -134,6 +135,7 @@ def operation(
     status: int | None = None,
     tool: bool = False,
     poll: str | None = None,
+    waits: bool = True,
     page: str | None = None,
     notice: str = "",
     audited: bool | None = None,
@@ -149,6 +151,7 @@ def operation(
     - `status`: status of a successful response. Default: 200, or 204 if the function returns None.
     - `tool`: whether agents may call it.
     - `poll`: address that returns the current state of a `Progress`, filled from the result's fields.
+    - `waits`: whether the command waits until such a result has finished.
     - `page`: the address without `/api/v1` accepts the request as an HTML form, then shows this page with `notice`.
       Both are filled from the result's fields.
     - `audited`: whether calls are recorded in the audit log. Default: all but GET.
@@ -176,6 +179,7 @@ def operation(
             noun=noun or function.__module__.split(".")[1],
             is_tool=tool,
             poll=poll,
+            waits=waits,
             page=page,
             notice=notice,
             audited=method != "GET" if audited is None else audited,

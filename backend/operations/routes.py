@@ -154,7 +154,7 @@ def _extension(operation: Operation) -> dict[str, object]:
         "columns": getattr(item, "table_columns", None) or None,
         "empty": getattr(item, "table_empty", None) or None,
         "limit": getattr(operation.request, "command_limit", None),
-        "waits": (operation.poll is not None and is_progress) or None,
+        "waits": (operation.waits and operation.poll is not None and is_progress) or None,
         "downloads": result is Download or None,
         "uploads": operation.uploads or None,
     }
