@@ -922,8 +922,11 @@ class EnvironmentsOperations(Namespace):
 
 class ExamplesOperations(Namespace):
     def add(self, *, file: Path | str, name: str | None = None) -> ExampleFileResponse:
-        """Upload a JSONL file of conversations. If a line is invalid, nothing is stored.
+        """Upload conversations: {"messages": […]} or {"prompt": …, "completion": …}, as TRL and OpenAI write them.
 
+        If a line is invalid, the error names it and nothing is stored.
+
+        - `file`: JSONL file with one conversation per line.
         - `name`: Default: the name of the file."""
         return self._upload("ExampleFileResponse", "/training/examples", {"file": file}, name=name)
 
@@ -3075,7 +3078,7 @@ class RunsOperations(Namespace):
     def stop(self, run: str | UUID) -> RunResponse:
         """Request a run to stop. An evaluation cancels its current rollouts; other runs finish theirs first.
 
-        Training runs need the role trainer.
+        A stopped run can be resumed. Training runs need the role trainer.
 
         - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
         return self._call("RunResponse", "POST", f"/runs/{segment(run)}/stop", "query", "/runs/{id}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -84,12 +83,9 @@ class Operation:
     @property
     def name(self) -> str:
         """Name in the client's namespace: `create_grader` of `graders` is `create`."""
-        words = [word for word in self.function.__name__.split("_") if word not in {self.noun, self.singular}]
+        noun = {self.noun, self.noun.removesuffix("s")}
+        words = [word for word in self.function.__name__.split("_") if word not in noun]
         return "_".join(words) or self.function.__name__
-
-    @property
-    def singular(self) -> str:
-        return self.noun.removesuffix("s")
 
     @property
     def uploads(self) -> list[str]:
@@ -111,10 +107,15 @@ class Operation:
             detail: dict[str, object] = {}
             if isinstance(request, BaseModel):
                 sent = request.model_dump(mode="json", exclude_unset=True, exclude=set(self.uploads))
-                detail = {key: value for key, value in sent.items() if _is_short(value)}
+                detail = {
+                    key: value
+                    for key, value in sent.items()
+                    if isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= 200)
+                }
             if name := getattr(subject, "name", None):
                 detail["name"] = name
-            audit(session, actor, f"{self.singular}.{self.name}", self.singular, getattr(subject, "id", ""), **detail)
+            kind = self.noun.removesuffix("s")
+            audit(session, actor, f"{kind}.{self.name}", kind, getattr(subject, "id", ""), **detail)
         return result
 
 
@@ -188,7 +189,3 @@ def operation(
         return function
 
     return declare
-
-
-def _is_short(value: object) -> bool:
-    return isinstance(value, bool | int | float | uuid.UUID) or (isinstance(value, str) and len(value) <= 200)

@@ -1,6 +1,5 @@
 """Routes of operations: JSON under `/api/v1`, and the forms of pages."""
 
-import functools
 import inspect
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -55,10 +54,19 @@ def form_router(operations: Iterable[Operation]) -> APIRouter:
     for operation in operations:
         if operation.page is None:
             continue
+
+        def show_page(
+            http: HttpRequest, result: object, arguments: dict[str, object], operation: Operation = operation
+        ) -> HttpResponse:
+            def fill(text: str) -> str:
+                return _FIELD.sub(lambda name: str(getattr(result, name[1], arguments.get(name[1], ""))), text)
+
+            return see_other(fill(operation.page or "/"), fill(operation.notice))
+
         path = operation.path if operation.method == "POST" else f"{operation.path}/{_VERBS[operation.method]}"
         router.add_api_route(
             path,
-            _endpoint(operation, _form_request(operation), functools.partial(_answer_form, operation)),
+            _endpoint(operation, _form_request(operation), show_page),
             methods=["POST"],
             response_class=HTMLResponse,
             max_body_size=operation.max_body_size,
@@ -122,7 +130,7 @@ def _answer_json(http: HttpRequest, result: object, arguments: dict[str, object]
 
 
 def stream_download(http: HttpRequest, download: Download) -> StreamingResponse:
-    """Send a file while it is written, in a transaction of its own."""
+    """Send a file while it is written, in a separate transaction."""
 
     def content() -> Iterator[bytes]:
         with http.app.state.transaction() as session:
@@ -130,13 +138,6 @@ def stream_download(http: HttpRequest, download: Download) -> StreamingResponse:
 
     headers = {"Content-Disposition": f'attachment; filename="{download.name}"', "Cache-Control": "no-store"}
     return StreamingResponse(content(), media_type=download.media_type, headers=headers)
-
-
-def _answer_form(operation: Operation, http: HttpRequest, result: object, arguments: dict[str, object]) -> HttpResponse:
-    def fill(text: str) -> str:
-        return _FIELD.sub(lambda name: str(getattr(result, name[1], arguments.get(name[1], ""))), text)
-
-    return see_other(fill(operation.page or "/"), fill(operation.notice))
 
 
 def _extension(operation: Operation) -> dict[str, object]:

@@ -109,16 +109,22 @@ def _tools(document: Document) -> list[ToolOperation]:
                 model = document["components"]["schemas"][body["$ref"].rsplit("/", 1)[-1]]
                 properties |= model.get("properties", {})
                 required += model.get("required", [])
-            schema = _with_definitions(
-                {"type": "object", "properties": properties, "required": required, "additionalProperties": False},
-                document,
-            )
+            schema: dict[str, Any] = {"type": "object", "properties": properties, "required": required}
+            schema |= {"additionalProperties": False}
+            definitions: dict[str, object] = {}  # a tool's schema is self-contained
+            unread = [json.dumps(schema)]
+            while unread:
+                for name in _REFERENCE.findall(unread.pop()):
+                    if name not in definitions:
+                        definitions[name] = document["components"]["schemas"][name]
+                        unread.append(json.dumps(definitions[name]))
+            whole = schema | ({"$defs": definitions} if definitions else {})
             noun, name = route["operationId"].split(".")
             tool = Tool(
                 name=f"{noun}_{name}",
                 title=route.get("summary"),
                 description=route.get("description"),
-                input_schema=schema,
+                input_schema=json.loads(json.dumps(whole).replace("#/components/schemas/", "#/$defs/")),
                 annotations=ToolAnnotations(
                     read_only_hint=method == "get", destructive_hint=method == "delete", open_world_hint=False
                 ),
@@ -126,20 +132,6 @@ def _tools(document: Document) -> list[ToolOperation]:
             role = Role(route["x-proctor"]["role"])
             found.append(ToolOperation(tool, role, method.upper(), path, tuple(segments), body is not None))
     return sorted(found, key=lambda each: each.tool.name)
-
-
-def _with_definitions(schema: dict[str, object], document: Document) -> dict[str, Any]:
-    """Add all schemas that a schema refers to, because a tool's schema is self-contained."""
-    definitions: dict[str, object] = {}
-    unread = [json.dumps(schema)]
-    while unread:
-        for name in _REFERENCE.findall(unread.pop()):
-            if name not in definitions:
-                definitions[name] = document["components"]["schemas"][name]
-                unread.append(json.dumps(definitions[name]))
-    whole = schema | ({"$defs": definitions} if definitions else {})
-    parsed: dict[str, Any] = json.loads(json.dumps(whole).replace("#/components/schemas/", "#/$defs/"))
-    return parsed
 
 
 def _result(text: str, *, is_error: bool = False) -> CallToolResult:

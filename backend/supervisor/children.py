@@ -145,7 +145,16 @@ class Child:
             return self._handle_death(now, self.process.returncode)
         self._has_settled = self._has_settled or now - self._started_at > SETTLED_SECONDS
         if self.is_ready:
-            return self._end_if_hung(now, self.process) if self.probe else None
+            if self.probe is None or not self.probe.is_hung():
+                return None
+            self.probe.end()
+            self.is_ready = False
+            self._kill_at = now + STACKS_SECONDS
+            self.process.send_signal(signal.SIGABRT)  # Python's fault handler writes all stacks, and the process ends
+            return (
+                f"{self.name} has not answered for {self.probe.hung_seconds:g} s; ending it "
+                f"(the stacks of its threads are in {self.log}, soon {self.log.name}.1)"
+            )
         if self._kill_at is not None:
             if now > self._kill_at:
                 self._kill_all()
@@ -155,19 +164,6 @@ class Child:
                 self.probe.begin()
             return f"{self.name} ready"
         return None
-
-    def _end_if_hung(self, now: float, process: subprocess.Popen[bytes]) -> str | None:
-        assert self.probe is not None
-        if not self.probe.is_hung():
-            return None
-        self.probe.end()
-        self.is_ready = False
-        self._kill_at = now + STACKS_SECONDS
-        process.send_signal(signal.SIGABRT)  # Python's fault handler writes all stacks, and the process ends
-        return (
-            f"{self.name} has not answered for {self.probe.hung_seconds:g} s; ending it "
-            f"(the stacks of its threads are in {self.log}, soon {self.log.name}.1)"
-        )
 
     def _handle_death(self, now: float, status: int) -> str:
         if self.probe:

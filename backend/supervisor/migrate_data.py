@@ -55,7 +55,15 @@ def migrate_data(
                     "back up the database of DATABASE_URL first, for example with `pg_dump --format=custom`. Then run "
                     "`proctor migrate-data --has-backup`. Nothing was changed"
                 )
-            _refuse_other_clients(connection)
+            row = connection.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+                "AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+            ).fetchone()
+            if row and row[0]:
+                raise CannotMigrate(
+                    f"{row[0]} other connections to the database are open. Stop every Proctor process (api, workers "
+                    "and housekeeping) and close other clients, then try again. Nothing was changed"
+                )
             return _convert(connection, backup=None, report=report)
 
     cluster = data.expanduser().absolute() / "postgres"
@@ -161,15 +169,3 @@ def _connect(url: str) -> Iterator[psycopg.Connection[TupleRow]]:
         raise CannotMigrate(f"cannot connect to the database: {error}") from error
     with connection:
         yield connection
-
-
-def _refuse_other_clients(connection: psycopg.Connection[TupleRow]) -> None:
-    row = connection.execute(
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
-        "AND backend_type = 'client backend'"
-    ).fetchone()
-    if row and row[0]:
-        raise CannotMigrate(
-            f"{row[0]} other connections to the database are open. Stop every Proctor process (api, workers and "
-            "housekeeping) and close other clients, then try again. Nothing was changed"
-        )

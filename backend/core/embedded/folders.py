@@ -6,6 +6,7 @@ import shutil
 import stat
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 MARKER = "initialization-in-progress"
@@ -110,7 +111,12 @@ def drop_stale_locks(folder: Path, locks: tuple[Path, ...], report: Report) -> N
     Postgres itself removes one whose process is gone. It does not remove one that is empty or garbled, or whose
     process id now belongs to another program. Raises EmbeddedServerFailed when the folder is in use.
     """
-    blocking = [lock for lock in locks if _blocks(lock)]
+    blocking = []
+    for lock in locks:
+        with suppress(FileNotFoundError):
+            first = lock.read_bytes().split(b"\n", 1)[0].strip()
+            if not first.isdigit() or int(first) == 0 or Path(f"/proc/{int(first)}").exists():
+                blocking.append(lock)
     if not blocking:
         return
     deadline = time.monotonic() + LEAVING_SECONDS
@@ -151,17 +157,6 @@ def _name_of(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
-
-
-def _blocks(lock: Path) -> bool:
-    """Whether Postgres would refuse to start because of this lock file."""
-    try:
-        first = lock.read_bytes().split(b"\n", 1)[0].strip()
-    except FileNotFoundError:
-        return False
-    if not first.isdigit() or int(first) == 0:
-        return True
-    return Path(f"/proc/{int(first)}").exists()
 
 
 def _postgres_processes_in(folder: Path) -> list[int]:
