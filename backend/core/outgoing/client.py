@@ -115,8 +115,9 @@ def reason_of(error: BaseException) -> str:
             return "TLS failed; the server may expect http://"
         case OSError():
             number = getattr(inner, "errno", None)
-            is_known = isinstance(number, int) and number in errno.errorcode
-            return f"the connection failed ({os.strerror(number)})" if is_known else "the connection failed"
+            if isinstance(number, int) and number in errno.errorcode:
+                return f"the connection failed ({os.strerror(number)})"
+            return "the connection failed"
         case _:
             return type(error).__name__
 
