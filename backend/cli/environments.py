@@ -162,19 +162,6 @@ def show_environments(environments: list[JsonObject]) -> None:
     write_table(columns, rows, empty="No environments yet. Create one with `proctor env init`.")
 
 
-@renders("environments.list_versions")
-def show_versions(versions: list[JsonObject]) -> None:
-    columns = ("number", "content_hash", "certificate", "published_by", "published_at", "notes")
-    rows = [[version[name] for name in columns] for version in versions]
-    write_table([name.replace("_", " ") for name in columns], rows, empty="No version has been published yet.")
-
-
-@renders("imports.list")
-def show_imports(imports: list[JsonObject]) -> None:
-    columns = ("id", "name", "kind", "status", "phase", "environment", "source")
-    write_table(columns, [[row[name] for name in columns] for row in imports], empty="Nothing has been imported yet.")
-
-
 @app.command("check")
 def check(
     environment: EnvironmentName,

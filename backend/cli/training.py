@@ -370,8 +370,3 @@ def _write_conversations(examples: Json) -> None:
 def show_examples(row: Json) -> None:
     write_fields({"name": row["name"], "id": row["id"], **_statistics(row["statistics"])})
     _write_conversations(row.get("examples", ()))
-
-
-@renders("examples.restore")
-def show_restored_examples(row: Json) -> None:
-    say(f"{row['name']} is restored")

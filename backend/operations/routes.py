@@ -4,7 +4,7 @@ import inspect
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from inspect import Parameter
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Path, Query
 from fastapi import Request as HttpRequest
@@ -31,9 +31,16 @@ def json_router(operations: Iterable[Operation]) -> APIRouter:
 
     router = APIRouter(prefix=PREFIX)
     for operation in sorted(operations, key=specific_first):
+        extra: dict[str, Any] = {"x-proctor": _extension(operation)}
+        if operation.uploads and operation.request:  # FastAPI does not see the body of an operation that takes files
+            schema = operation.request.model_json_schema(ref_template="#/components/schemas/{model}")
+            for name in operation.uploads:
+                schema["properties"][name] |= {"format": "binary"}
+            content = {"multipart/form-data": {"schema": schema}}
+            extra["requestBody"] = {"required": True, "content": content}
         router.add_api_route(
             operation.path,
-            _endpoint(operation, _json_request(operation), _answer_json),
+            _endpoint(operation, _json_request(operation)),
             methods=[operation.method],
             status_code=operation.status,
             response_model=None if operation.status == 204 or operation.result is Download else operation.result,
@@ -43,7 +50,7 @@ def json_router(operations: Iterable[Operation]) -> APIRouter:
             summary=operation.summary.split("\n")[0],
             description=operation.summary,
             tags=[operation.noun],
-            openapi_extra={"x-proctor": _extension(operation)} | _multipart(operation),
+            openapi_extra=extra,
         )
     return router
 
@@ -55,9 +62,7 @@ def form_router(operations: Iterable[Operation]) -> APIRouter:
         if operation.page is None:
             continue
 
-        def show_page(
-            http: HttpRequest, result: object, arguments: dict[str, object], operation: Operation = operation
-        ) -> HttpResponse:
+        def show_page(result: object, arguments: dict[str, object], operation: Operation = operation) -> HttpResponse:
             def fill(text: str) -> str:
                 return _FIELD.sub(lambda name: str(getattr(result, name[1], arguments.get(name[1], ""))), text)
 
@@ -78,14 +83,18 @@ def form_router(operations: Iterable[Operation]) -> APIRouter:
 _VERBS = {"PUT": "edit", "PATCH": "edit", "DELETE": "delete"}
 """HTML forms can only POST, so changes and deletions have separate addresses."""
 
-Answer = Callable[[HttpRequest, object, dict[str, object]], object]
+Show = Callable[[object, dict[str, object]], HttpResponse]
+"""Shows a page after an operation, given its result and arguments."""
 
 
-def _endpoint(operation: Operation, request: list[Parameter], answer: Answer) -> Callable[..., object]:
+def _endpoint(operation: Operation, request: list[Parameter], show: Show | None = None) -> Callable[..., object]:
     """Return a function whose signature declares for FastAPI what to read and which role to check."""
 
     def endpoint(http: HttpRequest, session: SessionDep, actor: Actor, **arguments: object) -> object:
-        return answer(http, operation.run(session, actor, arguments), arguments)
+        result = operation.run(session, actor, arguments)
+        if show:
+            return show(result, arguments)
+        return stream_download(http, result) if isinstance(result, Download) else result
 
     hints = inspect.signature(operation.function, eval_str=True).parameters
     segments = [
@@ -125,10 +134,6 @@ def _form_request(operation: Operation) -> list[Parameter]:
     return [_keyword("request", Annotated[model, Depends(read)])]
 
 
-def _answer_json(http: HttpRequest, result: object, arguments: dict[str, object]) -> object:
-    return stream_download(http, result) if isinstance(result, Download) else result
-
-
 def stream_download(http: HttpRequest, download: Download) -> StreamingResponse:
     """Send a file while it is written, in a separate transaction."""
 
@@ -160,16 +165,6 @@ def _extension(operation: Operation) -> dict[str, object]:
         "uploads": operation.uploads or None,
     }
     return {name: value for name, value in known.items() if value is not None}
-
-
-def _multipart(operation: Operation) -> dict[str, object]:
-    """Describe the body of an operation that takes files, which FastAPI does not see."""
-    if not operation.uploads or operation.request is None:
-        return {}
-    schema = operation.request.model_json_schema(ref_template="#/components/schemas/{model}")
-    for name in operation.uploads:
-        schema["properties"][name] |= {"format": "binary"}
-    return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}}
 
 
 def _keyword(name: str, annotation: object) -> Parameter:

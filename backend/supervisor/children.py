@@ -24,7 +24,6 @@ SETTLED_SECONDS = 10.0
 STOP_SECONDS = 15.0
 STACKS_SECONDS = 2.0
 """Time for a hung child to write its threads' stacks to its log before it is killed."""
-_TAIL_LINES = 15
 
 PROBE_SECONDS = 5.0
 TIMEOUT_SECONDS = 5.0
@@ -191,7 +190,7 @@ class Child:
 
     def tail(self) -> str:
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
-        return "\n".join(text[-8000:].splitlines()[-_TAIL_LINES:])
+        return "\n".join(text[-8000:].splitlines()[-15:])
 
     def ask_to_stop(self) -> None:
         self._restart_at = None
