@@ -124,7 +124,9 @@ def pull(
     name, _, number = environment.partition("@")
     target = folder or Path(name)
     if version or number:
-        files = working_copy.pull_version(client, name, str(version or number), target, is_bare=bare, force=force)
+        address = f"/environments/{name}/versions/{version or number}"
+        files = client.get(address if bare else f"{address}/export")["files"]
+        working_copy.write_folder(target, files, force=force)
     else:
         files = working_copy.pull_draft(client, name, target, force=force)
     if as_json:
@@ -142,8 +144,9 @@ def diff(
     lines = list(working_copy.differences(connect(), folder))
     if as_json:
         write_json({"differences": lines})
-    for line in () if as_json else lines:
-        say(line)
+    else:
+        for line in lines:
+            say(line)
     raise typer.Exit(BAD_RESULT if lines else OK)
 
 

@@ -245,7 +245,9 @@ def end_access(
 def revoke_session(session: Session, actor: Actor, session_id: uuid.UUID) -> tuple[WebSession, Revoked]:
     """End one of the actor's own sessions and revoke the tokens that were created in it."""
     queries.get_person(session, actor.person_id, lock=True)
-    web_session = queries.get_session_of(session, actor.person_id, session_id)
+    web_session = session.get(WebSession, session_id)
+    if web_session is None or web_session.person_id != actor.person_id:
+        raise NotFound("This session does not exist or has ended.")
     revoked = _revoke_sessions(session, WebSession.id == session_id)
     audit(session, actor, "session.revoke", "session", session_id, device=web_session.device, **asdict(revoked))
     return web_session, revoked

@@ -13,6 +13,7 @@ import re
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -27,9 +28,7 @@ from backend.core.embedded.folders import (
     discard_unfinished,
     drop_stale_locks,
     has_cluster,
-    is_readable,
     move_aside,
-    tighten,
 )
 
 __all__ = [
@@ -206,7 +205,8 @@ class Postgres(EmbeddedServer):
         """Create the cluster on the first start and spawn the server. See `wait_until_ready`."""
         if self.has_cluster():
             discard_unfinished(self.folder)
-            tighten(self.folder)
+            # Postgres refuses a folder that others may read, which is what copying back a backup often makes
+            self.folder.chmod(stat.S_IMODE(self.folder.stat().st_mode) & 0o700)
             socket_lock = self.sockets / ".s.PGSQL.5432.lock"
             drop_stale_locks(self.folder, (self.folder / "postmaster.pid", socket_lock), self.report)
         else:
@@ -288,7 +288,9 @@ class Valkey(EmbeddedServer):
 
     def _has_failed_to_read_its_files(self) -> bool:
         """Whether the last process ended while loading the files, and not because of the disk or the memory."""
-        if self.process is None or self.process.poll() is None or not is_readable(self.folder):
+        if self.process is None or self.process.poll() is None:
+            return False
+        if not all(os.access(path, os.R_OK | os.W_OK) for path in (self.folder, *self.folder.rglob("*"))):
             return False
         status = self.process.returncode
         if status != 1 and -status not in {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS}:

@@ -3,7 +3,6 @@
 import os
 import pwd
 import shutil
-import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -98,13 +97,6 @@ def discard_unfinished(folder: Path) -> None:
     begun.rmdir()
 
 
-def tighten(folder: Path) -> None:
-    """Postgres refuses a folder that others may read, which is what copying back a backup often makes."""
-    mode = stat.S_IMODE(folder.stat().st_mode)
-    if mode & 0o077:
-        folder.chmod(mode & 0o700)
-
-
 def drop_stale_locks(folder: Path, locks: tuple[Path, ...], report: Report) -> None:
     """Remove lock files that would make Postgres refuse to start although no process uses the folder.
 
@@ -141,11 +133,6 @@ def move_aside(folder: Path) -> Path:
         aside = aside.with_name(f"{aside.name.partition('_')[0]}_{number}")
     folder.rename(aside)
     return aside
-
-
-def is_readable(folder: Path) -> bool:
-    """Whether this user can read and write the folder and everything in it."""
-    return all(os.access(path, os.R_OK | os.W_OK) for path in (folder, *folder.rglob("*")))
 
 
 def _initializing(folder: Path) -> Path:
