@@ -29,8 +29,7 @@ def detectors(context: typer.Context, environment: Environment = "", as_json: As
         return
     found = list(connect().pages("/detectors", environment=environment or None))
     if as_json:
-        write_json(found)
-        return
+        return write_json(found)
     rows = [(each["id"], *_figures(each["record"], each["recall_at_least"])) for each in found]
     write_table(("detector", *_HEAD), rows, empty="There are no detectors.")
 

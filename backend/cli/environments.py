@@ -189,10 +189,7 @@ def check(
         if run["status"] != "completed":
             fail(run["reason"] or f"the checks ended {run['status']}", BAD_RESULT)
     certificate = client.get(f"{address}/certificate")
-    if as_json:
-        write_json(certificate)
-    else:
-        show_certificate(certificate)
+    (write_json if as_json else show_certificate)(certificate)
     raise typer.Exit(BAD_RESULT if certificate["status"] == "failed" else OK)
 
 
@@ -261,8 +258,7 @@ def score_draft(
         time.sleep(POLL_SECONDS)
         job = client.get(f"/draft-scores/{job['id']}")
     if as_json:
-        write_json(job)
-        return
+        return write_json(job)
     answer = job["answer"]
     if answer["error"]:
         fail(answer["error"], BAD_RESULT)

@@ -1,5 +1,6 @@
 """How the command line shows graders; the old groups `judge` and `question`, which work for one release."""
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -19,9 +20,10 @@ _RENAMED = {
     "question": _COMMON | {"look": "estimate", "ask": "run", "flag": "flag"},
 }
 """Old commands and the commands of `proctor grader` with the same arguments and options."""
-_RENAMED_HELP = "Renamed to `grader`. Works for one release."
-judge_app = typer.Typer(help=_RENAMED_HELP, no_args_is_help=True, rich_markup_mode=None)
-question_app = typer.Typer(help=_RENAMED_HELP, no_args_is_help=True, rich_markup_mode=None)
+_group = partial(
+    typer.Typer, help="Renamed to `grader`. Works for one release.", no_args_is_help=True, rich_markup_mode=None
+)
+judge_app, question_app = _group(), _group()
 
 Name = Annotated[str, typer.Argument(help="Name of the grader.")]
 

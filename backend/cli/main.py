@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import partial
 from importlib.metadata import version as package_version
 from importlib.resources import files
 from typing import Annotated
@@ -63,23 +64,19 @@ environments.app.command("history")(regrading.history)
 app.command("export")(exports.export)
 
 
-def group(help: str) -> typer.Typer:
-    """Return a group whose commands are derived from operations."""
-    return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode=None)
-
-
+group = partial(typer.Typer, no_args_is_help=True, rich_markup_mode=None)
 GROUPS = {
-    "grader": group("Graders: create, try, estimate their cost, start them on a run."),
+    "grader": group(help="Graders: create, try, estimate their cost, start them on a run."),
     "checkpoints": checkpoints.app,
     "detectors": detectors.app,
     "env": environments.app,
     "review": review.app,
     "run": runs.app,
-    "study": group("Studies of a run's checkpoints: when a hack began, how much reasoning is needed."),
-    "policy": group("Model endpoints, scripted policies and trained models: add, change, test, list."),
-    "token": group("Create, list and revoke API tokens."),
-    "member": group("Members of the team: invite, change, sign out."),
-    "notifications": group("Notices: read them, choose where they are sent, check deliveries."),
+    "study": group(help="Studies of a run's checkpoints: when a hack began, how much reasoning is needed."),
+    "policy": group(help="Model endpoints, scripted policies and trained models: add, change, test, list."),
+    "token": group(help="Create, list and revoke API tokens."),
+    "member": group(help="Members of the team: invite, change, sign out."),
+    "notifications": group(help="Notices: read them, choose where they are sent, check deliveries."),
 }
 for name, typer_group in GROUPS.items():
     app.add_typer(typer_group, name=name)

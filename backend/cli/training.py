@@ -222,8 +222,7 @@ def answer(
     body = {"answer": reply, "version": version, "without_certificate": without_certificate}
     answered = client.post(f"{path}/{item['id']}", body)
     if as_json:
-        write_json(answered)
-        return
+        return write_json(answered)
     say(f"{answered['alarm']['title']}: {reply.replace('_', ' ')}")
     if answered["branch_run_id"]:
         say(f"run {short(answered['branch_run_id'])} continues: {client.url}/runs/{answered['branch_run_id']}")
@@ -266,8 +265,7 @@ def set_(
         write_table(("change", "setting", "before", "after", "from step"), rows, empty="No changes yet.")
         return
     if as_json:
-        write_json(changes)
-        return
+        return write_json(changes)
     if not changes:
         say("No change: the run already has these values.")
     is_over = found["status"] not in ("queued", "running")

@@ -47,12 +47,6 @@ class ToolOperation:
     segments: tuple[str, ...]
     sends_body: bool
 
-    def request(self, arguments: Mapping[str, object]) -> tuple[str, Query, dict[str, object] | None]:
-        """Return the address, query and body of a call. Raises KeyError for a missing segment of the address."""
-        path = self.path.format(**{name: quote(str(arguments[name]), safe="") for name in self.segments})
-        rest = {name: value for name, value in arguments.items() if name not in self.segments}
-        return (path, {}, rest) if self.sends_body else (path, rest, None)
-
 
 def make_server(document: Document, send: Send, instructions: str, role_of: Callable[[Context], Role]) -> Server[Any]:
     """Build a server with the tools that the caller's role includes."""
@@ -67,9 +61,12 @@ def make_server(document: Document, send: Send, instructions: str, role_of: Call
         if operation is None:
             return _result(f"There is no tool named {call.name[:100]}.", is_error=True)
         try:
-            path, query, body = operation.request(call.arguments or {})
+            arguments = dict(call.arguments or {})
+            segments = {name: quote(str(arguments.pop(name)), safe="") for name in operation.segments}
         except KeyError as missing:
             return _result(f"The argument {missing} is required.", is_error=True)
+        path = operation.path.format(**segments)
+        query, body = ({}, arguments) if operation.sends_body else (arguments, None)
         status, answer = await send(context, operation.method, path, query, body)
         if status >= 400:
             problem: dict[str, Any] = (
