@@ -7,7 +7,6 @@ from sqlalchemy import Select, and_, func, or_, select
 from sqlalchemy.orm import Session, contains_eager, defaultload, defer, joinedload
 
 from backend.checkpoints.tables import Checkpoint
-from backend.detectors.tables import Flag
 from backend.domain.training.mix import MixPart
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import NotFound
@@ -20,7 +19,7 @@ NEWEST = (Key(Run.created_at), Key(Run.id))
 LOG_LINES = 500
 
 
-def _with_relations(statement: Select[Run]) -> Select[Run]:
+def with_relations(statement: Select[Run]) -> Select[Run]:
     """Load each run with its version, environment, policy, checkpoint and creator, in the same statement."""
     return (
         statement.join(Run.version)
@@ -36,7 +35,7 @@ def _with_relations(statement: Select[Run]) -> Select[Run]:
 
 def runs(session: Session, filter: RunFilter) -> Slice[Run]:
     """Newest first."""
-    statement = _with_relations(select(Run)).options(
+    statement = with_relations(select(Run)).options(
         defer(Run.configuration), defaultload(Run.version).defer(EnvironmentVersion.manifest)
     )
     for column, value in (
@@ -55,7 +54,7 @@ def runs(session: Session, filter: RunFilter) -> Slice[Run]:
 
 def get_run(session: Session, run_id: uuid.UUID) -> Run:
     """Raises NotFound."""
-    run = session.scalars(_with_relations(select(Run)).where(Run.id == run_id)).one_or_none()
+    run = session.scalars(with_relations(select(Run)).where(Run.id == run_id)).one_or_none()
     if run is None:
         raise NotFound("There is no such run.")
     return run
@@ -120,12 +119,6 @@ def checkpoints(
     if has_weights:
         statement = statement.where(Checkpoint.pruned_at.is_(None))
     return session.scalars(statement).all()
-
-
-def flags(session: Session, run_id: uuid.UUID, *, after: str | None = None, limit: int = 50) -> Slice[Flag]:
-    """Flags of a run, newest first, each with its rollout (if it is about one)."""
-    statement = select(Flag).options(joinedload(Flag.rollout)).where(Flag.run_id == run_id)
-    return slice_of(session, statement, (Key(Flag.created_at), Key(Flag.id)), after=after, limit=limit)
 
 
 def setting_changes(session: Session, run_id: uuid.UUID) -> Sequence[SettingChange]:

@@ -192,7 +192,7 @@ class GrpoStage:
     def _store(self, step: GrpoStep, figures: dict[str, float], planned: dict[str, float]) -> None:
         """Store rollouts, curves and progress while the next step is played."""
         recorder, tracker, total = self.context.recorder, self.context.budget_tracker, self.choice.steps
-        message = ", ".join(filter(None, (f"reward {figures['reward']:.3f}", tracker.spending.told(tracker.choice))))
+        message = ", ".join(filter(None, (f"reward {figures['reward']:.3f}", tracker.spending.summary(tracker.choice))))
         more = {"seconds_left": self._eta.seconds_left(step.step, total)}
 
         def write() -> None:

@@ -6,9 +6,9 @@ import operator
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
-from backend.domain.review.judged_curve import Share, wilson
+from backend.domain.review.judged_curve import Proportion, wilson
 
-WANTED_PRECISION = 0.8
+TARGET_PRECISION = 0.8
 FEWEST_REVIEWED = 10
 """Reviewed flags without which no cut-off is suggested."""
 
@@ -30,7 +30,7 @@ class Record:
         return self.confirmed + self.honest
 
     @property
-    def precision(self) -> Share:
+    def precision(self) -> Proportion:
         return wilson(self.confirmed, self.reviewed)
 
     def __add__(self, other: Record) -> Record:
@@ -52,7 +52,7 @@ class Audit:
         return Audit(*map(operator.add, astuple(self), astuple(other)))
 
     @property
-    def rate(self) -> Share:
+    def rate(self) -> Proportion:
         return wilson(self.hacks, self.looked_at)
 
     @property
@@ -91,7 +91,7 @@ def cut_offs(reviewed: Sequence[tuple[float, bool]]) -> list[CutOff]:
 
 
 def suggested(reviewed: Sequence[tuple[float, bool]]) -> CutOff | None:
-    """Return the lowest cut-off that reaches `WANTED_PRECISION`. None if too few flags were reviewed."""
+    """Return the lowest cut-off that reaches `TARGET_PRECISION`. None if too few flags were reviewed."""
     if len(reviewed) < FEWEST_REVIEWED:
         return None
-    return next((each for each in cut_offs(reviewed) if each.precision >= WANTED_PRECISION), None)
+    return next((each for each in cut_offs(reviewed) if each.precision >= TARGET_PRECISION), None)
