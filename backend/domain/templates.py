@@ -239,11 +239,28 @@ class _Compiler:
             case nodes.Output():
                 return self._output(node)
             case nodes.If():
-                return self._if(node)
+                branches = [
+                    (one.lineno, self.expression(one.test), self.block(one.body)) for one in [node, *node.elif_]
+                ]
+                otherwise = self.block(node.else_)
+
+                def choose(rendering: _Rendering) -> None:
+                    for rendering.line, test, body in branches:
+                        if test(rendering):
+                            return body(rendering)
+                    return otherwise(rendering)
+
+                return choose
             case nodes.For():
                 return self._for(node)
             case nodes.Assign():
-                return self._assign(node)
+                expression, put, line = self.expression(node.node), self._target(node.target), node.lineno
+
+                def assign(rendering: _Rendering) -> None:
+                    rendering.line = line
+                    put(rendering, expression(rendering))
+
+                return assign
             case nodes.AssignBlock():
                 captured, target = self._captured(node.body, node.filter), self._target(node.target)
                 return lambda rendering: target(rendering, captured(rendering))
@@ -282,18 +299,6 @@ class _Compiler:
             return value if type(value) is str else rendering.budget.text(value)
 
         return printed
-
-    def _if(self, node: nodes.If) -> _Statement:
-        branches = [(each.lineno, self.expression(each.test), self.block(each.body)) for each in [node, *node.elif_]]
-        otherwise = self.block(node.else_)
-
-        def run(rendering: _Rendering) -> None:
-            for rendering.line, test, body in branches:
-                if test(rendering):
-                    return body(rendering)
-            return otherwise(rendering)
-
-        return run
 
     def _for(self, node: nodes.For) -> _Statement:
         if node.recursive:
@@ -336,15 +341,6 @@ class _Compiler:
                     otherwise(rendering)
             finally:
                 rendering.scope = outer
-
-        return run
-
-    def _assign(self, node: nodes.Assign) -> _Statement:
-        expression, target, line = self.expression(node.node), self._target(node.target), node.lineno
-
-        def run(rendering: _Rendering) -> None:
-            rendering.line = line
-            target(rendering, expression(rendering))
 
         return run
 

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from backend.domain.environments.fixtures import fixture_problems, is_fixture
+from backend.domain.environments.fixtures import is_fixture, read_fixtures
 from backend.domain.environments.manifest import (
     PLATFORM_COLUMNS,
     Manifest,
@@ -82,7 +82,7 @@ def validate_package(files: Mapping[str, str], name: str | None = None) -> Valid
         problems += _contradictions(manifest, text, files, trees, name)
         # a foreign package may keep other files in a folder of that name
         transcripts = {path: text for path, text in files.items() if is_fixture(path) and '"replies"' in text}
-        for found in fixture_problems(transcripts, manifest):
+        for found in read_fixtures(transcripts, manifest)[1]:
             problems.append(FileProblem(found.path, found.line, found.message))
     return Validation(problems, manifest)
 

@@ -94,8 +94,8 @@ class WorkClaim:
         for start, stop in claims:
             for begin in range(start, stop, self._max_groups):
                 yield range(begin, min(begin + self._max_groups, stop))
-        while self.job_id is not None and (piece := self._claim()) is not None:
-            yield piece
+        if self.job_id is not None:
+            yield from iter(self._claim, None)
 
     def _claim(self) -> range | None:
         """Claim the next groups; None if all are claimed."""

@@ -124,8 +124,8 @@ def read_fixture(path: str, text: str) -> Fixture:
     return fixture
 
 
-def read_fixtures(files: Mapping[str, str]) -> tuple[list[Fixture], list[FixtureProblem]]:
-    """Read all fixtures of a package by path, and the problems of unreadable ones."""
+def read_fixtures(files: Mapping[str, str], manifest: Manifest) -> tuple[list[Fixture], list[FixtureProblem]]:
+    """Read all fixtures of a package by path, and list all their problems, including conflicts with its manifest."""
     fixtures: list[Fixture] = []
     problems: list[FixtureProblem] = []
     paths = sorted(path for path in files if is_fixture(path))
@@ -136,16 +136,10 @@ def read_fixtures(files: Mapping[str, str]) -> tuple[list[Fixture], list[Fixture
             fixtures.append(read_fixture(path, files[path]))
         except FixtureInvalid as invalid:
             problems += invalid.problems
-    return fixtures, problems
+    return fixtures, problems + [problem for fixture in fixtures for problem in _conflicts(fixture, manifest)]
 
 
-def fixture_problems(files: Mapping[str, str], manifest: Manifest) -> list[FixtureProblem]:
-    """List all problems of a package's fixtures, including conflicts with its manifest."""
-    fixtures, problems = read_fixtures(files)
-    return problems + [problem for fixture in fixtures for problem in against_manifest(fixture, manifest)]
-
-
-def against_manifest(fixture: Fixture, manifest: Manifest) -> list[FixtureProblem]:
+def _conflicts(fixture: Fixture, manifest: Manifest) -> list[FixtureProblem]:
     """List the columns and tasks of a fixture that the manifest does not declare."""
     messages, tasks, turns = [], manifest.proctor.tasks, manifest.proctor.episode.max_turns
     if unknown := [name for name in fixture.columns if name not in manifest.column_names]:

@@ -67,10 +67,6 @@ class Capabilities(BaseModel):
         return len(self.gpus) if self.cuda_devices is None else self.cuda_devices
 
     @property
-    def trains(self) -> bool:
-        return "trl" in self.engines
-
-    @property
     def model_memory_mb(self) -> int:
         """Memory for a model: the largest GPU's, else the machine's."""
         return max((gpu.memory_mb for gpu in self.gpus), default=0) or self.memory_mb
@@ -86,7 +82,7 @@ class Offer:
 
     def takes(self, engine: str) -> bool:
         """Whether it runs training runs of this engine."""
-        return str(QUEUES.get(engine, Queue.GPU)) in self.queues and self.can.trains
+        return str(QUEUES.get(engine, Queue.GPU)) in self.queues and "trl" in self.can.engines
 
     @property
     def trains(self) -> bool:
