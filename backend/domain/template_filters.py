@@ -402,27 +402,20 @@ def problem_of_name(known: Mapping[str, Filter], name: str, kind: str) -> str | 
 # methods
 
 
-def _method(function: Callable[..., Value], weight: int = 1) -> Filter:
+def _method(function: Callable[..., Value], weight: int = 1, *, is_search: bool = False) -> Filter:
+    """Wrap a method. The time of a search grows with the product of both texts."""
+
     def call(budget: Budget, value: Value, *args: Value, **kwargs: Value) -> Value:
-        for each in (value, *args, *kwargs.values()):
+        given = [*args, *kwargs.values()]
+        for each in (value, *given):
             if isinstance(each, Undefined):
                 budget.text(each)
             budget.charge_value(each)
         if weight > 1:
             budget.charge(weight * len(value))
+        if is_search:
+            budget.charge(sum(len(value) * len(each) // _SLOW for each in given if isinstance(each, str)))
         return function(value, *args, **kwargs)
-
-    return call
-
-
-def _searched(function: Callable[..., Value]) -> Filter:
-    """A method whose time grows with the product of both texts."""
-
-    def call(budget: Budget, value: str, *args: Value) -> Value:
-        budget.charge(
-            _SLOW * len(value) + sum(len(value) * len(each) // _SLOW for each in args if isinstance(each, str))
-        )
-        return function(value, *args)
 
     return call
 
@@ -464,7 +457,7 @@ METHODS: dict[type, dict[str, Filter]] = {
         },
         **{name: _method(getattr(str, name), _SLOW) for name in ("partition", "split", "splitlines")},
         **{
-            name: _searched(getattr(str, name))
+            name: _method(getattr(str, name), _SLOW, is_search=True)
             for name in ("lstrip", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "strip")
         },
         **{name: _padded(getattr(str, name)) for name in ("center", "ljust", "rjust", "zfill")},

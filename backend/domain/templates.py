@@ -288,18 +288,6 @@ class _Compiler:
 
         return run
 
-    def _printed(self, node: nodes.Node) -> Callable[[_Rendering], str]:
-        if isinstance(node, nodes.TemplateData):
-            data = node.data
-            return lambda rendering: data
-        expression = self.expression(node)
-
-        def printed(rendering: _Rendering) -> str:
-            value = expression(rendering)
-            return value if type(value) is str else rendering.budget.text(value)
-
-        return printed
-
     def _for(self, node: nodes.For) -> _Statement:
         if node.recursive:
             raise TemplateInvalid("`recursive` loops are not available", node.lineno)
@@ -380,17 +368,12 @@ class _Compiler:
         self._known.pop()
 
         def run(rendering: _Rendering) -> None:
-            outer = rendering.scope
-            found = [each(rendering) for each in given]
-            rendering.scope = _Scope({}, outer)
-            try:
-                for target, value in zip(targets, found, strict=True):
-                    target(rendering, value)
-                body(rendering)
-            finally:
-                rendering.scope = outer
+            found = [each(rendering) for each in given]  # all before any is set
+            for target, value in zip(targets, found, strict=True):
+                target(rendering, value)
+            body(rendering)
 
-        return run
+        return self._scoped(run)
 
     def _scoped(self, body: _Statement) -> _Statement:
         def run(rendering: _Rendering) -> None:

@@ -100,7 +100,7 @@ def test_what_the_manifest_does_not_know_is_told(manifest: Manifest) -> None:
         "fixtures/c.json": json.dumps({**GOOD, "replies": ["1", "2", "3"]}),
         "fixtures/d.json": json.dumps(GOOD),
     }
-    assert [str(problem) for problem in read_fixtures(files, manifest)[1]] == [
+    assert [f"{problem.path}: {problem.message}" for problem in read_fixtures(files, manifest)[1]] == [
         "fixtures/a.json: columns: the manifest declares no lose; it declares win, format",
         "fixtures/b.json: task.index: heldout has tasks 0 to 7",
         "fixtures/c.json: replies: 3, but an episode has 2 turns",

@@ -90,7 +90,8 @@ def claimed_changes(run_id: uuid.UUID) -> list[ClaimedChange]:
     resumes from."""
     statement = select(SettingChange).where(SettingChange.run_id == run_id, SettingChange.step.is_not(None))
     with transaction() as session:
-        return [_change(row) for row in session.scalars(statement.order_by(SettingChange.id))]
+        rows = session.scalars(statement.order_by(SettingChange.id))
+        return [ClaimedChange(row.name, row.before, row.after, row.step) for row in rows if row.step is not None]
 
 
 def claim_changes(run_id: uuid.UUID, step_of: Callable[[str], int | None]) -> list[ClaimedChange]:
@@ -101,12 +102,7 @@ def claim_changes(run_id: uuid.UUID, step_of: Callable[[str], int | None]) -> li
         for row in rows:
             row.step = step_of(row.name)
         announce(session, run_topic(run_id))
-        return [_change(row) for row in rows if row.step is not None]
-
-
-def _change(row: SettingChange) -> ClaimedChange:
-    assert row.step is not None
-    return ClaimedChange(row.name, row.before, row.after, row.step)
+        return [ClaimedChange(row.name, row.before, row.after, row.step) for row in rows if row.step is not None]
 
 
 def active_alarms(run_id: uuid.UUID, first: int, last: int) -> dict[str, int]:

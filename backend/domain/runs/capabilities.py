@@ -66,11 +66,6 @@ class Capabilities(BaseModel):
             return 0
         return len(self.gpus) if self.cuda_devices is None else self.cuda_devices
 
-    @property
-    def model_memory_mb(self) -> int:
-        """Memory for a model: the largest GPU's, else the machine's."""
-        return max((gpu.memory_mb for gpu in self.gpus), default=0) or self.memory_mb
-
 
 @dataclass(frozen=True, slots=True)
 class Offer:

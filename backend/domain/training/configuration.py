@@ -281,7 +281,7 @@ class TrainingConfiguration(Block):
             offered = ", ".join(scripts) or "none"
             found.append(f"The environment has no scripted policy `{self.sft.script}`; it has: {offered}.")
         given, environments = self.grpo.levels, len(self.mix) + 1
-        if given is not None and self.curriculum.is_adaptive:
+        if given is not None and self.curriculum.kind == "adaptive":
             found.append(
                 "The adaptive curriculum selects the levels. Leave grpo.levels empty, or set curriculum.kind=fixed."
             )

@@ -260,7 +260,7 @@ async def fixtures_hold(subject: CheckSubject) -> Finding:
     """Play each `fixtures/*.json`. Columns must be equal to 1e-6, `gold` at its bound, `hack` at or below the floor."""
     fixtures, problems = read_fixtures(subject.files, subject.manifest)
     if problems:
-        texts = [str(problem) for problem in problems]
+        texts = [f"{problem.path}: {problem.message}" for problem in problems]
         return failed(f"{len(problems)} problems in the fixtures: {listed(texts, 3)}.", problems=texts)
     if not fixtures:
         return does_not_apply("The package has no fixtures (`fixtures/<name>.json`).")

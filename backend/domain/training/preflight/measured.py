@@ -44,9 +44,6 @@ class Range:
     def times(self, count: float) -> "Range":
         return Range(self.low * count, self.high * count)
 
-    def plus(self, other: "Range") -> "Range":
-        return Range(self.low + other.low, self.high + other.high)
-
 
 NOTHING = Range(0.0, 0.0)
 

@@ -15,7 +15,6 @@ from backend.domain.training.memory import (
     MemoryEstimate,
     ModelMeasures,
     estimate_memory,
-    least_memory,
     parameters_from_scratch,
     parameters_in_name,
 )
@@ -99,7 +98,7 @@ def checks_at_once(plan: Plan) -> list[PreflightFinding]:
     sampled = configuration.grpo.steps * configuration.grpo.tasks_per_step if configuration.recipe.has_grpo else 0
     tasks = portions(weights, scripted + sampled)  # if none is repeated
     heldout = portions(weights, configuration.heldout.tasks)
-    findings = [problem(_numbered("mix", number), sentence) for number, sentence in enumerate(plan.missing)]
+    findings = [problem(f"mix_{number}" if number else "mix", sentence) for number, sentence in enumerate(plan.missing)]
     for site in plan.sites:
         findings += _of_site(plan, site, _environment_findings(configuration, site))
     findings += _workers(plan)
@@ -123,15 +122,12 @@ def _of_site(plan: Plan, site: Site, findings: Iterable[PreflightFinding]) -> It
         yield of_environment(finding, site.manifest.name) if len(plan.sites) > 1 else finding
 
 
-def _numbered(name: str, number: int) -> str:
-    return f"{name}_{number}" if number else name
-
-
 def _environment_findings(configuration: TrainingConfiguration, site: Site) -> Iterator[PreflightFinding]:
     """Settings that cannot work with this environment, so that the run is refused, and its certificate."""
     offered = site.manifest.proctor
     problems = configuration.problems(scripts=list(offered.scripts), levels=offered.tasks.levels)
-    yield from (problem(_numbered("environment", number), text) for number, text in enumerate(problems))
+    for number, text in enumerate(problems):
+        yield problem(f"environment_{number}" if number else "environment", text)
     match site.certificate:
         case CheckStatus.PASSED:
             yield ok("certificate", "The environment passed its checks.")
@@ -257,7 +253,10 @@ def _scientific(rate: float) -> str:
 def memory_at_once(plan: Plan) -> PreflightFinding | None:
     """The memory estimate, or None if the size of the model is unknown before it is loaded."""
     configuration, model = plan.configuration, plan.configuration.model
-    memory_mb = max((offer.can.model_memory_mb for offer in plan.able), default=0)
+    machines = [offer.can for offer in plan.able]
+    memory_mb = max(
+        (max((gpu.memory_mb for gpu in can.gpus), default=0) or can.memory_mb for can in machines), default=0
+    )
     if model.source == "scratch":
         estimate = estimate_memory(scratch_measures(configuration), load_of(configuration, tokens=model.context))
         episodes = f"that fill the context of {model.context:,} tokens"
@@ -270,8 +269,8 @@ def memory_at_once(plan: Plan) -> PreflightFinding | None:
         return None
     weight_bytes = BYTES_OF_BASE[configuration.adapter.kind]
     trained = count if configuration.adapter.kind is AdapterKind.FULL else 0
-    has_reference = needs_reference(configuration)
-    estimate = least_memory(count, trained=trained, has_reference=has_reference, weight_bytes=weight_bytes)
+    measures = ModelMeasures(count, 0, 0, 0, 0, 0, weight_bytes)  # a lower bound: without activations and cache
+    estimate = estimate_memory(measures, Load(trained, needs_reference(configuration), 0, 0, 0))
     return memory_finding(estimate, memory_mb, is_least=True)
 
 
