@@ -270,7 +270,16 @@ class _Parser:
             if self.takes("in"):
                 if "in" not in signs:
                     raise self.wrong(f"`{field.name}` does not support `in`. Use one of {' '.join(signs)}.")
-                test = Comparison(field, "in", self._list(field))
+                if not self.takes("("):
+                    raise self.wrong("`in` needs values in parentheses: `in (1, 2)`.")
+                values = [self._value(field, "in")]
+                while self.takes(","):
+                    values.append(self._value(field, "in"))
+                    if len(values) > MAX_VALUES:
+                        raise self.wrong(f"More than {MAX_VALUES} values.")
+                if not self.takes(")"):
+                    raise self.wrong("Expected `,` or `)` here.")
+                test = Comparison(field, "in", tuple(values))
                 return Not(test) if is_negated else test
         if self.here.kind == "operator":
             operator = self.next()
@@ -285,18 +294,6 @@ class _Parser:
             f"`{field.name}` needs one of {' '.join(signs)}. `has {field.name}` checks whether it has a value.",
             self.here if self.here.kind != "end" else token,
         )
-
-    def _list(self, field: Field) -> tuple[Value, ...]:
-        if not self.takes("("):
-            raise self.wrong("`in` needs values in parentheses: `in (1, 2)`.")
-        values = [self._value(field, "in")]
-        while self.takes(","):
-            values.append(self._value(field, "in"))
-            if len(values) > MAX_VALUES:
-                raise self.wrong(f"More than {MAX_VALUES} values.")
-        if not self.takes(")"):
-            raise self.wrong("Expected `,` or `)` here.")
-        return tuple(values)
 
     def _value(self, field: Field, operator: str) -> Value:
         token = self.next()
