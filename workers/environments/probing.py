@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from backend.domain.environments.import_report import Breakdown, Honour, ImportReport, Leak, Played
+from backend.domain.environments.import_report import Breakdown, ImportReport, Leak, Played, SeedEffect
 from backend.domain.environments.packages import MANIFEST_PATH, content_hash
 from backend.domain.errors import ActionRefused, RolloutError
 from workers.environments.client import EnvHost, EnvServer, EnvSession, HostRefused, Observation
@@ -102,9 +102,9 @@ async def _compare_resets(server: EnvServer, report: ImportReport) -> None:
     first, again, *others = [_comparable(opening.fields) for opening in openings]
     report.opening = _shorten(openings[0].fields)
     if first != again:
-        report.seed = Honour.IGNORED
+        report.seed = SeedEffect.IGNORED
     else:
-        report.seed = Honour.HONOURED if any(other != first for other in others[:3]) else Honour.FIXED
+        report.seed = SeedEffect.HONOURED if any(other != first for other in others[:3]) else SeedEffect.FIXED
         report.index_matters = any(other != first for other in others[3:])
 
 

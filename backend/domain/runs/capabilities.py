@@ -68,7 +68,7 @@ class Capabilities(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class OnlineWorker:
     """A worker that is online, and its queues."""
 
     name: str
@@ -91,7 +91,7 @@ class Requirement:
 
     words: str
     """Completes the phrase "a worker with"."""
-    is_met: Callable[[Offer], bool]
+    is_met: Callable[[OnlineWorker], bool]
     is_waited_for: bool = False
     """The job waits for such a worker without a time limit, because only it can read the job's artifacts."""
 
@@ -117,7 +117,7 @@ ALWAYS = frozenset({("adapter.kind", "lora"), ("hardware.precision", "bf16")})
 """Offered even if no worker is online: nearly every training worker supports it."""
 
 
-def not_offered(offers: Sequence[Offer]) -> dict[tuple[str, str], str]:
+def not_offered(offers: Sequence[OnlineWorker]) -> dict[tuple[str, str], str]:
     """Choices by field and value that no worker supports, with the reason."""
     return {
         choice: f"needs a worker with {need.words}; none answers"

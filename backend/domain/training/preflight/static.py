@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from operator import attrgetter
 
 from backend.domain.environments.manifest import Manifest
-from backend.domain.runs.capabilities import Offer, not_offered
+from backend.domain.runs.capabilities import OnlineWorker, not_offered
 from backend.domain.training.adapter import AdapterKind
 from backend.domain.training.configuration import TrainingConfiguration, batch_in_words
 from backend.domain.training.memory import (
@@ -65,7 +65,7 @@ class Plan:
     configuration: TrainingConfiguration
     sites: Sequence[Site]
     """The run's own environment first, then those of its mix."""
-    offers: Sequence[Offer]
+    offers: Sequence[OnlineWorker]
     """Online workers."""
     checkpoint_bytes: int | None = None
     """Size of the weights of the checkpoint that the run starts from."""
@@ -79,12 +79,12 @@ class Plan:
     """Id of this installation's artifact store, if it is known."""
 
     @property
-    def training(self) -> list[Offer]:
+    def training(self) -> list[OnlineWorker]:
         """Workers that train with the selected engine, whatever artifact store they use."""
         return [offer for offer in self.offers if offer.takes(self.configuration.engine)]
 
     @property
-    def able(self) -> list[Offer]:
+    def able(self) -> list[OnlineWorker]:
         """Workers that can run it."""
         return [offer for offer in self.training if offer.can.reads(self.store)]
 
@@ -205,7 +205,7 @@ def _workers(plan: Plan) -> Iterator[PreflightFinding]:
         yield warning("worker", "No worker for training is online. The run waits for one.", advice)
 
 
-def impossible(configuration: TrainingConfiguration, offers: Sequence[Offer]) -> list[PreflightFinding]:
+def impossible(configuration: TrainingConfiguration, offers: Sequence[OnlineWorker]) -> list[PreflightFinding]:
     """Settings that no worker supports."""
     findings: list[PreflightFinding] = []
     count, most = configuration.hardware.processes, _most_gpus(configuration, offers)
@@ -221,7 +221,7 @@ def impossible(configuration: TrainingConfiguration, offers: Sequence[Offer]) ->
     return findings
 
 
-def _most_gpus(configuration: TrainingConfiguration, offers: Sequence[Offer]) -> int:
+def _most_gpus(configuration: TrainingConfiguration, offers: Sequence[OnlineWorker]) -> int:
     """The largest number of GPUs of a worker that can train; 0 if the CPU trains."""
     if configuration.hardware.device == "cpu":
         return 0
