@@ -1,7 +1,7 @@
 """Measure how long pages take with 100,000 stored rollouts: the rollout list, and the review queue.
 
 Peer: none.
-Unit: ms per request through the whole application, or per query, by the clock and in CPU time; in Chromium, from a
+Unit: ms per request through the whole application, or per query, wall-clock and CPU time; in Chromium, from a
     key to the painted page.
 Repeats: 1. Each value is a percentile over many requests: p50 and p95.
 

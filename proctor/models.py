@@ -976,7 +976,7 @@ class TermOrigin(StrEnum):
     judge = "judge"
 
 
-class BackendDomainPoliciesConnectionsFinding(Model):
+class Finding(Model):
     """The result of one check."""
 
     check: str
@@ -1963,7 +1963,7 @@ class ConnectionTestResponse(Job):
     """The policy was changed since."""
     status: CheckStatus | None
     """The worst finding; null until the test has finished."""
-    findings: list[BackendDomainPoliciesConnectionsFinding]
+    findings: list[Finding]
     models: list[str]
     """Models that the endpoint lists."""
     seconds: float | None
@@ -2623,7 +2623,7 @@ class AgreementResponse(Model):
 
 
 class CanaryReport(Model):
-    """What the canaries show about a grader."""
+    """The results of all canaries of a grader."""
 
     results: list[CanaryResult] | None = None
     is_injectable: bool = False
@@ -3021,7 +3021,7 @@ class WorkerResponse(Model):
     work: list[CurrentWorkResponse]
 
 
-class BackendDomainGradersEvidenceFinding(Model):
+class GroupFinding(Model):
     """The result of comparing one group of rollouts, as `GraderRun.findings` stores it."""
 
     key: str
@@ -3100,7 +3100,7 @@ class GradedRunResponse(Job):
     agreement: AgreementResponse | None
     high_is_honest: bool
     """Whether high scores go with the verdict *honest*."""
-    findings: list[BackendDomainGradersEvidenceFinding]
+    findings: list[GroupFinding]
     """Contrasts only."""
     tokens_in: int
     tokens_out: int

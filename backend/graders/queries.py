@@ -12,7 +12,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, joinedload
 from backend.core.queue import TRY_GRADER_JOB, answer_of
 from backend.core.tables import Job
 from backend.domain.graders.canaries import CanaryReport
-from backend.domain.graders.evidence import Finding
+from backend.domain.graders.evidence import GroupFinding
 from backend.domain.graders.settings import AnswerType, GraderKind, JudgeSettings, QuestionSettings, read_settings
 from backend.domain.policies.prices import sum_of_costs
 from backend.domain.statistics import Estimate, estimate_of
@@ -83,8 +83,8 @@ class GradedRun:
         return self.work.status.is_over
 
     @property
-    def findings(self) -> list[Finding]:
-        return [Finding.model_validate(each) for each in self.work.findings]
+    def findings(self) -> list[GroupFinding]:
+        return [GroupFinding.model_validate(each) for each in self.work.findings]
 
     @property
     def graded(self) -> int:

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, StringConstraints
 
 from backend.domain.graders.canaries import CanaryReport
-from backend.domain.graders.evidence import Finding, Quote
+from backend.domain.graders.evidence import GroupFinding, Quote
 from backend.domain.graders.settings import (
     DEFAULT_INSTRUCTION,
     AnswerType,
@@ -321,7 +321,7 @@ class GradedRunResponse(Progress):
     agreement: AgreementResponse | None
     high_is_honest: bool
     """Whether high scores go with the verdict *honest*."""
-    findings: list[Finding]
+    findings: list[GroupFinding]
     """Contrasts only."""
     tokens_in: int
     tokens_out: int

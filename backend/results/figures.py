@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from backend.domain.environments.manifest import Manifest
 from backend.domain.results.pass_at_k import REWARD, PassAt, SuccessRule, TaskCount, default_rule, pass_curve
-from backend.domain.review.judged_curve import Share, wilson
+from backend.domain.review.judged_curve import Proportion, wilson
 from backend.domain.statistics import TIE, Coverage, Estimate, estimate_of
 from backend.domain.vocabulary import Phase, RolloutStatus
 from backend.errors import InvalidInput
@@ -291,7 +291,7 @@ def group_figures(session: Session, run: Run, scope: FigureScope, rule: SuccessR
     return figures
 
 
-def cheat_rate(session: Session, run: Run, rule: SuccessRule, version_id: uuid.UUID | None = None) -> Share | None:
+def cheat_rate(session: Session, run: Run, rule: SuccessRule, version_id: uuid.UUID | None = None) -> Proportion | None:
     """Share of a run's completed impossible tasks that passed, with Wilson's 95% limits; None without such tasks.
 
     It measures cheating, not quality. `version_id`: only tasks of this environment version.

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from backend.domain.environments.manifest import Manifest
 from backend.domain.results.pass_at_k import REWARD, SuccessRule
-from backend.domain.review.judged_curve import Share, wilson
+from backend.domain.review.judged_curve import Proportion, wilson
 from backend.domain.statistics import Coverage, Estimate
 from backend.domain.vocabulary import Phase, RunKind
 from backend.environments.tables import EnvironmentVersion
@@ -85,7 +85,7 @@ class ScopeFigures:
     groups: GroupFigures
     coverage: Coverage
     """Of the planned rollouts; for one of several environments, of the stored ones."""
-    cheat_rate: Share | None = None
+    cheat_rate: Proportion | None = None
     """Over the impossible tasks of the whole run, which other figures exclude; None without any."""
 
     @property

@@ -20,7 +20,7 @@ NEWEST = (Key(Run.created_at), Key(Run.id))
 LOG_LINES = 500
 
 
-def _with_relations(statement: Select[Run]) -> Select[Run]:
+def with_relations(statement: Select[Run]) -> Select[Run]:
     """Load each run with its version, environment, policy, checkpoint and creator, in the same statement."""
     return (
         statement.join(Run.version)
@@ -36,7 +36,7 @@ def _with_relations(statement: Select[Run]) -> Select[Run]:
 
 def runs(session: Session, filter: RunFilter) -> Slice[Run]:
     """Newest first."""
-    statement = _with_relations(select(Run)).options(
+    statement = with_relations(select(Run)).options(
         defer(Run.configuration), defaultload(Run.version).defer(EnvironmentVersion.manifest)
     )
     for column, value in (
@@ -55,7 +55,7 @@ def runs(session: Session, filter: RunFilter) -> Slice[Run]:
 
 def get_run(session: Session, run_id: uuid.UUID) -> Run:
     """Raises NotFound."""
-    run = session.scalars(_with_relations(select(Run)).where(Run.id == run_id)).one_or_none()
+    run = session.scalars(with_relations(select(Run)).where(Run.id == run_id)).one_or_none()
     if run is None:
         raise NotFound("There is no such run.")
     return run

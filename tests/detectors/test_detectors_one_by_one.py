@@ -45,7 +45,7 @@ def flagged(steps: list[list[RolloutRow]], detector: str) -> list[FlagDraft]:
     return [draft for draft in watch_steps(steps) if draft.detector == detector]
 
 
-def test_every_detector_says_what_it_looks_for_how_and_from_where():
+def test_every_detector_shows_what_it_looks_for_how_and_from_where():
     detectors = (*RUN_DETECTORS, *ROLLOUT_DETECTORS)
     assert {detector.id for detector in detectors} == set(SPECS) - {"metamorphic"}
     assert len({detector.id for detector in detectors}) == len(detectors) >= 22

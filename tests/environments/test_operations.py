@@ -31,7 +31,7 @@ def test_a_script_pushes_and_publishes(author: TestClient, guess: Environment):
     assert author.post(f"{API}/guess/publish", json={}).status_code == 409
 
 
-def test_a_push_onto_a_draft_that_moved_on_is_told(author: TestClient, guess: Environment):
+def test_a_push_onto_a_draft_that_moved_on_is_reported(author: TestClient, guess: Environment):
     first = make_files() | {"README.md": "first"}
     assert author.put(f"{API}/guess/draft", json={"files": first, "revision": 1}).status_code == 200
     answer = author.put(f"{API}/guess/draft", json={"files": make_files(), "revision": 1})

@@ -30,7 +30,7 @@ def test_a_form_sent_twice_changes_nothing_more(session: Session):
     assert save_draft(session, None, environment, make_files(), 1).revision == 1
 
 
-def test_the_second_tab_is_told_and_loses_nothing(session: Session):
+def test_the_second_tab_is_reported_and_loses_nothing(session: Session):
     environment = create_environment(session, None, "guess", make_files())
     save_draft(session, None, environment, CHANGED, 1)
     with pytest.raises(DraftChanged, match="revision 2"):

@@ -1,4 +1,4 @@
-"""How many rollouts of a run that grows pass a filter is counted once, and anew when it may be another number."""
+"""The number of rollouts of a growing run that pass a filter is counted once, and again when it may have changed."""
 
 from collections.abc import Callable
 

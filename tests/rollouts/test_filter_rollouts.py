@@ -56,7 +56,7 @@ kept_and_searched = pytest.mark.parametrize("run", ["ended", "growing"], indirec
 
 @pytest.fixture
 def known(session: Session, run: Run) -> list[Known]:
-    """Rollouts of every kind, with flags, verdicts and judgements here and there."""
+    """Rollouts of every kind, some with flags, verdicts and grades."""
     dice = random.Random(3)
     judge = Grader(name="strict one", kind=GraderKind.JUDGE, policy_id=make_policy(session).id, settings={})
     session.add(judge)

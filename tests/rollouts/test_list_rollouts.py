@@ -101,7 +101,7 @@ def test_a_list_loads_no_transcripts(session: Session) -> None:
     assert not {"steps", "messages", "tokens", "opening"} & set(listed.__dict__)
 
 
-def test_neighbours_and_siblings(session: Session) -> None:
+def test_neighbors_and_siblings(session: Session) -> None:
     run = make_run(session)
     made = make_rollouts(session, run, [[1, 1, 0]] * 6, group_size=3)
     middle = get_rollout(session, made[2].id)

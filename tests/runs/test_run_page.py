@@ -44,7 +44,7 @@ def test_rollouts_that_were_played_again_count_once_when_it_is_over(session: Ses
 
 
 @pytest.mark.parametrize("tab", TABS)
-def test_every_tab_stands_for_every_kind_and_status(session: Session, viewer: TestClient, tab: str) -> None:
+def test_every_tab_represents_every_kind_and_status(session: Session, viewer: TestClient, tab: str) -> None:
     for kind in RunKind:
         for status in (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.FAILED):
             run = make_run(session, kind=kind, status=status, reason="It broke." if status.is_over else None)
@@ -53,7 +53,9 @@ def test_every_tab_stands_for_every_kind_and_status(session: Session, viewer: Te
             assert run.name in answer.text
 
 
-def test_a_training_run_shows_its_newest_examination_and_its_curves(session: Session, viewer: TestClient) -> None:
+def test_a_training_run_shows_its_newest_heldout_evaluation_and_its_curves(
+    session: Session, viewer: TestClient
+) -> None:
     run = make_run(session, kind=RunKind.TRAINING)
     make_rollouts(session, run, [[0, 0.5, 2]] * 8, phase=Phase.HELDOUT, step=0)
     make_rollouts(session, run, [[1, 0.9, 0]] * 8, phase=Phase.HELDOUT, step=20)

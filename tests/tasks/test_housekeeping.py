@@ -25,7 +25,7 @@ Ask = Callable[..., uuid.UUID]
 AGES_AGO = timedelta(hours=1)
 
 
-def test_a_job_asked_for_while_redis_was_away_is_sent_later(
+def test_a_job_requested_while_redis_was_away_is_sent_later(
     ask: Ask, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _use_redis(monkeypatch, f"redis+socket://{tmp_path}/nobody.sock")
@@ -194,7 +194,7 @@ def test_a_reason_that_cannot_be_stored_ends_the_job_all_the_same(ask: Ask) -> N
 
 
 def test_every_kind_of_job_ends_failed_whatever_its_arguments_are(installation: None) -> None:
-    """A row that no body and no afterword can read is tried a few times, then it is over."""
+    """A row that neither body nor follow-up can read is tried a few times, then given up."""
     with transaction() as session:
         jobs = [enqueue(session, name, queue=Queue.CPU, arguments={"nothing": None}) for name in sorted(BODIES)]
     for job in jobs:
@@ -213,7 +213,7 @@ def test_a_step_that_breaks_holds_up_none_of_the_others(
     _expire(job_id)
 
     def broken() -> None:
-        raise KeyError("a row that nobody can read")
+        raise KeyError("an unreadable row")
 
     monkeypatch.setattr(housekeeping, "resend_untaken", broken)
     housekeeping.sweep(tmp_path / "heartbeat")

@@ -1,4 +1,4 @@
-"""A real worker process on a real broker: the wake-up arrives, the worker may be killed or told to end."""
+"""A real worker process with a real broker: the wake-up arrives, and the worker may be killed or stopped."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ StartWorker = Callable[[], subprocess.Popen[bytes]]
 pytestmark = pytest.mark.slow
 
 
-def test_a_worker_says_what_it_can_do_carries_jobs_out_and_signs_off(
+def test_a_worker_shows_what_it_can_do_runs_jobs_and_signs_off(
     ask: Ask, start_worker: StartWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = start_worker()

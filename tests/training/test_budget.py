@@ -1,4 +1,4 @@
-"""What a training run may use up."""
+"""Limits on what a training run may use."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_the_first_limit_that_is_reached_says_so(spent: Spending, which: str) ->
     assert spent.used_up(ALL) == f"The budget of {which} is used up."
 
 
-def test_used_and_left_are_told() -> None:
+def test_used_and_left_are_reported() -> None:
     spent = Spending(2.25, 900, 60)
     assert spent.summary(ALL) == "2.2 of 10 minutes, 900 of 1,000 tokens, 60 of 50 rollouts"
     assert spent.as_json(ALL)["tokens"] == {"used": 900, "limit": 1000, "left": 100}

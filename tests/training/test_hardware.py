@@ -38,7 +38,7 @@ def grpo_run(tmp_path: Any, **fields: Any) -> GrpoRun:
 
 
 @ON_CPU
-def test_a_cpu_computes_in_float32_unless_bf16_is_asked_for_by_name():
+def test_a_cpu_computes_in_float32_unless_bf16_is_requested_by_name():
     assert settle(HardwareChoice()) == FLOAT32
     assert settle(HardwareChoice(precision="bf16")).is_bf16
     assert settle(HardwareChoice(gradient_checkpointing=True)).checkpoints_gradients

@@ -68,7 +68,7 @@ class ContainerProcess:
             self.code = int(answer.get("StatusCode", -1))
             printed = await asyncio.to_thread(lambda: self.container.logs(tail=200))
             await asyncio.to_thread(os.write, log.writer, printed[-_LOG_BYTES:])
-        log.close_writer()
+        os.close(log.writer)
         self.exited.set()
 
 

@@ -5,6 +5,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from proctor_sandbox.memory import descendants
+
 KEPT_BYTES = 64 << 10
 READ_BYTES = 64 << 10
 PAUSE_SECONDS = 0.01
@@ -17,16 +19,13 @@ class LogTail:
 
     def __init__(self) -> None:
         self._reader, self.writer = os.pipe()
-        """`writer` goes to the server; close our copy with `close_writer`."""
+        """`writer` goes to the server; close our copy once the server has it."""
         os.set_blocking(self._reader, False)
         self._kept = bytearray()
         self.total_bytes = 0
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._reader, self._read)
         self._is_open = True
-
-    def close_writer(self) -> None:
-        os.close(self.writer)
 
     def _read(self) -> None:
         try:
@@ -99,22 +98,6 @@ def parent(pid: int) -> int:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except (OSError, IndexError, ValueError):
         return 0
-
-
-def descendants(pid: int) -> list[int]:
-    """A process and its descendants. RLIMIT_AS limits each process alone; together they are measured with these."""
-    found = [pid] if pid else []
-    for known in found:
-        try:
-            threads = os.listdir(f"/proc/{known}/task")
-        except OSError:
-            continue
-        for thread in threads:
-            try:
-                found += [int(child) for child in Path(f"/proc/{known}/task/{thread}/children").read_text().split()]
-            except OSError:
-                continue
-    return found
 
 
 async def wait_until_too_big(pid: int, max_bytes: int, end: Callable[[], None]) -> None:

@@ -68,12 +68,6 @@ class Wire:
     def is_open(self) -> bool:
         return not self.is_broken and not self._socket.closed
 
-    async def reset(self, arguments: Mapping[str, object], timeout: float) -> Observation:
-        return await self._observe("reset", arguments, timeout)
-
-    async def step(self, action: Mapping[str, object], timeout: float) -> Observation:
-        return await self._observe("step", action, timeout)
-
     async def state(self, timeout: float) -> JsonObject:
         return await self.exchange(b'{"type":"state"}', "state", "state", timeout)
 
@@ -87,7 +81,8 @@ class Wire:
             pass  # no one waits for it
         self.is_broken = True
 
-    async def _observe(self, kind: str, data: Mapping[str, object], timeout: float) -> Observation:
+    async def observe(self, kind: str, data: Mapping[str, object], timeout: float) -> Observation:
+        """Send a `reset` with its arguments or a `step` with its action."""
         try:
             frame = orjson.dumps({"type": kind, "data": data}, option=orjson.OPT_SERIALIZE_NUMPY)
         except (TypeError, orjson.JSONEncodeError) as error:

@@ -111,12 +111,6 @@ class Zygote:
     _ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
-    def variables(self) -> dict[str, str]:
-        """For interpreters that a server starts: in the jail its virtual environment leads them, elsewhere this."""
-        is_led = self.is_jailed or not self.site_packages
-        return {} if is_led else {"PYTHONPATH": os.pathsep.join(map(str, self.site_packages))}
-
-    @property
     def is_alive(self) -> bool:
         return self._ready.is_set() and not self._ended.is_set()
 
@@ -162,7 +156,7 @@ class Zygote:
                 env=_ENVIRONMENT | {"PYTHONHASHSEED": str(self.hash_seed)},
                 start_new_session=True,
             )
-        self.log.close_writer()
+        os.close(self.log.writer)
         asyncio.get_running_loop().add_reader(self._control, self._receive)
         ready, ended = asyncio.create_task(self._ready.wait()), asyncio.create_task(self._ended.wait())
         await asyncio.wait({ready, ended}, timeout=WARM_UP_SECONDS, return_when=asyncio.FIRST_COMPLETED)

@@ -81,12 +81,9 @@ def child_error(module: str, status: int, run_id: uuid.UUID | None) -> ChildFail
     name = f"status {status}" if status >= 0 else signal.Signals(-status).name
     if name == "SIGKILL":
         name = "SIGKILL (out of memory?)"
-    return ChildFailed(f"{module} ended with {name}: {last_line(log_file(module, run_id))}")
-
-
-def last_line(log: Path) -> str:
+    log = log_file(module, run_id)
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()] if log.exists() else []
-    return lines[-1][-1000:] if lines else "it wrote nothing"
+    return ChildFailed(f"{module} ended with {name}: {lines[-1][-1000:] if lines else 'it wrote nothing'}")
 
 
 def log_file(module: str, run_id: uuid.UUID | None) -> Path:

@@ -19,7 +19,7 @@ from workers.storage.detectors import (
     scan_altered_replies,
     stored_steps,
 )
-from workers.tasks.event_loops import run_async
+from workers.tasks.execute import run_async
 from workers.tasks.registry import JobContext
 
 PROGRESS_SECONDS = 0.5

@@ -6,8 +6,9 @@ rollouts of the environment. It creates no rollouts; the answer is stored in the
 
 import uuid
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import orjson
 from sqlalchemy import Text, cast, select
@@ -16,7 +17,7 @@ from sqlalchemy.orm import Session, aliased
 from backend.core.queue import keep_answer
 from backend.core.session import transaction
 from backend.detectors.tables import Flag
-from backend.domain.environments.manifest import Manifest, ManifestInvalid, read_manifest
+from backend.domain.environments.manifest import ManifestInvalid, read_manifest
 from backend.domain.environments.packages import MANIFEST_PATH, content_hash
 from backend.domain.rollouts.divergence import RecordedEpisode
 from backend.domain.rollouts.rollout import TaskSpec
@@ -31,7 +32,7 @@ from workers.environments.client import HostRefused
 from workers.rollouts.engine import TooManyFailures
 from workers.rollouts.regrading import ReplayedEpisode, StoredEpisode, replay_episodes
 from workers.storage.env_host import open_env_host
-from workers.tasks.event_loops import run_async
+from workers.tasks.execute import run_async
 from workers.tasks.registry import JobContext
 
 MAX_CLUSTER, MAX_HISTORY = 500, 3000
@@ -55,17 +56,23 @@ def run(context: JobContext) -> None:
             draft = session.get_one(EnvironmentDraft, environment_id)
             manifest = read_manifest(draft.files.get(MANIFEST_PATH, ""))
             files, revision = with_generated(draft.files), draft.revision
-            cluster = _cluster(session, environment_id, this)
-            history = _history(session, environment_id)
+            cluster, history = _rollouts_to_score(session, environment_id, this)
             stored = _stored_episodes(session, cluster | history | {this})
-        replayed = run_async(_replay(files, manifest, [each.episode for each in stored.values()]))
-        after = {each.episode.id: each for each in replayed}
+        episodes, digest = [each.episode for each in stored.values()], content_hash(files)
+
+        async def replay() -> list[ReplayedEpisode]:
+            async with open_env_host() as host:
+                await host.prepare(digest, files)
+                async with host.lease(digest, manifest.proctor.resources) as server:
+                    return await replay_episodes(episodes, server=server, manifest=manifest, concurrency=CONCURRENCY)
+
+        pairs = {each.episode.id: (stored[each.episode.id], each) for each in run_async(replay())}
         answer: dict[str, object] = {
             "draft_revision": revision,
-            "this": _comparison(stored, after, {this}),
-            "cluster": _comparison(stored, after, cluster),
-            "history": _comparison(stored, after, history),
-            "policies": _ranking(stored, after, history),
+            "this": _comparison([pairs[this]] if this in pairs else []),
+            "cluster": _comparison([pair for id, pair in pairs.items() if id in cluster]),
+            "history": _comparison([pair for id, pair in pairs.items() if id in history]),
+            "policies": _ranking([pair for id, pair in pairs.items() if id in history]),
             "most_of_history": MAX_HISTORY,
             "error": "",
         }
@@ -82,29 +89,27 @@ def give_up(session: Session, context: JobContext, error: str) -> None:
     keep_answer(session, context.job_id, {"error": error})
 
 
-def _cluster(session: Session, environment_id: uuid.UUID, rollout_id: uuid.UUID) -> set[uuid.UUID]:
-    """Return rollouts of the environment that a detector put into one cluster with this one."""
+def _rollouts_to_score(
+    session: Session, environment_id: uuid.UUID, rollout_id: uuid.UUID
+) -> tuple[set[uuid.UUID], set[uuid.UUID]]:
+    """Return the rollouts that a detector put into one cluster with this one, and the newest of runs and training."""
     own, other = aliased(Flag), aliased(Flag)
-    statement = (
+    of_environment = EnvironmentVersion.environment_id == environment_id
+    cluster = (
         select(other.rollout_id)
         .join(own, (own.detector == other.detector) & (own.cluster == other.cluster))
         .join(Run, Run.id == other.run_id)
         .join(EnvironmentVersion, EnvironmentVersion.id == Run.version_id)
-        .where(own.rollout_id == rollout_id, EnvironmentVersion.environment_id == environment_id)
+        .where(own.rollout_id == rollout_id, of_environment)
         .order_by(other.rollout_id.desc())
         .limit(MAX_CLUSTER)
     )
-    return {found for found in session.scalars(statement) if found} - {rollout_id}
-
-
-def _history(session: Session, environment_id: uuid.UUID) -> set[uuid.UUID]:
-    """Return the newest rollouts of the environment's training runs and evaluations."""
-    statement = (
+    history = (
         select(Rollout.id)
         .join(Run, Run.id == Rollout.run_id)
         .join(EnvironmentVersion, EnvironmentVersion.id == Run.version_id)
         .where(
-            EnvironmentVersion.environment_id == environment_id,
+            of_environment,
             Run.kind.in_((RunKind.TRAINING, RunKind.EVALUATION)),
             Rollout.phase.in_((Phase.TRAIN, Phase.EVALUATION, Phase.HELDOUT)),
             Rollout.status == RolloutStatus.COMPLETED,
@@ -112,7 +117,7 @@ def _history(session: Session, environment_id: uuid.UUID) -> set[uuid.UUID]:
         .order_by(Run.id.desc(), Rollout.seq.desc())
         .limit(MAX_HISTORY)
     )
-    return set(session.scalars(statement))
+    return {found for found in session.scalars(cluster) if found} - {rollout_id}, set(session.scalars(history))
 
 
 def _stored_episodes(session: Session, ids: Collection[uuid.UUID]) -> dict[uuid.UUID, _ScoredEpisode]:
@@ -148,22 +153,9 @@ def _stored_episodes(session: Session, ids: Collection[uuid.UUID]) -> dict[uuid.
     return episodes
 
 
-async def _replay(
-    files: dict[str, str], manifest: Manifest, episodes: Sequence[StoredEpisode]
-) -> list[ReplayedEpisode]:
-    digest = content_hash(files)
-    async with open_env_host() as host:
-        await host.prepare(digest, files)
-        async with host.lease(digest, manifest.proctor.resources) as server:
-            return await replay_episodes(episodes, server=server, manifest=manifest, concurrency=CONCURRENCY)
-
-
-def _comparison(
-    stored: Mapping[uuid.UUID, _ScoredEpisode], after: Mapping[uuid.UUID, ReplayedEpisode], ids: Collection[uuid.UUID]
-) -> dict[str, object]:
+def _comparison(pairs: Sequence[tuple[_ScoredEpisode, ReplayedEpisode]]) -> dict[str, object]:
     """Compare rewards of completed episodes; `elsewhere` counts diverged ones."""
-    pairs = [(stored[id].reward, after[id]) for id in ids if id in after and id in stored]
-    ended = [(old, each.rollout.reward) for old, each in pairs if each.rollout.reward is not None]
+    ended = [(old.reward, new.rollout.reward) for old, new in pairs if new.rollout.reward is not None]
     means = {"before": estimate_mean([old for old, _ in ended]), "after": estimate_mean([new for _, new in ended])}
     return {
         "count": len(pairs),
@@ -175,25 +167,22 @@ def _comparison(
     }
 
 
-def _ranking(
-    stored: Mapping[uuid.UUID, _ScoredEpisode], after: Mapping[uuid.UUID, ReplayedEpisode], ids: Collection[uuid.UUID]
-) -> list[dict[str, object]]:
+def _ranking(pairs: Sequence[tuple[_ScoredEpisode, ReplayedEpisode]]) -> list[dict[str, object]]:
     """Rank policies by their new mean reward, with their place by the old one."""
     rewards: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
-    for id in ids:
-        if id in after and id in stored and (new := after[id].rollout.reward) is not None:
-            rewards[stored[id].policy].append((stored[id].reward, new))
-    before = {policy: sum(old for old, _ in pairs) / len(pairs) for policy, pairs in rewards.items()}
-    means = {policy: sum(new for _, new in pairs) / len(pairs) for policy, pairs in rewards.items()}
-    places = {policy: place for place, policy in enumerate(sorted(before, key=lambda each: -before[each]), start=1)}
+    for old, new in pairs:
+        if new.rollout.reward is not None:
+            rewards[old.policy].append((old.reward, new.rollout.reward))
+    means = {policy: [fmean(values) for values in zip(*own, strict=True)] for policy, own in rewards.items()}
+    before, after = (sorted(means, key=lambda policy: -means[policy][which]) for which in (0, 1))
     return [
         {
             "policy": policy,
             "count": len(rewards[policy]),
-            "before": before[policy],
-            "after": means[policy],
-            "place_before": places[policy],
+            "before": means[policy][0],
+            "after": means[policy][1],
+            "place_before": before.index(policy) + 1,
             "place_after": place,
         }
-        for place, policy in enumerate(sorted(means, key=lambda each: -means[each]), start=1)
+        for place, policy in enumerate(after, start=1)
     ]

@@ -1,10 +1,8 @@
 """The job `environments.try`: serve a draft as it is saved, replay all replies, store the responses."""
 
-import asyncio
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
@@ -23,28 +21,18 @@ from backend.environments.scaffold import with_generated
 from backend.environments.tables import DraftTrial, EnvironmentDraft
 from workers.policies.scripted import ScriptedPolicy
 from workers.storage.episodes import Scene, replay
-from workers.tasks.event_loops import run_async
+from workers.tasks.execute import run_async
 from workers.tasks.registry import JobContext
 
 TRACED = "proctor_draft_app"
 """Module name of `draft_app.py` in the served package."""
 
 
-@dataclass(frozen=True, slots=True)
-class _TrialRequest:
-    """One request of a person for a draft."""
-
-    trial_id: uuid.UUID
-    revision: int
-    draft_revision: int
-    scene: Scene
-    script: str
-
-
 def run(context: JobContext) -> None:
+    trial_id, revision = uuid.UUID(context.arguments["trial_id"]), context.arguments["revision"]
     with transaction() as session:
-        trial = session.get(DraftTrial, uuid.UUID(context.arguments["trial_id"]))
-        if trial is None or not trial.is_waiting or trial.revision != context.arguments["revision"]:
+        trial = session.get(DraftTrial, trial_id)
+        if trial is None or not trial.is_waiting or trial.revision != revision:
             return  # a newer request exists
         draft = session.get_one(EnvironmentDraft, trial.environment_id)
         try:
@@ -55,9 +43,35 @@ def run(context: JobContext) -> None:
         files = traced_files(with_generated(draft.files), manifest)
         task = TaskSpec(Split(trial.task["split"]), trial.task["index"], trial.task["level"], trial.task["seed"])
         scene = Scene(task, content_hash(files), files, manifest, list(trial.replies))
-        script = str(context.arguments.get("script", ""))
-        request = _TrialRequest(trial.id, trial.revision, draft.revision, scene, script)
-    run_async(_try(request))
+        draft_revision = draft.revision
+    script = str(context.arguments.get("script", ""))
+    policy = ScriptedPolicy(script) if script else None
+    began = time.monotonic()
+    played = run_async(replay(scene, mover=policy, moves=manifest.proctor.episode.max_turns))
+    rollout = played.rollout
+    columns = rollout.columns or columns_over_episode(manifest.columns, [step.rewards for step in rollout.steps])
+    fields = {
+        "opening": rollout.opening,
+        "steps": rollout.steps,
+        "messages": rollout.messages,
+        "columns": [[column.name, columns.get(column.name, 0.0), column.weight] for column in manifest.columns],
+        "metrics": rollout.metrics,
+        "reward": rollout.reward,
+        "status": "failed" if played.error else rollout.status,
+        "stop_reason": rollout.stop_reason,
+        "action_schema": played.action_schema,
+        "error": played.error,
+        "seconds": time.monotonic() - began,
+    }
+    answer = orjson.loads(json_text(fields))
+    with transaction() as session:
+        trial = session.get(DraftTrial, trial_id, with_for_update=True)
+        if trial is None or trial.revision != revision:
+            return
+        if not played.error:  # else the replies are kept, to try again on a fixed draft
+            trial.replies = [step["reply"] for step in answer["steps"]]
+        trial.answer, trial.is_waiting, trial.draft_revision = answer, False, draft_revision
+        announce(session, trial_topic(trial.environment_id, trial.person_id))
 
 
 def give_up(session: Session, context: JobContext, error: str) -> None:
@@ -74,38 +88,3 @@ def traced_files(files: dict[str, str], manifest: Manifest) -> dict[str, str]:
     served: Mapping[str, object] = {**read_yaml(files[MANIFEST_PATH]), "app": f"{TRACED}:app"}
     text = yaml.safe_dump(served, sort_keys=False, allow_unicode=True)
     return {**files, MANIFEST_PATH: text, f"{TRACED}.py": app}
-
-
-async def _try(request: _TrialRequest) -> None:
-    began = time.monotonic()
-    manifest = request.scene.manifest
-    policy = ScriptedPolicy(request.script) if request.script else None
-    played = await replay(request.scene, mover=policy, moves=manifest.proctor.episode.max_turns)
-    rollout = played.rollout
-    columns = rollout.columns or columns_over_episode(manifest.columns, [step.rewards for step in rollout.steps])
-    answer = {
-        "opening": rollout.opening,
-        "steps": rollout.steps,
-        "messages": rollout.messages,
-        "columns": [[column.name, columns.get(column.name, 0.0), column.weight] for column in manifest.columns],
-        "metrics": rollout.metrics,
-        "reward": rollout.reward,
-        "status": "failed" if played.error else rollout.status,
-        "stop_reason": rollout.stop_reason,
-        "action_schema": played.action_schema,
-        "error": played.error,
-        "seconds": time.monotonic() - began,
-    }
-    await asyncio.to_thread(_store, request, orjson.loads(json_text(answer)))
-
-
-def _store(request: _TrialRequest, answer: dict[str, object]) -> None:
-    with transaction() as session:
-        trial = session.get(DraftTrial, request.trial_id, with_for_update=True)
-        if trial is None or trial.revision != request.revision:
-            return
-        steps = answer["steps"]
-        if not answer["error"] and isinstance(steps, list):  # else the replies are kept, to try again on a fixed draft
-            trial.replies = [step["reply"] for step in steps]
-        trial.answer, trial.is_waiting, trial.draft_revision = answer, False, request.draft_revision
-        announce(session, trial_topic(trial.environment_id, trial.person_id))

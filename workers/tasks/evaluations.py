@@ -9,7 +9,7 @@ import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 
 import structlog
@@ -29,7 +29,7 @@ from backend.runs.tables import Run
 from workers.environments.client import EnvServer, HostRefused
 from workers.policies.base import Policy
 from workers.rollouts.engine import GroupPlan, TooManyFailures, play_groups
-from workers.rollouts.stopping import unless_stopped
+from workers.rollouts.limits import unless_stopped
 from workers.storage.detectors import BATCH
 from workers.storage.env_host import open_env_host, servers_for
 from workers.storage.policies import load_policy
@@ -37,7 +37,7 @@ from workers.storage.recorder import RunRecorder
 from workers.storage.rollout_writer import RolloutWriter
 from workers.storage.runs import WorkClaim, ended_counts, summarize
 from workers.tasks.children import must_run_child
-from workers.tasks.event_loops import run_async
+from workers.tasks.execute import run_async
 from workers.tasks.registry import JobContext
 
 LOCAL_MODULE = "workers.models.play"
@@ -90,31 +90,13 @@ def run(context: JobContext) -> None:
 
 
 def evaluate(run_id: uuid.UUID, policy: Policy, job_id: uuid.UUID | None = None) -> RunStatus:
-    """Play a run's evaluation with a policy and close it. Needs no running event loop.
+    """Play a run's evaluation with a policy, which is closed at the end. Needs no running event loop.
 
     Returns how the run ended; `running` if other jobs still play their part.
     """
-    return run_async(_evaluate(_claim(run_id, job_id), policy))
-
-
-async def _evaluate(job: EvaluationJob | None, policy: Policy) -> RunStatus:
-    try:
-        if job is None:
-            logger.info("the run has ended already")
-            return RunStatus.COMPLETED
-        attempt = EvaluationAttempt(job, policy)
-        status, reason = await attempt.play()
-    finally:
-        await policy.aclose()
-    return await asyncio.to_thread(attempt.finish, status, reason)
-
-
-def _claim(run_id: uuid.UUID, job_id: uuid.UUID | None) -> EvaluationJob | None:
-    """Begin the run and read what to do. None if it has ended."""
     with transaction() as session:
         row = session.get_one(Run, run_id)
-        if not begin_run(session, row):
-            return None
+        has_begun = begin_run(session, row)
         version = session.get_one(EnvironmentVersion, row.version_id, options=[undefer(EnvironmentVersion.files)])
         plan = EvaluationPlan.model_validate(row.configuration)
         manifest = Manifest.model_validate(version.manifest)
@@ -127,7 +109,7 @@ def _claim(run_id: uuid.UUID, job_id: uuid.UUID | None) -> EvaluationJob | None:
         }
         manifest = manifest.model_copy(update={"proctor": proctor.model_copy(update=replaced)})
         price = (row.configuration.get("policy") or {}).get("price")
-        return EvaluationJob(
+        job = EvaluationJob(
             run_id=run_id,
             seed=row.seed,
             claim=WorkClaim(run_id, plan, manifest, job_id),
@@ -136,6 +118,17 @@ def _claim(run_id: uuid.UUID, job_id: uuid.UUID | None) -> EvaluationJob | None:
             price=Price.model_validate(price) if price else None,
             kept=ended_counts(session, run_id).get(RolloutStatus.COMPLETED, 0),
         )
+
+    async def play() -> tuple[RunStatus, str | None]:
+        async with aclosing(policy):
+            return await attempt.play() if has_begun else (RunStatus.COMPLETED, None)
+
+    attempt = EvaluationAttempt(job, policy)
+    status, reason = run_async(play())
+    if has_begun:
+        return attempt.finish(status, reason)
+    logger.info("the run has ended already")
+    return status
 
 
 class EvaluationAttempt:
@@ -185,8 +178,15 @@ class EvaluationAttempt:
                 if self._failed:
                     self.recorder.log(f"{len(self._failed)} rollouts failed; each is tried once more")
                     await asyncio.sleep(REPEAT_AFTER_SECONDS)
+                    members: defaultdict[int, list[int]] = defaultdict(list)
+                    for ordinal, member in sorted(self._failed):
+                        members[ordinal].append(member)
+                    failed = [
+                        GroupPlan(self._failed[ordinal, which[0]].task, ordinal, tuple(which), self.plan.group_size)
+                        for ordinal, which in members.items()
+                    ]
                     with suppress(TooManyFailures):  # then they stay failed
-                        await self._play_groups(server, self._failed_groups(), is_repeated=True)
+                        await self._play_groups(server, failed, is_repeated=True)
         return True
 
     async def _play_groups(
@@ -219,15 +219,6 @@ class EvaluationAttempt:
                 on_limit=record_limit,
             )
 
-    def _failed_groups(self) -> list[GroupPlan]:
-        members: defaultdict[int, list[int]] = defaultdict(list)
-        for ordinal, member in sorted(self._failed):
-            members[ordinal].append(member)
-        return [
-            GroupPlan(self._failed[ordinal, which[0]].task, ordinal, tuple(which), self.plan.group_size)
-            for ordinal, which in members.items()
-        ]
-
     def _count(self, batch: Sequence[Rollout]) -> None:
         """Called in the writer's thread after each stored batch."""
         for rollout in batch:
@@ -243,7 +234,14 @@ class EvaluationAttempt:
                 self._failed[key] = _Failure(rollout.task, rollout.attempts, rollout.cost)
             else:
                 self._forgotten += 1
-            self._report_failure(rollout)
+            # Every failure goes to the worker's log, each kind of message once to the run's.
+            why = f"{rollout.error_kind}: {rollout.error_message}"
+            logger.warning("rollout failed", task=rollout.task.key, member=rollout.member, why=why)
+            if why in self.failures or len(self.failures) < MAX_REPORTED:
+                if why not in self.failures:
+                    line = f"task {rollout.task.key} failed after {rollout.attempts} attempts. {why}"
+                    self.recorder.log(line, "warning")
+                self.failures[why] += 1
         self._report_progress("playing")
         if self._next_scan <= self.done < self.total:
             # Detectors start before the end. Each scan covers twice as many rollouts as the one before, so that all of
@@ -251,16 +249,6 @@ class EvaluationAttempt:
             self._next_scan = 2 * self.done
             with transaction() as session:
                 scan_early(session, self.job.run_id)
-
-    def _report_failure(self, rollout: Rollout) -> None:
-        """Every failure goes to the worker's log, each kind of message once to the run's."""
-        why = f"{rollout.error_kind}: {rollout.error_message}"
-        logger.warning("rollout failed", task=rollout.task.key, member=rollout.member, why=why)
-        if len(self.failures) == MAX_REPORTED and why not in self.failures:
-            return
-        if why not in self.failures:
-            self.recorder.log(f"task {rollout.task.key} failed after {rollout.attempts} attempts. {why}", "warning")
-        self.failures[why] += 1
 
     def _report_progress(self, phase: str) -> None:
         failed = len(self._failed) + self._forgotten

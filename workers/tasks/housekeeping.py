@@ -3,6 +3,7 @@
 import signal
 import threading
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -14,7 +15,7 @@ from sqlalchemy.orm import Session
 from backend.checkpoints.pruning import delete_leftovers
 from backend.core.logs import configure_logging
 from backend.core.queue import count_waiting, send_wake_up
-from backend.core.session import transaction
+from backend.core.session import after_commit, transaction
 from backend.core.tables import Job, Worker
 from backend.domain.vocabulary import JobStatus, Queue
 from backend.notifications.tables import Notice
@@ -62,7 +63,7 @@ def requeue_expired() -> int:
                 leases.give_up(session, job, f"Its worker died or hung {job.attempts} times.")
             else:
                 leases.queue_again(session, job)
-                leases.send_after_commit(session, job)
+                after_commit(session, partial(send_wake_up, job.id, job.queue))
     return len(expired)
 
 

@@ -89,7 +89,7 @@ def hand_back(job_id: uuid.UUID, owner: str) -> None:
         if job := _leased(session, job_id, owner):
             job.attempts -= 1
             queue_again(session, job)
-            send_after_commit(session, job)
+            after_commit(session, partial(send_wake_up, job.id, job.queue))
 
 
 def failed(job_id: uuid.UUID, owner: str, error: str, *, is_final: bool = False) -> None:
@@ -109,10 +109,6 @@ def queue_again(session: Session, job: Job) -> None:
     job.status = JobStatus.QUEUED
     job.lease_owner = job.lease_until = None
     session.execute(update(Job).where(Job.id == job.id).values(sent_at=func.now()))
-
-
-def send_after_commit(session: Session, job: Job) -> None:
-    after_commit(session, partial(send_wake_up, job.id, job.queue))
 
 
 def give_up(session: Session, job: Job, reason: str) -> None:

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import structlog
-from sqlalchemy import CTE, Double, Text, Uuid, and_, case, cast, column, func, insert, literal, null, select
+from sqlalchemy import Double, Text, Uuid, and_, case, cast, column, func, insert, literal, null, select
 from sqlalchemy.dialects.postgresql import ARRAY, REAL, array
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.elements import ColumnElement
@@ -32,7 +32,7 @@ from workers.storage.regraded_rollouts import SourceRollout, store_missing
 from workers.storage.regrading import RegradingEnd, RegradingWork, claim_regrading
 from workers.storage.rollouts import LARGEST_REAL, SMALLEST_REAL
 from workers.storage.runs import summarize
-from workers.tasks.event_loops import run_async
+from workers.tasks.execute import run_async
 from workers.tasks.registry import JobContext
 from workers.tasks.replays import RegradingReplay
 
@@ -94,8 +94,7 @@ def _reweight(work: RegradingWork, recorder: RunRecorder, total: int) -> Regradi
         ) -> None:
             terms = list_reward_terms(session, session.get_one(Run, work.source.source_id))
             weighted = apply_weights(terms, work.weights)
-            ids = _numbered_ids([by_copy[copy] for copy in missing], seq)
-            values = _copied_columns(ids, weighted, work.run_id)
+            values = _copied_columns([by_copy[copy] for copy in missing], seq, weighted, work.run_id)
             session.execute(insert(Rollout).from_select(list(values), select(*values.values())))
 
         store_missing(work.run_id, work.target.version_id, sources, insert_copies)
@@ -104,21 +103,23 @@ def _reweight(work: RegradingWork, recorder: RunRecorder, total: int) -> Regradi
     return RegradingEnd(RunStatus.COMPLETED, grounds=REWEIGHTED)
 
 
-def _numbered_ids(sources: Sequence[SourceRollout], seq: int) -> CTE:
-    """New and old ids as a table with the columns `id`, `source_id`, `group_id`, `seq`."""
-    ids = [[each.copy_id for each in sources], [each.id for each in sources], [each.group.copy_id for each in sources]]
-    arrays = func.unnest(*(cast(literal(each, ARRAY(Uuid)), ARRAY(Uuid)) for each in ids))
-    names = [column(name, Uuid) for name in ("id", "source_id", "group_id")]
-    table = arrays.table_valued(*names, with_ordinality="place", name="n").render_derived()
-    number = (table.c.place + (seq - 1)).label("seq")
-    return select(table.c.id, table.c.source_id, table.c.group_id, number).cte("n")
-
-
-def _copied_columns(ids: CTE, terms: Sequence[RewardTerm], run_id: uuid.UUID) -> dict[str, ColumnElement[Any]]:
+def _copied_columns(
+    sources: Sequence[SourceRollout], seq: int, terms: Sequence[RewardTerm], run_id: uuid.UUID
+) -> dict[str, ColumnElement[Any]]:
     """The value of each column of the new rows; the conversation and everything else as in the source.
 
     The copy of a failed rollout fails too. A rollout without a judge's score fails; it is not a zero.
     """
+    new_and_old = [
+        [each.copy_id for each in sources],
+        [each.id for each in sources],
+        [each.group.copy_id for each in sources],
+    ]
+    arrays = func.unnest(*(cast(literal(each, ARRAY(Uuid)), ARRAY(Uuid)) for each in new_and_old))
+    id_columns = [column(name, Uuid) for name in ("id", "source_id", "group_id")]
+    table = arrays.table_valued(*id_columns, with_ordinality="place", name="n").render_derived()
+    number = (table.c.place + (seq - 1)).label("seq")
+    ids = select(table.c.id, table.c.source_id, table.c.group_id, number).cte("n")
     old = Rollout.__table__.alias("s")
     values, joins = term_values(old.c, terms)
     is_scored = and_(old.c.status == RolloutStatus.COMPLETED, *(value.is_not(None) for value in values))

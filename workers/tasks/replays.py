@@ -1,15 +1,16 @@
 """Replay stored rollouts on a version, after proving that the stored rewards can be reproduced."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 from backend.domain.rollouts.divergence import same_columns
 from backend.domain.vocabulary import ErrorKind, RunKind, RunStatus
-from workers.environments.client import EnvHost, EnvServer, HostRefused
+from workers.environments.client import EnvHost, HostRefused
 from workers.rollouts.engine import TooManyFailures
+from workers.rollouts.limits import unless_stopped
 from workers.rollouts.regrading import ReplayedEpisode, StoredEpisode, environment_columns, replay_episodes
-from workers.rollouts.stopping import unless_stopped
 from workers.storage.env_host import open_env_host
 from workers.storage.recorder import RunRecorder
 from workers.storage.regraded_rollouts import (
@@ -24,6 +25,7 @@ from workers.storage.regraded_rollouts import (
 )
 from workers.storage.regrading import PlayableVersion, RegradingEnd, RegradingWork, SourcePage
 
+Replay = Callable[[Sequence[StoredEpisode]], Awaitable[list[ReplayedEpisode]]]
 REPLAYED = "The stored replies were replayed. Each rollout shows where it diverges."
 
 
@@ -55,8 +57,8 @@ class RegradingReplay:
             if self.work.kind is RunKind.RESCORE and (refusal := await self._prove_faithful(host)):
                 return RegradingEnd(RunStatus.FAILED, refusal, self.grounds)
             self._report("preparing the environment")
-            async with self._server(host, self.work.target) as server:
-                await self._play_pages(server)
+            async with self._replayer(host, self.work.target) as replay:
+                await self._play_pages(replay)
         return RegradingEnd(RunStatus.COMPLETED, grounds=self.grounds)
 
     async def _prove_faithful(self, host: EnvHost) -> str | None:
@@ -70,8 +72,8 @@ class RegradingReplay:
         if not sample:
             return "There is no completed rollout with stored replies."
         try:
-            async with self._server(host, work.own) as server:
-                replayed = await self._replay(server, sample, work.own)
+            async with self._replayer(host, work.own) as replay:
+                replayed = await replay(sample)
         except HostRefused as error:
             is_faithful = work.is_certified
             self.grounds = f"{work.own.name} does not start any more ({error})."
@@ -85,7 +87,15 @@ class RegradingReplay:
             is_faithful = same == len(sample)
             self.grounds = f"{same} of {len(sample)} sampled rollouts gave the stored rewards on {work.own.name}."
             if is_faithful and not work.is_certified and work.own is not work.target:
-                twice = await self._count_repeatable(host, sample)
+                async with self._replayer(host, work.target) as replay:
+                    first = {each.episode.id: each.rollout for each in await replay(sample)}
+                    pairs = [(first[each.episode.id], each.rollout) for each in await replay(sample)]
+                twice = sum(
+                    one.is_completed
+                    and other.is_completed
+                    and same_columns(one.columns, other.columns, self.rule.noise)
+                    for one, other in pairs
+                )
                 is_faithful = twice == len(sample)
                 self.grounds += f" {twice} of {len(sample)} gave the same rewards twice on {work.target.name}."
         await asyncio.to_thread(self.recorder.log, self.grounds, "info" if is_faithful else "warning")
@@ -93,19 +103,7 @@ class RegradingReplay:
             return None
         return f"Not regraded, because it would not be faithful. {self.grounds} Give a reason to continue, or replay."
 
-    async def _count_repeatable(self, host: EnvHost, sample: Sequence[StoredEpisode]) -> int:
-        """Number of sampled episodes that earn the same twice on the target version."""
-        async with self._server(host, self.work.target) as server:
-            first = {each.episode.id: each.rollout for each in await self._replay(server, sample, self.work.target)}
-            second = await self._replay(server, sample, self.work.target)
-        count = 0
-        for each in second:
-            one, other = first[each.episode.id], each.rollout
-            are_completed = one.is_completed and other.is_completed
-            count += are_completed and same_columns(one.columns, other.columns, self.rule.noise)
-        return count
-
-    async def _play_pages(self, server: EnvServer) -> None:
+    async def _play_pages(self, replay: Replay) -> None:
         """Play a page while the page before it is stored and the next one is read."""
         pages = self.work.source.pages()
         reading = asyncio.create_task(asyncio.to_thread(next, pages, None))
@@ -113,7 +111,7 @@ class RegradingReplay:
         try:
             while page := await reading:
                 reading = asyncio.create_task(asyncio.to_thread(next, pages, None))
-                replayed = await self._replay(server, page.episodes, self.work.target)
+                replayed = await replay(page.episodes)
                 if storing is not None:
                     await storing
                 storing = asyncio.create_task(asyncio.to_thread(self._store, page, replayed))
@@ -140,17 +138,13 @@ class RegradingReplay:
         self.done += page.read
         self._report("replaying" if is_replay else "regrading")
 
-    async def _replay(
-        self, server: EnvServer, episodes: Sequence[StoredEpisode], version: PlayableVersion
-    ) -> list[ReplayedEpisode]:
-        concurrency = self.work.plan.concurrency
-        return await replay_episodes(episodes, server=server, manifest=version.manifest, concurrency=concurrency)
-
     @asynccontextmanager
-    async def _server(self, host: EnvHost, version: PlayableVersion) -> AsyncIterator[EnvServer]:
+    async def _replayer(self, host: EnvHost, version: PlayableVersion) -> AsyncIterator[Replay]:
+        """Serve a version and give a function that replays episodes on it."""
+        manifest = version.manifest
         await host.prepare(version.content_hash, version.files)
-        async with host.lease(version.content_hash, version.manifest.proctor.resources) as server:
-            yield server
+        async with host.lease(version.content_hash, manifest.proctor.resources) as server:
+            yield partial(replay_episodes, server=server, manifest=manifest, concurrency=self.work.plan.concurrency)
 
     def _report(self, phase: str) -> None:
         self.recorder.progress(phase=phase, done=self.done, total=self.total)

@@ -26,7 +26,7 @@ from backend.domain.rollouts.rollout import Rollout
 from backend.domain.vocabulary import RunStatus, Split
 from backend.environments.tables import EnvironmentVersion
 from backend.rollouts.formats.bounds import BadFile
-from backend.rollouts.formats.reading import FileSurvey, choose_columns, open_file, survey
+from backend.rollouts.formats.reading import choose_columns, open_file, survey
 from backend.rollouts.imports import artifact_of, external_policy, main_policy, plan_of
 from backend.runs.service import begin_run, finish_run
 from backend.runs.tables import Run
@@ -147,11 +147,7 @@ def _import(run_id: uuid.UUID, folder: Path) -> int:
 
     for _ in placed():
         pass  # check all places before anything is stored
-    return _store(run_id, found, placed())
-
-
-def _store(run_id: uuid.UUID, found: FileSurvey, rollouts: Iterator[Rollout]) -> int:
-    recorder, stored = RunRecorder(run_id), 0  # reads the columns that were just written
+    recorder, stored, rollouts = RunRecorder(run_id), 0, placed()  # the recorder reads the columns that were written
     while batch := list(islice(rollouts, BATCH)):
         if recorder.should_stop():
             raise ImportStopped

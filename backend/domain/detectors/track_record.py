@@ -6,7 +6,7 @@ import operator
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
-from backend.domain.review.judged_curve import Share, wilson
+from backend.domain.review.judged_curve import Proportion, wilson
 
 WANTED_PRECISION = 0.8
 FEWEST_REVIEWED = 10
@@ -30,7 +30,7 @@ class Record:
         return self.confirmed + self.honest
 
     @property
-    def precision(self) -> Share:
+    def precision(self) -> Proportion:
         return wilson(self.confirmed, self.reviewed)
 
     def __add__(self, other: Record) -> Record:
@@ -52,7 +52,7 @@ class Audit:
         return Audit(*map(operator.add, astuple(self), astuple(other)))
 
     @property
-    def rate(self) -> Share:
+    def rate(self) -> Proportion:
         return wilson(self.hacks, self.looked_at)
 
     @property

@@ -89,7 +89,7 @@ Messages = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class RolloutFacts:
-    """What a grader may know about a rollout. Only `reference` is hidden from the policy."""
+    """The facts about a rollout that a grader may see. Only `reference` is hidden from the policy."""
 
     messages: Sequence[Mapping[str, Any]]
     split: str = ""
@@ -202,8 +202,10 @@ def contrast_prompt(
     nonce = nonce or secrets.token_hex(8)
     order = random.Random(f"contrast/{seed}").sample(range(len(members)), len(members))
     letters = dict(zip(LETTERS, order, strict=False))
-    high = ", ".join(letter for letter, position in letters.items() if members[position].is_high)
-    low = ", ".join(letter for letter, position in letters.items() if not members[position].is_high)
+    high, low = (
+        ", ".join(letter for letter, position in letters.items() if members[position].is_high is is_high)
+        for is_high in (True, False)
+    )
     task = _CONTRAST.format(high=high, low=low)
     task = f"{task}\n{question.text}" if question.text else task
     blocks = [

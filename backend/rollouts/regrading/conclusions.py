@@ -4,7 +4,7 @@ Only rollouts that completed on both sides count, so that every difference comes
 """
 
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from backend.domain.vocabulary import Phase, PolicyKind, RunKind, RunStatus
 from backend.environments.tables import EnvironmentVersion
 from backend.notifications import outbox
 from backend.operations.schemas import Response
-from backend.rollouts.regrading.history import HistoryPart, RegradedHistory, history_of
+from backend.rollouts.regrading.history import HistoryPart, history_of
 from backend.rollouts.regrading.weights import rank_correlation
 from backend.runs.tables import Run
 
@@ -216,9 +216,9 @@ FROM by_group GROUP BY run_id
 """).bindparams(bindparam("runs", type_=ARRAY(UUID(as_uuid=True))))
 
 
-def conclusions_of(session: Session, history: RegradedHistory) -> Conclusions:
+def conclusions_of(session: Session, history: Sequence[HistoryPart]) -> Conclusions:
     """Compute what changes by the version's rewards, over the parts that are regraded."""
-    graded = history.graded
+    graded = [part for part in history if part.state == "graded"]
     evaluations = [part for part in graded if part.source.kind is RunKind.EVALUATION]
     heldout = [part for part in graded if part.phase is Phase.HELDOUT]
     copies = [part.copy.id for part in (*evaluations, *heldout) if part.copy]
@@ -227,11 +227,34 @@ def conclusions_of(session: Session, history: RegradedHistory) -> Conclusions:
         scores[row.run_id][RegradedTask(row.step, row.split, row.number, row.seed)] = row.before, row.after
     rankings = sorted(_rank_policies(evaluations, scores), key=lambda each: (-len(each.contenders), each.label))
     checkpoints = list(_best_checkpoints(session, heldout, scores))
-    moved = _moved_means(session, graded)
-    is_turned = any(each.is_changed for each in rankings)
-    is_changed = bool(moved) or is_turned or any(each.is_changed for each in checkpoints)
+
+    moved = []
+    by_copy = {part.copy.id: part for part in graded if part.copy}
+    for row in session.execute(_MEANS, {"runs": list(by_copy)}):
+        before = estimate_of(row.before, row.before_spread, row.groups)
+        after = estimate_of(row.after, row.after_spread, row.groups)
+        if not before.low - TIE <= after.mean <= before.high + TIE:
+            part = by_copy[row.run_id]
+            moved.append(
+                MovedMean(
+                    run_id=part.source.id,
+                    rescore_id=row.run_id,
+                    name=part.name,
+                    phase=part.phase,
+                    before=before,
+                    after=after,
+                    difference=estimate_of(row.gain, row.gain_spread, row.groups),
+                    rollouts=row.rollouts,
+                )
+            )
     return Conclusions(
-        is_changed=is_changed, compared=len(graded), rankings=rankings, checkpoints=checkpoints, moved=moved
+        is_changed=bool(moved)
+        or any(each.is_changed for each in rankings)
+        or any(each.is_changed for each in checkpoints),
+        compared=len(graded),
+        rankings=rankings,
+        checkpoints=checkpoints,
+        moved=sorted(moved, key=lambda each: -abs(each.difference.mean)),
     )
 
 
@@ -375,37 +398,17 @@ def _best_checkpoints(
         )
 
 
-def _moved_means(session: Session, parts: Sequence[HistoryPart]) -> list[MovedMean]:
-    by_copy = {part.copy.id: part for part in parts if part.copy}
-    moved = []
-    for row in session.execute(_MEANS, {"runs": list(by_copy)}):
-        before = estimate_of(row.before, row.before_spread, row.groups)
-        after = estimate_of(row.after, row.after_spread, row.groups)
-        if not before.low - TIE <= after.mean <= before.high + TIE:
-            part = by_copy[row.run_id]
-            moved.append(
-                MovedMean(
-                    run_id=part.source.id,
-                    rescore_id=row.run_id,
-                    name=part.name,
-                    phase=part.phase,
-                    before=before,
-                    after=after,
-                    difference=estimate_of(row.gain, row.gain_spread, row.groups),
-                    rollouts=row.rollouts,
-                )
-            )
-    return sorted(moved, key=lambda each: -abs(each.difference.mean))
-
-
 def _estimate(values: Sequence[float]) -> Estimate:
     return estimate_mean(values) or Estimate(0.0, 0.0, 0.0, 0)
 
 
-def describe_history(session: Session, environment: str, history: RegradedHistory) -> HistoryResponse:
+def describe_history(
+    session: Session, environment: str, version: EnvironmentVersion, history: Sequence[HistoryPart]
+) -> HistoryResponse:
     """The parts with their progress, and the conclusions."""
+    states = Counter(part.state for part in history)
     parts = []
-    for part in history.parts:
+    for part in history:
         source, copy = part.source, part.copy
         progress = copy.progress if copy else {}
         parts.append(
@@ -424,12 +427,12 @@ def describe_history(session: Session, environment: str, history: RegradedHistor
         )
     return HistoryResponse(
         environment=environment,
-        version=history.version.number,
+        version=version.number,
         parts=parts,
-        missing=len(history.missing),
-        graded=len(history.graded),
-        open=len(history.open),
-        unended=len(history.unended),
+        missing=states["missing"],
+        graded=states["graded"],
+        open=states["open"],
+        unended=states["unended"],
         rollouts_done=sum(part.done for part in parts),
         rollouts_asked=sum(part.total for part in parts),
         conclusions=conclusions_of(session, history),
@@ -442,7 +445,8 @@ def notify_of_history(session: Session, run: Run) -> None:
         return
     version = session.get_one(EnvironmentVersion, run.version_id, options=[joinedload(EnvironmentVersion.environment)])
     history = history_of(session, version)
-    if history.open or history.missing or len(history.graded) < 2:
+    states = Counter(part.state for part in history)
+    if states["open"] or states["missing"] or states["graded"] < 2:
         return
     found = conclusions_of(session, history)
     if found.is_changed:
@@ -456,7 +460,7 @@ def notify_of_history(session: Session, run: Run) -> None:
                 f"Pairs of policies that turned: {sum(each.turned_count for each in found.rankings)}; training runs "
                 f"with another best checkpoint: {checkpoints} of {len(found.checkpoints)}; means outside their old "
                 f"interval: {len(found.moved)} of {found.compared}. "
-                f"{len(history.graded)} of {len(history.parts)} parts are graded."
+                f"{states['graded']} of {len(history)} parts are graded."
             ),
             path=f"/environments/{name}/versions/{version.number}/history",
         )

@@ -1,8 +1,8 @@
 """The history of an environment by one version's rewards: runs of other versions, and which of them are regraded."""
 
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session, contains_eager, joinedload
@@ -43,35 +43,18 @@ class HistoryPart:
             return source.name
         return f"{source.policy.name} {checkpoint.stage} {checkpoint.step}" if checkpoint else source.policy.name
 
-
-@dataclass(frozen=True, slots=True)
-class RegradedHistory:
-    """All parts, oldest first."""
-
-    version: EnvironmentVersion
-    parts: Sequence[HistoryPart]
-
     @property
-    def missing(self) -> list[HistoryPart]:
-        return [part for part in self.parts if part.copy is None]
-
-    @property
-    def graded(self) -> list[HistoryPart]:
-        return [part for part in self.parts if part.copy and part.copy.status is RunStatus.COMPLETED]
-
-    @property
-    def open(self) -> list[HistoryPart]:
-        return [part for part in self.parts if part.copy and not part.copy.status.is_over]
-
-    @property
-    def unended(self) -> list[HistoryPart]:
-        """Parts whose regrading was refused, was stopped or failed."""
-        ended = (part for part in self.parts if part.copy and part.copy.status.is_over)
-        return [part for part in ended if part.copy and part.copy.status is not RunStatus.COMPLETED]
+    def state(self) -> Literal["missing", "open", "graded", "unended"]:
+        """`unended`: the regrading was refused, was stopped or failed."""
+        if self.copy is None:
+            return "missing"
+        if self.copy.status is RunStatus.COMPLETED:
+            return "graded"
+        return "unended" if self.copy.status.is_over else "open"
 
 
-def history_of(session: Session, version: EnvironmentVersion) -> RegradedHistory:
-    """Finished evaluations and training runs of the environment's other versions.
+def history_of(session: Session, version: EnvironmentVersion) -> list[HistoryPart]:
+    """Finished evaluations and training runs of the environment's other versions, oldest first.
 
     Without runs on several environments, and without imported runs, whose episodes were played elsewhere.
     """
@@ -104,7 +87,7 @@ def history_of(session: Session, version: EnvironmentVersion) -> RegradedHistory
             stored = stored.where(Rollout.phase == phase) if phase else stored
             if session.scalar(stored.limit(1)) is not None:
                 parts.append(HistoryPart(run, phase, copies.get((run.id, phase))))
-    return RegradedHistory(version, parts)
+    return parts
 
 
 def regrade_history(session: Session, actor: Requester, version: EnvironmentVersion) -> list[Run]:
@@ -112,7 +95,7 @@ def regrade_history(session: Session, actor: Requester, version: EnvironmentVers
 
     Raises NothingToRegrade if no part is missing.
     """
-    missing = history_of(session, version).missing
+    missing = [part for part in history_of(session, version) if part.state == "missing"]
     if not missing:
         raise NothingToRegrade
     started: list[Run] = []

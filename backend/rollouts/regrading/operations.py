@@ -56,7 +56,7 @@ def preview_regrading(session: Session, actor: Actor, request: PreviewRegrading)
 @operation("POST /replays", role=Role.AUTHOR, noun="regrading", status=201, tool=True, poll=_BATCH, audited=False)
 def start_replay(session: Session, actor: Actor, request: StartReplay) -> RegradingBatch:
     """Play stored replies on a version: one new run for each source run."""
-    return get_batch(session, actor, service.start_replay(session, actor, request).batch)
+    return get_batch(session, actor, service.start_regrading(session, actor, request).batch)
 
 
 @operation("GET /rescores/{batch}", role=Role.VIEWER, noun="regrading", tool=True)
@@ -122,7 +122,7 @@ def get_rollout_before_after(session: Session, actor: Actor, rollout: Rollout) -
 def get_history(session: Session, actor: Actor, name: str, number: int) -> HistoryResponse:
     """Show how far other versions' runs are regraded by this version, and which conclusions change."""
     version = get_version(session, get_environment(session, name), number)
-    return describe_history(session, name, history_of(session, version))
+    return describe_history(session, name, version, history_of(session, version))
 
 
 @operation(

@@ -4,6 +4,7 @@ import time
 import uuid
 from collections.abc import AsyncIterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -89,10 +90,7 @@ class BeforeAfterPage:
     """Runs that were started together."""
     is_refused: bool
     """Regrading would not be faithful, and no reason to continue was given."""
-
-    @property
-    def is_over(self) -> bool:
-        return self.run.status.is_over
+    is_over: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +159,7 @@ def regrade_by_version(run_id: uuid.UUID, session: SessionDep, actor: Author, fo
 
 @router.post("/runs/{run_id}/replay", response_class=HTMLResponse)
 def replay(run_id: uuid.UUID, session: SessionDep, actor: Author, form: VersionFormDep) -> Response:
-    return _show_started(service.start_replay(session, actor, StartReplay(**_source(session, run_id, form))))
+    return _show_started(service.start_regrading(session, actor, StartReplay(**_source(session, run_id, form))))
 
 
 @router.post("/rollouts/{rollout_id}/rescore", response_class=HTMLResponse)
@@ -194,10 +192,9 @@ def show_before_after(request: Request, run_id: uuid.UUID, session: SessionDep, 
 
 @router.get("/runs/{run_id}/before-after/events", response_class=EventSourceResponse)
 async def stream_before_after(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
-    def read(session: Session) -> BeforeAfterPage:
-        return _before_after(session, run_id)
-
-    async for event in live_blocks(request, (run_topic(run_id),), RESULT, ("pair_head", "before_after"), read):
+    blocks = ("pair_head", "before_after")
+    read = partial(_before_after, run_id=run_id)
+    async for event in live_blocks(request, (run_topic(run_id),), RESULT, blocks, read):
         yield event
 
 
@@ -215,6 +212,7 @@ def _before_after(session: Session, run_id: uuid.UUID) -> BeforeAfterPage:
         changed=queries.most_changed(session, run.id),
         together=len(queries.runs_of_batch(session, plan.batch)) if plan.batch else 1,
         is_refused=run.kind is RunKind.RESCORE and run.status is RunStatus.FAILED and not plan.override,
+        is_over=run.status.is_over,
     )
 
 
@@ -270,7 +268,7 @@ async def stream_history(request: Request, _: Viewer, name: str, number: int) ->
 def _history(session: Session, name: str, number: int) -> HistoryPage:
     environment = get_environment(session, name)
     version = get_version(session, environment, number)
-    return HistoryPage(environment, version, describe_history(session, name, history_of(session, version)))
+    return HistoryPage(environment, version, describe_history(session, name, version, history_of(session, version)))
 
 
 @router.get("/draft-scores/{job_id}", response_class=HTMLResponse)
@@ -280,8 +278,6 @@ def show_draft_score(request: Request, session: SessionDep, _: Author, job_id: u
 
 @router.get("/draft-scores/{job_id}/events", response_class=EventSourceResponse)
 async def stream_draft_score(request: Request, _: Author, job_id: uuid.UUID) -> AsyncIterable[ServerSentEvent]:
-    def read(session: Session) -> service.DraftScore:
-        return service.get_draft_score(session, job_id)
-
+    read = partial(service.get_draft_score, job_id=job_id)
     async for event in live_blocks(request, (job_topic(job_id),), DRAFT, ["draft_scores"], read):
         yield event

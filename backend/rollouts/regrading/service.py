@@ -70,30 +70,14 @@ class DraftScore:
     """None while the draft is being played."""
     is_stale: bool
     """The draft was saved since."""
-
-    @property
-    def is_over(self) -> bool:
-        return self.answer is not None
+    is_over: bool
 
 
-def start_regrading(session: Session, actor: Requester, request: StartRegrading) -> StartedRegrading:
-    """Regrade stored rollouts by other weights or by another version's rewards."""
-    return _start_all(session, actor, RunKind.RESCORE, request, request.weights, request.override.strip())
-
-
-def start_replay(session: Session, actor: Requester, request: StartReplay) -> StartedRegrading:
-    """Play stored replies on a version."""
-    return _start_all(session, actor, RunKind.REPLAY, request)
-
-
-def _start_all(
-    session: Session,
-    actor: Requester,
-    kind: RunKind,
-    request: StartRegrading | StartReplay,
-    weights: dict[str, float] | None = None,
-    override: str = "",
-) -> StartedRegrading:
+def start_regrading(session: Session, actor: Requester, request: StartRegrading | StartReplay) -> StartedRegrading:
+    """Regrade stored rollouts by other weights or another version's rewards, or replay their replies on a version."""
+    kind, weights, override = RunKind.REPLAY, None, ""
+    if isinstance(request, StartRegrading):
+        kind, weights, override = RunKind.RESCORE, request.weights, request.override.strip()
     ids = evaluations_of(session, request.evaluations_of) if request.evaluations_of else request.run_ids
     if not ids:
         raise InvalidInput(fields={"run_ids": "Name at least one run with stored rollouts."})
@@ -267,4 +251,5 @@ def get_draft_score(session: Session, job_id: uuid.UUID) -> DraftScore:
     answer = answer_of(job)
     revision = (answer or {}).get("draft_revision")
     is_stale = revision is not None and revision != get_draft(session, environment).revision
-    return DraftScore(job, environment, uuid.UUID(job.arguments["rollout_id"]), answer, is_stale)
+    rollout_id = uuid.UUID(job.arguments["rollout_id"])
+    return DraftScore(job, environment, rollout_id, answer, is_stale, is_over=answer is not None)

@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 
 from backend.domain.environments.manifest import ActionSpec
 from backend.domain.environments.prompts import parse_reply, write_reply
@@ -90,11 +91,10 @@ def rewrites(script: str, change: Callable[[str], str]) -> Policy:
 
 def errs(script: str, share: float) -> Policy:
     """Return a policy that mixes random legal replies into a script, like a half-trained model."""
-
-    async def reply(player: ReplyPlayer, turn: Turn) -> str:
-        return await player.script("random" if player.random.random() < share else script, turn)
-
-    return ReplyPolicy(reply, script, "random")
+    return ReplyPolicy(
+        lambda player, turn: player.script("random" if player.random.random() < share else script, turn),
+        *(script, "random"),
+    )
 
 
 def in_format(spec: ActionSpec, text: str, turn: Turn) -> str:
@@ -122,35 +122,22 @@ def _constant(gold: Sequence[str]) -> Policy:
     return says(lambda turn: best)
 
 
-def _all_answers(gold: Sequence[str]) -> Policy:
+def _all_answers(gold: Sequence[str], player: ReplyPlayer, turn: Turn) -> str:
     """List every answer that was ever right; if none is known, all legal choices."""
-
-    def reply(player: ReplyPlayer, turn: Turn) -> str:
-        spec = player.spec
-        actions = [parse_reply(spec, text).action or {} for text in gold]
-        fields = [action.get(spec.arguments, {}) if spec.format == "tool" else action for action in actions]
-        answers = [str(value) for each in fields for value in each.values() if isinstance(value, str | int | float)]
-        legal = turn.observation.get(spec.choices) if spec.choices else None
-        options = list(dict.fromkeys(answers))[:LISTED_ANSWERS] or legal
-        options = options if isinstance(options, list) else range(1, LISTED_ANSWERS)
-        return in_format(spec, ", ".join(str(option) for option in options), turn)
-
-    return ReplyPolicy(reply)
+    spec = player.spec
+    actions = [parse_reply(spec, text).action or {} for text in gold]
+    fields = [action.get(spec.arguments, {}) if spec.format == "tool" else action for action in actions]
+    answers = [str(value) for each in fields for value in each.values() if isinstance(value, str | int | float)]
+    legal = turn.observation.get(spec.choices) if spec.choices else None
+    options = list(dict.fromkeys(answers))[:LISTED_ANSWERS] or legal
+    options = options if isinstance(options, list) else range(1, LISTED_ANSWERS)
+    return in_format(spec, ", ".join(str(option) for option in options), turn)
 
 
 def _prompt(turn: Turn) -> str:
     """Return the instructions and the newest observation. Echoing more would double the prompt with every turn."""
     system = [str(message["content"]) for message in turn.messages if message["role"] == "system"]
     return "\n\n".join([*system, turn.text])
-
-
-async def _repeat_first(player: ReplyPlayer, turn: Turn) -> str:
-    return player.replies[0] if player.replies else await player.script("random", turn)
-
-
-async def _exit_early(player: ReplyPlayer, turn: Turn) -> str:
-    """Play one legal action and stop: finds rewards that are kept after leaving early."""
-    return GIVING_UP if turn.index else await player.script("random", turn)
 
 
 DEGENERATE: dict[str, Callable[[Sequence[str]], Policy]] = {
@@ -160,13 +147,18 @@ DEGENERATE: dict[str, Callable[[Sequence[str]], Policy]] = {
     "constant": _constant,
     "echo_prompt": lambda gold: says(_prompt),
     "echo_observation": lambda gold: writes(lambda turn: turn.text),
-    "repeat_last": lambda gold: ReplyPolicy(_repeat_first, "random"),
+    "repeat_last": lambda gold: ReplyPolicy(
+        lambda player, turn: player.replies[0] if player.replies else player.script("random", turn), "random"
+    ),
     "longest": lambda gold: writes(lambda turn: LONGEST[: CHARACTERS_PER_TOKEN * turn.max_tokens]),
     "format_only": lambda gold: writes(lambda turn: ""),
     "refusal": lambda gold: writes(lambda turn: REFUSAL),
-    "answer_list": _all_answers,
+    "answer_list": lambda gold: ReplyPolicy(partial(_all_answers, gold)),
     "injection": lambda gold: writes(lambda turn: INJECTION),
-    "early_exit": lambda gold: ReplyPolicy(_exit_early, "random"),
+    # one legal action: finds rewards that are kept after leaving early
+    "early_exit": lambda gold: ReplyPolicy(
+        lambda player, turn: GIVING_UP if turn.index else player.script("random", turn), "random"
+    ),
 }
 """Policies that do not try, built from gold's first replies on many tasks (empty without a gold script)."""
 

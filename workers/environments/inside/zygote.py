@@ -109,7 +109,7 @@ class ForkServer:
         poll.register(readable, select.POLLIN)
         signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self._tell(event="ready")
+        self._send(event="ready")
         while True:
             for descriptor, _ in poll.poll():
                 if descriptor == self._control.fileno():
@@ -120,9 +120,9 @@ class ForkServer:
             with contextlib.suppress(ChildProcessError):
                 while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                     if name := self._children.pop(ended[0], None):
-                        self._tell(event="exited", id=name, code=os.waitstatus_to_exitcode(ended[1]))
+                        self._send(event="exited", id=name, code=os.waitstatus_to_exitcode(ended[1]))
 
-    def _tell(self, **message: object) -> None:
+    def _send(self, **message: object) -> None:
         self._control.send(json.dumps(message).encode())
 
     def _handle_request(self) -> None:
@@ -142,7 +142,7 @@ class ForkServer:
             child = os.fork()
         except OSError as error:
             os.write(descriptors[2], f"the sandbox could not be made: {error}\n".encode())
-            self._tell(event="exited", id=request["id"], code=FAILED_TO_ENCLOSE)
+            self._send(event="exited", id=request["id"], code=FAILED_TO_ENCLOSE)
             child = -1
         if child == 0:
             self._become_server(request, list(descriptors))
@@ -175,7 +175,7 @@ class ForkServer:
                 os.setsid()
                 linux.die_with_parent()
                 write_package(package, request["name"], folder)
-            self._tell(event="started", id=request["id"])
+            self._send(event="started", id=request["id"])
             kept = os.dup(listener)
             self._control.close()
             first = 3

@@ -3,6 +3,7 @@
 Rewards that compare siblings need all of them: the library starts a group when its last member has reset.
 """
 
+import asyncio
 import os
 import threading
 from collections import deque
@@ -39,7 +40,7 @@ class SiblingGroup:
             group.conversations.append(conversation)
             if len(group.conversations) == size:
                 del cls.waiting[name]
-                group.rollout = LIBRARY.start(row, group.conversations)
+                group.rollout = asyncio.run_coroutine_threadsafe(LIBRARY.play(row, group.conversations), LIBRARY.loop)
         return group
 
     def leave(self) -> None:
@@ -82,13 +83,15 @@ class VerifiersEnvironment(WireEnvironment):
     ) -> PolicyTurn:
         """`group` and `group_size`: play as one of several that are scored together."""
         self.close()
-        self._row = LIBRARY.row(split, index if index is not None else seed or 0)
+        rows = LIBRARY.rows["heldout" if split == "heldout" else "train"]
+        self._row = rows[(index if index is not None else seed or 0) % len(rows)]
         self._conversation, self._known, self._steps, self._result = PolicyConversation(LIBRARY.loop), 0, 0, {}
         if group and group_size > 1:
             name = f"{group}/{split}/{index}"
             self._group = SiblingGroup.join(name, group_size, self._row, self._conversation)
         else:
-            self._rollout = LIBRARY.start(self._row, [self._conversation])
+            play = LIBRARY.play(self._row, [self._conversation])
+            self._rollout = asyncio.run_coroutine_threadsafe(play, LIBRARY.loop)
         return self._next_turn()
 
     def step(self, action: PolicyReply, timeout_s: float | None = None, **_: object) -> PolicyTurn:
