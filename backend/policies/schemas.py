@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
-from backend.domain.policies.connections import ConnectionFinding
+from backend.domain.policies.connections import Finding
 from backend.domain.policies.prices import Dollars
 from backend.domain.vocabulary import CheckStatus, PolicyKind
 from backend.operations.schemas import Cli, Progress, Request, Response
@@ -142,7 +142,7 @@ class ConnectionTestResponse(Progress):
     """The policy was changed since."""
     status: CheckStatus | None
     """The worst finding; null until the test has finished."""
-    findings: list[ConnectionFinding]
+    findings: list[Finding]
     models: list[str]
     """Models that the endpoint lists."""
     seconds: float | None

@@ -13,7 +13,7 @@ import aiohttp
 
 from backend.core.outgoing.client import BodyTooLarge, Redirected, open_session, read_body, reason_of
 from backend.core.outgoing.errors import advice_for, describe_body, error_code
-from backend.domain.policies.connections import MAX_MODELS, ConnectionFinding, ConnectionReport
+from backend.domain.policies.connections import MAX_MODELS, ConnectionReport, Finding
 from backend.domain.text import plain_text
 from backend.domain.vocabulary import CheckStatus
 
@@ -170,7 +170,7 @@ class _ConnectionTest:
     extra: Mapping[str, Any]
     session: aiohttp.ClientSession
     limit_field: str = "max_tokens"
-    findings: list[ConnectionFinding] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
     models: list[str] = field(default_factory=list)
     start: float = field(default_factory=time.monotonic)
 
@@ -303,7 +303,7 @@ class _ConnectionTest:
         self._add("key", _FAILED, sentence, advice)
 
     def _add(self, check: str, status: CheckStatus, sentence: str, advice: str = "") -> None:
-        self.findings.append(ConnectionFinding(check=check, status=status, sentence=sentence, advice=advice))
+        self.findings.append(Finding(check=check, status=status, sentence=sentence, advice=advice))
 
 
 async def probe(

@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 from backend.core.queue import keep_answer
 from backend.core.sealing import SecretUnreadable
 from backend.core.session import transaction
-from backend.domain.policies.connections import ConnectionFinding, ConnectionReport
+from backend.domain.policies.connections import ConnectionReport, Finding
 from backend.domain.vocabulary import CheckStatus, PolicyKind
 from backend.policies.service import secret_of
 from backend.policies.tables import Policy
@@ -26,7 +26,7 @@ def run(context: JobContext) -> None:
         try:
             key, unreadable = secret_of(policy), None
         except SecretUnreadable as error:
-            key, unreadable = None, ConnectionFinding(check="key", status=CheckStatus.FAILED, sentence=str(error))
+            key, unreadable = None, Finding(check="key", status=CheckStatus.FAILED, sentence=str(error))
     if unreadable is not None:
         report = ConnectionReport(base_url=base_url, model=model, findings=[unreadable])
     else:
@@ -37,5 +37,5 @@ def run(context: JobContext) -> None:
 
 def give_up(session: Session, context: JobContext, error: str) -> None:
     """Record that the test failed, so that the page does not wait forever."""
-    failed = ConnectionFinding(check="reach", status=CheckStatus.FAILED, sentence=f"The test itself failed: {error}")
+    failed = Finding(check="reach", status=CheckStatus.FAILED, sentence=f"The test itself failed: {error}")
     keep_answer(session, context.job_id, ConnectionReport(base_url="", model="", findings=[failed]).model_dump())

@@ -7,7 +7,7 @@ from backend.domain.vocabulary import CheckStatus
 MAX_MODELS = 2000
 
 
-class ConnectionFinding(BaseModel):
+class Finding(BaseModel):
     """The result of one check."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -28,7 +28,7 @@ class ConnectionReport(BaseModel):
 
     base_url: str
     model: str
-    findings: list[ConnectionFinding] = Field(default_factory=list)
+    findings: list[Finding] = Field(default_factory=list)
     models: list[str] = Field(default_factory=list)
     """Models that the endpoint lists; at most MAX_MODELS."""
     seconds: float = 0.0
