@@ -107,7 +107,7 @@ def _marked(error: yaml.MarkedYAMLError) -> YamlInvalid:
 
 
 def _line_at(mark: Any) -> int:
-    """1-based."""
+    """Return the line of a mark, from 1."""
     return int(mark.line) + 1 if mark else 1
 
 

@@ -163,7 +163,7 @@ def heldout_results_of(run_id: uuid.UUID) -> list[HeldoutResult]:
 
 
 def count_rollouts(run: DetectorInput) -> int:
-    """Number of rollouts that `stored_steps` returns."""
+    """Count the rollouts that `stored_steps` returns."""
     if not run.phases:
         return 0
     completed = (Rollout.phase.in_(run.phases), Rollout.status == RolloutStatus.COMPLETED)

@@ -45,8 +45,6 @@ class SourceIsGone(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class PlayableVersion:
-    """A version with its package."""
-
     version_id: uuid.UUID
     name: str
     """`tictactoe v2`"""
@@ -57,8 +55,6 @@ class PlayableVersion:
 
 @dataclass(frozen=True, slots=True)
 class RegradingEnd:
-    """How an attempt ended."""
-
     status: RunStatus
     reason: str | None = None
     grounds: str = ""
@@ -186,8 +182,6 @@ class SourceRollouts:
 
 @dataclass(frozen=True, slots=True)
 class RegradingWork:
-    """Everything that is needed of the run, read once."""
-
     run_id: uuid.UUID
     kind: RunKind
     plan: RegradingPlan

@@ -142,7 +142,7 @@ def _batch_of(job: Job) -> Select[Job]:
 
 
 def ended_counts(session: Session, run_id: uuid.UUID) -> dict[RolloutStatus, int]:
-    """Numbers of completed and of failed rollouts of an evaluation."""
+    """Count the completed and the failed rollouts of an evaluation."""
     ended = RolloutRow.status.in_((RolloutStatus.COMPLETED, RolloutStatus.FAILED))
     query = (
         select(RolloutRow.status, func.count().label("amount"))

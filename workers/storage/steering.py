@@ -33,8 +33,6 @@ CONDITION = "condition"
 
 @dataclass(frozen=True, slots=True)
 class SteeringRequests:
-    """What people request of the run now."""
-
     stop: bool
     pause: bool
     """The stop is meant as a pause."""
@@ -73,7 +71,7 @@ class RecordedAlarm:
 
 
 def read_requests(run_id: uuid.UUID) -> SteeringRequests:
-    """One query."""
+    """Read the requests in one query, because it runs between all steps."""
     of_run = (SettingChange.run_id == run_id, SettingChange.step.is_(None))
     waiting = select(func.array_agg(SettingChange.name)).where(*of_run).scalar_subquery()
     pause = Run.summary[PAUSE_REQUESTED].as_boolean()

@@ -35,7 +35,7 @@ class ConnectionReport(BaseModel):
 
     @property
     def status(self) -> CheckStatus:
-        """The worst."""
+        """Return the worst status of the findings."""
         found = {finding.status for finding in self.findings}
         order = (CheckStatus.FAILED, CheckStatus.WARNED)
         return next((status for status in order if status in found), CheckStatus.PASSED)

@@ -76,12 +76,12 @@ class OnlineWorker:
     can: Capabilities
 
     def takes(self, engine: str) -> bool:
-        """Whether it runs training runs of this engine."""
+        """Return whether it runs training runs with this engine."""
         return str(QUEUES.get(engine, Queue.GPU)) in self.queues and "trl" in self.can.engines
 
     @property
     def trains(self) -> bool:
-        """Whether it runs training runs of any engine."""
+        """Return whether it runs training runs with any engine."""
         return any(map(self.takes, QUEUES))
 
 
@@ -118,7 +118,7 @@ ALWAYS = frozenset({("adapter.kind", "lora"), ("hardware.precision", "bf16")})
 
 
 def not_offered(offers: Sequence[OnlineWorker]) -> dict[tuple[str, str], str]:
-    """Choices by field and value that no worker supports, with the reason."""
+    """Return the settings that no worker supports, by field and value, with the reason."""
     return {
         choice: f"needs a worker with {need.words}; none answers"
         for choice, need in NEEDS.items()

@@ -271,11 +271,11 @@ class TrainingConfiguration(Block):
         return cls.model_validate({name: configuration[name] for name in cls.model_fields if name in configuration})
 
     def resolved(self) -> dict[str, Any]:
-        """All settings with their defaults, as JSON."""
+        """Return all settings with their defaults, as JSON."""
         return self.model_dump(mode="json")
 
     def problems(self, *, scripts: list[str], levels: int) -> list[str]:
-        """Messages about settings that cannot work with this environment."""
+        """Describe settings that cannot work with this environment."""
         found = []
         if self.recipe.has_sft and self.sft.uses("script") and self.sft.script not in scripts:
             offered = ", ".join(scripts) or "none"

@@ -50,5 +50,5 @@ class CurriculumChoice(Block):
     harder levels."""
 
     def rule(self, manifest: Manifest) -> SuccessRule:
-        """The rule by which an episode of this environment succeeds."""
+        """Return the rule by which an episode of this environment succeeds."""
         return default_rule(manifest) if self.success_at is None else SuccessRule(REWARD, self.success_at)

@@ -107,7 +107,7 @@ def _refuse_unknown(row: Mapping[str, object], known: tuple[str, ...], where: st
 
 
 def _raw_messages(row: Mapping[str, object]) -> list[object]:
-    """The messages, or those of the prompt followed by those of the completion."""
+    """Return the messages, or those of the prompt followed by those of the completion."""
     if "messages" in row:
         if "prompt" in row or "completion" in row:
             raise BadLine("has both messages and a prompt with its completion; use one of them")
@@ -128,7 +128,7 @@ def _raw_messages(row: Mapping[str, object]) -> list[object]:
 
 
 def _message(message: object, where: str) -> dict[str, object]:
-    """A checked message with its role, content, weight and name."""
+    """Check a message and return its role, content, weight and name."""
     if not isinstance(message, dict):
         raise BadLine(f"{where} is not an object")
     _refuse_unknown(message, _MESSAGE_FIELDS, where)

@@ -85,8 +85,6 @@ def estimate_memory(model: ModelMeasures, load: Load) -> MemoryEstimate:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The shape of a model from scratch."""
-
     width: int
     layers: int
     heads: int

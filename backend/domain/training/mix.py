@@ -65,7 +65,7 @@ def union_columns(manifests: Iterable[Manifest]) -> list[RewardColumn]:
 
 
 def shares(weights: Sequence[float]) -> list[float]:
-    """Weights that sum to 1."""
+    """Scale the weights to a sum of 1."""
     total = sum(weights)
     return [weight / total for weight in weights]
 

@@ -38,12 +38,12 @@ def of_export(form: ExportForm, adapter: Mapping[str, Any] | None) -> list[Requi
 
 
 def lacking(requirements: Iterable[Requirement], offer: OnlineWorker) -> list[str]:
-    """The requirements that this worker does not meet, as text."""
+    """Describe the requirements that this worker does not meet."""
     return [each.words for each in requirements if not each.is_met(offer)]
 
 
 def able(requirements: Sequence[Requirement], offers: Iterable[OnlineWorker], queue: str) -> list[str]:
-    """Names of the workers of the queue that meet all requirements."""
+    """Return the names of the workers of the queue that meet all requirements."""
     return [offer.name for offer in offers if queue in offer.queues and not lacking(requirements, offer)]
 
 
