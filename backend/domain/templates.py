@@ -103,7 +103,7 @@ class ParsedTemplate:
             if cut is None:
                 raise TemplateInvalid(f"writes more than {MAX_OUTPUT:,} characters", rendering.line) from None
         except _FAILURES as error:
-            raise TemplateInvalid(_words_of(error), rendering.line) from error
+            raise TemplateInvalid(_message_of(error), rendering.line) from error
         return "".join(rendering.pieces)
 
 
@@ -116,7 +116,7 @@ def parse_template(text: str) -> ParsedTemplate:
     except TemplateError as error:
         raise TemplateInvalid(str(error.message), getattr(error, "lineno", 1)) from error
     except (ValueError, RecursionError) as error:
-        raise TemplateInvalid(_words_of(error), 1) from error
+        raise TemplateInvalid(_message_of(error), 1) from error
     level: list[nodes.Node] = [tree]
     for _ in range(_MAX_DEPTH):
         level = [child for node in level for child in node.iter_child_nodes()]
@@ -135,7 +135,7 @@ def template_problem(text: str) -> TemplateInvalid | None:
     return None
 
 
-def _words_of(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     if isinstance(error, RecursionError):
         return "nested too deeply"
     return str(error)[:500] or type(error).__name__

@@ -156,7 +156,7 @@ def split_calls(reply: str) -> tuple[str, list[Call], str]:
     return before, calls, after
 
 
-def in_api_words(text: str) -> str:
+def explain_for_api(text: str) -> str:
     """Explain a reply without a valid call to a policy whose endpoint supports tool calls."""
     text = text.replace(
         f"Found no complete {BEGIN}…{END}; write exactly one.",
