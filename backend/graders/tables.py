@@ -35,7 +35,7 @@ class Grader(Base):
 
 
 class GraderRun(Base):
-    """One grader's work on one run: progress, outcome, and its cost besides that of its grades."""
+    """One grader's work on one run: progress, outcome, and its cost in addition to that of its grades."""
 
     __tablename__ = "grader_runs"
     __table_args__ = (UniqueConstraint("grader_id", "run_id"),)

@@ -56,12 +56,12 @@ class NoConnectionToTest(Conflict):
 
 def ensure_scripted_policies(session: Session) -> None:
     """Create the built-in scripted policies and `human`. Safe to call at every start."""
-
-    def row(name: str, kind: PolicyKind, text: str, configuration: dict[str, str]) -> dict[str, object]:
-        return {"id": new_id(), "name": name, "kind": kind, "description": text, "configuration": configuration}
-
-    rows = [row(name, PolicyKind.SCRIPTED, text, {"script": name}) for name, text in SCRIPTED.items()]
-    rows.append(row("human", PolicyKind.HUMAN, "A person who plays in the browser.", {}))
+    scripted = [(PolicyKind.SCRIPTED, name, text, {"script": name}) for name, text in SCRIPTED.items()]
+    human = (PolicyKind.HUMAN, "human", "A person who plays in the browser.", dict[str, str]())
+    rows = [
+        {"id": new_id(), "kind": kind, "name": name, "description": text, "configuration": configuration}
+        for kind, name, text, configuration in [*scripted, human]
+    ]
     session.execute(insert(Policy).values(rows).on_conflict_do_nothing(index_elements=["name"]))
 
 

@@ -6,10 +6,9 @@ from sqlalchemy.orm import Session
 from backend.domain.vocabulary import Role
 from backend.operations.declaration import operation
 from backend.operations.schemas import Request
-from backend.runs import evaluations, metric_points, queries, service
+from backend.runs import charts, evaluations, queries, service
 from backend.runs import references as _references  # noqa: F401  how addresses name runs
-from backend.runs.responses import LogLineResponse, RunDetailResponse, RunResponse
-from backend.runs.schemas import EvaluationRequest, RunFilter
+from backend.runs.schemas import EvaluationRequest, LogLineResponse, RunDetailResponse, RunFilter, RunResponse
 from backend.runs.tables import Run
 from backend.web.identity import Actor
 from backend.web.paging import Page
@@ -83,10 +82,10 @@ def get_points(session: Session, actor: Actor, run: Run, request: PointsQuery) -
 
     Beyond 4,000 points, each bucket keeps its minimum and maximum.
     """
-    names = request.name or list(metric_points.latest_steps(session, run.id))
-    series = [metric_points.Series(name, name) for name in names]
-    window = metric_points.Window(request.after, request.low, request.high)
-    return metric_points.columnar_points(session, run, series, window)
+    names = request.name or list(charts.latest_steps(session, run.id))
+    series = [charts.Series(name, name) for name in names]
+    window = charts.Window(request.after, request.low, request.high)
+    return charts.columnar_points(session, run, series, window)
 
 
 class LogQuery(Request):

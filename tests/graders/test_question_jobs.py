@@ -201,7 +201,7 @@ def test_a_try_stores_nothing() -> None:
         question = make_question(session, fake.url)
         run = make_asked_run(session, [GAVE_UP, STAYED])
         ids = session.scalars(select(Rollout.id).where(Rollout.run_id == run.id).order_by(Rollout.seq)).all()
-        job = try_grader(session, question, ids).job
+        job = try_grader(session, question, ids)
         session.commit()
         body.try_out(JobContext(job.id, None, dict(job.arguments), 1))
     with transaction() as session:

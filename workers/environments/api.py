@@ -212,7 +212,7 @@ class EnvHostApi:
 
     def _server(self, request: web.Request) -> RunningServer:
         """A leased server; idle ones are not accessible."""
-        for server in (server for lease in self.pool.leases.values() for server in lease.all_servers):
+        for server in (server for lease in self.pool.leases.values() for server in (*lease.servers, *lease.retiring)):
             if server.id == request.match_info["server"]:
                 return server
         raise web.HTTPNotFound(reason="no such server is leased")

@@ -221,15 +221,14 @@ class _LeasedProcess:
         await self._http.close()
 
 
+@dataclass(slots=True, eq=False)
 class EnvSession:
     """One episode at a time on a server. Refuses steps outside of an episode, which the server would accept."""
 
-    __slots__ = ("_is_running", "_process", "failure", "wire")
-
-    def __init__(self, process: _LeasedProcess, wire: Wire) -> None:
-        self._process, self.wire = process, wire
-        self._is_running = False
-        self.failure: RolloutError | None = None
+    _process: _LeasedProcess
+    wire: Wire
+    failure: RolloutError | None = None
+    _is_running: bool = False
 
     async def reset(self, arguments: Mapping[str, object], *, timeout: float) -> Observation:
         """Begin an episode. Waits, within `timeout`, while other clients hold all sessions of the server."""

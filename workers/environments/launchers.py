@@ -21,9 +21,9 @@ from backend.domain.errors import SandboxError
 from backend.domain.network import NOBODY, NetworkRule
 from workers.environments.containers import SOCKET, ContainerEngine
 from workers.environments.packages import StoredPackage
-from workers.environments.processes import LogTail
+from workers.environments.processes import LogTail, ServerProcess
 from workers.environments.relays import open_relay
-from workers.environments.servers import RunningServer, ServerProcess, listen, start_server, wait_until_serving
+from workers.environments.servers import RunningServer, listen, start_server, wait_until_serving
 from workers.environments.virtual_environments import VirtualEnvironments
 from workers.environments.zygotes import Zygote, jail_command, site_packages_of
 

@@ -10,7 +10,6 @@ import time
 import uuid
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
 import aiohttp
 import orjson
@@ -21,7 +20,7 @@ from proctor_sandbox.memory import descendants
 from proctor_sandbox.terms import MOST
 from workers.environments.inside.server import CAPACITY_PATH
 from workers.environments.packages import StoredPackage
-from workers.environments.processes import LogTail, parent, resident_bytes, used_bytes
+from workers.environments.processes import LogTail, ServerProcess, parent, resident_bytes, used_bytes
 from workers.environments.wire import JsonObject
 from workers.environments.zygotes import Zygote
 
@@ -46,17 +45,6 @@ _SPARE_THREADS = 64
 _SPARE_FILES = 192
 _MAX_SOCKET_PATH = 107
 _BACKLOG = 1024
-
-
-class ServerProcess(Protocol):
-    """The process behind a server: a forked process, a container, or a relay to an external one."""
-
-    pid: int
-    """In the host's numbering; 0 if it is not a process of ours."""
-    exited: asyncio.Event
-    code: int | None
-
-    def kill(self) -> None: ...
 
 
 @dataclass(slots=True, eq=False)

@@ -80,11 +80,11 @@ def _dump(value: object) -> bytes:
         return repr(value).encode("utf-8", "replace")
 
 
+@dataclass(frozen=True, slots=True)
 class Deadline:
     """The time limit of an episode: `async with deadline.timeout: …`. It pauses while a request is queued."""
 
-    def __init__(self, seconds: float) -> None:
-        self.timeout = asyncio.timeout(seconds)
+    timeout: asyncio.Timeout
 
     @contextmanager
     def paused(self) -> Iterator[None]:

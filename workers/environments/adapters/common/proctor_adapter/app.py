@@ -8,6 +8,7 @@ import os
 import threading
 from collections import deque
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from .conversation import Message, PolicyConversation, PolicyReply, PolicyTurn, as_text, plain
@@ -19,17 +20,16 @@ MAX_WAIT_SECONDS = 300.0
 _LEFT = "another member of this group left it"
 
 
+@dataclass(eq=False)
 class SiblingGroup:
     """Sessions that the library plays and scores as one group."""
 
     waiting: ClassVar[dict[str, "SiblingGroup"]] = {}
     broken: ClassVar[deque[str]] = deque(maxlen=1000)
     lock: ClassVar[threading.Lock] = threading.Lock()
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.conversations: list[PolicyConversation] = []
-        self.rollout: Future[None] | None = None
+    name: str
+    conversations: list[PolicyConversation] = field(default_factory=list)
+    rollout: Future[None] | None = None
 
     @classmethod
     def join(cls, name: str, size: int, row: object, conversation: PolicyConversation) -> "SiblingGroup":
