@@ -16,9 +16,16 @@ from backend.core.session import transaction
 from backend.detectors.queries import active_settings_for
 from backend.detectors.scans import COPIES, PHASES
 from backend.detectors.tables import Flag
-from backend.domain.detectors.context import BaseTask, EnvironmentContext, SecondVerifier, context_of
 from backend.domain.detectors.flags import FlagDraft
-from backend.domain.detectors.run_view import SAME_REWARD, HeldoutResult, RolloutRow
+from backend.domain.detectors.run_view import (
+    SAME_REWARD,
+    BaseTask,
+    EnvironmentContext,
+    HeldoutResult,
+    RolloutRow,
+    SecondVerifier,
+    context_of,
+)
 from backend.domain.detectors.settings import ActiveSettings, Threshold, override_thresholds
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.reward_bounds import declared_ranges
