@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session, joinedload
 
 from backend.core.tables import Job
-from backend.domain.runs.capabilities import Capabilities, Offer, not_offered
+from backend.domain.runs.capabilities import Capabilities, OnlineWorker, not_offered
 from backend.domain.vocabulary import UNDER_WAY, JobStatus, Queue, RunKind, RunStatus
 from backend.environments.tables import EnvironmentVersion
 from backend.operations.schemas import Response
@@ -102,7 +102,9 @@ def list_worker_states(session: Session) -> list[WorkerResponse]:
 
 def abilities(states: Sequence[WorkerResponse]) -> list[AbilityResponse]:
     """Return each ability with the online workers that have it."""
-    offers = [Offer(state.name, tuple(state.queues), state.capabilities) for state in states if not state.is_silent]
+    offers = [
+        OnlineWorker(state.name, tuple(state.queues), state.capabilities) for state in states if not state.is_silent
+    ]
     responses = []
     for name, setting in ABILITIES.items():
         if setting is None:

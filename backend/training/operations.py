@@ -140,7 +140,7 @@ def answer_alarm(session: Session, actor: Actor, run: Run, alarm_id: uuid.UUID, 
     return AnsweredAlarm(alarm=answered, branch_run_id=branch.id if branch else None)
 
 
-@operation("GET /runs/{run}/interventions", role=Role.VIEWER)
+@operation("GET /runs/{run}/interventions", role=Role.VIEWER, command="run interventions")
 def list_interventions(session: Session, actor: Actor, run: Run) -> InterventionList:
     """List what detectors did in a training run, newest first, and the action of each detector.
 
