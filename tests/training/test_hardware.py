@@ -125,7 +125,6 @@ def test_vllm_takes_the_samplers_place():
 
 def test_bf16_sampling_still_gives_float32_log_probabilities():
     model, tokenizer = make_tiny()
-    policy = LocalPolicy(model, tokenizer, temperature=0.0)
-    policy.set_precision(is_bf16=True)
+    policy = LocalPolicy(model, tokenizer, temperature=0.0, is_bf16=True)
     reply = policy.sampler.sample([Row(tokenizer.encode("Say <move>"), np.random.default_rng(1))], [4])[0]
     assert all(value <= 0 for value in reply.logprobs)

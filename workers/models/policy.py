@@ -43,10 +43,18 @@ class LocalPolicy:
         top_p: float = 1.0,
         top_k: int = 0,
         lockstep: bool = False,
+        is_bf16: bool = False,
     ) -> None:
+        """`is_bf16`: precision of products, as in training."""
         self.chat = ChatTokens(tokenizer)
         self.sampler: Sampler | VllmSampler = Sampler(
-            model, end=self.chat.end, pad=tokenizer.pad_token_id, temperature=temperature, top_p=top_p, top_k=top_k
+            model,
+            end=self.chat.end,
+            pad=tokenizer.pad_token_id,
+            temperature=temperature,
+            top_p=top_p,
+            top_k=top_k,
+            is_bf16=is_bf16,
         )
         self.batches = 0
         self._is_lockstep = lockstep
@@ -56,11 +64,6 @@ class LocalPolicy:
         self._timer: asyncio.TimerHandle | None = None
         self._generation: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sampling")
-
-    def set_precision(self, *, is_bf16: bool) -> None:
-        """Set the precision of products, as in training."""
-        if isinstance(self.sampler, Sampler):
-            self.sampler.is_bf16 = is_bf16
 
     def set_temperature(self, temperature: float) -> None:
         """Set the temperature of the batches from now on."""

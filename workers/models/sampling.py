@@ -49,12 +49,13 @@ class Sampler:
         temperature: float = 1.0,
         top_p: float = 1.0,
         top_k: int = 0,
+        is_bf16: bool = False,
     ) -> None:
+        """`is_bf16`: compute products in bf16, as training does. Log-probabilities are float32 in any case."""
         self.model, self.end, self.pad = model, end, pad
         self.temperature, self.top_p, self.top_k = temperature, top_p, top_k
         self.context: int = getattr(model.config, "max_position_embeddings", None) or 1 << 30
-        self.is_bf16 = False
-        """Compute products in bf16, as training does. Log-probabilities are float32 in any case."""
+        self.is_bf16 = is_bf16
         self.prefills = 0
         """Batches that started with an empty cache."""
         self._device = next(model.parameters()).device

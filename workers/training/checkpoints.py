@@ -38,9 +38,9 @@ class CheckpointStore:
         with transaction() as session:
             return session.scalars(statement.order_by(Checkpoint.step.desc()).limit(1)).first()
 
-    def save(self, stage: Stage, step: int, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-        if self.find(stage, step) is not None:
-            return
+    def save(self, stage: Stage, step: int, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Checkpoint:
+        if (stored := self.find(stage, step)) is not None:
+            return stored
         key = f"checkpoints/{self.run_id}/{stage}-{step}"
         record = record_of(model)
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -48,19 +48,20 @@ class CheckpointStore:
             save_model(model, tokenizer, Path(folder))
             size = put_folder(Path(folder), key)
         with transaction() as session:
-            session.add(
-                Checkpoint(
-                    policy_id=self.policy_id,
-                    run_id=self.run_id,
-                    stage=str(stage),
-                    step=step,
-                    artifact=key,
-                    size_bytes=size,
-                    adapter=record.model_dump(mode="json") if record else None,
-                )
+            checkpoint = Checkpoint(
+                policy_id=self.policy_id,
+                run_id=self.run_id,
+                stage=str(stage),
+                step=step,
+                artifact=key,
+                size_bytes=size,
+                adapter=record.model_dump(mode="json") if record else None,
             )
+            session.add(checkpoint)
             session.flush()
+            session.refresh(checkpoint)
             announce(session, run_topic(self.run_id))
+            return checkpoint
 
     def set_heldout(self, stage: Stage, step: int, evaluation: HeldoutEvaluation, *, at: int | None) -> None:
         """Keep a held-out result with its checkpoint and mark the run's best one. `at`: its rollouts' training step."""
@@ -118,12 +119,6 @@ def newest_complete(folder: Path) -> Path | None:
         if (match := re.fullmatch(r"checkpoint-(\d+)", path.name)) and (path / COMPLETE).exists()
     ]
     return max(states)[1] if states else None
-
-
-def newest_under(folder: Path) -> Path | None:
-    """Return the complete trainer state that was written last, of any stage."""
-    marks = sorted(folder.rglob(COMPLETE), key=lambda mark: mark.stat().st_mtime_ns)
-    return marks[-1].parent if marks else None
 
 
 def step_of(state: Path | None) -> int:

@@ -35,7 +35,7 @@ class TrainingStopped(Exception):
 
 
 class Ended(Exception):
-    """An alarm ends the run before its last step."""
+    """An alarm or the gate ends the run before its last step."""
 
     def __init__(self, status: RunStatus, reason: str, roll_back: uuid.UUID | None = None) -> None:
         super().__init__(reason)

@@ -122,7 +122,7 @@ class GrpoRun:
     """Receives TRL's vLLM generation before anything is played."""
     longest_completion: int = 256  # scale of the `dr_grpo` loss only
     ranks: Ranks = ALONE
-    play_share: PlayPlans | None = None  # follower: plays what the leader assigns to this rank
+    play_plans: PlayPlans = leader_only  # plays what the leader assigns to this rank
 
     @property
     def rows(self) -> int:

@@ -18,10 +18,11 @@ from backend.checkpoints.tables import Checkpoint
 from backend.core.session import transaction
 from backend.domain.training.configuration import Stage, TrainingConfiguration
 from backend.domain.training.warm_up import HOPELESS, GateChoice, SftChoice
+from backend.domain.vocabulary import RunStatus
 from workers.models.build import build_model
 from workers.models.load import unrounded
 from workers.training.checkpoints import mark_complete, newest_complete, step_of
-from workers.training.context import TrainingContext, TrainingStopped, UsedUp
+from workers.training.context import Ended, TrainingContext, TrainingStopped, UsedUp
 from workers.training.example_sources import collect_examples
 from workers.training.examples import BrokenStep, TrainingExample, example_order
 from workers.training.hardware import FLOAT32, Hardware, settle
@@ -34,12 +35,8 @@ SEED_STRIDE = 7919
 """Difference between the seeds of two attempts: large enough that runs with neighboring seeds never share one."""
 
 
-class GateClosed(Exception):
-    """The warm-up did not reach what GRPO requires: rewards teach nothing if replies are never parsed."""
-
-
 def check_gate(context: TrainingContext, row: Checkpoint) -> None:
-    """Raise GateClosed with advice if GRPO would have nothing to learn from. A resumed run may pass."""
+    """Pause the run with advice if GRPO would have nothing to learn from. A resumed run may pass."""
     gate = context.configuration.gate
     problems = gate_problems(gate, row)
     context.summary["gate"] = {"is_open": not problems, "problems": problems}
@@ -50,9 +47,8 @@ def check_gate(context: TrainingContext, row: Checkpoint) -> None:
     if context.assignment.was_gate_closed:
         context.recorder.log("the gate is closed, but the run was resumed: continuing", "warning")
         return
-    raise GateClosed(
-        f"After the warm-up {' and '.join(problems)}. {gate_advice(gate, row)} Or resume this run to continue anyway."
-    )
+    advice = f"{gate_advice(gate, row)} Or resume this run to continue anyway."
+    raise Ended(RunStatus.PAUSED, f"After the warm-up {' and '.join(problems)}. {advice}")
 
 
 def gate_problems(gate: GateChoice, row: Checkpoint) -> list[str]:

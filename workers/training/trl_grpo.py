@@ -230,12 +230,11 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
         if state.global_step % run.choice.updates:
             return
         step = state.global_step // run.choice.updates + 1
-
-        def controls() -> tuple[float, float]:
-            planned, changed = run.choice.temperature_at(step), run.controls.temperature
-            return run.controls.learning_rate_factor, planned if changed is None else changed
-
-        self.trainer.learning_rate.factor, temperature = run.ranks.agree(controls)
+        changed = run.controls.temperature
+        planned = run.choice.temperature_at(step) if changed is None else changed
+        self.trainer.learning_rate.factor, temperature = run.ranks.agree(
+            lambda: (run.controls.learning_rate_factor, planned)
+        )
         run.set_temperature(temperature)
         self.trainer.set_temperature(temperature)
 
@@ -250,8 +249,8 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
             actual = [prompt[-1]["group"] for prompt in prompts]
             if actual != expected:
                 raise BrokenStep(f"step {step}: the trainer sampled groups {actual[:3]}…, expected {expected[:3]}…")
-            if run.play_share is not None:
-                rows: dict[str, Any] = play_for_leader(run.ranks, run.play_share)
+            if not run.ranks.leads:
+                rows: dict[str, Any] = play_for_leader(run.ranks, run.play_plans)
             else:
                 self._batch = play_batch(run, step)
                 whole, shares = rows_of(run, self._batch), run.ranks.shares(run.choice.episodes_per_step)

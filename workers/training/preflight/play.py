@@ -76,9 +76,13 @@ def play_policy(context: TrainingContext, initial: InitialPolicy) -> PlayedEpiso
     """Play the first groups of GRPO with the policy before training, sampled as in training."""
     configuration, grpo = context.configuration, context.configuration.grpo
     policy = LocalPolicy(
-        initial.model, initial.tokenizer, temperature=grpo.temperature, top_p=grpo.top_p, top_k=grpo.top_k
+        initial.model,
+        initial.tokenizer,
+        temperature=grpo.temperature,
+        top_p=grpo.top_p,
+        top_k=grpo.top_k,
+        is_bf16=initial.hardware.is_bf16,
     )
-    policy.set_precision(is_bf16=initial.hardware.is_bf16)
     size = grpo.tasks_per_step
     group_size = grpo.group_size if configuration.recipe.has_grpo else 2  # only the success counts for SFT
     grpo = grpo.model_copy(update={"tasks_per_step": TASKS, "group_size": group_size})
@@ -124,8 +128,8 @@ def _play(
 def evaluation_seconds(context: TrainingContext, initial: InitialPolicy) -> float:
     """Seconds per episode of a held-out evaluation, measured on training tasks."""
     heldout = context.configuration.heldout
-    policy = LocalPolicy(initial.model, initial.tokenizer, temperature=heldout.temperature, lockstep=True)
-    policy.set_precision(is_bf16=initial.hardware.is_bf16)
+    is_bf16, temperature = initial.hardware.is_bf16, heldout.temperature
+    policy = LocalPolicy(initial.model, initial.tokenizer, temperature=temperature, lockstep=True, is_bf16=is_bf16)
     plans = context.warm_up_plans(min(EVALUATED, heldout.tasks))
     context.recorder.progress(phase="measuring a held-out evaluation", done=0, total=len(plans))
     began = time.monotonic()
