@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from backend.domain.training.curriculum import CurriculumChoice
-from workers.training.curriculum import AdaptiveLevels, FixedLevels, LevelOutcome, Turns
+from workers.training.curriculum import AdaptiveLevels, FixedLevels, Turns
 
 
 def levels(count: int = 10, **choice: Any) -> AdaptiveLevels:
@@ -14,8 +14,8 @@ def levels(count: int = 10, **choice: Any) -> AdaptiveLevels:
     return AdaptiveLevels(CurriculumChoice.model_validate({**defaults, **choice}), count)
 
 
-def outcomes(level: int, successes: int, failures: int = 0) -> list[LevelOutcome]:
-    return [LevelOutcome(level, True)] * successes + [LevelOutcome(level, False)] * failures
+def outcomes(level: int, successes: int, failures: int = 0) -> list[tuple[int, bool]]:
+    return [(level, True)] * successes + [(level, False)] * failures
 
 
 def test_turns_come_as_often_as_their_shares_in_every_stretch() -> None:
@@ -152,7 +152,7 @@ def test_a_restored_window_goes_on_as_if_nothing_had_happened(steps: int) -> Non
             cut.restore(kept)
         drawn = [whole.next() for _ in range(7)]
         assert [cut.next() for _ in range(7)] == drawn
-        seen = [LevelOutcome(level, (level + step + turn) % 5 > 0) for turn, level in enumerate(drawn)]
+        seen = [(level, (level + step + turn) % 5 > 0) for turn, level in enumerate(drawn)]
         assert whole.learn(seen) == cut.learn(seen)
     assert whole.state == cut.state
     assert whole.high > 0

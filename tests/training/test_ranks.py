@@ -27,7 +27,7 @@ from workers.rollouts.engine import GroupPlan
 from workers.tasks.training import LAUNCHER, module_of
 from workers.training.hardware import take_device
 from workers.training.launch import failure_message, write_configuration
-from workers.training.ranks import GrpoOrder, Ranks, SftOrder, fingerprint, hear_order, shares
+from workers.training.ranks import GrpoOrder, Ranks, SftOrder, fingerprint, hear_order
 from workers.training.trl_grpo import grpo_arguments, mean_and_highest
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
@@ -48,7 +48,7 @@ def configured(processes: int = 2, **choices: Any) -> TrainingConfiguration:
 @pytest.mark.parametrize(("count", "wanted"), [(6, [2, 2, 2]), (7, [3, 2, 2]), (1, [1, 0, 0]), (0, [0, 0, 0])])
 def test_groups_are_divided_whole_and_in_order(count: int, wanted: list[int]) -> None:
     plans = [GroupPlan(task_of(MANIFEST, Split.TRAIN, number), number, (0, 1, 2)) for number in range(count)]
-    parts = shares(plans, 3)
+    parts = [plans[share] for share in Ranks(0, 3).shares(len(plans))]
     assert [len(part) for part in parts] == wanted
     assert [plan for part in parts for plan in part] == plans
 
@@ -127,7 +127,7 @@ def test_why_a_process_ended_is_said_in_a_line() -> None:
 def test_orders_arrive_as_they_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Any] = []
     monkeypatch.setattr(Ranks, "_send", lambda _, number, value: sent.append(value))
-    monkeypatch.setattr(Ranks, "_receive", lambda _, number: json.loads(json.dumps(sent[-1])))
+    monkeypatch.setattr(Ranks, "hear", lambda _, number=0: json.loads(json.dumps(sent[-1])))
     for order in (SftOrder("weights", "examples", "folder", 12, 3, 10, False), GrpoOrder("weights", "folder", 2, True)):
         Ranks(0, 2).tell(order)
         assert hear_order(Ranks(1, 2)) == order

@@ -92,14 +92,14 @@ def test_a_step_is_planned_once_however_often_it_is_asked_for() -> None:
     planner = Planner([make_venue(manifest())], configuration())
     first = planner.plans(1)
     assert planner.plans(1) == first
-    assert planner.plans_of(1, [3, 5]) == [first[3], first[5]]
+    assert planner.plans(1, [3, 5]) == [first[3], first[5]]
     assert not numbers(planner.plans(2)) & numbers(first)
 
 
 def test_a_replacement_is_a_fresh_task_of_the_same_level() -> None:
     planner = Planner([make_venue(manifest())], configuration())
     first = planner.plans(1)
-    fresh = planner.plans_of(1, [12 + 4, 24 + 4])
+    fresh = planner.plans(1, [12 + 4, 24 + 4])
     assert [plan.ordinal for plan in fresh] == [16, 28]
     assert {plan.task.level for plan in fresh} == {first[4].task.level}
     assert len(numbers([*first, *fresh, *planner.plans(2)])) == 26

@@ -301,17 +301,6 @@ def _new_adapter(
     return model, tokenizer
 
 
-def save_adapter(model: PeftModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Save the adapter's weights, the record of its base, and the tokenizer, but never the base."""
-    record = record_of(model)
-    if record is None:
-        raise ValueError("this adapter has no record of the base that it was trained on")
-    model.save_pretrained(str(folder), selected_adapters=[ADAPTER], save_embedding_layers=False)
-    (folder / "README.md").unlink(missing_ok=True)  # peft's template; an export writes its own model card
-    (folder / RECORD_FILE).write_text(record.model_dump_json(indent=2))
-    tokenizer.save_pretrained(folder)
-
-
 def read_record(folder: Path) -> AdapterRecord:
     path = folder / RECORD_FILE
     if not path.exists():

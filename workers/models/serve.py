@@ -173,7 +173,7 @@ class ModelServer:
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         chat_request = read_request(await request.read())
         self._check_name(chat_request.model)
-        if self.batches.waiting + chat_request.n > MAX_WAITING:
+        if len(self.batches.waiting) + chat_request.n > MAX_WAITING:
             raise ApiError("Too many requests are waiting.", status=429, code="rate_limit_exceeded")
         messages = [message.plain() for message in chat_request.messages]
         try:

@@ -91,14 +91,10 @@ class BatchSampler:
         self.sampler = Sampler(model, end=self.chat.end, pad=tokenizer.pad_token_id)
         self.context = self.sampler.context
         self.batches = 0
-        self._waiting: list[tuple[ServedCompletion, asyncio.Future[None]]] = []
+        self.waiting: list[tuple[ServedCompletion, asyncio.Future[None]]] = []
         self._sampled: Sequence[ServedCompletion] = ()
         self._work: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sampling")
-
-    @property
-    def waiting(self) -> int:
-        return len(self._waiting)
 
     async def in_thread(self, work: Callable[[], Result]) -> Result:
         """Run in the one thread that uses the tokenizer and samples."""
@@ -107,7 +103,7 @@ class BatchSampler:
     async def sample(self, completion: ServedCompletion) -> None:
         """Wait until the completion has ended. Raises the model's exceptions."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((completion, done))
+        self.waiting.append((completion, done))
         if self._work is None:
             self._work = asyncio.create_task(self._sample_waiting())
         try:
@@ -116,7 +112,7 @@ class BatchSampler:
             completion.is_abandoned = True
 
     async def close(self) -> None:
-        for completion in [*(completion for completion, _ in self._waiting), *self._sampled]:
+        for completion in [*(completion for completion, _ in self.waiting), *self._sampled]:
             completion.is_abandoned = True
         if self._work is not None:
             self._work.cancel()
@@ -125,11 +121,11 @@ class BatchSampler:
     async def _sample_waiting(self) -> None:
         """Sample batch after batch: the oldest request and those with the same sampling."""
         try:
-            while self._waiting:
+            while self.waiting:
                 await asyncio.sleep(GATHER_SECONDS)
-                sampling = self._waiting[0][0].sampling
-                batch = [pair for pair in self._waiting if pair[0].sampling == sampling][:MAX_BATCH]
-                self._waiting = [pair for pair in self._waiting if pair not in batch]
+                sampling = self.waiting[0][0].sampling
+                batch = [pair for pair in self.waiting if pair[0].sampling == sampling][:MAX_BATCH]
+                self.waiting = [pair for pair in self.waiting if pair not in batch]
                 self._sampled = [completion for completion, _ in batch]
                 failure: Exception | None = None
                 try:

@@ -348,16 +348,13 @@ class AlarmWatch:
     calm: dict[str, int] = field(default_factory=dict)
     """Each condition that holds → consecutive checks that did not meet it."""
 
-    def after_step(self, step: int, figures: Mapping[str, float], choice: AlarmsChoice) -> AlarmChanges:
-        checks = BROKEN | TRENDS if step > choice.grace_steps else BROKEN
-        return self._check(checks, step, figures, choice, patience=CALM_STEPS)
-
-    def after_heldout(self, step: int, figures: Mapping[str, float], choice: AlarmsChoice) -> AlarmChanges:
-        return self._check(HELDOUT_CHECKS, step, figures, choice, patience=1)
-
-    def _check(
-        self, checks: dict[str, Check], step: int, figures: Mapping[str, float], choice: AlarmsChoice, *, patience: int
+    def check(
+        self, step: int, figures: Mapping[str, float], choice: AlarmsChoice, *, is_heldout: bool = False
     ) -> AlarmChanges:
+        """Check the conditions of a step, or those of a held-out evaluation, which clear at once."""
+        checks, patience = (HELDOUT_CHECKS, 1) if is_heldout else (BROKEN, CALM_STEPS)
+        if not is_heldout and step > choice.grace_steps:
+            checks = BROKEN | TRENDS
         self.history.add(step, figures)
         enabled = [check for name, check in checks.items() if action_of(choice, name)]
         met = {sighting.condition: sighting for check in enabled for sighting in check(self.history, choice)}

@@ -17,7 +17,7 @@ from backend.core.session import transaction
 from backend.domain.training.configuration import Stage
 from backend.domain.training.grpo import GrpoChoice
 from backend.review.judged_curves import choose_best
-from workers.models.load import load_folder, record_of, save_adapter
+from workers.models.load import ADAPTER, RECORD_FILE, load_folder, record_of
 from workers.training.assignment import BranchPoint
 from workers.training.heldout_evaluation import HeldoutEvaluation
 
@@ -88,11 +88,13 @@ class CheckpointStore:
 
 
 def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write safetensors, configuration, tokenizer and chat template. An adapter is written without its base."""
-    if record_of(model) is not None:
-        save_adapter(model, tokenizer, folder)
-        return
-    model.save_pretrained(folder, safe_serialization=True)
+    """Write safetensors, configuration, tokenizer and chat template. An adapter comes with the record of its base."""
+    if (record := record_of(model)) is not None:
+        model.save_pretrained(str(folder), selected_adapters=[ADAPTER], save_embedding_layers=False)
+        (folder / "README.md").unlink(missing_ok=True)  # peft's template; an export writes its own model card
+        (folder / RECORD_FILE).write_text(record.model_dump_json(indent=2))
+    else:
+        model.save_pretrained(folder, safe_serialization=True)
     tokenizer.save_pretrained(folder)
 
 

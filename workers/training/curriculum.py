@@ -31,6 +31,7 @@ from workers.training.checkpoints import newest_complete, step_of
 
 TOLERANCE = 1e-6  # stored rewards are single precision: a value this close to the bar reaches it, as in a filter
 MOST_DOUBLINGS = 6
+Outcome = tuple[int, bool]  # level of a rollout, and whether it succeeded
 State = dict[str, Any]  # state that later steps depend on, as JSON
 
 
@@ -70,16 +71,10 @@ def _interleaved(envs: Sequence[TrainingEnv], counts: Sequence[int], split: Spli
     return tasks
 
 
-@dataclass(frozen=True, slots=True)
-class LevelOutcome:
-    level: int
-    succeeded: bool
-
-
 class FixedLevels(Turns):
     """The same mix of levels in every step."""
 
-    def learn(self, outcomes: Iterable[LevelOutcome]) -> dict[str, float]:
+    def learn(self, outcomes: Iterable[Outcome]) -> dict[str, float]:
         return {}
 
     @property
@@ -110,19 +105,17 @@ class AdaptiveLevels:
     def next(self) -> int:
         return self.low + self._turns.next()
 
-    def learn(self, outcomes: Iterable[LevelOutcome]) -> dict[str, float]:
-        for outcome in outcomes:
-            recent = self._recent.setdefault(outcome.level, deque(maxlen=self._choice.window))
-            recent.append(outcome.succeeded)
-            self._played += outcome.level == self.high
+    def learn(self, outcomes: Iterable[Outcome]) -> dict[str, float]:
+        choice = self._choice
+        for level, succeeded in outcomes:
+            self._recent.setdefault(level, deque(maxlen=choice.window)).append(succeeded)
+            self._played += level == self.high
         points = {"low": float(self.low), "high": float(self.high)}
         if recent_at_top := self._recent.get(self.high):
             points["success"] = sum(recent_at_top) / len(recent_at_top)
-        self._move()
-        return points
-
-    def _move(self) -> None:
-        choice, top, below = self._choice, self._success(self.high), self._success(self.high - 1)
+        latest = [self._recent.get(level, ()) for level in (self.high, self.high - 1)]
+        # the success over a whole window of episodes; None if a level has fewer
+        top, below = (sum(recent) / len(recent) if len(recent) == choice.window else None for recent in latest)
         falls = self._falls.get(self.high + 1, 0)
         is_ready = self._played >= choice.window << min(max(0, falls - 1), MOST_DOUBLINGS)
         if self.high > 0 and any(success is not None and success < choice.collapse for success in (top, below)):
@@ -131,6 +124,7 @@ class AdaptiveLevels:
         elif self.high < self._highest and top is not None and top >= choice.mastery and is_ready:
             self._falls.pop(self.high, None)
             self._move_to(self.high + 1)
+        return points
 
     def _move_to(self, high: int, credit: Sequence[float] | None = None) -> None:
         """Set the top. Only new episodes decide whether it is mastered."""
@@ -139,11 +133,6 @@ class AdaptiveLevels:
         self._recent = {level: recent for level, recent in self._recent.items() if self.low <= level < high}
         below, lower = high - self.low, self._choice.lower
         self._turns = Turns([*[lower / below] * below, 1.0 - lower] if below else [1.0], credit)
-
-    def _success(self, level: int) -> float | None:
-        """Return the success over the last `window` episodes of a level; None if it has fewer in the window."""
-        recent = self._recent.get(level, ())
-        return sum(recent) / len(recent) if len(recent) == self._choice.window else None
 
     @property
     def state(self) -> State:
@@ -198,16 +187,15 @@ class Planner:
         self._plans: dict[int, GroupPlan] = {}
         self._strata: list[tuple[_Lane, int]] = []  # environment and level of each of the step's groups
 
-    def plans(self, step: int) -> list[GroupPlan]:
-        return self.plans_of(step, range(self.choice.tasks_per_step))
-
-    def plans_of(self, step: int, ordinals: Sequence[int]) -> list[GroupPlan]:
-        """Return the step's groups with these ordinals.
+    def plans(self, step: int, ordinals: Sequence[int] | None = None) -> list[GroupPlan]:
+        """Return the step's groups with these ordinals. Default: all of its groups.
 
         Ordinals beyond the step's groups are replacements: they get a fresh task of the environment and level of the
         group with the same remainder by the number of groups.
         """
-        count, needed = self.choice.tasks_per_step, list(ordinals)
+        count = self.choice.tasks_per_step
+        ordinals = range(count) if ordinals is None else ordinals
+        needed = list(ordinals)
         if step != self._step:
             self._step, self._plans = step, {}
             lanes = [self._lanes[self._turns.next()] for _ in range(count)]
@@ -232,11 +220,11 @@ class Planner:
             rewards = [rollout.reward for rollout in own if rollout.reward is not None]
             if rewards and len(self._lanes) > 1:
                 points[f"environment/{lane.env.name}"] = fsum(rewards) / len(rewards)
-            outcomes, rule = [], lane.rule
+            rule, outcomes = lane.rule, list[Outcome]()
             bar = rule.at_least - TOLERANCE * max(1.0, abs(rule.at_least))
             for rollout in own:
                 value = rollout.reward if rule.column == REWARD else rollout.columns.get(rule.column)
-                outcomes.append(LevelOutcome(rollout.task.level, value is not None and value >= bar))
+                outcomes.append((rollout.task.level, value is not None and value >= bar))
             levels = lane.levels.learn(outcomes)
             points |= {f"curriculum/{lane.env.name}/{name}": value for name, value in levels.items()}
         return points
@@ -305,5 +293,5 @@ def replay(planner: Planner, run_id: uuid.UUID, last: int) -> None:
                 )
     for step in range(1, last + 1):
         rollouts = stored.get(step, [])
-        planner.plans_of(step, sorted({rollout.group for rollout in rollouts}))
+        planner.plans(step, sorted({rollout.group for rollout in rollouts}))
         planner.learn(step, rollouts)

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -19,7 +20,7 @@ from backend.domain.vocabulary import Phase
 from workers.environments.client import EnvServer
 from workers.models.policy import LocalPolicy
 from workers.policies.base import Policy
-from workers.rollouts.engine import GroupPlan, OnRollout, TooManyFailures, play_groups
+from workers.rollouts.engine import GroupPlan, TooManyFailures, play_groups
 from workers.storage.env_host import open_env_host
 from workers.storage.recorder import RunRecorder
 from workers.storage.rollout_writer import RolloutWriter
@@ -195,54 +196,47 @@ class EnvPool:
         played: set[tuple[int, int]] = set()
         failures: list[Rollout] = []
 
-        def take(rollout: Rollout) -> None:
-            if rollout.is_completed:
-                played.add((rollout.group, rollout.member))
-            else:
-                failures.append(rollout)
-            on_rollout(rollout)
-
-        async def play_with(on_rollout: OnRollout) -> None:
+        async def play_missing() -> None:
             missing = []
             for plan in plans:
                 members = tuple(member for member in plan.members if (plan.ordinal, member) not in played)
                 if members:
                     missing.append(replace(plan, members=members, size=len(plan.whole)))
-            tasks = [
-                asyncio.ensure_future(
-                    play_groups(
-                        own,
-                        server=self._servers[tag],
-                        policy=policy,
-                        manifest=self._specs[tag].manifest,
-                        phase=phase,
-                        seed=seed,
-                        concurrency=self._capacity_of(tag).capacity,
-                        on_rollout=on_rollout,
-                        should_stop=should_stop,
-                        training_step=training_step,
-                    )
-                )
-                for tag, own in plans_by_env(missing).items()
-            ]
-            try:  # the first error cancels the other environments
-                await asyncio.gather(*tasks)
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+            async with AsyncExitStack() as stack:
+                writer = None if recorder is None else await stack.enter_async_context(RolloutWriter(recorder))
 
-        async def play_missing() -> None:
-            if recorder is None:
-                await play_with(take)
-            else:
-                async with RolloutWriter(recorder) as writer:
-
-                    async def store(rollout: Rollout) -> None:
-                        take(rollout)
+                async def take(rollout: Rollout) -> None:
+                    if rollout.is_completed:
+                        played.add((rollout.group, rollout.member))
+                    else:
+                        failures.append(rollout)
+                    on_rollout(rollout)
+                    if writer is not None:
                         await writer.put(rollout)
 
-                    await play_with(store)
+                tasks = [
+                    asyncio.ensure_future(
+                        play_groups(
+                            own,
+                            server=self._servers[tag],
+                            policy=policy,
+                            manifest=self._specs[tag].manifest,
+                            phase=phase,
+                            seed=seed,
+                            concurrency=self._capacity_of(tag).capacity,
+                            on_rollout=take,
+                            should_stop=should_stop,
+                            training_step=training_step,
+                        )
+                    )
+                    for tag, own in plans_by_env(missing).items()
+                ]
+                try:  # the first error cancels the other environments
+                    await asyncio.gather(*tasks)
+                finally:
+                    for task in tasks:
+                        task.cancel()
+                    await asyncio.gather(*tasks, return_exceptions=True)
             if failures and not played:  # too few for the engine's circuit breaker
                 raise TooManyFailures(f"none of {len(failures)} rollouts succeeded: {failures[-1].error_message}")
 
@@ -250,7 +244,9 @@ class EnvPool:
             self._run(play_missing())
         except TooManyFailures as error:
             logger.warning("most episodes failed; trying again on new servers", error=str(error))
-            self._run(self._reopen())
+            self._run(self._stack.aclose())
+            time.sleep(SECOND_TRY_SECONDS)
+            self._run(self._open())
             self._run(play_missing())
 
     def play_in_lockstep(
@@ -264,11 +260,7 @@ class EnvPool:
         recorder: RunRecorder | None = None,
     ) -> list[Rollout]:
         """Return all rollouts in the order of the plans, played in waves whose batches are the same every time."""
-        played: dict[tuple[int, int], Rollout] = {}
-
-        def take(rollout: Rollout) -> None:
-            played[rollout.group, rollout.member] = rollout
-
+        rollouts: list[Rollout] = []
         capacities = {tag: self._capacity_of(tag) for tag in self._servers}
         for wave in waves(plans, capacities, self.concurrency):
             policy.expect(_episodes(wave))
@@ -279,8 +271,9 @@ class EnvPool:
                 seed=seed,
                 training_step=training_step,
                 recorder=recorder,
-                on_rollout=take,
+                on_rollout=rollouts.append,
             )
+        played = {(rollout.group, rollout.member): rollout for rollout in rollouts}  # second tries replace first ones
         return [played[plan.ordinal, member] for plan in plans for member in plan.members]
 
     def close_policy(self, policy: Policy) -> None:
@@ -295,11 +288,6 @@ class EnvPool:
             for tag, spec in self._specs.items():
                 self._servers[tag] = await stack.enter_async_context(spec.open_server())
             self._stack = stack.pop_all()
-
-    async def _reopen(self) -> None:
-        await self._stack.aclose()
-        await asyncio.sleep(SECOND_TRY_SECONDS)
-        await self._open()
 
     def _run(self, work: Coroutine[object, object, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

@@ -5,7 +5,7 @@ Examples are collected once and kept in a file, so that a resumed run learns fro
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -198,24 +198,19 @@ def conversations(context: TrainingContext, source: str) -> Iterator[Conversatio
     configuration = context.configuration
     replaces = configuration.sft.system == "environment" and source != "demonstrations"
     system = _environment_prompt(context) if replaces else None
-    for conversation in _conversations(context, source):
-        yield conversation if system is None else conversation.under(system)
-
-
-def _conversations(context: TrainingContext, source: str) -> Iterator[Conversation]:
-    if source == "file":
-        with transaction() as session:
-            file = session.get(ExampleFile, context.configuration.sft.file)
-        if file is None:
-            raise BrokenStep("the file of conversations (sft.file) was deleted")
-        yield from sampled_conversations(file, context.configuration.sft, context.configuration.seed)
-        return
     with transaction() as session:
-        if source == "rollouts":
-            ids = _chosen_rollouts(session, context).ids
+        if source == "file":
+            file = session.get(ExampleFile, configuration.sft.file)
+            if file is None:
+                raise BrokenStep("the file of conversations (sft.file) was deleted")
+            stored: Iterable[Conversation] = sampled_conversations(file, configuration.sft, configuration.seed)
+        elif source == "rollouts":
+            stored = conversations_of(session, _chosen_rollouts(session, context).ids)
         else:
-            ids = demonstrated_rollouts(session, [env.version_id for env in context.assignment.envs])
-        yield from conversations_of(session, ids)
+            versions = [env.version_id for env in context.assignment.envs]
+            stored = conversations_of(session, demonstrated_rollouts(session, versions))
+        for conversation in stored:
+            yield conversation if system is None else conversation.under(system)
 
 
 def _chosen_rollouts(session: Session, context: TrainingContext) -> RolloutSelection:

@@ -149,7 +149,7 @@ class GrpoStage:
 
     def _play(self, step: int, ordinals: Sequence[int]) -> list[Rollout]:
         self._scanner.tune(self._steering.settings.detectors.thresholds)
-        plans = self._planner.plans_of(step, ordinals)
+        plans = self._planner.plans(step, ordinals)
         return play_together(self.context.ranks, step, plans, self._run.play_plans)
 
     def _on_step(self, step: GrpoStep) -> bool:

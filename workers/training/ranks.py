@@ -63,13 +63,10 @@ class Ranks:
     def tell(self, order: "SftOrder | GrpoOrder") -> None:
         self.deal([asdict(order)] * self.count)
 
-    def hear(self) -> Any:
-        return self._receive(0)
-
     def gather(self, value: T) -> list[T]:
         """Send a value to the leader, which gets the values of all ranks in order. Followers get an empty list."""
         if self.leads:
-            return [value, *(self._receive(number) for number in range(1, self.count))]
+            return [value, *(self.hear(number) for number in range(1, self.count))]
         self._send(0, value)
         return []
 
@@ -80,16 +77,17 @@ class Ranks:
         return self.deal([decide()] * self.count)
 
     def shares(self, whole: int) -> list[slice]:
-        """Split `whole` items, which divide evenly, among the ranks."""
-        own = whole // self.count
-        return [slice(number * own, (number + 1) * own) for number in range(self.count)]
+        """Split `whole` items among the ranks, in order and as evenly as possible."""
+        own, more = divmod(whole, self.count)
+        ends = [own * number + min(number, more) for number in range(self.count + 1)]
+        return [slice(first, last) for first, last in pairwise(ends)]
 
     def _send(self, number: int, value: object) -> None:
         content = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         distributed.send(torch.tensor([len(content)]), number, group=self.group)
         distributed.send(content, number, group=self.group)
 
-    def _receive(self, number: int) -> Any:
+    def hear(self, number: int = 0) -> Any:
         size = torch.zeros(1, dtype=torch.int64)
         distributed.recv(size, number, group=self.group)
         content = torch.empty(int(size), dtype=torch.uint8)
@@ -191,7 +189,7 @@ def play_together(ranks: Ranks, step: int, plans: Sequence[GroupPlan], play: Pla
     """
     if ranks.count == 1:
         return play(step, plans)
-    parts = shares(plans, ranks.count)
+    parts = [list(plans[share]) for share in ranks.shares(len(plans))]  # whole groups
     ranks.deal([{"play": _PLANS.dump_python(part, mode="json"), "step": step} for part in parts])
     rollouts = play(step, parts[0])
     nothing: dict[str, Any] = {}
@@ -215,13 +213,6 @@ def play_for_leader(ranks: Ranks, play: PlayPlans) -> Any:
         except TooManyFailures as error:
             answer = {"failed": str(error)}
         ranks.gather(answer)
-
-
-def shares(plans: Sequence[GroupPlan], count: int) -> list[list[GroupPlan]]:
-    """Split plans into whole groups, in order and as evenly as possible."""
-    own, more = divmod(len(plans), count)
-    ends = [own * number + min(number, more) for number in range(count + 1)]
-    return [list(plans[first:last]) for first, last in pairwise(ends)]
 
 
 def check_same_weights(ranks: Ranks, model: torch.nn.Module) -> None:

@@ -152,7 +152,9 @@ def run_sft(context: TrainingContext, start: Checkpoint) -> Checkpoint:
     if not _is_final(chosen):
         context.evaluate_heldout(Stage.SFT, chosen.step, *context.store.load(chosen), at=0)
     shutil.rmtree(context.assignment.folder / Stage.SFT, ignore_errors=True)
-    return _checkpoint(context, chosen.step)
+    final = context.store.find(Stage.SFT, chosen.step)
+    assert final is not None
+    return final
 
 
 def _is_final(row: Checkpoint) -> bool:
@@ -164,12 +166,6 @@ def _merit(row: Checkpoint) -> tuple[float, int]:
     return (-math.inf if row.heldout_reward is None else row.heldout_reward, -row.step)
 
 
-def _checkpoint(context: TrainingContext, step: int) -> Checkpoint:
-    row = context.store.find(Stage.SFT, step)
-    assert row is not None
-    return row
-
-
 def _checkpoints(context: TrainingContext, before: int, last: int) -> Sequence[Checkpoint]:
     of_run = (Checkpoint.run_id == context.assignment.run_id, Checkpoint.stage == Stage.SFT)
     steps = (Checkpoint.step > before, Checkpoint.step <= last)
@@ -179,9 +175,7 @@ def _checkpoints(context: TrainingContext, before: int, last: int) -> Sequence[C
 
 def _best_of(context: TrainingContext, start: Checkpoint, attempt: WarmUpAttempt, *, is_only: bool) -> Checkpoint:
     """Train an attempt and return its best checkpoint by held-out reward, the earlier one of two equally good."""
-    if context.store.find(Stage.SFT, attempt.last) is None:
-        _train(context, start, attempt)
-    last = _checkpoint(context, attempt.last)
+    last = context.store.find(Stage.SFT, attempt.last) or _train(context, start, attempt)
     if not last.heldout:
         selects = context.configuration.sft.examine_every > 0 or not is_only
         model, tokenizer = context.store.load(last)
@@ -189,7 +183,7 @@ def _best_of(context: TrainingContext, start: Checkpoint, attempt: WarmUpAttempt
     return max((row for row in _checkpoints(context, attempt.before, attempt.last) if row.heldout), key=_merit)
 
 
-def _train(context: TrainingContext, start: Checkpoint, attempt: WarmUpAttempt) -> None:
+def _train(context: TrainingContext, start: Checkpoint, attempt: WarmUpAttempt) -> Checkpoint:
     configuration, recorder, store = context.configuration, context.recorder, context.store
     choice = configuration.sft
     model, tokenizer = store.load(start)
@@ -210,8 +204,8 @@ def _train(context: TrainingContext, start: Checkpoint, attempt: WarmUpAttempt) 
             recorder.metrics(at, {f"sft/{name}": value for name, value in figures.items()})
             steering.after_step(step, figures)
         elif choice.examine_every and step % choice.examine_every == 0 and step < attempt.steps:
-            store.save(Stage.SFT, at, model, tokenizer)
-            if not _checkpoint(context, at).heldout:  # a resumed run passes some steps again
+            saved = store.save(Stage.SFT, at, model, tokenizer)
+            if not saved.heldout:  # a resumed run passes some steps again
                 context.evaluate_heldout(Stage.SFT, at, model, tokenizer, at=0, is_stored=False)
         recorder.progress(phase="sft", done=step, total=attempt.steps, message=suffix)
         return not recorder.should_stop() and not context.budget_tracker.used_up()
@@ -239,7 +233,7 @@ def _train(context: TrainingContext, start: Checkpoint, attempt: WarmUpAttempt) 
         raise UsedUp
     if reached < attempt.steps:
         raise TrainingStopped
-    store.save(Stage.SFT, attempt.last, model, tokenizer)
+    return store.save(Stage.SFT, attempt.last, model, tokenizer)
 
 
 @dataclass(slots=True)

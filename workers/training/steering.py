@@ -145,9 +145,9 @@ class Steering(_StageSteering):
             self._apply(step)
             heldout = {name: figures.pop(name) for name in HELDOUT_CURVES if name in figures}
             if figures:
-                self._watch.after_step(step, figures, self.settings.alarms)
+                self._watch.check(step, figures, self.settings.alarms)
             if heldout:
-                self._watch.after_heldout(step, heldout, self.settings.alarms)
+                self._watch.check(step, heldout, self.settings.alarms, is_heldout=True)
         self._claim(reached + 1, is_start=True)
         self._apply(reached + 1)
         close_interventions(self._run_id, reached)
@@ -164,7 +164,7 @@ class Steering(_StageSteering):
         interventions: Sequence[DetectorIntervention] = (),
     ) -> bool:
         """Return whether to continue. Raises Ended if the weights are spoiled and must not be saved."""
-        changes = self._watch.after_step(step, figures, self.settings.alarms)
+        changes = self._watch.check(step, figures, self.settings.alarms)
         if action_of(self.settings.alarms, "suspicion"):
             changes.begun.extend(suspicions)
         self._act(step, changes)
@@ -177,7 +177,7 @@ class Steering(_StageSteering):
         return not requests.stop and self._ending is None
 
     def after_heldout(self, step: int, figures: Mapping[str, float]) -> bool:
-        self._act(step, self._watch.after_heldout(step, figures, self.settings.alarms))
+        self._act(step, self._watch.check(step, figures, self.settings.alarms, is_heldout=True))
         self._apply(step + 1)
         return self._ending is None
 
@@ -224,11 +224,7 @@ class Steering(_StageSteering):
 
     def _claim(self, step: int, *, is_start: bool) -> None:
         """Claim waiting changes. Settings that the trainer is built with wait for its next start."""
-
-        def step_of(name: str) -> int | None:
-            return None if is_of_warm_up(name) or (name in MEMORY and not is_start) else step
-
-        self._claim_changes(step_of)
+        self._claim_changes(lambda name: None if is_of_warm_up(name) or (name in MEMORY and not is_start) else step)
 
     def _apply(self, step: int) -> None:
         """Apply the settings of this step. A change belongs to its step in every attempt."""

@@ -17,7 +17,6 @@ from transformers.pytorch_utils import Conv1D
 from backend.checkpoints.tables import Checkpoint
 from backend.domain.training.adapter import AdapterRecord
 from backend.domain.vocabulary import ExportForm
-from workers.models.build import parameter_count
 from workers.models.load import (
     CONFIGURATION_FILE,
     OWN,
@@ -42,7 +41,6 @@ from workers.models.load import (
 from workers.models.machine import NotConverted, convert, find_converter
 from workers.storage.digests import digest_of
 from workers.training.checkpoints import save_model
-from workers.training.exporting import inference
 
 FORMAT = "proctor-export/2"
 MANIFEST, SCRIPT = "manifest.json", "inference.py"
@@ -104,7 +102,7 @@ def _write_weights(form: ExportForm, original: Path, target: Path) -> WrittenExp
         model, tokenizer = load_folder(original)
         save_model(model, tokenizer, target)
         check_precision(target)
-        return WrittenExport(parameter_count(model), dtype_name(model.dtype))
+        return WrittenExport(model.num_parameters(), dtype_name(model.dtype))
     if not is_adapter(original):
         raise ModelUnusable("all weights were trained: there is no adapter")
     record = read_record(original)
@@ -128,7 +126,7 @@ def _write_weights(form: ExportForm, original: Path, target: Path) -> WrittenExp
     read_tokenizer(ModelSource(str(original))).save_pretrained(target)
     check_precision(target)
     label = f"the base was quantized to 4 bits (NF4) and stored in {record.dtype}" if is_rounded else None
-    return WrittenExport(parameter_count(model), dtype_name(model.dtype), label)
+    return WrittenExport(model.num_parameters(), dtype_name(model.dtype), label)
 
 
 def merge_adapter(original: Path, *, is_rounded: bool) -> PreTrainedModel:
@@ -248,10 +246,6 @@ def write_manifest(folder: Path, checkpoint: Checkpoint, description: ExportDesc
     }
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2))
     return files
-
-
-def write_script(folder: Path) -> None:
-    shutil.copyfile(inference.__file__, folder / SCRIPT)
 
 
 def digests(folder: Path) -> dict[str, str]:
