@@ -14,12 +14,9 @@ from workers.models.chat import ChatTokens
 from workers.models.sampling import Row, Sampled, Sampler, VllmGeneration, VllmSampler
 from workers.policies.base import EpisodeStart, Reply, TokenTrace, Turn
 
-GATHER_SECONDS = 0.01
-"""How long a batch waits for sessions that have not requested a reply yet."""
-SETTLE_SECONDS = 0.002
-"""How long it waits when all have requested one: more episodes may be about to begin."""
-LOCKSTEP_SECONDS = 20.0
-"""The same in lockstep, where only a broken session keeps the others waiting."""
+GATHER_SECONDS = 0.01  # how long a batch waits for sessions that have not requested a reply yet
+SETTLE_SECONDS = 0.002  # how long it waits when all have requested one: more episodes may be about to begin
+LOCKSTEP_SECONDS = 20.0  # the same in lockstep, where only a broken session keeps the others waiting
 
 
 @dataclass(slots=True)
@@ -161,16 +158,14 @@ class LocalPlayer:
     def __init__(self, policy: LocalPolicy, start: EpisodeStart) -> None:
         self.row = Row([], np.random.Generator(np.random.PCG64(start.seed)))
         self.order = (start.task.index, start.member, start.task.seed, str(start.task.version_id or ""))
-        self.waited = 0.0
-        """Seconds that the latest request waited for its batch."""
+        self.waited = 0.0  # seconds that the latest request waited for its batch
         self._policy = policy
         proctor = start.manifest.proctor
         self._is_cut = proctor.agent.context.cuts(proctor.episode.max_turns)
         """Whether it reads only a part of the conversation. Each turn is then a separate prompt, and the episode is
         not one sequence."""
         self._prompt_length = 0
-        self._read = 0
-        """Messages in `row.tokens`, including the reply that the engine appends to its list."""
+        self._read = 0  # messages in `row.tokens`, including the reply that the engine appends to its list
         self._mask: list[int] = []
         self._logprobs: list[float] = []
 

@@ -17,11 +17,9 @@ from transformers import DynamicCache, PreTrainedModel
 class Row:
     """One conversation as the model sees it."""
 
-    tokens: list[int]
-    """Everything so far, including the latest prompt."""
+    tokens: list[int]  # everything so far, including the latest prompt
     random: np.random.Generator
-    fed: int = 0
-    """Number of `tokens` in the sampler's cache."""
+    fed: int = 0  # number of `tokens` in the sampler's cache
 
 
 @dataclass(slots=True)
@@ -56,8 +54,7 @@ class Sampler:
         self.temperature, self.top_p, self.top_k = temperature, top_p, top_k
         self.context: int = getattr(model.config, "max_position_embeddings", None) or 1 << 30
         self.is_bf16 = is_bf16
-        self.prefills = 0
-        """Batches that started with an empty cache."""
+        self.prefills = 0  # batches that started with an empty cache
         self._device = next(model.parameters()).device
         self._rows: Sequence[Row] = ()
         self._cache = DynamicCache(config=model.config)

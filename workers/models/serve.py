@@ -28,8 +28,7 @@ from workers.models.load import ModelUnusable, load_folder
 from workers.models.serving_batches import BatchSampler, ServedCompletion
 
 SHUTDOWN_SECONDS = 2.0
-SMALL = 20_000_000
-"""Parameters below which one thread is fastest."""
+SMALL = 20_000_000  # parameters below which one thread is fastest
 MAX_BODY_BYTES = 16 * 1024 * 1024
 MAX_WAITING = 1024
 MAX_STOPS = 16

@@ -13,11 +13,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from workers.models.chat import ChatTokens
 from workers.models.sampling import Row, Sampler
 
-GATHER_SECONDS = 0.004
-"""How long a batch waits for requests that arrive at the same time."""
+GATHER_SECONDS = 0.004  # how long a batch waits for requests that arrive at the same time
 MAX_BATCH = 64
-UNFINISHED = "\ufffd"
-"""An incomplete character decodes to this."""
+UNFINISHED = "\ufffd"  # an incomplete character decodes to this
 Result = TypeVar("Result")
 
 logger = structlog.get_logger(__name__)
@@ -31,8 +29,7 @@ class ServedCompletion:
     prompt: list[int]
     limit: int
     seed: int
-    sampling: tuple[float, float]
-    """Temperature and top_p."""
+    sampling: tuple[float, float]  # temperature and top_p
     stops: Sequence[str] = ()
     on_text: Callable[[int, str], object] | None = None
     """Called with the index and each new piece of text, in the sampling thread."""
@@ -41,8 +38,7 @@ class ServedCompletion:
     text: str = ""
     finish_reason: str = "length"
     is_over: bool = False
-    is_abandoned: bool = False
-    """The client no longer waits for it."""
+    is_abandoned: bool = False  # the client no longer waits for it
     _decoded: tuple[int, int] = (0, 0)
     """Tokens before the first place do not change how later ones decode; those before the second are in the text."""
     _sent: int = 0

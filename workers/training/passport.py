@@ -48,16 +48,12 @@ REWARD_TOLERANCE = 0.02
 class PassportRequest:
     """What to verify."""
 
-    export: str
-    """Folder of the exported files."""
-    original: str
-    """Folder of the checkpoint's files."""
+    export: str  # folder of the exported files
+    original: str  # folder of the checkpoint's files
     checkpoint_id: str
-    files: dict[str, str]
-    """SHA-256 of each exported file, by name."""
+    files: dict[str, str]  # SHA-256 of each exported file, by name
     form: ExportForm = ExportForm.FULL
-    dtype: str = "float32"
-    """Precision of the files."""
+    dtype: str = "float32"  # precision of the files
 
 
 @dataclass(slots=True)
@@ -65,8 +61,7 @@ class Passport:
     """Results of the verification."""
 
     passed: bool = False
-    reason: str | None = None
-    """Why it did not pass."""
+    reason: str | None = None  # why it did not pass
     files: dict[str, str] = field(default_factory=dict)
     likeness: dict[str, object] = field(default_factory=dict)
     """Differences of its predictions from the trained policy's, and the tolerance."""
@@ -86,14 +81,10 @@ class NotVerified(Exception):
 class CheckpointResults:
     """Results of a checkpoint on the held-out tasks of its run."""
 
-    figures: Mapping[str, object]
-    """In the format of the checkpoint's row."""
-    rewards: Mapping[int, float]
-    """By the place of the task in the evaluation."""
-    training_step: int | None
-    """The training step that seeded its episodes."""
-    conversations: Sequence[Sequence[int]] = field(default=(), repr=False)
-    """Some whole conversations, as tokens."""
+    figures: Mapping[str, object]  # in the format of the checkpoint's row
+    rewards: Mapping[int, float]  # by the place of the task in the evaluation
+    training_step: int | None  # the training step that seeded its episodes
+    conversations: Sequence[Sequence[int]] = field(default=(), repr=False)  # some whole conversations, as tokens
 
 
 def issue(request: PassportRequest) -> Passport:
@@ -143,7 +134,7 @@ def _verify(request: PassportRequest, passport: Passport) -> None:
         hint = ". The form merged_dequantised keeps the base that it was trained on" if is_other_base else ""
         raise NotVerified(f"the reloaded model is not the checkpoint: {problem}{hint}")
     rollouts, evaluation = _evaluate(assignment, exported, tokenizer, before.training_step)
-    rewards = _rewards_of(rollouts)
+    rewards = {rollout.group: rollout.reward for rollout in rollouts if rollout.reward is not None}
     common = sorted(before.rewards.keys() & rewards.keys())
     difference = paired_difference([before.rewards[task] for task in common], [rewards[task] for task in common])
     if difference and abs(difference.mean) > REWARD_TOLERANCE and difference.excludes_zero:
@@ -184,8 +175,8 @@ def results_of(
     tokens = [
         (each.prompt_token_ids or []) + each.completion_token_ids for each in rollouts if each.completion_token_ids
     ]
-    figures = checkpoint.heldout or evaluation.as_json()
-    return CheckpointResults(figures, _rewards_of(rollouts), step, tokens[:PROBES])
+    rewards = {rollout.group: rollout.reward for rollout in rollouts if rollout.reward is not None}
+    return CheckpointResults(checkpoint.heldout or evaluation.as_json(), rewards, step, tokens[:PROBES])
 
 
 def _stored_results(checkpoint: Checkpoint, training_step: int | None) -> CheckpointResults | None:
@@ -225,10 +216,6 @@ def _evaluate(
         )
         env_pool.close_policy(policy)
     return rollouts, summarize(rollouts, [column.name for column in assignment.columns], assignment.envs)
-
-
-def _rewards_of(rollouts: Sequence[Rollout]) -> dict[int, float]:
-    return {rollout.group: rollout.reward for rollout in rollouts if rollout.reward is not None}
 
 
 def main() -> int:

@@ -169,7 +169,16 @@ class Steering(_StageSteering):
             changes.begun.extend(suspicions)
         self._act(step, changes)
         for intervention in interventions:
-            self._intervene(step, intervention)
+            detector = intervention.detector
+            if intervention.patterns <= self._patterns_let_pass.get(detector, set()):
+                continue  # someone let all flagged patterns pass before
+            action = AlarmAction.PAUSE
+            if intervention.action is Action.STOP_AND_ROLL_BACK:
+                action = AlarmAction.ROLL_BACK if self.settings.detectors.start_branch else AlarmAction.STOP
+            sighting = intervention.sighting
+            onset, prepared = prepared_branch(self._run_id, detector, sighting.onset)
+            sighting = replace(sighting, onset=onset, evidence={**sighting.evidence, PREPARED: prepared})
+            self._consider(self._raise(step, sighting, action))
         requests = read_requests(self._run_id)
         if any(name not in MEMORY and not is_of_warm_up(name) for name in requests.changes):
             self._claim(step + 1, is_start=False)
@@ -194,18 +203,6 @@ class Steering(_StageSteering):
             if sighting.name == "not_finite":
                 raise alarm.ended()
             self._consider(alarm)
-
-    def _intervene(self, step: int, intervention: DetectorIntervention) -> None:
-        """End the run because of a detector, unless someone let all flagged patterns pass before."""
-        if intervention.patterns <= self._patterns_let_pass.get(intervention.detector, set()):
-            return
-        action = AlarmAction.PAUSE
-        if intervention.action is Action.STOP_AND_ROLL_BACK:
-            action = AlarmAction.ROLL_BACK if self.settings.detectors.start_branch else AlarmAction.STOP
-        sighting = intervention.sighting
-        onset, prepared = prepared_branch(self._run_id, intervention.detector, sighting.onset)
-        sighting = replace(sighting, onset=onset, evidence={**sighting.evidence, PREPARED: prepared})
-        self._consider(self._raise(step, sighting, action))
 
     def _raise(self, step: int, sighting: Sighting, action: AlarmAction) -> RaisedAlarm:
         changes: list[ClaimedChange] = []

@@ -46,8 +46,7 @@ FORMAT = "proctor-export/2"
 MANIFEST, SCRIPT = "manifest.json", "inference.py"
 MERGED_FORMS = {ExportForm.MERGED, ExportForm.MERGED_DEQUANTISED}
 _FULL_PRECISION = {"F64", "F32", "F16", "BF16"}
-_COUNTERS = {"I64", "I32", "BOOL"}
-"""Types of small buffers, such as position numbers; never of weights."""
+_COUNTERS = {"I64", "I32", "BOOL"}  # types of small buffers, such as position numbers; never of weights
 _ROUNDED_LAYERS = {"Linear4bit", "Linear8bitLt"}
 
 
@@ -57,8 +56,7 @@ class WrittenExport:
 
     parameters: int
     dtype: str
-    label: str | None = None
-    """What users must know about the weights."""
+    label: str | None = None  # what users must know about the weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +65,7 @@ class ExportDescription:
 
     form: ExportForm
     written: WrittenExport
-    system: str
-    """The system message that the policy was trained with."""
+    system: str  # the system message that the policy was trained with
     licence: str = ""
 
 

@@ -24,19 +24,13 @@ from workers.training.sft import SftRun, train_sft
 from workers.training.trl_grpo import train_grpo
 
 IGNORED = -100
-PASSES = 2
-"""The first one warms up and is not timed if there are several."""
-SLOW_SECONDS = 20.0
-"""A longer pass is not repeated."""
+PASSES = 2  # the first one warms up and is not timed if there are several
+SLOW_SECONDS = 20.0  # a longer pass is not repeated
 SFT_STEPS = 6
-GRPO_STEPS = 3
-"""The first of each warms up and is not counted."""
-NEVER = 10**6
-"""Steps between two saved states."""
-TRIAL_SECONDS = 60.0
-"""Steps whose passes alone would take longer are not tried."""
-OVERHEAD = 2.5
-"""Steps of small models took at most this many times their passes."""
+GRPO_STEPS = 3  # the first of each warms up and is not counted
+NEVER = 10**6  # steps between two saved states
+TRIAL_SECONDS = 60.0  # steps whose passes alone would take longer are not tried
+OVERHEAD = 2.5  # steps of small models took at most this many times their passes
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +39,7 @@ class PassCost:
 
     rows: int
     seconds: float
-    peak_bytes: int
-    """GPU memory; 0 on a CPU."""
+    peak_bytes: int  # GPU memory; 0 on a CPU
 
 
 class OutOfGpuMemory(RuntimeError):

@@ -17,16 +17,11 @@ from workers.policies.base import Policy
 from workers.rollouts.engine import GroupPlan, TooManyFailures
 from workers.training.assignment import TrainingEnv
 from workers.training.context import TrainingContext
-from workers.training.curriculum import Planner
-from workers.training.example_sources import Teacher
 from workers.training.examples import TrainingExample, example_of
 from workers.training.hardware import Hardware
 
-TASKS = 32
-SCRIPTED_EPISODES = 64
 EVALUATED = 32
-MAX_SECONDS = 180.0
-"""Then the episodes so far must suffice."""
+MAX_SECONDS = 180.0  # then the episodes so far must suffice
 _EPSILON = 1e-6
 
 
@@ -45,12 +40,9 @@ class PlayedEpisodes:
     """Rollouts with their time."""
 
     rollouts: Sequence[Rollout]
-    seconds: Range
-    """Of one episode, played together with others."""
-    failure: str
-    """Why there are none."""
-    examples: Sequence[TrainingExample]
-    """The completed ones as tokens."""
+    seconds: Range  # of one episode, played together with others
+    failure: str  # why there are none
+    examples: Sequence[TrainingExample]  # the completed ones as tokens
 
     @property
     def completed(self) -> list[Rollout]:
@@ -62,36 +54,7 @@ class PlayedEpisodes:
         return sum(sum(each.mask) for each in self.examples) / len(self.examples) if self.examples else 0.0
 
 
-def play_script(context: TrainingContext, chat: ChatTokens) -> PlayedEpisodes | None:
-    """Play the scripted policy of the warm-up, or else another that all environments have. None if they share none."""
-    shared = set.intersection(*(set(env.manifest.proctor.scripts) for env in context.assignment.envs))
-    for script in (context.configuration.sft.script, "teacher", "gold", *sorted(shared)):
-        if script in shared:
-            plans = context.warm_up_plans(SCRIPTED_EPISODES)
-            return _play(context, [plans], Teacher(script, chat), chat, "scripted policy")
-    return None
-
-
-def play_policy(context: TrainingContext, initial: InitialPolicy) -> PlayedEpisodes:
-    """Play the first groups of GRPO with the policy before training, sampled as in training."""
-    configuration, grpo = context.configuration, context.configuration.grpo
-    policy = LocalPolicy(
-        initial.model,
-        initial.tokenizer,
-        temperature=grpo.temperature,
-        top_p=grpo.top_p,
-        top_k=grpo.top_k,
-        is_bf16=initial.hardware.is_bf16,
-    )
-    size = grpo.tasks_per_step
-    group_size = grpo.group_size if configuration.recipe.has_grpo else 2  # only the success counts for SFT
-    grpo = grpo.model_copy(update={"tasks_per_step": TASKS, "group_size": group_size})
-    plans = Planner(context.assignment.envs, configuration.model_copy(update={"grpo": grpo})).plans(1)
-    parts = [plans[first : first + size] for first in range(0, len(plans), size)]
-    return _play(context, parts, policy, policy.chat, "policy before training")
-
-
-def _play(
+def play_episodes(
     context: TrainingContext, parts: Sequence[Sequence[GroupPlan]], policy: Policy, chat: ChatTokens, phase: str
 ) -> PlayedEpisodes:
     """Play part after part, as training does: the episodes of a step run together and wait for the slowest."""
