@@ -165,9 +165,27 @@ def results_of(
             step = 0
         case Stage.UNTRAINED:  # evaluated before any step, if the warm-up is evaluated at step 0 of GRPO
             step = None if assignment.configuration.recipe.has_sft else 0
-    is_stored = checkpoint.heldout and checkpoint.heldout.get("training_step") == step
-    if is_stored and (stored := _stored_results(checkpoint, step)):
-        return stored
+    if checkpoint.heldout and checkpoint.heldout.get("training_step") == step:
+        of_evaluation = (
+            RolloutRow.run_id == checkpoint.run_id,
+            RolloutRow.phase == Phase.HELDOUT,
+            RolloutRow.training_step.is_not_distinct_from(step),
+        )
+        places = select(Group.ordinal, RolloutRow.reward).join(Group, Group.id == RolloutRow.group_id)
+        conversations = (
+            select(RolloutRow)
+            .options(undefer(RolloutRow.tokens))
+            .where(*of_evaluation, RolloutRow.tokens.is_not(None))
+            .order_by(RolloutRow.seq)
+            .limit(PROBES)
+        )
+        with transaction() as session:
+            stored = session.execute(places.where(*of_evaluation, RolloutRow.status == RolloutStatus.COMPLETED))
+            rewards = {place: reward for place, reward in stored if reward is not None}
+            kept = [row.tokens or {} for row in session.scalars(conversations)] if rewards else []
+        if rewards:
+            tokens = [each["prompt"] + each["completion"] for each in kept if each.get("completion")]
+            return CheckpointResults(checkpoint.heldout, rewards, step, tokens)
     rollouts, evaluation = _evaluate(assignment, model, tokenizer, step)
     if not checkpoint.heldout:
         store = CheckpointStore(assignment.run_id, assignment.policy_id, assignment.folder)
@@ -177,30 +195,6 @@ def results_of(
     ]
     rewards = {rollout.group: rollout.reward for rollout in rollouts if rollout.reward is not None}
     return CheckpointResults(checkpoint.heldout or evaluation.as_json(), rewards, step, tokens[:PROBES])
-
-
-def _stored_results(checkpoint: Checkpoint, training_step: int | None) -> CheckpointResults | None:
-    of_evaluation = (
-        RolloutRow.run_id == checkpoint.run_id,
-        RolloutRow.phase == Phase.HELDOUT,
-        RolloutRow.training_step.is_not_distinct_from(training_step),
-    )
-    places = select(Group.ordinal, RolloutRow.reward).join(Group, Group.id == RolloutRow.group_id)
-    conversations = (
-        select(RolloutRow)
-        .options(undefer(RolloutRow.tokens))
-        .where(*of_evaluation, RolloutRow.tokens.is_not(None))
-        .order_by(RolloutRow.seq)
-        .limit(PROBES)
-    )
-    with transaction() as session:
-        found = session.execute(places.where(*of_evaluation, RolloutRow.status == RolloutStatus.COMPLETED))
-        rewards = {place: reward for place, reward in found if reward is not None}
-        kept = [row.tokens or {} for row in session.scalars(conversations)] if rewards else []
-    if not rewards:
-        return None
-    tokens = [each["prompt"] + each["completion"] for each in kept if each.get("completion")]
-    return CheckpointResults(checkpoint.heldout, rewards, training_step, tokens)
 
 
 def _evaluate(

@@ -123,7 +123,13 @@ def run_sft(context: TrainingContext, start: Checkpoint) -> Checkpoint:
     for attempt in attempts:
         if was_chosen and context.store.find(Stage.SFT, attempt.last) is None:
             break
-        row = _best_of(context, start, attempt, is_only=len(attempts) == 1)
+        last = context.store.find(Stage.SFT, attempt.last) or _train(context, start, attempt)
+        if not last.heldout:
+            selects = context.configuration.sft.examine_every > 0 or len(attempts) > 1
+            model, tokenizer = context.store.load(last)
+            context.evaluate_heldout(Stage.SFT, last.step, model, tokenizer, at=0, is_stored=not selects)
+        evaluated = [row for row in _checkpoints(context, attempt.before, attempt.last) if row.heldout]
+        row = max(evaluated, key=_merit)  # the earlier one of two equally good
         tried.append((attempt, row))
         if was_chosen:
             continue
@@ -171,16 +177,6 @@ def _checkpoints(context: TrainingContext, before: int, last: int) -> Sequence[C
     steps = (Checkpoint.step > before, Checkpoint.step <= last)
     with transaction() as session:
         return session.scalars(select(Checkpoint).where(*of_run, *steps).order_by(Checkpoint.step)).all()
-
-
-def _best_of(context: TrainingContext, start: Checkpoint, attempt: WarmUpAttempt, *, is_only: bool) -> Checkpoint:
-    """Train an attempt and return its best checkpoint by held-out reward, the earlier one of two equally good."""
-    last = context.store.find(Stage.SFT, attempt.last) or _train(context, start, attempt)
-    if not last.heldout:
-        selects = context.configuration.sft.examine_every > 0 or not is_only
-        model, tokenizer = context.store.load(last)
-        context.evaluate_heldout(Stage.SFT, last.step, model, tokenizer, at=0, is_stored=not selects)
-    return max((row for row in _checkpoints(context, attempt.before, attempt.last) if row.heldout), key=_merit)
 
 
 def _train(context: TrainingContext, start: Checkpoint, attempt: WarmUpAttempt) -> Checkpoint:
