@@ -37,13 +37,7 @@ from backend.training.tables import ExampleFile
 from workers.models.chat import ChatTokens
 from workers.policies.base import EpisodeStart, Reply, TokenTrace, Turn
 from workers.training.context import TrainingContext, TrainingStopped
-from workers.training.examples import (
-    BrokenStep,
-    TrainingExample,
-    example_of,
-    example_of_conversation,
-    mix_examples,
-)
+from workers.training.examples import BrokenStep, TrainingExample, example_of, example_of_conversation, mix_examples
 
 EXAMPLES_FILE, SUMMARY_FILE = "lessons.jsonl", "lessons.json"
 UNBOUNDED = 1 << 30

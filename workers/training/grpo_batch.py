@@ -198,11 +198,7 @@ def rows_of(run: GrpoRun, batch: Batch) -> dict[str, Any]:
     if choice.mask_truncated:
         silent |= {place for place, rollout in enumerate(rollouts) if rollout.is_truncated}
     examples = examples_of_step(
-        rollouts,
-        groups=batch.groups,
-        group_size=choice.group_size,
-        end=run.tokenizer.eos_token_id,
-        silent=silent,
+        rollouts, groups=batch.groups, group_size=choice.group_size, end=run.tokenizer.eos_token_id, silent=silent
     )
     values: list[dict[str, float] | None] = []
     for place, rollout in enumerate(rollouts):
