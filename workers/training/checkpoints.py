@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import tempfile
-import uuid
 from pathlib import Path
 
 from sqlalchemy import select, update
@@ -18,7 +17,7 @@ from backend.domain.training.configuration import Stage
 from backend.domain.training.grpo import GrpoChoice
 from backend.review.judged_curves import choose_best
 from workers.models.load import ADAPTER, RECORD_FILE, load_folder, record_of
-from workers.training.assignment import BranchPoint
+from workers.training.assignment import Assignment, BranchPoint
 from workers.training.heldout_evaluation import HeldoutEvaluation
 
 COMPLETE = "complete"  # file in a trainer state that was written completely
@@ -27,8 +26,8 @@ COMPLETE = "complete"  # file in a trainer state that was written completely
 class CheckpointStore:
     """The checkpoints of one run. Saving the same one again after a resume changes nothing."""
 
-    def __init__(self, run_id: uuid.UUID, policy_id: uuid.UUID, folder: Path) -> None:
-        self.run_id, self.policy_id, self._folder = run_id, policy_id, folder
+    def __init__(self, assignment: Assignment) -> None:
+        self.run_id, self.policy_id, self._folder = assignment.run_id, assignment.policy_id, assignment.folder
 
     def find(self, stage: Stage, step: int | None = None) -> Checkpoint | None:
         """Return the stage's checkpoint at a step. Default: its last one."""

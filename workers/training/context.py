@@ -98,12 +98,13 @@ class TrainingContext:
     assignment: Assignment
     env_pool: EnvPool
     recorder: RunRecorder
-    store: CheckpointStore
     summary: dict[str, object] = field(default_factory=dict)
     ranks: Ranks = ALONE
+    store: CheckpointStore = field(init=False)
     budget_tracker: BudgetTracker = field(init=False)
 
     def __post_init__(self) -> None:
+        self.store = CheckpointStore(self.assignment)
         self.budget_tracker = BudgetTracker(self.configuration.budget, self.assignment.folder)
 
     @property

@@ -50,7 +50,7 @@ from workers.storage.interventions import mark_interventions_seen
 from workers.storage.recorder import RunRecorder
 from workers.storage.steering import AlarmDraft, read_requests, record_alarm
 from workers.training.assignment import read_assignment, training_folder
-from workers.training.checkpoints import COMPLETE, CheckpointStore, take_over
+from workers.training.checkpoints import COMPLETE, take_over
 from workers.training.context import Ended, TrainingContext, TrainingStopped, UsedUp
 from workers.training.env_pool import check_capacity, env_pool_of
 from workers.training.example_sources import read_examples, texts_to_read
@@ -90,9 +90,8 @@ def train(run_id: uuid.UUID) -> TrainingOutcome:
         recorder.progress(phase="preparing the environment", done=0, total=1)
         if ranks.count > 1:
             check_capacity(assignment, ranks.count)
-        store = CheckpointStore(run_id, assignment.policy_id, assignment.folder)
         with env_pool_of(assignment) as env_pool:
-            context = TrainingContext(assignment, env_pool, recorder, store, summary, ranks)
+            context = TrainingContext(assignment, env_pool, recorder, summary, ranks)
             try:
                 run_stages(context)
             finally:

@@ -39,7 +39,6 @@ from workers.models.load import ModelUnusable, best_device
 from workers.models.policy import LocalPolicy
 from workers.storage.recorder import PROGRESS_SECONDS, RunRecorder
 from workers.training.assignment import Assignment, training_envs_of
-from workers.training.checkpoints import CheckpointStore
 from workers.training.context import TrainingContext
 from workers.training.curriculum import Planner
 from workers.training.env_pool import env_pool_of
@@ -123,9 +122,8 @@ def run_preflight(preflight_id: uuid.UUID) -> PreflightStatus:
     try:
         recorder.progress(phase="preparing the environment", done=0, total=1)
         take_device(configuration.hardware)
-        store = CheckpointStore(assignment.run_id, assignment.policy_id, assignment.folder)
         with env_pool_of(assignment) as env_pool:
-            inspect_training(TrainingContext(assignment, env_pool, recorder, store), recorder.add)
+            inspect_training(TrainingContext(assignment, env_pool, recorder), recorder.add)
     except INFRASTRUCTURE_ERRORS:
         raise
     except Exception as error:
