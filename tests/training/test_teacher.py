@@ -1,7 +1,7 @@
 """Lessons from a script on the real tic-tac-toe: what is imitated and what is not."""
 
 from collections.abc import Iterator
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from workers.models.build import build_tokenizer
 from workers.models.chat import ChatTokens
 from workers.training.context import single_groups
 from workers.training.curriculum import warm_up_tasks
-from workers.training.env_pool import EnvPool, EnvSpec, leased_server
+from workers.training.env_pool import EnvPool
 from workers.training.example_sources import MOST_SPOILED, Teacher
 from workers.training.examples import example_of
 
@@ -29,8 +29,8 @@ MANIFEST: Manifest = read_manifest(FILES["openenv.yaml"])
 
 @pytest.fixture
 def env_pool(installation: None) -> Iterator[EnvPool]:
-    open_server = partial(leased_server, content_hash(FILES), FILES, MANIFEST, 1)
-    with EnvPool({None: EnvSpec(open_server, MANIFEST)}, concurrency=64) as env_pool:
+    env = replace(make_venue(MANIFEST), content_hash=content_hash(FILES), files=FILES)
+    with EnvPool([env], servers=1, concurrency=64) as env_pool:
         yield env_pool
 
 

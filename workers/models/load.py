@@ -42,8 +42,6 @@ class ModelUnusable(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """How weights are held in memory."""
-
     dtype: str = "float32"  # `auto`: the precision of the model's files
     quantisation: Quantisation | None = None
 
@@ -54,8 +52,6 @@ OWN = Precision("auto")
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Where a model is read from."""
-
     name: str  # a folder, or a name on the Hub
     revision: str | None = None  # commit on the Hub, or digest of the folder's weights
     is_local: bool = True

@@ -24,8 +24,6 @@ class Row:
 
 @dataclass(slots=True)
 class Sampled:
-    """One reply."""
-
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     """Natural logarithms, at the sampling temperature (at 1 when greedy)."""

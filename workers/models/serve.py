@@ -45,8 +45,6 @@ _UNSUPPORTED = {
 
 
 class ServeRequest(TypedDict):
-    """What to serve and where."""
-
     folder: str
     name: str
     host: str

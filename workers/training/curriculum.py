@@ -206,7 +206,7 @@ class Planner:
                 lane, level = self._strata[ordinal % count]
                 index = lane.start + level + lane.used[level] * len(lane.used)  # no task repeats while there are enough
                 lane.used[level] += 1
-                task = lane.env.drawn_task(index)
+                task = lane.env.task(Split.TRAIN, index, may_be_canary=True)
                 self._plans[ordinal] = GroupPlan(task, ordinal, tuple(range(self.choice.group_size)))
         return [self._plans[ordinal] for ordinal in ordinals]
 

@@ -4,17 +4,15 @@ import asyncio
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import zip_longest
 from types import TracebackType
 from typing import TypeVar
 
 import structlog
 
-from backend.domain.environments.manifest import Manifest
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.vocabulary import Phase
 from workers.environments.client import EnvServer
@@ -24,24 +22,13 @@ from workers.rollouts.engine import GroupPlan, TooManyFailures, play_groups
 from workers.storage.env_host import open_env_host
 from workers.storage.recorder import RunRecorder
 from workers.storage.rollout_writer import RolloutWriter
-from workers.training.assignment import Assignment
+from workers.training.assignment import Assignment, TrainingEnv
 
 T = TypeVar("T")
 Tag = uuid.UUID | None  # version id that tasks carry: None for the run's own environment
-OpenServer = Callable[[], AbstractAsyncContextManager[EnvServer]]
 SECOND_TRY_SECONDS = 2.0  # pause before new servers are leased after most episodes failed
 
 logger = structlog.get_logger(__name__)
-
-
-@asynccontextmanager
-async def leased_server(
-    content_hash: str, files: Mapping[str, str], manifest: Manifest, servers: int
-) -> AsyncIterator[EnvServer]:
-    async with open_env_host() as host:
-        await host.prepare(content_hash, files)
-        async with host.lease(content_hash, manifest.proctor.resources, servers=servers) as server:
-            yield server
 
 
 class NoCapacity(RuntimeError):
@@ -130,28 +117,18 @@ def _episodes(plans: Sequence[GroupPlan]) -> int:
     return sum(len(plan.members) for plan in plans)
 
 
-@dataclass(frozen=True, slots=True)
-class EnvSpec:
-    open_server: OpenServer
-    manifest: Manifest
-
-
 def env_pool_of(assignment: Assignment) -> "EnvPool":
     choice = assignment.configuration
-    specs = {
-        env.tag: EnvSpec(
-            partial(leased_server, env.content_hash, env.files, env.manifest, choice.servers), env.manifest
-        )
-        for env in assignment.envs
-    }
-    return EnvPool(specs, concurrency=choice.concurrency)
+    return EnvPool(assignment.envs, servers=choice.servers, concurrency=choice.concurrency)
 
 
 class EnvPool:
     """Plays episodes for synchronous code. Leases and sockets stay open between calls."""
 
-    def __init__(self, specs: Mapping[Tag, EnvSpec], *, concurrency: int) -> None:
-        self.concurrency, self._specs = concurrency, specs
+    def __init__(self, envs: Sequence[TrainingEnv], *, servers: int, concurrency: int) -> None:
+        """`servers`: number of servers to lease for each environment."""
+        self.concurrency, self._count = concurrency, servers
+        self._envs = {env.tag: env for env in envs}
         self._servers: dict[Tag, EnvServer] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="env-pool", daemon=True)
@@ -220,7 +197,7 @@ class EnvPool:
                             own,
                             server=self._servers[tag],
                             policy=policy,
-                            manifest=self._specs[tag].manifest,
+                            manifest=self._envs[tag].manifest,
                             phase=phase,
                             seed=seed,
                             concurrency=self._capacity_of(tag).capacity,
@@ -280,13 +257,16 @@ class EnvPool:
         self._run(policy.aclose())
 
     def _capacity_of(self, tag: Tag) -> EnvCapacity:
-        is_grouped = self._specs[tag].manifest.proctor.tasks.grouped
+        is_grouped = self._envs[tag].manifest.proctor.tasks.grouped
         return EnvCapacity(min(self.concurrency, self._servers[tag].sessions), is_grouped)
 
     async def _open(self) -> None:
         async with AsyncExitStack() as stack:
-            for tag, spec in self._specs.items():
-                self._servers[tag] = await stack.enter_async_context(spec.open_server())
+            for tag, env in self._envs.items():
+                host = await stack.enter_async_context(open_env_host())
+                await host.prepare(env.content_hash, env.files)
+                lease = host.lease(env.content_hash, env.manifest.proctor.resources, servers=self._count)
+                self._servers[tag] = await stack.enter_async_context(lease)
             self._stack = stack.pop_all()
 
     def _run(self, work: Coroutine[object, object, T]) -> T:

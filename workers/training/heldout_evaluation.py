@@ -16,8 +16,6 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class HeldoutEvaluation:
-    """Performance of a policy on the held-out tasks."""
-
     reward: Estimate | None
     """With several environments, the mean by their weights. None if every rollout of one failed."""
     columns: dict[str, Estimate]  # each column over the rollouts whose environment has it

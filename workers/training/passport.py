@@ -46,8 +46,6 @@ REWARD_TOLERANCE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class PassportRequest:
-    """What to verify."""
-
     export: str  # folder of the exported files
     original: str  # folder of the checkpoint's files
     checkpoint_id: str
@@ -58,8 +56,6 @@ class PassportRequest:
 
 @dataclass(slots=True)
 class Passport:
-    """Results of the verification."""
-
     passed: bool = False
     reason: str | None = None  # why it did not pass
     files: dict[str, str] = field(default_factory=dict)

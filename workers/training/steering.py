@@ -128,8 +128,6 @@ class _StageSteering:
 
 
 class Steering(_StageSteering):
-    """Steers one attempt at GRPO. `settings` are the run's current settings."""
-
     def __init__(self, context: TrainingContext, controls: GrpoControls) -> None:
         super().__init__(context)
         self._controls = controls

@@ -52,8 +52,6 @@ _ROUNDED_LAYERS = {"Linear4bit", "Linear8bitLt"}
 
 @dataclass(frozen=True, slots=True)
 class WrittenExport:
-    """Properties of the weights that were written."""
-
     parameters: int
     dtype: str
     label: str | None = None  # what users must know about the weights
@@ -61,8 +59,6 @@ class WrittenExport:
 
 @dataclass(frozen=True, slots=True)
 class ExportDescription:
-    """Facts about an export, for its manifest and model card."""
-
     form: ExportForm
     written: WrittenExport
     system: str  # the system message that the policy was trained with

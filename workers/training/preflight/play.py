@@ -37,8 +37,6 @@ class InitialPolicy:
 
 @dataclass(frozen=True, slots=True)
 class PlayedEpisodes:
-    """Rollouts with their time."""
-
     rollouts: Sequence[Rollout]
     seconds: Range  # of one episode, played together with others
     failure: str  # why there are none
