@@ -15,8 +15,7 @@ from tests.training.conftest import built_in
 from tests.training.training_envs import make_venue
 from workers.models.build import build_tokenizer
 from workers.models.chat import ChatTokens
-from workers.training.context import single_groups
-from workers.training.curriculum import warm_up_tasks
+from workers.training.curriculum import warm_up_plans
 from workers.training.env_pool import EnvPool
 from workers.training.example_sources import MOST_SPOILED, Teacher
 from workers.training.examples import example_of
@@ -38,7 +37,7 @@ def lessons(env_pool: EnvPool, noise: float, script: str = "teacher", count: int
     tokenizer = build_tokenizer([MANIFEST.proctor.agent.system, *some_texts()], context=256)
     played: list[Rollout] = []
     teacher = Teacher(script, ChatTokens(tokenizer), noise=noise)
-    plans = single_groups(warm_up_tasks([make_venue(MANIFEST)], count))
+    plans = warm_up_plans([make_venue(MANIFEST)], count)
     env_pool.play(plans, teacher, phase=Phase.WARM_UP, seed=5, on_rollout=played.append)
     return tokenizer, sorted(played, key=lambda rollout: rollout.group)
 

@@ -12,17 +12,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from backend.checkpoints.pruning import prune_by_rule
 from backend.core.session import transaction
 from backend.domain.checkpoints.retention import KeepRule
-from backend.domain.rollouts.rollout import Rollout, TaskSpec
+from backend.domain.rollouts.rollout import Rollout
 from backend.domain.training.budget import BudgetChoice, Spending
 from backend.domain.training.configuration import Stage, TrainingConfiguration
 from backend.domain.vocabulary import OF_STEPS, Phase, RunStatus
 from backend.rollouts.tables import Rollout as RolloutRow
 from workers.models.policy import LocalPolicy
-from workers.rollouts.engine import GroupPlan
 from workers.storage.recorder import RunRecorder
 from workers.training.assignment import Assignment
 from workers.training.checkpoints import CheckpointStore
-from workers.training.curriculum import heldout_tasks, warm_up_tasks
+from workers.training.curriculum import heldout_plans
 from workers.training.env_pool import EnvPool
 from workers.training.heldout_evaluation import HeldoutEvaluation, summarize
 from workers.training.ranks import ALONE, Ranks
@@ -118,10 +117,6 @@ class TrainingContext:
             self.summary["budget"] = {**spending, "used_up": sentence}
         return sentence is not None
 
-    def warm_up_plans(self, count: int) -> list[GroupPlan]:
-        """Return `count` single episodes on the first training tasks of all environments."""
-        return single_groups(warm_up_tasks(self.assignment.envs, count))
-
     def evaluate_heldout(
         self,
         stage: Stage,
@@ -138,12 +133,12 @@ class TrainingContext:
         checkpoint, which is evaluated again: no rollouts are stored, and the curves get the stage's prefix.
         """
         choice = self.configuration.heldout
-        tasks = heldout_tasks(self.assignment.envs, choice.tasks)
+        plans = heldout_plans(self.assignment.envs, choice.tasks)
         policy = LocalPolicy(model, tokenizer, temperature=choice.temperature, lockstep=True)
-        self.recorder.progress(phase="held-out evaluation", done=0, total=len(tasks))
+        self.recorder.progress(phase="held-out evaluation", done=0, total=len(plans))
         try:
             rollouts = self.env_pool.play_in_lockstep(
-                single_groups(tasks),
+                plans,
                 policy,
                 phase=Phase.HELDOUT,
                 seed=self.configuration.seed,
@@ -170,7 +165,3 @@ class TrainingContext:
         self.recorder.log(f"held-out evaluation of {stage} {step}: reward {reward}, format {evaluation.format:.0%}")
         self.summary[f"heldout_{stage}"] = {"step": step, **evaluation.as_json()}
         return evaluation
-
-
-def single_groups(tasks: Sequence[TaskSpec]) -> list[GroupPlan]:
-    return [GroupPlan(task, ordinal, (0,)) for ordinal, task in enumerate(tasks)]

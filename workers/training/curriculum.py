@@ -49,26 +49,26 @@ class Turns:
         return chosen
 
 
-def warm_up_tasks(envs: Sequence[TrainingEnv], count: int) -> list[TaskSpec]:
-    """Return the first training tasks of each environment by weight, with levels in turn. Few tasks repeat."""
+def warm_up_plans(envs: Sequence[TrainingEnv], count: int) -> list[GroupPlan]:
+    """Return episodes on the first training tasks of each environment by weight, levels in turn. Few tasks repeat."""
     return _interleaved(envs, portions([env.weight for env in envs], count), Split.TRAIN)
 
 
-def heldout_tasks(envs: Sequence[TrainingEnv], count: int) -> list[TaskSpec]:
-    """Return the first held-out tasks of each environment by weight, each once."""
+def heldout_plans(envs: Sequence[TrainingEnv], count: int) -> list[GroupPlan]:
+    """Return single episodes on the first held-out tasks of each environment by weight, each once."""
     counts = portions([env.weight for env in envs], count)
     counts = [min(each, env.manifest.proctor.tasks.heldout) for each, env in zip(counts, envs, strict=True)]
     return _interleaved(envs, counts, Split.HELDOUT)
 
 
-def _interleaved(envs: Sequence[TrainingEnv], counts: Sequence[int], split: Split) -> list[TaskSpec]:
+def _interleaved(envs: Sequence[TrainingEnv], counts: Sequence[int], split: Split) -> list[GroupPlan]:
     """Mix the environments evenly, so that any prefix contains all of them."""
-    turns, taken, tasks = Turns(counts), [0] * len(envs), []
-    for _ in range(sum(counts)):
+    turns, taken, plans = Turns(counts), [0] * len(envs), []
+    for ordinal in range(sum(counts)):
         number = turns.next()
-        tasks.append(envs[number].task(split, taken[number]))
+        plans.append(GroupPlan(envs[number].task(split, taken[number]), ordinal, (0,)))
         taken[number] += 1
-    return tasks
+    return plans
 
 
 class FixedLevels(Turns):

@@ -33,8 +33,7 @@ from workers.models.policy import LocalPolicy
 from workers.storage.digests import digest_of
 from workers.training.assignment import Assignment, read_assignment
 from workers.training.checkpoints import CheckpointStore
-from workers.training.context import single_groups
-from workers.training.curriculum import heldout_tasks
+from workers.training.curriculum import heldout_plans
 from workers.training.env_pool import env_pool_of
 from workers.training.exporting.comparison import PROBES, compare_merge, likeness, random_probes, tolerance_of
 from workers.training.exporting.files import MERGED_FORMS, read_export
@@ -197,11 +196,11 @@ def _evaluate(
 ) -> tuple[list[Rollout], HeldoutEvaluation]:
     """Repeat the run's held-out evaluation with the same tasks and seeds. Stores nothing."""
     configuration = assignment.configuration
-    tasks = heldout_tasks(assignment.envs, configuration.heldout.tasks)
+    plans = heldout_plans(assignment.envs, configuration.heldout.tasks)
     policy = LocalPolicy(model, tokenizer, temperature=configuration.heldout.temperature, lockstep=True)
     with env_pool_of(assignment) as env_pool:
         rollouts = env_pool.play_in_lockstep(
-            single_groups(tasks), policy, phase=Phase.HELDOUT, seed=configuration.seed, training_step=training_step
+            plans, policy, phase=Phase.HELDOUT, seed=configuration.seed, training_step=training_step
         )
         env_pool.close_policy(policy)
     return rollouts, summarize(rollouts, [column.name for column in assignment.columns], assignment.envs)

@@ -52,6 +52,7 @@ from workers.storage.steering import AlarmDraft, read_requests, record_alarm
 from workers.training.assignment import read_assignment, training_folder
 from workers.training.checkpoints import COMPLETE, take_over
 from workers.training.context import Ended, TrainingContext, TrainingStopped, UsedUp
+from workers.training.curriculum import warm_up_plans
 from workers.training.env_pool import check_capacity, env_pool_of
 from workers.training.example_sources import read_examples, texts_to_read
 from workers.training.examples import BrokenStep
@@ -180,7 +181,7 @@ def starting_weights(context: TrainingContext) -> tuple[PreTrainedModel, PreTrai
         context.recorder.progress(phase="reading the environment's text", done=0, total=READING_EPISODES)
         played: list[Rollout] = []
         context.env_pool.play(
-            context.warm_up_plans(READING_EPISODES),
+            warm_up_plans(context.assignment.envs, READING_EPISODES),
             ScriptedPolicy(configuration.sft.script),
             phase=Phase.WARM_UP,
             seed=seed,

@@ -17,6 +17,7 @@ from workers.policies.base import Policy
 from workers.rollouts.engine import GroupPlan, TooManyFailures
 from workers.training.assignment import TrainingEnv
 from workers.training.context import TrainingContext
+from workers.training.curriculum import warm_up_plans
 from workers.training.examples import TrainingExample, example_of
 from workers.training.hardware import Hardware
 
@@ -91,7 +92,7 @@ def evaluation_seconds(context: TrainingContext, initial: InitialPolicy) -> floa
     heldout = context.configuration.heldout
     is_bf16, temperature = initial.hardware.is_bf16, heldout.temperature
     policy = LocalPolicy(initial.model, initial.tokenizer, temperature=temperature, lockstep=True, is_bf16=is_bf16)
-    plans = context.warm_up_plans(min(EVALUATED, heldout.tasks))
+    plans = warm_up_plans(context.assignment.envs, min(EVALUATED, heldout.tasks))
     context.recorder.progress(phase="measuring a held-out evaluation", done=0, total=len(plans))
     began = time.monotonic()
     try:

@@ -40,7 +40,7 @@ from workers.models.policy import LocalPolicy
 from workers.storage.recorder import PROGRESS_SECONDS, RunRecorder
 from workers.training.assignment import Assignment, training_envs_of
 from workers.training.context import TrainingContext
-from workers.training.curriculum import Planner
+from workers.training.curriculum import Planner, warm_up_plans
 from workers.training.env_pool import env_pool_of
 from workers.training.example_sources import Teacher
 from workers.training.hardware import settle, take_device
@@ -213,7 +213,7 @@ def _play_script(context: TrainingContext, add: AddFinding, initial: InitialPoli
     script = next((name for name in (*scripts, *sorted(shared)) if name in shared), None)
     if script is None:
         return None
-    parts = [context.warm_up_plans(SCRIPTED_EPISODES)]
+    parts = [warm_up_plans(context.assignment.envs, SCRIPTED_EPISODES)]
     played = play_episodes(context, parts, Teacher(script, initial.chat), initial.chat, "scripted policy")
     if not played.examples:
         advice = "Read the environment's log and run its checks."
