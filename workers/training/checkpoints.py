@@ -97,6 +97,14 @@ def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folde
     tokenizer.save_pretrained(folder)
 
 
+def replace_file(path: Path, text: str) -> None:
+    """Write a file in a new folder or over an old version. Nobody sees it half-written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(text)
+    partial.replace(path)
+
+
 def mark_complete(state: Path) -> None:
     """Sync all files of a trainer state and mark it complete. States without the mark are not used."""
 

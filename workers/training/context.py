@@ -20,7 +20,7 @@ from backend.rollouts.tables import Rollout as RolloutRow
 from workers.models.policy import LocalPolicy
 from workers.storage.recorder import RunRecorder
 from workers.training.assignment import Assignment
-from workers.training.checkpoints import CheckpointStore
+from workers.training.checkpoints import CheckpointStore, replace_file
 from workers.training.curriculum import heldout_plans
 from workers.training.env_pool import EnvPool
 from workers.training.heldout_evaluation import HeldoutEvaluation, summarize
@@ -84,10 +84,7 @@ class BudgetTracker:
     def save(self) -> None:
         self._saved_at = time.monotonic()
         if self.choice.minutes is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            partial = self._path.with_suffix(".partial")
-            partial.write_text(repr(self.spending.minutes))
-            partial.replace(self._path)
+            replace_file(self._path, repr(self.spending.minutes))
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ from backend.rollouts.tables import Rollout as RolloutRow
 from backend.runs.tables import Run
 from workers.rollouts.engine import GroupPlan
 from workers.training.assignment import TrainingEnv
-from workers.training.checkpoints import newest_complete, step_of
+from workers.training.checkpoints import newest_complete, replace_file, step_of
 
 TOLERANCE = 1e-6  # stored rewards are single precision: a value this close to the bar reaches it, as in a filter
 MOST_DOUBLINGS = 6
@@ -244,10 +244,7 @@ class Planner:
 def keep_plan(states: Path, step: int, planner: Planner) -> None:
     """Save the planner's state next to the trainer's states, and delete those older than the trainer's newest."""
     folder = states / "plans"
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f"{step}.partial"
-    partial.write_text(json.dumps(planner.state))
-    partial.replace(folder / f"{step}.json")
+    replace_file(folder / f"{step}.json", json.dumps(planner.state))
     needed = step_of(newest_complete(states)) // planner.choice.updates
     for path in folder.glob("*.json"):
         if int(path.stem) < needed:

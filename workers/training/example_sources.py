@@ -5,7 +5,7 @@ Examples are collected once and kept in a file, so that a resumed run learns fro
 
 import json
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -36,6 +36,7 @@ from backend.training.example_sources import (
 from backend.training.tables import ExampleFile
 from workers.models.chat import ChatTokens
 from workers.policies.base import EpisodeStart, Reply, TokenTrace, Turn
+from workers.training.checkpoints import replace_file
 from workers.training.context import TrainingContext, TrainingStopped
 from workers.training.curriculum import warm_up_plans
 from workers.training.examples import BrokenStep, TrainingExample, example_of, example_of_conversation, mix_examples
@@ -90,21 +91,14 @@ def collect_examples(
         for source, part in sources.items()
     }
     context.summary["lessons"] = summary
-    _write_lines(folder / SUMMARY_FILE, [json.dumps(summary)])
-    _write_lines(folder / EXAMPLES_FILE, [json.dumps(asdict(example)) for example in examples])
+    replace_file(folder / SUMMARY_FILE, json.dumps(summary))
+    replace_file(folder / EXAMPLES_FILE, "".join(f"{json.dumps(asdict(example))}\n" for example in examples))
     return examples
 
 
 def read_examples(folder: Path) -> list[TrainingExample]:
     with (folder / EXAMPLES_FILE).open() as lines:
         return [TrainingExample(**json.loads(line)) for line in lines]
-
-
-def _write_lines(path: Path, lines: Sequence[str]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text("".join(f"{line}\n" for line in lines))
-    partial.replace(path)
 
 
 def _collect(context: TrainingContext, chat: ChatTokens, source: str, episodes: int, longest: int) -> SourceExamples:

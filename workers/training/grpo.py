@@ -9,7 +9,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from backend.checkpoints.tables import Checkpoint
 from backend.domain.detectors.catalogue.cheat_rate import cheat_points
-from backend.domain.detectors.flags import FlagDraft
 from backend.domain.detectors.run_view import HeldoutResult
 from backend.domain.detectors.spec import Action
 from backend.domain.rollouts.rollout import Rollout
@@ -156,7 +155,7 @@ class GrpoStage:
         """Store the step, run detectors, update the planner, steer and evaluate. Returns whether to continue."""
         context, recorder, counts = self.context, self.context.recorder, self._clock.counts
         number, total, tracker = step.step, self._run.choice.steps, self.context.budget_tracker
-        self.reached = number
+        run_id, self.reached = context.assignment.run_id, number
         with counts("storing"):
             figures = step_figures(step, [column.name for column in context.assignment.columns], self._environments)
         with counts("steering"):
@@ -175,7 +174,16 @@ class GrpoStage:
 
             self._writer.write(write)  # while the next step is played
         with counts("detectors"):
-            drafts, actions = self._run_detectors(step), self._actions()
+            ids = [rollout_id(run_id, rollout) for rollout in step.rollouts]
+            drafts = self._screening.scan(number, self._screening.rows(ids, step.rollouts))
+            if drafts:
+                self._writer.wait()  # flags refer to the step's rollouts
+            if record_flags(run_id, drafts):
+                for draft in drafts:
+                    recorder.log(f"flag {draft.detector}: {draft.sentence}", "warning")
+            if screened := self._screening.interventions(step.rollouts, drafts):
+                record_screened(run_id, number, screened)
+            actions = self._actions()
             recorder.metrics(number, cheat_points(self._scanner.view, number))
         suspicions = suspicions_of(drafts, elsewhere=[name for name, action in actions.items() if action in ENDING])
         with counts("steering"):
@@ -198,19 +206,6 @@ class GrpoStage:
         parts = ("storing", "detectors", "steering", "examination")
         recorder.metrics(number, {f"seconds/{name}": spent[name] for name in parts})
         return should_continue and not self._is_used_up
-
-    def _run_detectors(self, step: GrpoStep) -> list[FlagDraft]:
-        run_id = self.context.assignment.run_id
-        ids = [rollout_id(run_id, rollout) for rollout in step.rollouts]
-        drafts = self._screening.scan(step.step, self._screening.rows(ids, step.rollouts))
-        if drafts:
-            self._writer.wait()  # flags refer to the step's rollouts
-        if record_flags(run_id, drafts):
-            for draft in drafts:
-                self.context.recorder.log(f"flag {draft.detector}: {draft.sentence}", "warning")
-        if screened := self._screening.interventions(step.rollouts, drafts):
-            record_screened(run_id, step.step, screened)
-        return drafts
 
     def _actions(self) -> dict[str, Action]:
         choice = self._steering.settings.detectors

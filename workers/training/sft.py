@@ -117,11 +117,12 @@ def run_sft(context: TrainingContext, start: Checkpoint) -> Checkpoint:
     It is the best of the first attempt that passes the gate, otherwise the best of all. A resume keeps the choice.
     """
     attempts, gate = attempts_of(context.configuration), context.configuration.gate
-    chosen = next((row for row in _checkpoints(context, 0, attempts[-1].last) if _is_final(row)), None)
-    was_chosen = chosen is not None
+    # evaluated as the start of GRPO, with stored rollouts
+    final = [row for row in _checkpoints(context, 0, attempts[-1].last) if row.heldout.get("training_step") is not None]
+    chosen = final[0] if final else None
     tried: list[tuple[WarmUpAttempt, Checkpoint]] = []
     for attempt in attempts:
-        if was_chosen and context.store.find(Stage.SFT, attempt.last) is None:
+        if final and context.store.find(Stage.SFT, attempt.last) is None:
             break
         last = context.store.find(Stage.SFT, attempt.last) or _train(context, start, attempt)
         if not last.heldout:
@@ -131,7 +132,7 @@ def run_sft(context: TrainingContext, start: Checkpoint) -> Checkpoint:
         evaluated = [row for row in _checkpoints(context, attempt.before, attempt.last) if row.heldout]
         row = max(evaluated, key=_merit)  # the earlier one of two equally good
         tried.append((attempt, row))
-        if was_chosen:
+        if final:
             continue
         problems = gate_problems(gate, row)
         if len(attempts) == 1 or not problems:
@@ -155,17 +156,12 @@ def run_sft(context: TrainingContext, start: Checkpoint) -> Checkpoint:
             for attempt, row in tried
         ]
     }
-    if not _is_final(chosen):
+    if chosen.heldout.get("training_step") is None:
         context.evaluate_heldout(Stage.SFT, chosen.step, *context.store.load(chosen), at=0)
     shutil.rmtree(context.assignment.folder / Stage.SFT, ignore_errors=True)
-    final = context.store.find(Stage.SFT, chosen.step)
-    assert final is not None
-    return final
-
-
-def _is_final(row: Checkpoint) -> bool:
-    """Return whether it was evaluated as the start of GRPO, with stored rollouts."""
-    return row.heldout.get("training_step") is not None
+    start_of_grpo = context.store.find(Stage.SFT, chosen.step)
+    assert start_of_grpo is not None
+    return start_of_grpo
 
 
 def _merit(row: Checkpoint) -> tuple[float, int]:

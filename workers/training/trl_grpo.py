@@ -11,7 +11,7 @@ import logging
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import CellType
 from typing import Any
@@ -275,7 +275,15 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
             return control
         run, step = self.run, -(-state.global_step // self.run.choice.updates)
         if run.ranks.leads and not self._updates:
-            self._check(step, logs)
+            # other tokens or rewards were counted if masks are wrong or columns are lost
+            batch, ours = self._batch, {"completions/mean_length": self._mean_tokens}
+            counted = [rollout.reward for place, rollout in enumerate(batch.rollouts) if place not in batch.masked]
+            if rewards := [reward for reward in counted if reward is not None]:
+                ours["reward"] = math.fsum(rewards) / len(rewards)
+            for name, value in ours.items():
+                theirs = logs.get(name)
+                if theirs is None or abs(theirs - value) > TOLERANCE * max(1.0, abs(value)):
+                    raise BrokenStep(f"step {step}: the trainer counted {name} {theirs}, expected {value:.6g}")
         self._updates.append(dict(logs))
         if state.global_step % run.choice.updates == 0:
             ratios = run.ranks.gather(self.trainer.ratios)
@@ -285,18 +293,6 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
                 control.should_training_stop = True
             self._updates = []
         return control
-
-    def _check(self, step: int, logs: Mapping[str, float]) -> None:
-        """Raise BrokenStep if TRL counted other tokens or rewards, because of wrong masks or lost columns."""
-        counted = [rollout for place, rollout in enumerate(self._batch.rollouts) if place not in self._batch.masked]
-        rewards = [rollout.reward for rollout in counted if rollout.reward is not None]
-        ours = {"completions/mean_length": self._mean_tokens}
-        if rewards:
-            ours["reward"] = math.fsum(rewards) / len(rewards)
-        for name, value in ours.items():
-            theirs = logs.get(name)
-            if theirs is None or abs(theirs - value) > TOLERANCE * max(1.0, abs(value)):
-                raise BrokenStep(f"step {step}: the trainer counted {name} {theirs}, expected {value:.6g}")
 
     def _finish(self, step: int, ratios: list[RatioSums]) -> bool:
         """Pass the finished step to the run. Returns whether to continue."""
