@@ -44,8 +44,17 @@ from workers.training.curriculum import Planner, warm_up_plans
 from workers.training.env_pool import env_pool_of
 from workers.training.example_sources import Teacher
 from workers.training.hardware import settle, take_device
-from workers.training.preflight.cost import OutOfGpuMemory, measure_pass, measure_speed, measures_of, memory_mb
-from workers.training.preflight.play import InitialPolicy, PlayedEpisodes, play_episodes, successes
+from workers.training.preflight.measure import (
+    InitialPolicy,
+    OutOfGpuMemory,
+    PlayedEpisodes,
+    measure_pass,
+    measure_speed,
+    measures_of,
+    memory_mb,
+    play_episodes,
+    successes,
+)
 from workers.training.run import INFRASTRUCTURE_ERRORS, starting_weights
 
 TASKS = 32
