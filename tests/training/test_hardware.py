@@ -15,7 +15,7 @@ from workers.models.load import ModelUnusable
 from workers.models.policy import LocalPolicy
 from workers.models.sampling import Row, Sampler, VllmSampler
 from workers.training.grpo_batch import GrpoRun
-from workers.training.hardware import FLOAT32, Hardware, settle, take_device
+from workers.training.hardware import FLOAT32, Hardware, resolve_hardware, select_device
 from workers.training.trl_grpo import grpo_arguments
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
@@ -40,22 +40,22 @@ def grpo_run(tmp_path: Any, **fields: Any) -> GrpoRun:
 
 @ON_CPU
 def test_a_cpu_computes_in_float32_unless_bf16_is_asked_for_by_name():
-    assert settle(HardwareChoice()) == FLOAT32
-    assert settle(HardwareChoice(precision="bf16")).is_bf16
-    assert settle(HardwareChoice(gradient_checkpointing=True)).checkpoints_gradients
+    assert resolve_hardware(HardwareChoice()) == FLOAT32
+    assert resolve_hardware(HardwareChoice(precision="bf16")).is_bf16
+    assert resolve_hardware(HardwareChoice(gradient_checkpointing=True)).checkpoints_gradients
 
 
 @ON_CPU
 def test_a_run_that_wants_a_gpu_is_refused_where_there_is_none():
     with pytest.raises(ModelUnusable, match="requires a GPU"):
-        take_device(HardwareChoice(device="cuda"))
+        select_device(HardwareChoice(device="cuda"))
 
 
 def test_a_run_on_the_cpu_leaves_the_gpu_alone(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    take_device(HardwareChoice(device="auto"))
+    select_device(HardwareChoice(device="auto"))
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"  # noqa: TID251 - where torch looks
-    take_device(HardwareChoice(device="cpu"))
+    select_device(HardwareChoice(device="cpu"))
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""  # noqa: TID251
 
 

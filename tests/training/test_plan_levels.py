@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from backend.domain.training.curriculum import CurriculumChoice
-from workers.training.curriculum import AdaptiveLevels, FixedLevels, Turns
+from workers.training.curriculum import AdaptiveLevels, FixedLevels, RoundRobin
 
 
 def levels(count: int = 10, **choice: Any) -> AdaptiveLevels:
@@ -19,7 +19,7 @@ def outcomes(level: int, successes: int, failures: int = 0) -> list[tuple[int, b
 
 
 def test_turns_come_as_often_as_their_shares_in_every_stretch() -> None:
-    turns = Turns([1, 2, 1])
+    turns = RoundRobin([1, 2, 1])
     drawn = [turns.next() for _ in range(400)]
     for start in range(0, 400, 4):
         assert Counter(drawn[start : start + 4]) == {0: 1, 1: 2, 2: 1}

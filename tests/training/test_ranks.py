@@ -25,9 +25,9 @@ from tests.training.test_hardware import grpo_run
 from workers.models.load import ModelUnusable
 from workers.rollouts.engine import GroupPlan
 from workers.tasks.training import LAUNCHER, module_of
-from workers.training.hardware import take_device
+from workers.training.hardware import select_device
 from workers.training.launch import failure_message, write_configuration
-from workers.training.ranks import GrpoOrder, Ranks, SftOrder, fingerprint, hear_order
+from workers.training.ranks import GrpoOrder, Ranks, SftOrder, fingerprint, receive_order
 from workers.training.trl_grpo import grpo_arguments, mean_and_highest
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
@@ -92,9 +92,9 @@ def test_more_processes_than_gpus_are_refused() -> None:
 def test_a_worker_with_fewer_gpus_refuses_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    take_device(HardwareChoice())
+    select_device(HardwareChoice())
     with pytest.raises(ModelUnusable, match="torch reaches 1 on this worker"):
-        take_device(HardwareChoice(processes=2))
+        select_device(HardwareChoice(processes=2))
 
 
 def test_on_a_cpu_it_says_what_several_processes_are_for() -> None:
@@ -127,10 +127,10 @@ def test_why_a_process_ended_is_said_in_a_line() -> None:
 def test_orders_arrive_as_they_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Any] = []
     monkeypatch.setattr(Ranks, "_send", lambda _, number, value: sent.append(value))
-    monkeypatch.setattr(Ranks, "hear", lambda _, number=0: json.loads(json.dumps(sent[-1])))
+    monkeypatch.setattr(Ranks, "receive", lambda _, number=0: json.loads(json.dumps(sent[-1])))
     for order in (SftOrder("weights", "examples", "folder", 12, 3, 10, False), GrpoOrder("weights", "folder", 2, True)):
-        Ranks(0, 2).tell(order)
-        assert hear_order(Ranks(1, 2)) == order
+        Ranks(0, 2).broadcast(order)
+        assert receive_order(Ranks(1, 2)) == order
 
 
 def test_weights_that_learned_apart_are_told_apart() -> None:

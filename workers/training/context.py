@@ -60,7 +60,7 @@ class BudgetTracker:
         self._began = self._saved_at = time.monotonic()
         self._tokens = self._rollouts = 0
 
-    def recall(self, run_id: uuid.UUID, last: int) -> None:
+    def restore(self, run_id: uuid.UUID, last: int) -> None:
         of_run = (RolloutRow.run_id == run_id, RolloutRow.phase.in_(OF_STEPS), RolloutRow.training_step <= last)
         statement = select(func.count(), func.coalesce(func.sum(RolloutRow.tokens_out), 0)).where(*of_run)
         with transaction() as session:

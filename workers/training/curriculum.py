@@ -35,7 +35,7 @@ Outcome = tuple[int, bool]  # level of a rollout, and whether it succeeded
 State = dict[str, Any]  # state that later steps depend on, as JSON
 
 
-class Turns:
+class RoundRobin:
     """Smooth weighted round robin: any stretch of turns follows the shares as closely as whole numbers allow."""
 
     def __init__(self, shares: Sequence[float], credit: Sequence[float] | None = None) -> None:
@@ -63,7 +63,7 @@ def heldout_plans(envs: Sequence[TrainingEnv], count: int) -> list[GroupPlan]:
 
 def _interleaved(envs: Sequence[TrainingEnv], counts: Sequence[int], split: Split) -> list[GroupPlan]:
     """Mix the environments evenly, so that any prefix contains all of them."""
-    turns, taken, plans = Turns(counts), [0] * len(envs), []
+    turns, taken, plans = RoundRobin(counts), [0] * len(envs), []
     for ordinal in range(sum(counts)):
         number = turns.next()
         plans.append(GroupPlan(envs[number].task(split, taken[number]), ordinal, (0,)))
@@ -71,7 +71,7 @@ def _interleaved(envs: Sequence[TrainingEnv], counts: Sequence[int], split: Spli
     return plans
 
 
-class FixedLevels(Turns):
+class FixedLevels(RoundRobin):
     """The same mix of levels in every step."""
 
     def learn(self, outcomes: Iterable[Outcome]) -> dict[str, float]:
@@ -132,7 +132,7 @@ class AdaptiveLevels:
         self._played = 0
         self._recent = {level: recent for level, recent in self._recent.items() if self.low <= level < high}
         below, lower = high - self.low, self._choice.lower
-        self._turns = Turns([*[lower / below] * below, 1.0 - lower] if below else [1.0], credit)
+        self._turns = RoundRobin([*[lower / below] * below, 1.0 - lower] if below else [1.0], credit)
 
     @property
     def state(self) -> State:
@@ -155,7 +155,7 @@ class AdaptiveLevels:
 
 
 @dataclass(slots=True)
-class _Lane:
+class _EnvTasks:
     """The order of tasks of one environment."""
 
     env: TrainingEnv
@@ -181,11 +181,11 @@ class Planner:
             levels: FixedLevels | AdaptiveLevels
             levels = AdaptiveLevels(curriculum, count) if self.is_adaptive else FixedLevels(shares)
             rule = curriculum.rule(env.manifest)
-            self._lanes.append(_Lane(env, levels, rule, start + -start % count, [0] * count))
-        self._turns = Turns(weights)
+            self._lanes.append(_EnvTasks(env, levels, rule, start + -start % count, [0] * count))
+        self._turns = RoundRobin(weights)
         self._step = 0
         self._plans: dict[int, GroupPlan] = {}
-        self._strata: list[tuple[_Lane, int]] = []  # environment and level of each of the step's groups
+        self._strata: list[tuple[_EnvTasks, int]] = []  # environment and level of each of the step's groups
 
     def plans(self, step: int, ordinals: Sequence[int] | None = None) -> list[GroupPlan]:
         """Return the step's groups with these ordinals. Default: all of its groups.
@@ -235,25 +235,25 @@ class Planner:
         return {"environments": self._turns.credit, "lanes": lanes}
 
     def restore(self, state: State) -> None:
-        self._turns = Turns(self._turns.shares, state["environments"])
+        self._turns = RoundRobin(self._turns.shares, state["environments"])
         for lane, kept in zip(self._lanes, state["lanes"], strict=True):
             lane.used = list(kept["used"])
             lane.levels.restore(kept["levels"])
 
 
-def keep_plan(states: Path, step: int, planner: Planner) -> None:
+def save_plan(folder: Path, step: int, planner: Planner) -> None:
     """Save the planner's state next to the trainer's states, and delete those older than the trainer's newest."""
-    folder = states / "plans"
-    replace_file(folder / f"{step}.json", json.dumps(planner.state))
-    needed = step_of(newest_complete(states)) // planner.choice.updates
-    for path in folder.glob("*.json"):
+    plans = folder / "plans"
+    replace_file(plans / f"{step}.json", json.dumps(planner.state))
+    needed = step_of(newest_complete(folder)) // planner.choice.updates
+    for path in plans.glob("*.json"):
         if int(path.stem) < needed:
             path.unlink()
 
 
-def recall_plan(states: Path, step: int, planner: Planner, run_id: uuid.UUID) -> None:
+def restore_plan(folder: Path, step: int, planner: Planner, run_id: uuid.UUID) -> None:
     """Bring a new planner to its state after this step, from the file or from the stored rollouts."""
-    path = states / "plans" / f"{step}.json"
+    path = folder / "plans" / f"{step}.json"
     if step and path.exists():
         planner.restore(json.loads(path.read_text()))
     elif step:

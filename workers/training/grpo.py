@@ -21,11 +21,11 @@ from workers.storage.interventions import record_screened
 from workers.storage.rollouts import rollout_id
 from workers.training.assignment import Assignment
 from workers.training.context import TrainingContext, TrainingStopped
-from workers.training.curriculum import Planner, keep_plan, recall_plan
+from workers.training.curriculum import Planner, restore_plan, save_plan
 from workers.training.detector_actions import ENDING, Screening, Verdicts, interventions_of, suspicions_of
 from workers.training.env_pool import EnvPool
 from workers.training.grpo_batch import GrpoControls, GrpoRun, GrpoStep
-from workers.training.hardware import settle
+from workers.training.hardware import resolve_hardware
 from workers.training.ranks import GrpoOrder, Ranks, play_together
 from workers.training.reporting import BackgroundWriter, EtaEstimator, step_figures
 from workers.training.steering import Steering
@@ -39,7 +39,7 @@ def run_grpo(context: TrainingContext, start: Checkpoint) -> None:
     if last is not None and last.heldout:
         return
     reached = reached_step(context.assignment.folder / Stage.GRPO, context.configuration.grpo)
-    context.budget_tracker.recall(context.assignment.run_id, reached)
+    context.budget_tracker.restore(context.assignment.run_id, reached)
     if reached or not context.is_used_up():
         GrpoStage(context, start, reached).run()
 
@@ -54,7 +54,7 @@ def grpo_run(
 ) -> tuple[GrpoRun, LocalPolicy]:
     """Return the stage of an order, as it is on every rank, and the model in training as a policy."""
     configuration, choice = assignment.configuration, assignment.configuration.grpo
-    hardware = replace(settle(configuration.hardware), checkpoints_gradients=order.checkpoints_gradients)
+    hardware = replace(resolve_hardware(configuration.hardware), checkpoints_gradients=order.checkpoints_gradients)
     policy = LocalPolicy(
         model,
         tokenizer,
@@ -95,8 +95,8 @@ class GrpoStage:
         self._eta = EtaEstimator(reached)
         self._planner = Planner(assignment.envs, configuration)
         branch = assignment.branch
-        player = branch.source_run_id if branch and reached <= branch.step else assignment.run_id
-        recall_plan(self.folder, reached, self._planner, player)
+        run_id = branch.source_run_id if branch and reached <= branch.step else assignment.run_id
+        restore_plan(self.folder, reached, self._planner, run_id)
         self._controls = GrpoControls()
         self._steering = Steering(context, self._controls)
         self._steering.begin(reached)
@@ -124,7 +124,7 @@ class GrpoStage:
             f"GRPO: {choice.steps} steps of {choice.tasks_per_step} tasks x {choice.group_size} episodes, "
             f"{context.env_pool.capacity} at a time"
         )
-        context.ranks.tell(self._order)
+        context.ranks.broadcast(self._order)
         run = replace(
             self._run,
             play=self._play,
@@ -187,7 +187,7 @@ class GrpoStage:
             recorder.metrics(number, cheat_points(self._scanner.view, number))
         suspicions = suspicions_of(drafts, elsewhere=[name for name, action in actions.items() if action in ENDING])
         with counts("steering"):
-            keep_plan(self.folder, number, self._planner)
+            save_plan(self.folder, number, self._planner)
             interventions = interventions_of(drafts, actions)
             should_continue = self._steering.after_step(number, figures, suspicions, interventions)
         model, tokenizer = self._run.model, self._run.tokenizer

@@ -266,7 +266,7 @@ def token_advantages(rollout: Rollout) -> list[float]:
     return [rollout.turn_advantages[turn] if turn >= 0 else 0.0 for turn in turns]
 
 
-def to_go(rollout: Rollout, columns: Sequence[RewardColumn], turns: int) -> list[float]:
+def rewards_to_go(rollout: Rollout, columns: Sequence[RewardColumn], turns: int) -> list[float]:
     """Return what was earned from each turn onward. Steps without tokens (full context) belong to the last turn."""
     earned = contributions(rollout, columns)
     if len(earned) < turns:
@@ -277,7 +277,7 @@ def to_go(rollout: Rollout, columns: Sequence[RewardColumn], turns: int) -> list
     return list(accumulate(reversed(earned)))[::-1]
 
 
-def spread_of(rewards: Sequence[float]) -> float | None:
+def sample_deviation(rewards: Sequence[float]) -> float | None:
     """Return the sample standard deviation, or None for fewer than two values."""
     if len(rewards) < 2:
         return None
@@ -293,13 +293,13 @@ def credit_turns(
     for place, rollout in enumerate(rollouts):
         if rollout.is_completed and place not in masked:
             turns = max(turns_of_tokens(rollout.completion_mask or [])) + 1
-            gains.append(to_go(rollout, columns_for(rollout), turns))
+            gains.append(rewards_to_go(rollout, columns_for(rollout), turns))
         else:
             gains.append([])
-    overall = spread_of([gain[0] for gain in gains if gain])
+    overall = sample_deviation([gain[0] for gain in gains if gain])
     for first in range(0, len(rollouts), size):
         group = gains[first : first + size]
-        spread = {"group": spread_of([gain[0] for gain in group if gain]), "batch": overall}.get(scale)
+        spread = {"group": sample_deviation([gain[0] for gain in group if gain]), "batch": overall}.get(scale)
         divisor = 1.0 if spread is None else spread + TINY
         means = []
         for turn in range(max(map(len, group), default=0)):

@@ -54,27 +54,27 @@ class Ranks:
     def leads(self) -> bool:
         return self.number == 0
 
-    def deal(self, values: Sequence[T]) -> T:
+    def scatter(self, values: Sequence[T]) -> T:
         """Leader: send each rank its value, and return the leader's."""
         for number in range(1, self.count):
             self._send(number, values[number])
         return values[0]
 
-    def tell(self, order: "SftOrder | GrpoOrder") -> None:
-        self.deal([asdict(order)] * self.count)
+    def broadcast(self, order: "SftOrder | GrpoOrder") -> None:
+        self.scatter([asdict(order)] * self.count)
 
     def gather(self, value: T) -> list[T]:
         """Send a value to the leader, which gets the values of all ranks in order. Followers get an empty list."""
         if self.leads:
-            return [value, *(self.hear(number) for number in range(1, self.count))]
+            return [value, *(self.receive(number) for number in range(1, self.count))]
         self._send(0, value)
         return []
 
-    def agree(self, decide: Callable[[], T]) -> T:
-        """Return the leader's decision on every rank. Followers do not call `decide`."""
+    def decide(self, choose: Callable[[], T]) -> T:
+        """Return the leader's decision on every rank. Followers do not call `choose`."""
         if not self.leads:
-            return self.hear()  # type: ignore[no-any-return]
-        return self.deal([decide()] * self.count)
+            return self.receive()  # type: ignore[no-any-return]
+        return self.scatter([choose()] * self.count)
 
     def shares(self, whole: int) -> list[slice]:
         """Split `whole` items among the ranks, in order and as evenly as possible."""
@@ -87,7 +87,7 @@ class Ranks:
         distributed.send(torch.tensor([len(content)]), number, group=self.group)
         distributed.send(content, number, group=self.group)
 
-    def hear(self, number: int = 0) -> Any:
+    def receive(self, number: int = 0) -> Any:
         size = torch.zeros(1, dtype=torch.int64)
         distributed.recv(size, number, group=self.group)
         content = torch.empty(int(size), dtype=torch.uint8)
@@ -106,7 +106,7 @@ def is_follower() -> bool:
     return distributed.is_torchelastic_launched() and os.environ["RANK"] != "0"  # noqa: TID251 - set by the launcher
 
 
-def sign_of(folder: Path) -> Path:
+def leader_file(folder: Path) -> Path:
     """Return the file in the run's folder that exists while the leader is at work."""
     return folder / "ranks" / "at-work"
 
@@ -125,7 +125,7 @@ def follow_leader(folder: Path) -> None:
     """
 
     def watch() -> None:
-        while sign_of(folder).exists():
+        while leader_file(folder).exists():
             time.sleep(WATCH_SECONDS)
         os._exit(0)
 
@@ -141,7 +141,7 @@ def lead(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        sign_of(folder).unlink(missing_ok=True)
+        leader_file(folder).unlink(missing_ok=True)
 
 
 def join() -> Ranks:
@@ -177,8 +177,8 @@ class GrpoOrder:
     stage: str = "grpo"
 
 
-def hear_order(ranks: Ranks) -> SftOrder | GrpoOrder:
-    message = ranks.hear()
+def receive_order(ranks: Ranks) -> SftOrder | GrpoOrder:
+    message = ranks.receive()
     return SftOrder(**message) if message["stage"] == "sft" else GrpoOrder(**message)
 
 
@@ -190,7 +190,7 @@ def play_together(ranks: Ranks, step: int, plans: Sequence[GroupPlan], play: Pla
     if ranks.count == 1:
         return play(step, plans)
     parts = [list(plans[share]) for share in ranks.shares(len(plans))]  # whole groups
-    ranks.deal([{"play": _PLANS.dump_python(part, mode="json"), "step": step} for part in parts])
+    ranks.scatter([{"play": _PLANS.dump_python(part, mode="json"), "step": step} for part in parts])
     rollouts = play(step, parts[0])
     nothing: dict[str, Any] = {}
     for answer in ranks.gather(nothing)[1:]:
@@ -203,7 +203,7 @@ def play_together(ranks: Ranks, step: int, plans: Sequence[GroupPlan], play: Pla
 def play_for_leader(ranks: Ranks, play: PlayPlans) -> Any:
     """Follower: play what the leader requests until it sends the rows to learn from, and return those."""
     while True:
-        message = ranks.hear()
+        message = ranks.receive()
         if "play" not in message:
             return message
         answer: dict[str, object]

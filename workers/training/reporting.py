@@ -13,7 +13,7 @@ import numpy as np
 import structlog
 
 from backend.domain.rollouts.rollout import Rollout
-from workers.training.grpo_batch import MASKED, REPLACED, SCREENED, GrpoStep, spread_of
+from workers.training.grpo_batch import MASKED, REPLACED, SCREENED, GrpoStep, sample_deviation
 from workers.training.heldout_evaluation import mean_format
 
 Key = TypeVar("Key", int, str)
@@ -108,7 +108,7 @@ def _split(rollouts: Iterable[Rollout], key: Callable[[Rollout], Key]) -> dict[K
 def _spread(values: Sequence[float]) -> dict[str, float]:
     quantiles = np.quantile(values, list(QUANTILES.values())) if values else [math.nan] * len(QUANTILES)
     by_label = {label: float(value) for label, value in zip(QUANTILES, quantiles, strict=True)}
-    deviation = spread_of(values)
+    deviation = sample_deviation(values)
     return {"std": math.nan if deviation is None else deviation, **by_label}
 
 

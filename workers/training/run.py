@@ -57,8 +57,8 @@ from workers.training.env_pool import check_capacity, env_pool_of
 from workers.training.example_sources import read_examples, texts_to_read
 from workers.training.examples import BrokenStep
 from workers.training.grpo import grpo_run, run_grpo
-from workers.training.hardware import take_device
-from workers.training.ranks import SftOrder, follow_leader, hear_order, is_follower, join, lead
+from workers.training.hardware import select_device
+from workers.training.ranks import SftOrder, follow_leader, is_follower, join, lead, receive_order
 from workers.training.sft import check_gate, run_sft, sft_run, train_sft
 from workers.training.trl_grpo import train_grpo
 
@@ -86,7 +86,7 @@ def train(run_id: uuid.UUID) -> TrainingOutcome:
     torch.set_num_threads(assignment.configuration.threads)
     summary: dict[str, object] = {}
     try:
-        take_device(assignment.configuration.hardware)
+        select_device(assignment.configuration.hardware)
         ranks = join()
         recorder.progress(phase="preparing the environment", done=0, total=1)
         if ranks.count > 1:
@@ -271,10 +271,10 @@ def follow(run_id: uuid.UUID) -> NoReturn:
     assignment = read_assignment(run_id)
     torch.set_num_threads(assignment.configuration.threads)
     try:
-        take_device(assignment.configuration.hardware)
+        select_device(assignment.configuration.hardware)
         ranks = join()
         while True:
-            order = hear_order(ranks)
+            order = receive_order(ranks)
             model, tokenizer = load_folder(Path(order.weights))
             if isinstance(order, SftOrder):
                 examples = read_examples(Path(order.examples))

@@ -25,7 +25,7 @@ from workers.training.checkpoints import mark_complete, newest_complete, step_of
 from workers.training.context import Ended, TrainingContext, TrainingStopped, UsedUp
 from workers.training.example_sources import collect_examples
 from workers.training.examples import BrokenStep, TrainingExample, example_order
-from workers.training.hardware import FLOAT32, Hardware, settle
+from workers.training.hardware import FLOAT32, Hardware, resolve_hardware
 from workers.training.ranks import ALONE, Ranks, SftOrder, check_same_weights, leader_only
 from workers.training.steering import WarmUpSteering
 from workers.training.trl_base import TimedTrainer, shared_arguments, timed
@@ -215,7 +215,7 @@ def _train(context: TrainingContext, start: Checkpoint, attempt: WarmUpAttempt) 
         save_every=max(configuration.checkpoints.every, attempt.steps // 10),
         checkpoints_gradients=steering.settings.hardware.gradient_checkpointing,
     )
-    context.ranks.tell(order)
+    context.ranks.broadcast(order)
     run = sft_run(configuration, order, context.ranks, model, tokenizer, examples)
     run.on_step, run.rate_factor = on_step, steering.rate_factor
     train_sft(run)
@@ -261,7 +261,7 @@ def sft_run(
         seed=order.seed,
         folder=Path(order.folder),
         save_every=order.save_every,
-        hardware=replace(settle(configuration.hardware), checkpoints_gradients=order.checkpoints_gradients),
+        hardware=replace(resolve_hardware(configuration.hardware), checkpoints_gradients=order.checkpoints_gradients),
         ranks=ranks,
     )
 
@@ -322,7 +322,7 @@ class _SftListener(TrainerCallback):  # type: ignore[misc]
         self._logged_at, self._logged_step = time.monotonic(), state.global_step
 
     def on_step_begin(self, _: object, state: TrainerState, *__: object, **___: object) -> None:
-        self.trainer.learning_rate.factor = self.run.ranks.agree(lambda: self.run.rate_factor(state.global_step + 1))
+        self.trainer.learning_rate.factor = self.run.ranks.decide(lambda: self.run.rate_factor(state.global_step + 1))
 
     def on_step_end(self, _: object, state: TrainerState, control: TrainerControl, **__: object) -> TrainerControl:
         return self._report(state.global_step, {}, control)
@@ -348,7 +348,7 @@ class _SftListener(TrainerCallback):  # type: ignore[misc]
 
     def _report(self, step: int, figures: dict[str, float], control: TrainerControl) -> TrainerControl:
         began = time.monotonic()
-        if not self.run.ranks.agree(lambda: self.run.on_step(step, figures)):
+        if not self.run.ranks.decide(lambda: self.run.on_step(step, figures)):
             control.should_save = True
             control.should_training_stop = True
         self._logged_at += time.monotonic() - began  # the listener's time is not part of the steps

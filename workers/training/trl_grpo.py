@@ -232,7 +232,7 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
         step = state.global_step // run.choice.updates + 1
         changed = run.controls.temperature
         planned = run.choice.temperature_at(step) if changed is None else changed
-        self.trainer.learning_rate.factor, temperature = run.ranks.agree(
+        self.trainer.learning_rate.factor, temperature = run.ranks.decide(
             lambda: (run.controls.learning_rate_factor, planned)
         )
         run.set_temperature(temperature)
@@ -256,7 +256,7 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
                 whole, shares = rows_of(run, self._batch), run.ranks.shares(run.choice.episodes_per_step)
                 self._mean_tokens = sum(map(sum, whole["env_mask"])) / len(whole["env_mask"])
                 parts = [{name: values and values[share] for name, values in whole.items()} for share in shares]
-                rows = run.ranks.deal(parts)
+                rows = run.ranks.scatter(parts)
         self.token_advantages = rows.pop("token_advantages")
         return rows
 
@@ -288,7 +288,7 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
         if state.global_step % run.choice.updates == 0:
             ratios = run.ranks.gather(self.trainer.ratios)
             self.trainer.ratios = (0.0, 0.0, 0.0)
-            if not run.ranks.agree(lambda: self._finish(step, ratios)):
+            if not run.ranks.decide(lambda: self._finish(step, ratios)):
                 control.should_save = True
                 control.should_training_stop = True
             self._updates = []

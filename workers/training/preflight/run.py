@@ -43,7 +43,7 @@ from workers.training.context import TrainingContext
 from workers.training.curriculum import Planner, warm_up_plans
 from workers.training.env_pool import env_pool_of
 from workers.training.example_sources import Teacher
-from workers.training.hardware import settle, take_device
+from workers.training.hardware import resolve_hardware, select_device
 from workers.training.preflight.measure import (
     InitialPolicy,
     OutOfGpuMemory,
@@ -130,7 +130,7 @@ def run_preflight(preflight_id: uuid.UUID) -> PreflightStatus:
     reason: str | None = None
     try:
         recorder.progress(phase="preparing the environment", done=0, total=1)
-        take_device(configuration.hardware)
+        select_device(configuration.hardware)
         with env_pool_of(assignment) as env_pool:
             inspect_training(TrainingContext(assignment, env_pool, recorder), recorder.add)
     except INFRASTRUCTURE_ERRORS:
@@ -182,7 +182,7 @@ def _load(context: TrainingContext, add: AddFinding) -> InitialPolicy | None:
     """Load the model and check its chat template: a conversation must be the beginning of a longer one."""
     context.recorder.progress(phase="loading the model", done=0, total=1)
     try:
-        hardware = settle(context.configuration.hardware)
+        hardware = resolve_hardware(context.configuration.hardware)
         model, tokenizer = starting_weights(context)
         if context.configuration.model.source == "scratch":
             model = model.to(best_device())
