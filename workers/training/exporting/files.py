@@ -69,26 +69,20 @@ def write_export(form: ExportForm, original: Path, target: Path, *, gguf_type: s
     """Write the checkpoint in the folder `original` to a new folder. Raises ModelUnusable if that is impossible."""
     check_precision(original)
     target.mkdir()
-    if form is not ExportForm.GGUF:
-        return _write_weights(form, original, target)
-    program = find_converter()
-    if program is None:
-        raise ModelUnusable("this worker has no convert_hf_to_gguf.py of llama.cpp")
-    weights = target.with_name("before-gguf")
-    weights.mkdir()
-    written = _write_weights(ExportForm.MERGED if is_adapter(original) else ExportForm.FULL, original, weights)
-    try:
-        convert(program, weights, target / f"model-{gguf_type}.gguf", gguf_type)
-    except NotConverted as error:
-        raise ModelUnusable(f"llama.cpp's converter does not support this model: {error}") from error
-    for path in weights.iterdir():  # configuration and tokenizer, for transformers
-        if path.suffix != ".safetensors" and not path.name.endswith(".index.json"):
-            shutil.copyfile(path, target / path.name)
-    return WrittenExport(written.parameters, gguf_type, written.label)
-
-
-def _write_weights(form: ExportForm, original: Path, target: Path) -> WrittenExport:
-    """Write all weights, a merged adapter or an adapter as safetensors."""
+    if form is ExportForm.GGUF:
+        program = find_converter()
+        if program is None:
+            raise ModelUnusable("this worker has no convert_hf_to_gguf.py of llama.cpp")
+        weights = target.with_name("before-gguf")
+        written = write_export(ExportForm.MERGED if is_adapter(original) else ExportForm.FULL, original, weights)
+        try:
+            convert(program, weights, target / f"model-{gguf_type}.gguf", gguf_type)
+        except NotConverted as error:
+            raise ModelUnusable(f"llama.cpp's converter does not support this model: {error}") from error
+        for path in weights.iterdir():  # configuration and tokenizer, for transformers
+            if path.suffix != ".safetensors" and not path.name.endswith(".index.json"):
+                shutil.copyfile(path, target / path.name)
+        return WrittenExport(written.parameters, gguf_type, written.label)
     if form is ExportForm.FULL:
         if is_adapter(original):
             raise ModelUnusable("only an adapter was trained: choose another form")
