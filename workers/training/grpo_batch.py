@@ -92,10 +92,6 @@ class GrpoStep:
         """Time of bookkeeping and of waiting for other processes."""
         return max(0.0, self.seconds["step"] - sum(self.seconds[name] for name in STEP_PARTS))
 
-    @property
-    def learned(self) -> list[Rollout]:
-        return [rollout for rollout in self.rollouts if REPLACED not in rollout.metrics]
-
 
 @dataclass(slots=True)
 class GrpoRun:
