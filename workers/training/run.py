@@ -49,7 +49,7 @@ from workers.rollouts.engine import TooManyFailures
 from workers.storage.interventions import mark_interventions_seen
 from workers.storage.recorder import RunRecorder
 from workers.storage.steering import AlarmDraft, read_requests, record_alarm
-from workers.training.assignment import read_assignment, training_folder
+from workers.training.assignment import Assignment, read_assignment, training_folder
 from workers.training.checkpoints import COMPLETE, take_over
 from workers.training.context import Ended, TrainingContext, TrainingStopped, UsedUp
 from workers.training.curriculum import warm_up_plans
@@ -58,7 +58,7 @@ from workers.training.example_sources import read_examples, texts_to_read
 from workers.training.examples import BrokenStep
 from workers.training.grpo import grpo_run, run_grpo
 from workers.training.hardware import select_device
-from workers.training.ranks import SftOrder, follow_leader, is_follower, join, lead, receive_order
+from workers.training.ranks import GrpoOrder, Ranks, SftOrder, follow_leader, is_follower, join, lead, receive_order
 from workers.training.sft import check_gate, run_sft, sft_run, train_sft
 from workers.training.trl_grpo import train_grpo
 
@@ -128,8 +128,7 @@ def train(run_id: uuid.UUID) -> TrainingOutcome:
 
 
 def run_stages(context: TrainingContext) -> None:
-    configuration, store = context.configuration, context.store
-    recipe = configuration.recipe
+    configuration, recipe = context.configuration, context.configuration.recipe
     if point := context.assignment.branch:
         folder, every = context.assignment.folder / Stage.GRPO, configuration.checkpoints.every
         if state := take_over(point, folder, configuration.grpo, save_every=every):
@@ -139,14 +138,7 @@ def run_stages(context: TrainingContext) -> None:
         run_grpo(context, start)
     else:
         with suppress(UsedUp):
-            checkpoint = store.find(Stage.UNTRAINED, 0)
-            if checkpoint is None:
-                model, tokenizer = starting_weights(context)
-                ChatTokens(tokenizer)  # rejects a template that cannot render a conversation
-                checkpoint = store.save(Stage.UNTRAINED, 0, model, tokenizer)
-            if not checkpoint.heldout:
-                at = None if recipe.has_sft else 0
-                context.evaluate_heldout(Stage.UNTRAINED, 0, *store.load(checkpoint), at=at)
+            checkpoint = initial_checkpoint(context)
             if recipe.has_sft:
                 checkpoint = run_sft(context, checkpoint)
             if recipe.has_sft and recipe.has_grpo:
@@ -163,6 +155,18 @@ def run_stages(context: TrainingContext) -> None:
             "step": best.step,
             "heldout_reward": best.heldout_reward,
         }
+
+
+def initial_checkpoint(context: TrainingContext) -> Checkpoint:
+    checkpoint = context.store.find(Stage.UNTRAINED, 0)
+    if checkpoint is None:
+        model, tokenizer = starting_weights(context)
+        ChatTokens(tokenizer)  # rejects a template that cannot render a conversation
+        checkpoint = context.store.save(Stage.UNTRAINED, 0, model, tokenizer)
+    if not checkpoint.heldout:
+        at = None if context.configuration.recipe.has_sft else 0
+        context.evaluate_heldout(Stage.UNTRAINED, 0, *context.store.load(checkpoint), at=at)
+    return checkpoint
 
 
 def starting_weights(context: TrainingContext) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -274,22 +278,25 @@ def follow(run_id: uuid.UUID) -> NoReturn:
         select_device(assignment.configuration.hardware)
         ranks = join()
         while True:
-            order = receive_order(ranks)
-            model, tokenizer = load_folder(Path(order.weights))
-            if isinstance(order, SftOrder):
-                examples = read_examples(Path(order.examples))
-                train_sft(sft_run(assignment.configuration, order, ranks, model, tokenizer, examples))
-                continue
-            with env_pool_of(assignment) as env_pool:
-                run, policy = grpo_run(assignment, order, ranks, model, tokenizer, env_pool)
-                train_grpo(run)
-                env_pool.close_policy(policy)
+            _follow_order(assignment, ranks, receive_order(ranks))  # its model is freed before the next is loaded
     except Exception as error:
         logger.exception("a rank failed")
         time.sleep(LEADER_SECONDS)
         if is_out_of_memory(error):  # the leader waits for this rank's gradient and cannot record it
             finish(run_id, out_of_memory(run_id, error), {})
         raise
+
+
+def _follow_order(assignment: Assignment, ranks: Ranks, order: SftOrder | GrpoOrder) -> None:
+    model, tokenizer = load_folder(Path(order.weights))
+    if isinstance(order, SftOrder):
+        examples = read_examples(Path(order.examples))
+        train_sft(sft_run(assignment.configuration, order, ranks, model, tokenizer, examples))
+        return
+    with env_pool_of(assignment) as env_pool:
+        run, policy = grpo_run(assignment, order, ranks, model, tokenizer, env_pool)
+        train_grpo(run)
+        env_pool.close_policy(policy)
 
 
 def main() -> int:

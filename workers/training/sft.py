@@ -127,8 +127,7 @@ def run_sft(context: TrainingContext, start: Checkpoint) -> Checkpoint:
         last = context.store.find(Stage.SFT, attempt.last) or _train(context, start, attempt)
         if not last.heldout:
             selects = context.configuration.sft.examine_every > 0 or len(attempts) > 1
-            model, tokenizer = context.store.load(last)
-            context.evaluate_heldout(Stage.SFT, last.step, model, tokenizer, at=0, is_stored=not selects)
+            context.evaluate_heldout(Stage.SFT, last.step, *context.store.load(last), at=0, is_stored=not selects)
         evaluated = [row for row in _checkpoints(context, attempt.before, attempt.last) if row.heldout]
         row = max(evaluated, key=_merit)  # the earlier one of two equally good
         tried.append((attempt, row))
