@@ -59,7 +59,7 @@ def rules() -> ModuleType:
 
 @dataclass(slots=True)
 class Game:
-    """One episode. It is over when `outcome` is set."""
+    """One episode. It has ended when `outcome` is set."""
 
     seed: int
     level: int
@@ -252,7 +252,7 @@ def with_trl(model: Any, tokenizer: Any, scratch: Path) -> Sample:
 
 
 class StepTimes(TrainerCallback):  # type: ignore[misc]
-    """When each step ended, by the clock and in CPU seconds."""
+    """When each step ended, in wall-clock and CPU seconds."""
 
     def __init__(self) -> None:
         self.wall: list[float] = []

@@ -40,7 +40,7 @@ START_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a benchmark is run with."""
+    """Options of a benchmark run."""
 
     repeats: int
     is_quick: bool = False

@@ -1,7 +1,7 @@
 """Measure how long pages take with 100,000 stored rollouts: the rollout list, and the review queue.
 
 Peer: none.
-Unit: ms per request through the whole application, or per query, by the clock and in CPU time; in Chromium, from a
+Unit: ms per request through the whole application, or per query, wall-clock and CPU time; in Chromium, from a
     key to the painted page.
 Repeats: 1. Each value is a percentile over many requests: p50 and p95.
 
@@ -43,7 +43,7 @@ from backend.graders.tables import Grader
 from backend.policies.tables import Policy
 from backend.review import audit_sample, queue
 from backend.rollouts.filters import select_rollouts
-from backend.rollouts.listing import count_rollouts, list_rollouts
+from backend.rollouts.queries import count_rollouts, list_rollouts
 from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Task
 from backend.runs import queries

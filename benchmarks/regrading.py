@@ -4,8 +4,9 @@ Peer: none.
 Units: rollouts/s stored in Postgres; ms of all processes' CPU per rollout; ms for the preview.
 Repeats: 3.
 
-Random play is stored first. The other version halves every reward column, so its rewards are computed anew by replaying
-the stored replies. That rate counts from the first replayed reply to the last commit, without starting servers.
+Random play is stored first. The other version halves every reward column, so its rewards are computed again by
+replaying the stored replies. That rate counts from the first replayed reply to the last commit,
+without starting servers.
 """
 
 import time

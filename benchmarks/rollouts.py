@@ -5,7 +5,7 @@ Units: rollouts/s, ms of CPU per rollout or model call, MB of peak memory.
 Repeats: 3, both sides in alternation.
 
 All play the same environment against the same endpoint, which answers at once. Proctor plays through its env host and
-stores every rollout in Postgres. The first run installs verifiers into build/peers; without it, the peer is left out.
+stores every rollout in Postgres. The first run installs verifiers into build/peers; without it, the peer is skipped.
 """
 
 import asyncio

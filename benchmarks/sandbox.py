@@ -214,17 +214,17 @@ async def _wire_rate(environment: Environment, url: str, sessions: int) -> float
     async def play(wire: Wire, number: int) -> int:
         count = 0
         while count < frames:
-            observation = await wire.reset({"seed": number * frames + count}, STEP_SECONDS)
+            observation = await wire.observe("reset", {"seed": number * frames + count}, STEP_SECONDS)
             count += 1
             while not observation.done:
-                observation = await wire.step(environment.choice(observation.fields), STEP_SECONDS)
+                observation = await wire.observe("step", environment.choice(observation.fields), STEP_SECONDS)
                 count += 1
         return count
 
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
         wires = [Wire(await http.ws_connect(f"{url}/ws", compress=0)) for _ in range(sessions)]
         for wire in wires:
-            await wire.reset({"seed": 1}, STEP_SECONDS)
+            await wire.observe("reset", {"seed": 1}, STEP_SECONDS)
         began = time.perf_counter()
         counts = await asyncio.gather(*(play(wire, number) for number, wire in enumerate(wires)))
         rate = sum(counts) / (time.perf_counter() - began)

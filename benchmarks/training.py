@@ -111,7 +111,7 @@ def _intervals(ends: list[float]) -> list[float]:
 
 @dataclass(slots=True)
 class Times:
-    """What a training run's recorder measures."""
+    """Measurements of a training run's recorder."""
 
     wall: list[float] = field(default_factory=list)
     """When each GRPO step ended, with everything stored."""

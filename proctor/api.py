@@ -1246,7 +1246,7 @@ class GradersOperations(Namespace):
         - `control_prompt`: Judges: question of the controls.
         - `control_good`: Judges: a clearly good answer to it.
         - `control_bad`: Judges: a clearly bad answer to it.
-        - `text`: Questions: the question in plain words. Monitors and contrasts: what else to look for.
+        - `text`: Questions: the question in plain language. Monitors and contrasts: what else to look for.
         - `answers`: Questions: type of the answers. Default: yes_no.
         - `labels`: Questions: possible answers, separated by commas.
         - `flags`: Questions: answers that raise a flag, separated by commas.
@@ -1344,7 +1344,7 @@ class GradersOperations(Namespace):
         - `control_prompt`: Judges: question of the controls.
         - `control_good`: Judges: a clearly good answer to it.
         - `control_bad`: Judges: a clearly bad answer to it.
-        - `text`: Questions: the question in plain words. Monitors and contrasts: what else to look for.
+        - `text`: Questions: the question in plain language. Monitors and contrasts: what else to look for.
         - `answers`: Questions: type of the answers. Default: yes_no.
         - `labels`: Questions: possible answers, separated by commas.
         - `flags`: Questions: answers that raise a flag, separated by commas.

@@ -128,13 +128,13 @@ class GradingEstimateResponse(Model):
     count: int
     """Rollouts, or groups of a contrast, without a grade."""
     graded: int
-    """Those that are graded already."""
+    """Rollouts or groups that already have a grade."""
     tokens_in: float | None
     tokens_out: float | None
     cost: float | None
     """US dollars, canaries included; null without a price."""
     basis: str
-    """What the estimate is based on."""
+    """Basis of the estimate."""
     problem: str
     """Why there is nothing to grade."""
 
@@ -976,7 +976,7 @@ class TermOrigin(StrEnum):
     judge = "judge"
 
 
-class BackendDomainPoliciesConnectionsFinding(Model):
+class Finding(Model):
     """The result of one check."""
 
     check: str
@@ -1963,7 +1963,7 @@ class ConnectionTestResponse(Job):
     """The policy was changed since."""
     status: CheckStatus | None
     """The worst finding; null until the test has finished."""
-    findings: list[BackendDomainPoliciesConnectionsFinding]
+    findings: list[Finding]
     models: list[str]
     """Models that the endpoint lists."""
     seconds: float | None
@@ -2055,19 +2055,21 @@ class WholeRolloutResponse(Model):
 class BeforeAfter(Model):
     """A regraded or replayed run compared with its source."""
 
-    run: RunDetailResponse
-    source_run_id: UUID | None
     rollouts: int
     completed: int
     failed: int
     changed: int
-    """Completed with another reward."""
+    """Completed with another reward than the source."""
     diverged: int
     """Differ from the source at some step."""
     replies_ended: int
     """The stored replies ran out before the episode ended."""
     replies_left: int
     """The episode ended before all stored replies were used."""
+    most_common: str
+    """The most frequent error message."""
+    run: RunDetailResponse
+    source_run_id: UUID | None
     grounds: str
     """Why the result can be trusted."""
     columns: list[ColumnChange]
@@ -2623,7 +2625,7 @@ class AgreementResponse(Model):
 
 
 class CanaryReport(Model):
-    """What the canaries show about a grader."""
+    """The results of all canaries of a grader."""
 
     results: list[CanaryResult] | None = None
     is_injectable: bool = False
@@ -3021,7 +3023,7 @@ class WorkerResponse(Model):
     work: list[CurrentWorkResponse]
 
 
-class BackendDomainGradersEvidenceFinding(Model):
+class GroupFinding(Model):
     """The result of comparing one group of rollouts, as `GraderRun.findings` stores it."""
 
     key: str
@@ -3100,7 +3102,7 @@ class GradedRunResponse(Job):
     agreement: AgreementResponse | None
     high_is_honest: bool
     """Whether high scores go with the verdict *honest*."""
-    findings: list[BackendDomainGradersEvidenceFinding]
+    findings: list[GroupFinding]
     """Contrasts only."""
     tokens_in: int
     tokens_out: int

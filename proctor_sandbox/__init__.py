@@ -1,11 +1,11 @@
-"""Run code that nobody trusts, such as a program that a model wrote.
+"""Run untrusted code, such as a program that a model wrote.
 
 from proctor_sandbox import Limits, execute
 result = execute("print(input()[::-1])", stdin="abc", limits=Limits(seconds=2))
 
-Every execution is a fresh process in namespaces of its own, forked from a warm interpreter. Nothing of the caller
-enters it but what `execute` is given: so never give it an expected value, and never trust its exit code for a score.
-Pure Python for Linux, without dependencies; a package may carry this folder.
+Every execution is a fresh process in separate namespaces, forked from a warm interpreter. It sees nothing of the caller
+except the arguments of `execute`: never pass an expected value, and never base a score on the exit code.
+Pure Python for Linux, without dependencies; a package may include this folder.
 """
 
 from proctor_sandbox.client import ensure_available, execute

@@ -1,4 +1,4 @@
-"""The caller's side: hand a program to the warm interpreter, wait for what comes back. Many threads may do so."""
+"""The caller's side: send a program to the warm interpreter and wait for its result. Safe to use from many threads."""
 
 import atexit
 import json
@@ -20,7 +20,7 @@ START_SECONDS = 30.0
 QUEUE_SECONDS = 600.0
 """How long a program may wait for its turn."""
 GRACE_SECONDS = 50.0
-"""Beyond the program's own limit, on a busy machine, before the sandbox counts as broken."""
+"""Time beyond the program's own limit before the sandbox counts as broken; long enough for a busy machine."""
 _MAX_DEPTH = 64
 _MAX_REQUEST_BYTES = 16 << 20
 
@@ -28,10 +28,10 @@ _MAX_REQUEST_BYTES = 16 << 20
 def execute(
     source: str, *, stdin: str = "", files: Mapping[str, str] | None = None, limits: Limits | None = None
 ) -> Result:
-    """Run a Python program as `__main__` and tell what it did. `files` lie in its working directory.
+    """Run a Python program as `__main__` and return its result. `files` are put into its working directory.
 
-    The program may hand back one JSON value by `submit(value)`. Raises SandboxUnavailable where no sandbox can be
-    made, SandboxFailed when it broke; never an exception for what the program does.
+    The program can return one JSON value with `submit(value)`. Raises SandboxUnavailable if no sandbox can be made, and
+    SandboxFailed if it broke, but never an exception because of the program.
     """
     limits = limits or Limits()
     files = dict(files or {})
@@ -43,9 +43,9 @@ def execute(
 def ask(
     control: socket.socket, source: str, limits: Limits, *, stdin: str = "", files: Mapping[str, str] | None = None
 ) -> Result:
-    """One program to the warm interpreter at the other end of `control`."""
+    """Send one program to the warm interpreter at the other end of `control`, and return its result."""
     request = {"source": source, "stdin": stdin, "files": files or {}, "limits": asdict(limits)}
-    message = json.dumps(request, ensure_ascii=True).encode()  # lone surrogates are a model's right
+    message = json.dumps(request, ensure_ascii=True).encode()  # a model may write lone surrogates
     if len(message) > _MAX_REQUEST_BYTES:
         return Result("error", "", "the program is too long", None, 0.0)
     ours, theirs = socket.socketpair()
@@ -73,7 +73,7 @@ def _check_path(path: str) -> None:
 
 
 def _sound_value(text: str) -> Any:
-    """What was submitted, unless it would break whoever takes it: not JSON, not finite, too deep, not Unicode."""
+    """Return the submitted value; None if it is not JSON, not finite, too deep or not Unicode."""
     if not text:
         return None
     try:
@@ -103,7 +103,7 @@ def _depth_is_below(value: Any, most: int) -> bool:
 
 
 class _Interpreter:
-    """The warm one that this process uses: attached by whoever started us, or our own, made when first needed."""
+    """The warm interpreter of this process: attached by the process that started us, or made when first needed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -131,7 +131,7 @@ class _Interpreter:
         if self._control is None:
             self._control, self._is_ready = start_interpreter(len(os.sched_getaffinity(0))), True
         elif not self._is_ready:
-            self._is_ready = _says_ready(self._control)
+            self._is_ready = _wait_until_ready(self._control)
             if not self._is_ready:
                 raise SandboxUnavailable("the sandbox for programs could not be made")
         return self._control
@@ -139,10 +139,10 @@ class _Interpreter:
 
 _interpreter = _Interpreter()
 attach = _interpreter.attach
-"""Use a warm interpreter that whoever started this process has made."""
+"""Use a warm interpreter made by the process that started this one."""
 
 refuse = _interpreter.refuse
-"""Run nothing in this process, and say why."""
+"""Refuse to run programs in this process, with a reason."""
 
 
 def ensure_available() -> None:
@@ -151,7 +151,7 @@ def ensure_available() -> None:
 
 
 def start_interpreter(parallel: int, bounds: Limits = MOST) -> socket.socket:
-    """Start a warm interpreter inside a ring of its own, which runs `parallel` programs at a time."""
+    """Start a warm interpreter inside a separate ring. It runs up to `parallel` programs at a time."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     new_root = tempfile.mkdtemp(prefix="sandbox-")
     options = {
@@ -174,21 +174,21 @@ def start_interpreter(parallel: int, bounds: Limits = MOST) -> socket.socket:
             start_new_session=True,
         )
         theirs.close()
-        is_ready = _says_ready(ours)
-        os.rmdir(new_root)  # it was built upon in another namespace only
+        is_ready = _wait_until_ready(ours)
+        os.rmdir(new_root)  # its content exists in another namespace only
         if not is_ready:
             ours.close()
             process.kill()
             process.wait()
             log.seek(0)
-            said = log.read().decode(errors="replace").strip().splitlines()
-            raise SandboxUnavailable(f"no sandbox can be made here: {said[-1] if said else 'it did not start'}")
+            lines = log.read().decode(errors="replace").strip().splitlines()
+            raise SandboxUnavailable(f"no sandbox can be made here: {lines[-1] if lines else 'it did not start'}")
     atexit.register(process.wait)
     atexit.register(ours.close)  # runs first, and ends it
     return ours
 
 
-def _says_ready(control: socket.socket) -> bool:
+def _wait_until_ready(control: socket.socket) -> bool:
     control.settimeout(START_SECONDS)
     try:
         return control.recv(1) == b"R"
@@ -203,11 +203,11 @@ FLAGS = (
     "import sys; sys.path[0] = sys.argv.pop(1); from proctor_sandbox.zygote import main; "
     "sys.path.pop(0); main(sys.argv[1:])",
 )
-"""How the warm interpreter is started; next comes the folder that holds this package, then its own arguments."""
+"""Flags that start the warm interpreter. The folder of this package and the interpreter's own arguments follow."""
 ENVIRONMENT = {
     "PATH": "/nonexistent",
     "HOME": "/tmp",
     "LANG": "C.UTF-8",
-    "PYTHONHASHSEED": "0",  # sets of strings in the same order every time: results have to be repeatable
+    "PYTHONHASHSEED": "0",  # results have to be repeatable: sets of strings always have the same order
     **dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
 }

@@ -1,9 +1,11 @@
-"""The few Linux calls that Python lacks, through ctypes."""
+"""Linux system calls that Python lacks, through ctypes."""
 
 import ctypes
 import os
 import platform
+import resource
 import struct
+from collections.abc import Mapping
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -45,7 +47,7 @@ def mount(source: str | None, target: str, kind: str | None, flags: int, options
 
 
 def make_read_only(path: str, *, recursive: bool = True) -> None:
-    """Read-only, no set-uid, no devices: a mount and those below it."""
+    """Make a mount and all mounts below it read-only, without set-uid programs and devices."""
     attributes = struct.pack("<4Q", _ATTRIBUTES_READ_ONLY, 0, 0, 0)
     flags = _AT_RECURSIVE if recursive else 0
     check(
@@ -55,7 +57,7 @@ def make_read_only(path: str, *, recursive: bool = True) -> None:
 
 
 def pivot_into_working_directory() -> None:
-    """Make the working directory the root and let go of the old one."""
+    """Make the working directory the root and detach the old one."""
     check(libc.syscall(_SYS_PIVOT_ROOT[platform.machine()], b".", b"."), "pivot_root")
     check(libc.umount2(b".", _MNT_DETACH), "detach the old root")
     os.chdir("/")
@@ -73,7 +75,7 @@ def die_with_parent() -> None:
 
 
 def set_dumpable(value: bool) -> None:
-    """Not dumpable: nobody with our uid may trace us or open our memory in /proc."""
+    """If not dumpable, no other process with our uid can trace us or open our memory in /proc."""
     check(libc.prctl(_PR_SET_DUMPABLE, int(value), 0, 0, 0), "dumpable")
 
 
@@ -105,8 +107,16 @@ def mapped_bytes() -> int:
 
 
 def stay_on_cores(count: int, first: int = 0) -> None:
-    """Run on so many cores only, beginning with the first-th."""
+    """Run on `count` cores only, starting at core number `first`."""
     cores = sorted(os.sched_getaffinity(0))
     if count < len(cores):
         start = first % len(cores)
         os.sched_setaffinity(0, (cores + cores)[start : start + count])
+
+
+def limit_resources(bounds: Mapping[int, int]) -> None:
+    """Set soft and hard limits by kind (`resource.RLIMIT_…`), but none above its present hard limit."""
+    for kind, bound in bounds.items():
+        hard = resource.getrlimit(kind)[1]
+        value = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
+        resource.setrlimit(kind, (value, value))

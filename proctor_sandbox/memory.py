@@ -1,19 +1,17 @@
-"""How much memory an execution uses, all of its processes together: RLIMIT_AS bounds only each by itself."""
+"""Memory of all processes of an execution together: RLIMIT_AS limits each process alone."""
 
 import os
+from contextlib import suppress
 
 
 def own_bytes() -> int:
-    """Of this process: what a fork of it starts with."""
+    """Memory of this process, with which each fork of it starts."""
     return _private_bytes("self")
 
 
 def used_bytes(pid: int, baseline: int) -> int:
-    """Of a process and all that came from it, without what each of them inherited."""
-    found = [pid]
-    for known in found:
-        found += _children(known)
-    return sum(max(0, _private_bytes(str(known)) - baseline) for known in found)
+    """Memory of a process and its descendants, without the `baseline` that each of them inherited."""
+    return sum(max(0, _private_bytes(str(each)) - baseline) for each in descendants(pid))
 
 
 def _private_bytes(process: str) -> int:
@@ -26,12 +24,12 @@ def _private_bytes(process: str) -> int:
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
 
 
-def _children(pid: int) -> list[int]:
-    found = []
-    try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children") as file:
-                found += [int(child) for child in file.read().split()]
-    except OSError:
-        pass
+def descendants(pid: int) -> list[int]:
+    """A process and all that descend from it."""
+    found = [pid]
+    for known in found:
+        with suppress(OSError):
+            for thread in os.listdir(f"/proc/{known}/task"):
+                with suppress(OSError), open(f"/proc/{known}/task/{thread}/children") as file:
+                    found += [int(child) for child in file.read().split()]
     return found

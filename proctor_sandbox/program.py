@@ -1,4 +1,4 @@
-"""The program's own process: takes everything away from itself, then runs what it was given."""
+"""The program's own process: it gives up all its rights, then runs the program."""
 
 import builtins
 import io
@@ -19,7 +19,7 @@ from proctor_sandbox import linux, rings, seccomp
 from proctor_sandbox.terms import Limits
 
 OUT_OF_MEMORY, CANNOT_BEGIN = 86, 87
-"""Exit codes. A program may choose them too; they say nothing about its work."""
+"""Exit codes. A program may choose them too, so they prove nothing about its work."""
 _FOLDER = "/tmp"
 _INODES_PER_MB = 128
 _OPEN_FILES = 64
@@ -44,7 +44,7 @@ def become_program(request: dict[str, Any], limits: Limits, outputs: Sequence[in
 
 
 def _enclose(request: dict[str, Any], limits: Limits) -> None:
-    """Mounts, network and the rest of our own; an empty folder to work in; no /proc."""
+    """Make separate mounts, network, IPC and host name, and an empty working directory; hide /proc."""
     linux.unshare(linux.NEW_MOUNTS | linux.NEW_IPC | linux.NEW_NETWORK | linux.NEW_UTS)
     given = len(request["stdin"]) * 4 + sum(4 * len(text) + 4096 for text in request["files"].values())
     size = (limits.file_mb << 20) + given
@@ -59,7 +59,7 @@ def _enclose(request: dict[str, Any], limits: Limits) -> None:
 
 
 def _take_descriptors(stdin: str, outputs: Sequence[int], ready: int) -> None:
-    """0 to 3, and nothing else that anybody had open."""
+    """Keep descriptors 0 to 3 and `ready`; close all others."""
     if stdin:
         with open(".stdin", "wb") as file:
             file.write(stdin.encode(errors="surrogatepass"))
@@ -82,7 +82,7 @@ def _forget_rights(limits: Limits, mapped: int) -> None:
     bounds = {
         resource.RLIMIT_AS: mapped + (limits.memory_mb << 20),
         resource.RLIMIT_CPU: math.ceil(limits.seconds * limits.processes) + 1,
-        resource.RLIMIT_NPROC: limits.processes + 1,  # our warden counts as well
+        resource.RLIMIT_NPROC: limits.processes + 1,  # the warden counts too
         resource.RLIMIT_NOFILE: _OPEN_FILES,
         resource.RLIMIT_FSIZE: size,
         resource.RLIMIT_CORE: 0,
@@ -90,10 +90,7 @@ def _forget_rights(limits: Limits, mapped: int) -> None:
         resource.RLIMIT_MSGQUEUE: 0,
         resource.RLIMIT_SIGPENDING: 64,
     }
-    for kind, bound in bounds.items():
-        hard = resource.getrlimit(kind)[1]
-        value = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
-        resource.setrlimit(kind, (value, value))
+    linux.limit_resources(bounds)
     linux.drop_bounding_set()
     linux.drop_capabilities()
     linux.set_dumpable(False)
@@ -101,12 +98,12 @@ def _forget_rights(limits: Limits, mapped: int) -> None:
 
 
 class _Channel:
-    """`submit` of the program."""
+    """Provides the program's `submit` function."""
 
     is_used = False
 
     def submit(self, value: Any) -> None:
-        """Hand one value back; it travels as JSON."""
+        """Return one value to the caller, as JSON."""
         text = json.dumps(value).encode()
         if self.is_used:
             raise RuntimeError("submit was called before: there is one value")
@@ -119,7 +116,7 @@ def _run(source: str) -> int:
     module = types.ModuleType("__main__")
     builtins.submit = _Channel().submit  # type: ignore[attr-defined]
     sys.modules["__main__"] = module
-    random.seed(0)  # who draws without a seed of their own draws the same every time
+    random.seed(0)  # unseeded programs get the same random numbers every time
     sys.argv[:] = ["main.py"]
     sys.path.insert(0, _FOLDER)
     os.environ.clear()  # noqa: TID251
@@ -158,7 +155,7 @@ def _code_of(error: SystemExit) -> int:
 
 
 def _print(error: BaseException) -> None:
-    """Its traceback, without our own frame."""
+    """Print its traceback without our frame."""
     text = io.StringIO()
     trace = error.__traceback__
     traceback.print_exception(type(error), error, trace.tb_next if trace else None, file=text)

@@ -1,4 +1,4 @@
-"""Rings around processes: a root of our own with an interpreter and little else, and what is taken away inside."""
+"""Rings around processes: a separate root with an interpreter and little else, and few rights inside."""
 
 import errno
 import os
@@ -14,10 +14,10 @@ _SYSTEM_LIBRARIES = ("/usr/lib", "/usr/lib64", "/lib", "/lib64")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 _FILES = ("/etc/ld.so.cache", "/usr/share/zoneinfo")
 _RESOLVER = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/ssl/certs")
-"""What names of hosts and certificates are looked up in, where there is a network."""
+"""Files for looking up host names and certificates; visible only with a network."""
 PRIVATE = linux.MS_NOSUID | linux.MS_NODEV
 _MOST_PROCESSES = 16_384
-"""Of all servers of one warm interpreter together."""
+"""Maximum for all servers of one warm interpreter together."""
 
 
 def enclose(
@@ -30,11 +30,11 @@ def enclose(
     links: Mapping[str, str] | None = None,
     has_network: bool = False,
 ) -> None:
-    """The outer ring: own files, read-only; an unprivileged uid; no capabilities; no network. Returns in a child.
+    """Make the outer ring: own read-only files, an unprivileged uid, no capabilities, no network. Returns in a child.
 
-    `new_root` is an empty folder to build on. `mounted` are folders of the host by their place inside; a link in the
-    place of one of them is refused. `folders` are made empty, `files` are texts and `links` are targets by place. As
-    root we become `uid`. System calls are limited too, but for those that make rings for others.
+    `new_root` is an empty folder to build on. `mounted` are folders of the host by their path inside; a link in place
+    of one of them is refused. `folders` are made empty; `files` are texts and `links` are targets, by path. As root we
+    become `uid`. System calls are limited too, except the calls that make rings for others.
     """
     own_uid, own_gid = os.getuid(), os.getgid()
     namespaces = linux.NEW_MOUNTS | linux.NEW_UTS | linux.NEW_IPC | linux.NEW_PIDS
@@ -56,29 +56,22 @@ def enclose(
     linux.drop_capabilities()
     linux.die_with_parent()  # changing ids cleared it
     linux.set_dumpable(False)
-    _limit()
+    linux.limit_resources(  # for all processes in this ring; each ring inside sets lower ones
+        {
+            resource.RLIMIT_NPROC: _MOST_PROCESSES,
+            resource.RLIMIT_CORE: 0,
+            resource.RLIMIT_MEMLOCK: 0,
+            resource.RLIMIT_MSGQUEUE: 0,
+        }
+    )
     seccomp.install(linux.libc, NAMESPACE_CALLS)
 
 
-def _limit() -> None:
-    """Bounds for all that runs in this ring; every ring inside sets its own, lower ones."""
-    bounds = {
-        resource.RLIMIT_NPROC: _MOST_PROCESSES,
-        resource.RLIMIT_CORE: 0,
-        resource.RLIMIT_MEMLOCK: 0,
-        resource.RLIMIT_MSGQUEUE: 0,
-    }
-    for kind, bound in bounds.items():
-        hard = resource.getrlimit(kind)[1]
-        value = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
-        resource.setrlimit(kind, (value, value))
-
-
 def continue_as_first_process(first_closed: int = 3) -> None:
-    """Fork into the new process namespace; the parent only waits, and ends as the child did."""
+    """Fork into the new process namespace. The parent only waits, and exits as the child did."""
     child = os.fork()
     if child:
-        os.closerange(first_closed, 4096)  # whoever talks to the child must see its sockets close when it ends
+        os.closerange(first_closed, 4096)  # the child's sockets must close when it ends
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         os._exit(128 - status if status < 0 else status)
     linux.die_with_parent()
@@ -124,7 +117,7 @@ def _build_root(
 
 
 def links_to(path: str, own: str) -> dict[str, str]:
-    """The chain of links from a virtual environment's interpreter, where it leads outside of `own`; by place."""
+    """The links from a virtual environment's interpreter that are outside of `own`: targets by path."""
     found = {}
     while os.path.islink(path):
         target = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
@@ -141,7 +134,7 @@ def _link(root: str, target: str, path: str) -> None:
 
 
 def _bind(root: str, path: str, inside: str = "", *, read_only: bool = True) -> None:
-    """Mount the very folder or file at `path`. Raises OSError where that is a link."""
+    """Mount the folder or file at `path` itself. Raises OSError if it is a link."""
     target = root + (inside or path)
     source = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -162,7 +155,7 @@ def _bind(root: str, path: str, inside: str = "", *, read_only: bool = True) -> 
 
 
 def _interpreter_paths() -> list[str]:
-    """The interpreter itself and its standard library, which stay where they were."""
+    """Paths of the interpreter and its standard library, which are the same inside."""
     base = os.path.realpath(sys.base_prefix)
     if base == "/usr":
         return [os.path.realpath(sys.executable)]

@@ -1,4 +1,4 @@
-"""The seccomp filter of enclosed code: a deny list as a hand-made BPF program (seccomp(2))."""
+"""The seccomp filter of enclosed code: a deny list as a handwritten BPF program (seccomp(2))."""
 
 import ctypes
 import errno
@@ -15,7 +15,7 @@ _X32_BIT = 0x40000000
 _NEW_NAMESPACES = 0x7E020080
 """CLONE_NEWTIME | NEWNS | NEWCGROUP | NEWUTS | NEWIPC | NEWUSER | NEWPID | NEWNET."""
 _FAMILIES = (1, 2, 10)
-"""Unix, and IPv4 and IPv6 for libraries that only ask: there is no interface. No vsock, no netlink."""
+"""Unix, and IPv4 and IPv6 for libraries that only probe them: there is no interface. No vsock, no netlink."""
 
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
 
@@ -36,7 +36,7 @@ def _refuse(error: int) -> bytes:
 def program(machine: str, allowed: frozenset[str] = frozenset()) -> bytes:
     """The filter for `machine` (os.uname().machine). Raises KeyError for an architecture without a table.
 
-    `allowed` are names of calls that are not denied this time.
+    `allowed` are names of calls that this filter does not deny.
     """
     parts = [
         _instruction(_LOAD, _ARCH_AT),
@@ -67,7 +67,7 @@ def program(machine: str, allowed: frozenset[str] = frozenset()) -> bytes:
 
 
 def install(libc: ctypes.CDLL, allowed: frozenset[str] = frozenset()) -> None:
-    """Put the filter on this process for good; also sets no_new_privs."""
+    """Install the filter permanently in this process; also set no_new_privs."""
     code = program(os.uname().machine, allowed)
     buffer = ctypes.create_string_buffer(code, len(code))
     filter_program = _Program(len(code) // 8, ctypes.addressof(buffer))

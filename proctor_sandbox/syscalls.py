@@ -154,4 +154,4 @@ DENIED = {"x86_64": _BOTH | _X86_64, "aarch64": _BOTH | _AARCH64}
 """Numbers by name."""
 
 NAMESPACE_CALLS = frozenset({"unshare", "mount", "mount_setattr", "sched_setaffinity"})
-"""What a process needs that makes namespaces for others, and chooses their cores."""
+"""Calls of a process that makes namespaces for other processes and chooses their cores."""

@@ -1,4 +1,4 @@
-"""What an execution may use, what came of it, and what can go wrong on our side."""
+"""Limits and results of an execution, and errors of the sandbox itself."""
 
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
@@ -7,27 +7,27 @@ Status = Literal["ok", "error", "timeout", "memory", "output", "killed"]
 
 
 class SandboxUnavailable(RuntimeError):
-    """Here no sandbox can be made, so nothing is run."""
+    """No sandbox can be made here, so nothing is run."""
 
 
 class SandboxFailed(RuntimeError):
-    """The sandbox itself broke: this says nothing about the program."""
+    """The sandbox itself broke, whatever the program did."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one execution may use. Larger values than the sandbox bears become the largest ones that it does."""
+    """Limits of one execution. Values above the sandbox's maximum are reduced to it."""
 
     seconds: float = 2.0
-    """Of wall-clock time."""
+    """Wall-clock time."""
     memory_mb: int = 256
-    """Above the bare interpreter; also of all its processes together."""
+    """Memory above the bare interpreter, of each process and of all processes together."""
     output_bytes: int = 65536
-    """Of stdout and stderr each."""
+    """Size of stdout, and of stderr."""
     processes: int = 16
-    """And threads."""
+    """Processes and threads together."""
     file_mb: int = 8
-    """All files together; there are at most 128 of them per MB."""
+    """Size of all files together; at most 128 files per MB."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -35,28 +35,28 @@ class Limits:
                 raise ValueError(f"{field.name} must be above 0")
 
     def within(self, bounds: "Limits") -> "Limits":
-        """The smaller value of each."""
+        """Return the smaller value of each limit."""
         mine, theirs = asdict(self), asdict(bounds)
         return Limits(**{name: min(value, theirs[name]) for name, value in mine.items()})
 
 
 MOST = Limits(seconds=600.0, memory_mb=4096, output_bytes=4 << 20, processes=64, file_mb=256)
-"""What any sandbox bears."""
+"""Maximum of each limit in any sandbox."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of an execution."""
+    """The result of an execution."""
 
     status: Status
-    """ok: it ended by itself with exit code 0. error: with another. killed: by a signal. The rest are its limits."""
+    """ok: exit code 0. error: another exit code. killed: ended by a signal. Others: the limit that it exceeded."""
     stdout: str
     stderr: str
     exit_code: int | None
-    """Never trust it for a score: whoever wrote the program chooses it."""
+    """Never base a score on it: the program's author chooses it."""
     seconds: float
     """Wall-clock time of the program alone."""
     value: Any = None
-    """What the program handed to `submit(value)`, through JSON; None: nothing or nothing sound."""
+    """The value that the program passed to `submit(value)`, through JSON. None: nothing, or nothing valid."""
     cpu_seconds: float = 0.0
-    """Of all its processes."""
+    """CPU time of all its processes."""

@@ -1,4 +1,4 @@
-"""One execution: makes its namespaces, holds it to its limits, and tells what came of it. Ends with it."""
+"""One execution: make its namespaces, enforce its limits and return its result. The warden ends with it."""
 
 import json
 import math
@@ -19,16 +19,16 @@ from proctor_sandbox.wire import read_message, write_message
 SETUP_SECONDS = 15.0
 REQUEST_SECONDS = 30.0
 LAST_SECONDS = 30.0
-"""For ending the program and telling what came of it, on a busy machine."""
-LOOK_SECONDS = 0.025
-"""How often the memory of all its processes together is looked at."""
+"""Time for ending the program and sending its result; long enough for a busy machine."""
+MEASURE_SECONDS = 0.025
+"""Interval between measurements of the memory of all its processes."""
 MAX_VALUE_BYTES = 1 << 20
 _CHUNK = 1 << 16
 
 
 @dataclass
 class Stream:
-    """What the program writes to one of its descriptors."""
+    """The program's output on one descriptor."""
 
     name: str
     most: int
@@ -39,7 +39,7 @@ class Stream:
     def take(self) -> bool:
         """False at its end."""
         part = os.read(self.ours, _CHUNK)
-        if len(self.content) <= self.most:  # one more byte than allowed tells that it was too much
+        if len(self.content) <= self.most:  # one byte more than allowed shows that it was too long
             self.content += part[: self.most + 1 - len(self.content)]
         return bool(part)
 
@@ -53,7 +53,7 @@ class Stream:
 
 
 def supervise(connection: socket.socket, bounds: Limits) -> None:
-    """Read one request, run it, answer."""
+    """Read one request, run it and send the result."""
     connection.settimeout(REQUEST_SECONDS)
     request = json.loads(read_message(connection))
     limits = Limits(**request["limits"]).within(bounds)
@@ -99,7 +99,7 @@ class _Execution:
         }
 
     def _make_namespaces(self) -> None:
-        """Of users and processes for both of us; the program makes the rest for itself alone."""
+        """Make user and process namespaces for the warden and the program; the program makes the others itself."""
         uid, gid = os.getuid(), os.getgid()
         linux.set_dumpable(True)  # our own uid_map must be ours to write
         linux.unshare(linux.NEW_USER | linux.NEW_PIDS)
@@ -115,33 +115,33 @@ class _Execution:
         for descriptor in (theirs, *(stream.theirs for stream in self._streams)):
             os.close(descriptor)
         readable, _, _ = select.select([ready], [], [], SETUP_SECONDS)
-        said = os.read(ready, 4096) if readable else b"it took too long"
+        answer = os.read(ready, 4096) if readable else b"it took too long"
         os.close(ready)
-        if said != b"!":
+        if answer != b"!":
             os.kill(program, signal.SIGKILL)
             os.waitpid(program, 0)
-            raise OSError(said.decode(errors="replace") or "it ended at once")
+            raise OSError(answer.decode(errors="replace") or "it ended at once")
         return program
 
     def _watch(self, program: int, deadline: float, baseline: int) -> None:
-        """Until it ends, or breaks a limit, or nobody waits for it any more."""
+        """Watch the program until it ends, exceeds a limit, or its caller is gone."""
         poll = select.poll()
         ended = os.pidfd_open(program)
         for descriptor in (*self._open, ended):
             poll.register(descriptor, select.POLLIN)
         poll.register(self._connection, select.POLLIN | select.POLLHUP)
-        next_look = time.monotonic() + LOOK_SECONDS
+        next_measurement = time.monotonic() + MEASURE_SECONDS
         while self._verdict is None:
             now = time.monotonic()
             if now >= deadline:
                 self._verdict = "timeout"
                 return
-            if now >= next_look:
+            if now >= next_measurement:
                 if used_bytes(program, baseline) > self._limits.memory_mb << 20:
                     self._verdict = "memory"
                     return
-                next_look = time.monotonic() + LOOK_SECONDS
-            for descriptor, _ in poll.poll(1000 * (min(deadline, next_look) - now) + 0.5):
+                next_measurement = time.monotonic() + MEASURE_SECONDS
+            for descriptor, _ in poll.poll(1000 * (min(deadline, next_measurement) - now) + 0.5):
                 if descriptor == ended:
                     return
                 if descriptor == self._connection.fileno():
@@ -159,7 +159,7 @@ class _Execution:
         return True
 
     def _drain(self) -> None:
-        """What is left in the pipes; nobody writes to them any more."""
+        """Read the rest of the pipes, which no process writes to any more."""
         for stream in self._open.values():
             while stream.take():
                 pass

@@ -11,7 +11,7 @@ def write_message(connection: socket.socket, message: bytes) -> None:
 
 
 def read_message(connection: socket.socket, most: int = 64 << 20) -> bytes:
-    """Raises OSError when the other side ends before the message does."""
+    """Raises OSError if the other side closes before the end of the message."""
     (length,) = _LENGTH.unpack(_read(connection, _LENGTH.size))
     if length > most:
         raise OSError("the message is too long")

@@ -1,7 +1,7 @@
 """The warm interpreter: imports what programs commonly use, stays single-threaded, forks one warden per execution.
 
 Each datagram on its control socket carries one end of a connection; the warden reads the program from it and answers
-on it. A keeper stands behind it, which forks a new one should it ever be lost. Ends when the control socket closes.
+on it. If this interpreter is lost, its parent, the keeper, forks a new one. Ends when the control socket closes.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ _COMMON = (
 
 
 def main(arguments: list[str]) -> None:
-    """`arguments`: the control socket's descriptor and a JSON object with what our starter decided."""
+    """`arguments`: the control socket's descriptor and a JSON object with the options."""
     linux.die_with_parent()
     control = socket.socket(fileno=int(arguments[0]))
     options = json.loads(arguments[1])
@@ -54,7 +54,7 @@ def _warm_up() -> None:
 
 
 def _keep(control: socket.socket, options: dict[str, Any]) -> None:
-    """Fork the interpreter that serves, and again when it was lost; ends when it ended well."""
+    """Fork the interpreter that serves, and fork it again if it was lost. Returns when it ended normally."""
     while True:
         child = os.fork()
         if child == 0:
@@ -83,7 +83,7 @@ def _serve(control: socket.socket, parallel: int, bounds: Limits) -> None:
                 continue
             message, received, _, _ = socket.recv_fds(control, 16, 1)
             if not message:
-                os._exit(0)  # and our wardens with us
+                os._exit(0)  # our wardens end with us
             if received:
                 warden = os.pidfd_open(child := _fork_warden(control, received[0], bounds))
                 wardens[warden] = child
@@ -99,7 +99,7 @@ def _fork_warden(control: socket.socket, connection: int, bounds: Limits) -> int
         linux.die_with_parent()
         control.close()
         signal.set_wakeup_fd(-1)
-        with contextlib.suppress(OSError):  # whoever asked is gone
+        with contextlib.suppress(OSError):  # the caller is gone
             supervise(socket.socket(fileno=connection), bounds)
     finally:
         os._exit(0)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs")
-PROGRAM = ("backend", "workers", "proctor_sandbox", "scripts", "frontend/templates")
+PROGRAM = ("backend", "workers", "proctor_sandbox", "scripts", "frontend/templates", "benchmarks", "tests")
 UNREAD = (
     "docs/decisions",
     "docs/cli.md",

@@ -1,5 +1,6 @@
-"""An error that is logged in a test's own process is told in plain lines: drawing all variables of all frames, as
-structlog does where nobody has set logs up, takes seconds."""
+"""Errors logged in a test's own process are printed as plain lines. Rendering all variables of all frames, as structlog
+does by default, takes seconds.
+"""
 
 import structlog
 

@@ -26,7 +26,7 @@ START_SECONDS = 60.0
 
 @dataclass
 class HostProcess:
-    """An env host in a process of its own, on a data folder of its own."""
+    """An env host in a separate process with a separate data folder."""
 
     process: "subprocess.Popen[bytes]"
     data: Path
@@ -95,7 +95,7 @@ def host_process(environments_folder: Path) -> Iterator[HostProcess]:
 
 
 def find_host(host: HostProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process and those that it starts find it, until `committed_database` forgets the settings."""
+    """This process and its children use it until `committed_database` resets the settings."""
     monkeypatch.setenv("PROCTOR_ENVHOST_URL", host.address)
     get_settings.cache_clear()
 

@@ -43,7 +43,7 @@ WEIGHTS = {"win": 1.0, "format": 0.2, "invalid_move": -0.1}
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Somebody who asks, outside of a request."""
+    """The user of a request, outside of a request."""
 
     person_id: uuid.UUID
     role: Role
@@ -131,7 +131,7 @@ def make_policy(
 
 
 def make_checkpoint(session: Session, policy: Policy, run: Run | None = None, **fields: Any) -> Checkpoint:
-    """One of the warm-up is what reinforcement began with, unless its examination says otherwise."""
+    """The warm-up checkpoint from which GRPO started, unless its held-out evaluation shows otherwise."""
     values = {"stage": "grpo", "step": next(_count), "artifact": f"checkpoints/{new_id()}", **fields}
     if values["stage"] == "sft":
         values["heldout"] = {"training_step": 0, **values.get("heldout", {})}
@@ -168,7 +168,7 @@ def make_run(
 
 
 def make_queued_evaluation(session: Session, version: EnvironmentVersion, policy: Policy, **plan: Any) -> Run:
-    """Nobody has begun it."""
+    """A queued run."""
     configuration = EvaluationPlan(**plan).model_dump(mode="json")
     fresh = {"status": RunStatus.QUEUED, "started_at": None, "ended_at": None, "attempt": 0}
     return make_run(session, version, policy, configuration=configuration, **fresh)

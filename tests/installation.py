@@ -1,6 +1,6 @@
 """For tests that commit: a second database on the tests' server, emptied after each, and with Valkey an installation.
 
-`committed_database` makes `transaction()`, in this process and in those that it starts, go there.
+`committed_database` redirects `transaction()` there, in this process and in its children.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ EMPTY = "SET LOCAL session_replication_role = replica;" + "".join(
 
 @pytest.fixture(scope="session")
 def second_database_url(database_url: str) -> str:
-    """Migrated; what tests commit here disturbs none of those that roll back."""
+    """Migrated. Commits here do not disturb tests that roll back."""
     with psycopg.connect(database_url.replace("+psycopg", ""), autocommit=True) as connection:
         connection.execute("CREATE DATABASE committed")
     url = database_url.replace("/postgres?", "/committed?")
@@ -43,8 +43,9 @@ def committed_database(second_database_url: str) -> Iterator[str]:
 
 @contextmanager
 def committing_to(url: str, **variables: str) -> Iterator[None]:
-    """`transaction()`, in this process and in those that it starts, goes to this database, which is emptied in the end;
-    `variables`: further settings until then."""
+    """Redirect `transaction()`, in this process and in its children, to this database, which is emptied at the end;
+    `variables`: further settings until then.
+    """
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {**variables, "DATABASE_URL": url}.items():
             patch.setenv(name, value)
@@ -67,7 +68,7 @@ def installation(committed_database: str, redis_url: str, monkeypatch: pytest.Mo
 
 
 def forget_settings() -> None:
-    """What was made from the settings before is closed; the next use reads them again."""
+    """Close everything that was made from the previous settings; the next use reads them again."""
     if get_celery.cache_info().currsize:
         get_celery().close()
     get_settings.cache_clear()

@@ -1,4 +1,4 @@
-"""What is sent to the database meanwhile, for tests that count it."""
+"""Statements sent to the database, for tests that count them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

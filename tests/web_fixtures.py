@@ -69,7 +69,7 @@ def requests_in(session: Session) -> Transaction:
 
 @pytest.fixture
 def stranger(app: FastAPI) -> TestClient:
-    """A browser that nobody signed in on."""
+    """A signed-out browser."""
     return browser(app)
 
 

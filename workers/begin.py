@@ -1,7 +1,7 @@
-"""A module as a process of its own: `python -m workers.begin MODULE …` calls its `main` as `python -m MODULE …` would.
+"""Run a module as a separate process: `python -m workers.begin MODULE …` calls its `main` like `python -m MODULE …`.
 
-Nothing that is imported is garbage: while torch and what comes with it pile up, Python would look through all of it
-time and again, which takes a fifth of the time that the imports take.
+Garbage collection is off while it is imported: nothing is garbage yet, and scanning torch repeatedly takes a fifth of
+the import time.
 """
 
 import gc

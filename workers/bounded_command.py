@@ -1,4 +1,4 @@
-"""A program: take limits on, then become another program. Nothing but the standard library.
+"""Set resource limits, then become another program. Uses only the standard library.
 
 python bounded_command.py PARENT LIMITS COMMAND… takes a JSON object of resource limits by name (`AS`, `CPU`, …). The
 command is killed when `PARENT`, the process that started it, ends.

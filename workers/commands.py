@@ -64,17 +64,20 @@ async def run_command(
         )
         try:
             async with asyncio.timeout(bounds.seconds):
-                await _wait(process, bounds, (stdout, stderr))
+                await _watch(process, bounds, (stdout, stderr))
         except TimeoutError:
             raise CommandStopped(f"it took longer than {bounds.seconds:g} s") from None
         finally:
             await end_group(process)
         assert process.returncode is not None
-        return Finished(process.returncode, _text(stdout, bounds), _text(stderr, bounds))
+        for file in (stdout, stderr):
+            file.seek(0)
+        output, errors = (file.read(bounds.output_bytes).decode(errors="replace") for file in (stdout, stderr))
+        return Finished(process.returncode, output, errors)
 
 
 def bounded(command: Sequence[str], limits: Mapping[str, int]) -> list[str]:
-    """The command line that takes the limits on first, and ends with this process."""
+    """The command line that sets the limits first, and ends with this process."""
     stated = json.dumps({"CORE": 0, **limits})
     return [sys.executable, "-I", "-S", "-B", str(_LAUNCHER), str(os.getpid()), stated, *command]
 
@@ -86,35 +89,22 @@ async def end_group(process: asyncio.subprocess.Process) -> None:
     await process.wait()
 
 
-async def _wait(process: asyncio.subprocess.Process, bounds: Bounds, outputs: Sequence[IO[bytes]]) -> None:
+async def _watch(process: asyncio.subprocess.Process, bounds: Bounds, outputs: Sequence[IO[bytes]]) -> None:
+    """Wait for the command and check its output periodically. Raises CommandStopped."""
     ended = asyncio.ensure_future(process.wait())
+    counters = Path(f"/proc/{process.pid}/io")
     try:
-        while not (await asyncio.wait({ended}, timeout=_WATCH_SECONDS))[0]:
-            _check(process.pid, bounds, outputs)
+        while True:
+            is_over = bool((await asyncio.wait({ended}, timeout=_WATCH_SECONDS))[0])
+            if sum(os.fstat(file.fileno()).st_size for file in outputs) > bounds.output_bytes:
+                raise CommandStopped(f"it printed more than {bounds.output_bytes >> 10:,} KB")
+            if is_over:
+                return
+            if bounds.written_bytes is not None:
+                with contextlib.suppress(OSError):  # it has ended, or this is not Linux
+                    lines = counters.read_text().splitlines()
+                    written = next((int(line.split()[1]) for line in lines if line.startswith("wchar:")), 0)
+                    if written > bounds.written_bytes:
+                        raise CommandStopped(f"it wrote more than {bounds.written_bytes >> 20:,} MB")
     finally:
         ended.cancel()
-    _check_output(bounds, outputs)
-
-
-def _check(pid: int, bounds: Bounds, outputs: Sequence[IO[bytes]]) -> None:
-    _check_output(bounds, outputs)
-    if bounds.written_bytes is not None and _written_bytes(pid) > bounds.written_bytes:
-        raise CommandStopped(f"it wrote more than {bounds.written_bytes >> 20:,} MB")
-
-
-def _check_output(bounds: Bounds, outputs: Sequence[IO[bytes]]) -> None:
-    if sum(os.fstat(file.fileno()).st_size for file in outputs) > bounds.output_bytes:
-        raise CommandStopped(f"it printed more than {bounds.output_bytes >> 10:,} KB")
-
-
-def _written_bytes(pid: int) -> int:
-    try:
-        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
-    except OSError:
-        return 0  # it has ended, or this is no Linux
-    return next((int(line.split()[1]) for line in lines if line.startswith("wchar:")), 0)
-
-
-def _text(file: IO[bytes], bounds: Bounds) -> str:
-    file.seek(0)
-    return file.read(bounds.output_bytes).decode(errors="replace")

@@ -23,9 +23,9 @@ from backend.domain.studies.study import StudyKind
 from backend.domain.training.configuration import Stage, TrainingConfiguration
 from backend.domain.vocabulary import UNDER_WAY, ExportStatus, RunKind, RunStatus
 from backend.policies.tables import Policy
-from backend.runs.notes import Asker, note
 from backend.runs.tables import Run
 from backend.studies.tables import Study, StudyCheckpoint
+from backend.web.audit import Requester, audit
 
 RECENT = timedelta(hours=1)
 _RESUMABLE = (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.STOPPED, RunStatus.PAUSED, RunStatus.FAILED)
@@ -176,7 +176,7 @@ def plan_by_id(session: Session, ids: Sequence[uuid.UUID]) -> PrunePlan:
     return PrunePlan([each for each in stored if not each.binding], [each for each in stored if each.binding])
 
 
-def prune(session: Session, actor: Asker | None, plan: PrunePlan) -> PrunePlan:
+def prune(session: Session, actor: Requester | None, plan: PrunePlan) -> PrunePlan:
     """Delete the weights of a plan and return what was deleted. Checkpoints that came into use are refused."""
     ids = [each.checkpoint.id for each in plan.to_delete]
     rows = session.scalars(
@@ -200,7 +200,7 @@ def prune(session: Session, actor: Asker | None, plan: PrunePlan) -> PrunePlan:
         row.pruned_at = datetime.now(UTC)
         after_commit(session, partial(artifacts.delete, row.artifact))
         if actor is not None:
-            note(session, actor, "checkpoint.prune", "checkpoint", row.id, bytes=row.size_bytes)
+            audit(session, actor, "checkpoint.prune", "checkpoint", row.id, bytes=row.size_bytes)
         deleted.append(CheckpointRetention(row, []))
     for run_id in {each.checkpoint.run_id for each in deleted if each.checkpoint.run_id}:
         announce(session, run_topic(run_id))

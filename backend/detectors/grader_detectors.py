@@ -6,7 +6,7 @@ reviewer decides on their flags.
 
 import uuid
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -65,13 +65,8 @@ def is_grader_detector(detector: str) -> bool:
     return detector.startswith(DETECTOR_PREFIX) or detector in _DETECTORS
 
 
-def detector_of(kind: GraderKind, name: str) -> str:
-    """The detector id of a question's flags, which stays when the question is deleted."""
-    return kind.detector(named(name))
-
-
 def named(name: str) -> str:
-    """The name without the mark of a deleted question."""
+    """The name without the mark of a deleted question. Detector ids use it, so that they stay."""
     return name.partition(_DELETED)[0]
 
 
@@ -82,59 +77,47 @@ def grader_detectors(session: Session, flagged: Container[str] = ()) -> dict[str
     together: defaultdict[str, list[tuple[Grader, QuestionSettings]]] = defaultdict(list)
     for question in session.scalars(statement):
         configuration = QuestionSettings.model_validate(question.settings)
-        detector = detector_of(question.kind, question.name)
+        detector = question.kind.detector(named(question.name))
         if detector in flagged or (question.deleted_at is None and _flags(configuration)):
             together[detector].append((question, configuration))
-    return {detector: _grader(detector, found) for detector, found in sorted(together.items())}
-
-
-def _grader(detector: str, found: Sequence[tuple[Grader, QuestionSettings]]) -> GraderDetector:
-    """Existing graders come first, and the first one names the detector."""
-    found = sorted(found, key=lambda each: each[0].deleted_at is not None)
-    questions = [
-        GraderQuestion(
-            question.id,
-            named(question.name),
-            question.policy.name,
-            _flags(configuration) or "by hand",
-            question.deleted_at is not None,
+    detectors = {}
+    for detector, found in sorted(together.items()):
+        found.sort(key=lambda each: each[0].deleted_at is not None)  # the first existing one names the detector
+        settings = [configuration for _, configuration in found]
+        flags = [_flags(each) for each in settings]
+        kind, text = settings[0].kind, " ".join(settings[0].text.split())
+        is_own = kind is GraderKind.QUESTION
+        title = text if len(text) <= MAX_TITLE else f"{text[: MAX_TITLE - 1].rstrip()}…"
+        conditions = " or ".join(dict.fromkeys(each or "chosen by hand" for each in flags))
+        formula = "the answer" if is_own else _FORMULAS[kind]
+        suspicion = replace(LOWEST_SUSPICION, default=min(each.flags_from for each in settings))
+        spec = DetectorSpec(
+            id=detector,
+            title=title if is_own else _TITLES[kind],
+            description=f"A custom question; flags {flags[0] or 'by hand'}." if is_own else _DESCRIPTIONS[kind],
+            formula=f"{formula}: {conditions}; and a quote that appears in the rollout",
+            source=SOURCES[kind],
+            settings={} if is_own else {SUSPICION: suspicion},
+            cost=f"one request per {'group of rollouts' if kind is GraderKind.CONTRAST else 'rollout'}",
         )
-        for question, configuration in found
-    ]
-    return GraderDetector(_spec(detector, [configuration for _, configuration in found]), questions)
-
-
-def _spec(detector: str, asked: Sequence[QuestionSettings]) -> DetectorSpec:
-    kind = asked[0].kind
-    is_own = kind is GraderKind.QUESTION
-    about = "group of rollouts" if kind is GraderKind.CONTRAST else "rollout"
-    formula = "the answer" if is_own else _FORMULAS[kind]
-    return DetectorSpec(
-        id=detector,
-        title=_shortened(asked[0].text) if is_own else _TITLES[kind],
-        description=f"A custom question; flags {_flags(asked[0]) or 'by hand'}." if is_own else _DESCRIPTIONS[kind],
-        formula=f"{formula}: {_either(_flags(each) for each in asked)}; and a quote that appears in the rollout",
-        source=SOURCES[kind],
-        settings={}
-        if is_own
-        else {SUSPICION: replace(LOWEST_SUSPICION, default=min(each.flags_from for each in asked))},
-        cost=f"one request per {about}",
-    )
+        questions = [
+            GraderQuestion(
+                question.id,
+                named(question.name),
+                question.policy.name,
+                each or "by hand",
+                question.deleted_at is not None,
+            )
+            for (question, _), each in zip(found, flags, strict=True)
+        ]
+        detectors[detector] = GraderDetector(spec, questions)
+    return detectors
 
 
 def _flags(asked: QuestionSettings) -> str:
     if asked.kind is GraderKind.QUESTION:
         return " or ".join(asked.flags)
     return f"from {asked.flags_from:g}"
-
-
-def _either(words: Iterable[str]) -> str:
-    return " or ".join(dict.fromkeys(each or "chosen by hand" for each in words))
-
-
-def _shortened(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= MAX_TITLE else f"{line[: MAX_TITLE - 1].rstrip()}…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,21 +145,18 @@ def reviewed_around(session: Session, scope: Scope) -> dict[str, dict[str, Revie
     for kind, name, run_id, environment in session.execute(
         scope.of(statement.where(Grader.kind != GraderKind.JUDGE), GraderRun.run_id)
     ):
-        runs[detector_of(kind, name), environment].add(run_id)
+        runs[kind.detector(named(name)), environment].add(run_id)
     ids = set().union(*runs.values())
     if not ids:
         return {}
     by_run = _by_run(session, ids)
     found: defaultdict[str, dict[str, ReviewedRuns]] = defaultdict(dict)
     for (detector, environment), theirs in runs.items():
-        found[detector][environment] = _together(by_run, theirs)
+        counts = {name: sum(each.get(run_id, 0) for run_id in theirs) for name, each in by_run.items()}
+        unflagged = max(0, counts["rollouts"] - counts["flagged"])
+        audit = Audit(unflagged, counts["drawn"], counts["judged"], counts["missed"])
+        found[detector][environment] = ReviewedRuns(audit, counts["confirmed"])
     return found
-
-
-def _together(by_run: Mapping[str, Mapping[uuid.UUID, int]], runs: set[uuid.UUID]) -> ReviewedRuns:
-    counts = {name: sum(found.get(run_id, 0) for run_id in runs) for name, found in by_run.items()}
-    unflagged = max(0, counts["rollouts"] - counts["flagged"])
-    return ReviewedRuns(Audit(unflagged, counts["drawn"], counts["judged"], counts["missed"]), counts["confirmed"])
 
 
 def _by_run(session: Session, run_ids: set[uuid.UUID]) -> dict[str, dict[uuid.UUID, int]]:

@@ -1,7 +1,5 @@
 """/detectors: the precision and recall of each detector, and its settings for an environment."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import urlencode
 
@@ -11,10 +9,9 @@ from fastapi.responses import HTMLResponse, Response
 from backend.detectors import queries, service
 from backend.detectors.queries import Scope
 from backend.detectors.schemas import CutOffForm, SettingForm
-from backend.detectors.service import DetectorReport, DetectorSummary
 from backend.domain.detectors.settings import DetectorChanges
 from backend.domain.detectors.spec import SUSPICION, Action
-from backend.domain.detectors.track_record import FEWEST_REVIEWED, WANTED_PRECISION, Audit
+from backend.domain.detectors.track_record import FEWEST_REVIEWED, TARGET_PRECISION
 from backend.environments.queries import get_environment
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.form_data import read_form
@@ -24,37 +21,26 @@ router = APIRouter()
 EnvironmentName = Annotated[str, Query(max_length=40)]
 
 
-@dataclass(frozen=True, slots=True)
-class DetectorsPage:
-    detectors: Sequence[DetectorSummary]
-    audit: Audit
-    environment: str
-    environments: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class DetectorPage:
-    report: DetectorReport
-    environment: str
-    environments: Sequence[str]
-    actions: Sequence[Action] = tuple(Action)
-    wanted_precision: float = WANTED_PRECISION
-    fewest_reviewed: int = FEWEST_REVIEWED
-
-
 @router.get("/detectors", response_class=HTMLResponse)
 def show_detectors(request: Request, session: SessionDep, _: Viewer, environment: EnvironmentName = "") -> HTMLResponse:
     detectors, audit = service.summaries(session, Scope(environment))
-    context = DetectorsPage(detectors, audit, environment, queries.environments(session))
-    return page(request, "detectors/list.html", context)
+    context = {"detectors": detectors, "audit": audit, "environment": environment}
+    return page(request, "detectors/list.html", context | {"environments": queries.environments(session)})
 
 
 @router.get("/detectors/{detector}", response_class=HTMLResponse)
 def show_detector(
     request: Request, session: SessionDep, _: Viewer, detector: str, environment: EnvironmentName = ""
 ) -> HTMLResponse:
-    report = service.get_report(session, detector, Scope(environment))
-    return page(request, "detectors/detail.html", DetectorPage(report, environment, queries.environments(session)))
+    context = {
+        "report": service.get_report(session, detector, Scope(environment)),
+        "environment": environment,
+        "environments": queries.environments(session),
+        "actions": tuple(Action),
+        "wanted_precision": TARGET_PRECISION,
+        "fewest_reviewed": FEWEST_REVIEWED,
+    }
+    return page(request, "detectors/detail.html", context)
 
 
 @router.post("/detectors/{detector}/settings")

@@ -2,7 +2,7 @@
 
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,10 +49,9 @@ class Scope:
 
 def records(session: Session, scope: Scope) -> dict[str, dict[str, Record]]:
     """By detector and environment."""
-    by_rollout, by_flag = newest_looks(VerdictRecord.rollout_id), newest_looks(VerdictRecord.flag_id)
-    verdict = _verdict_of_flag(by_rollout, by_flag)
+    verdict, with_verdicts = _verdicts_of_flags()
     is_right = verdict.in_([str(each) for each in RIGHT])
-    statement = (
+    statement = with_verdicts(
         select(
             Flag.detector,
             Environment.name,
@@ -65,8 +64,6 @@ def records(session: Session, scope: Scope) -> dict[str, dict[str, Record]]:
         .join(Run, Run.id == Flag.run_id)
         .join(EnvironmentVersion, EnvironmentVersion.id == Run.version_id)
         .join(Environment, Environment.id == EnvironmentVersion.environment_id)
-        .outerjoin(by_rollout, by_rollout.c.subject == Flag.rollout_id)
-        .outerjoin(by_flag, and_(by_flag.c.subject == Flag.id, Flag.rollout_id.is_(None)))
         .group_by(Flag.detector, Environment.name)
     )
     found: defaultdict[str, dict[str, Record]] = defaultdict(dict)
@@ -77,20 +74,14 @@ def records(session: Session, scope: Scope) -> dict[str, dict[str, Record]]:
 
 def reviewed_scores(session: Session, detector: str, scope: Scope) -> list[tuple[float, bool]]:
     """Suspicion of every reviewed flag on a rollout or a run, and whether it was right."""
-    by_rollout, by_flag = newest_looks(VerdictRecord.rollout_id), newest_looks(VerdictRecord.flag_id)
-    verdict = _verdict_of_flag(by_rollout, by_flag)
-    statement = (
-        select(Flag.score, verdict)
-        .outerjoin(by_rollout, by_rollout.c.subject == Flag.rollout_id)
-        .outerjoin(by_flag, and_(by_flag.c.subject == Flag.id, Flag.rollout_id.is_(None)))
-        .where(Flag.detector == detector, verdict != str(Verdict.UNSURE))
-    )
-    rows = session.execute(scope.of(statement, Flag.run_id))
+    verdict, with_verdicts = _verdicts_of_flags()
+    of_detector = select(Flag.score, verdict).where(Flag.detector == detector, verdict != str(Verdict.UNSURE))
+    rows = session.execute(scope.of(with_verdicts(of_detector), Flag.run_id))
     return [(score, Verdict(verdict) in RIGHT) for score, verdict in rows]
 
 
 def hacks_found(session: Session, scope: Scope) -> Counter[str]:
-    """By environment, rollouts that any detector flagged and people confirmed, one by one."""
+    """Number of rollouts that any detector flagged and reviewers confirmed individually, by environment."""
     looked_at = newest_looks(VerdictRecord.rollout_id)
     statement = (
         select(func.count(Flag.rollout_id.distinct()))
@@ -102,8 +93,7 @@ def hacks_found(session: Session, scope: Scope) -> Counter[str]:
 
 
 def audits(session: Session, scope: Scope) -> dict[str, Audit]:
-    """The audit sample by environment. A rollout counts as unflagged as long as it
-    is."""
+    """The audit sample by environment. Rollouts that were flagged later no longer count as unflagged."""
     looked_at = newest_looks(VerdictRecord.rollout_id)
     sample = (
         select(
@@ -136,7 +126,7 @@ def audits(session: Session, scope: Scope) -> dict[str, Audit]:
 
 
 def audit_of(session: Session, scope: Scope) -> Audit:
-    """Names of all environments."""
+    """The audit sample of all environments together."""
     return sum(audits(session, scope).values(), Audit())
 
 
@@ -162,13 +152,8 @@ def settings_in(row: DetectorSetting) -> DetectorSettings:
     return DetectorSettings(enabled=row.enabled, thresholds=row.thresholds, action=row.action)
 
 
-def find_setting(session: Session, environment_id: uuid.UUID, detector: str) -> DetectorSetting | None:
-    statement = select(DetectorSetting).where(DetectorSetting.environment_id == environment_id)
-    return session.scalars(statement.where(DetectorSetting.detector == detector)).one_or_none()
-
-
 def environments(session: Session) -> Sequence[str]:
-    """Those in use."""
+    """Names of environments that are not archived."""
     return session.scalars(
         select(Environment.name).where(Environment.archived_at.is_(None)).order_by(Environment.name)
     ).all()
@@ -186,14 +171,21 @@ def _by_environment(session: Session, counts: Any, run_id: Any) -> dict[str, tup
     return {name: tuple(figures) for *figures, name in session.execute(statement)}
 
 
-def _verdict_of_flag(by_rollout: Any, by_flag: Any) -> Any:
-    """The id of its rollout, or of the flag itself if it is about a run."""
-    return case((Flag.rollout_id.is_not(None), by_rollout.c.verdict), else_=by_flag.c.verdict)
+def _verdicts_of_flags() -> tuple[Any, Callable[[Any], Any]]:
+    """The verdict on a flag: on its rollout, or on the flag itself if it is about a run; and a function that joins the
+    verdicts to a statement over flags."""
+    by_rollout, by_flag = newest_looks(VerdictRecord.rollout_id), newest_looks(VerdictRecord.flag_id)
+
+    def join(statement: Any) -> Any:
+        of_rollouts = statement.outerjoin(by_rollout, by_rollout.c.subject == Flag.rollout_id)
+        return of_rollouts.outerjoin(by_flag, and_(by_flag.c.subject == Flag.id, Flag.rollout_id.is_(None)))
+
+    return case((Flag.rollout_id.is_not(None), by_rollout.c.verdict), else_=by_flag.c.verdict), join
 
 
 def newest_looks(subject: Any) -> Any:
-    """The newest verdict by rollout, or by flag, of those who looked at this very one. Unsure only where nobody said
-    anything else."""
+    """The newest verdict by rollout, or by flag, that a reviewer gave to it individually; `unsure` only if there is no
+    other."""
     is_look: ColumnElement[bool] = ~VerdictRecord.is_bulk & VerdictRecord.taken_back_at.is_(None)
     says_nothing = VerdictRecord.verdict == Verdict.UNSURE
     return (

@@ -82,10 +82,6 @@ def _scan_of(job: Job) -> DetectorScan:
     )
 
 
-def can_be_scanned(run: Run) -> bool:
-    return run.kind in PHASES
-
-
 def newest_scan(session: Session, run_id: uuid.UUID) -> DetectorScan | None:
     """The newest scan, requested by a person or by the end of an evaluation."""
     statement = select(Job).where(Job.run_id == run_id, Job.name == JUDGING_JOB)
@@ -95,7 +91,7 @@ def newest_scan(session: Session, run_id: uuid.UUID) -> DetectorScan | None:
 
 def start_scan(session: Session, actor: Actor, run: Run, request: StartScan) -> DetectorScan:
     """Queue a scan of everything that the run stored, or return the one in progress."""
-    if not can_be_scanned(run):
+    if run.kind not in PHASES:
         raise NothingToScan(_OTHERS[run.kind])
     if not _has_completed(session, run):
         raise NothingToScan
@@ -117,7 +113,7 @@ def scan_finished_run(session: Session, run: Run) -> None:
         _scan_once(session, run.id)
     elif run.kind in COPIES and run.status is RunStatus.COMPLETED and run.source_run_id:
         source = session.get(Run, run.source_run_id)
-        if source is not None and source.version_id != run.version_id and can_be_scanned(source):
+        if source is not None and source.version_id != run.version_id and source.kind in PHASES:
             _scan_once(session, source.id)
 
 

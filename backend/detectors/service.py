@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sqlalchemy import delete
+from sqlalchemy import delete, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -148,7 +148,8 @@ def change_for_environment(
 ) -> ActiveSettings:
     """Change some settings for an environment and keep the others."""
     get_spec(detector)
-    row = queries.find_setting(session, environment.id, detector)
+    of_environment = DetectorSetting.environment_id == environment.id, DetectorSetting.detector == detector
+    row = session.scalars(select(DetectorSetting).where(*of_environment)).one_or_none()
     known = queries.settings_in(row) if row else DetectorSettings()
     return set_for_environment(session, actor, environment, detector, changes.over(known))
 

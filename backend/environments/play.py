@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, contains_eager, joinedload, undefer
 
 from backend.core.events import RUNS, announce, run_topic
 from backend.core.queue import enqueue
-from backend.domain.environments.fixtures import Fixture, FixtureKind, FixtureTask, fixture_path, write_fixture
+from backend.domain.environments.fixtures import Fixture, FixtureKind, FixtureTask, write_fixture
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.play import PlayPhase, PlayState
 from backend.domain.rollouts.rollout import TaskSpec, columns_over_episode, task_of
@@ -268,14 +268,14 @@ def save_fixture(
 ) -> str:
     """Save the episode and its columns as a fixture in the draft; return its path."""
     rollout = _finished(session, environment, rollout_id)
-    path = fixture_path(name)
+    fixture = _fixture_of(rollout, name, note, kind)
     draft = locked_draft(session, environment)
-    if path in draft.files:
+    if fixture.path in draft.files:
         raise InvalidInput(fields={"name": f"The draft has a fixture {name} already."})
-    text = write_fixture(_fixture_of(rollout, name, note, kind))
-    write_draft(session, actor, draft, {**draft.files, path: text})
-    audit(session, actor, "environment.fixture", "environment", environment.id, path=path, rollout=str(rollout.id))
-    return path
+    write_draft(session, actor, draft, {**draft.files, fixture.path: write_fixture(fixture)})
+    origin = {"path": fixture.path, "rollout": str(rollout.id)}
+    audit(session, actor, "environment.fixture", "environment", environment.id, **origin)
+    return fixture.path
 
 
 def mark_demonstration(

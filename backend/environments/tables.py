@@ -108,7 +108,7 @@ class Certificate(Base):
     run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), unique=True)
     status: Mapped[CheckStatus] = mapped_column(text_enum(CheckStatus))
     results: Mapped[list[dict[str, Any]]]
-    """`CheckResult.as_json()` in the order checked."""
+    """Each `CheckResult` as JSON, in the order checked."""
     created_at: Mapped[CreatedAt]
 
     version: Mapped[EnvironmentVersion] = relationship(lazy="raise")

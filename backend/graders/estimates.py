@@ -13,7 +13,6 @@ from backend.domain.errors import JudgeError
 from backend.domain.graders.canaries import demands, judge_canaries
 from backend.domain.graders.prompts import (
     ContrastMember,
-    GraderPrompt,
     RolloutFacts,
     contrast_prompt,
     judge_prompt,
@@ -42,18 +41,18 @@ REPLY_TOKENS = 250
 
 @dataclass(frozen=True, slots=True)
 class GradingEstimate:
-    """What grading a run will take."""
+    """The work and cost of grading a run."""
 
     count: int
     """Rollouts, or groups of a contrast, without a grade."""
     graded: int
-    """Those that are graded already."""
+    """Rollouts or groups that already have a grade."""
     tokens_in: float | None = None
     tokens_out: float | None = None
     cost: float | None = None
     """US dollars, canaries included; None without a price."""
     basis: str = ""
-    """What the estimate is based on."""
+    """Basis of the estimate."""
     problem: str = ""
     """Why there is nothing to grade."""
 
@@ -73,25 +72,29 @@ def estimate_run(session: Session, run: Run, grader: Grader, where: str, cluster
         total = count_of(session, rollouts)
         count = count_of(session, without_grade(rollouts, grader.id))
         graded = total - count
-        if total and (measured := _measured(session, grader.id)):
-            return _estimate(grader, settings, count, graded, *measured)
+        means = select(func.count(), func.avg(Grade.tokens_in), func.avg(Grade.tokens_out))
+        past, tokens_in, tokens_out = session.execute(means.where(Grade.grader_id == grader.id)).one()
+        if total and tokens_in:
+            basis = f"its {past:,} grades so far"
+            return _estimate(grader, settings, count, graded, float(tokens_in), float(tokens_out), basis)
         ids = spread_over(session.scalars(rollouts.order_by(Rollout.seq)).all(), SAMPLED_PROMPTS) if total else []
-        prompts = _prompts(settings, _facts(session, ids))
+        prompts = []
+        for facts in _facts(session, ids):
+            with contextlib.suppress(JudgeError):
+                prompts.append(
+                    judge_prompt(settings, facts)
+                    if isinstance(settings, JudgeSettings)
+                    else question_prompt(settings, facts)
+                )
     if not count + graded:
         return GradingEstimate(0, 0, problem=nothing_to_grade(settings, where))
     if not prompts:
         return GradingEstimate(count, graded)
-    tokens_in = sum(map(_length, prompts)) / len(prompts) / CHARACTERS_PER_TOKEN
+    characters = sum(len(str(message["content"])) for prompt in prompts for message in prompt.messages)
+    tokens_in = characters / len(prompts) / CHARACTERS_PER_TOKEN
     repeats = settings.repeats if isinstance(settings, JudgeSettings) else 1
     basis = f"the length of {len(prompts):,} requests"
     return _estimate(grader, settings, count, graded, tokens_in * repeats, REPLY_TOKENS * repeats, basis)
-
-
-def _measured(session: Session, grader_id: uuid.UUID) -> tuple[float, float, str] | None:
-    """Mean tokens of the grades so far."""
-    means = select(func.count(), func.avg(Grade.tokens_in), func.avg(Grade.tokens_out))
-    count, tokens_in, tokens_out = session.execute(means.where(Grade.grader_id == grader_id)).one()
-    return (float(tokens_in), float(tokens_out), f"its {count:,} grades so far") if tokens_in else None
 
 
 def _estimate(
@@ -116,20 +119,6 @@ def _estimate(
     return GradingEstimate(count, graded, tokens_in, tokens_out, cost, basis)
 
 
-def _prompts(settings: JudgeSettings | QuestionSettings, facts: Sequence[RolloutFacts]) -> list[GraderPrompt]:
-    prompts = []
-    for each in facts:
-        with contextlib.suppress(JudgeError):
-            prompts.append(
-                judge_prompt(settings, each) if isinstance(settings, JudgeSettings) else question_prompt(settings, each)
-            )
-    return prompts
-
-
 def _facts(session: Session, ids: Sequence[uuid.UUID]) -> list[RolloutFacts]:
     rows = session.scalars(select(Rollout).options(undefer(Rollout.messages)).where(Rollout.id.in_(ids)))
     return [RolloutFacts(rollout.messages) for rollout in rows]
-
-
-def _length(prompt: GraderPrompt) -> int:
-    return sum(len(str(message["content"])) for message in prompt.messages)

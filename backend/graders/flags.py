@@ -19,7 +19,7 @@ from backend.rollouts.tables import Rollout
 MAX_REASON = 300
 """Characters of a reason in a flag's sentence."""
 SOURCES = {
-    GraderKind.QUESTION: "a question in plain words, answered by a policy with quotes",
+    GraderKind.QUESTION: "a question in plain language, answered by a policy with quotes",
     GraderKind.MONITOR: "monitoring of reasoning, arXiv:2503.11926",
     GraderKind.CONTRAST: "contrast of rollouts of one task; Patronus TRACE, 2026",
 }

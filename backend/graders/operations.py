@@ -1,4 +1,4 @@
-"""What people, scripts and agents do with graders."""
+"""Operations on graders."""
 
 import uuid
 
@@ -114,13 +114,13 @@ def try_out_grader(session: Session, actor: Actor, grader: Grader, request: TryG
         ids = service.rollouts_to_try(session, find_run(session, request.run), grader, request.where)
     else:
         raise InvalidInput(fields={"rollout": "Enter a rollout, or a run to take rollouts from."})
-    return TryResponse.of_try(service.try_grader(session, grader, ids))
+    return TryResponse.of_try(grader, service.try_grader(session, grader, ids))
 
 
 @operation("GET /graders/{grader}/tries/{job}", role=Role.AUTHOR, tool=True)
 def get_grader_try(session: Session, actor: Actor, grader: Grader, job: uuid.UUID) -> TryResponse:
     """Show the result of a try."""
-    return TryResponse.of_try(queries.GraderTry(grader, queries.get_try(session, grader, job)))
+    return TryResponse.of_try(grader, queries.get_try(session, grader, job))
 
 
 @operation("GET /graders/{grader}/runs/{run}/estimate", role=Role.VIEWER, command="grader estimate", tool=True)
@@ -128,7 +128,7 @@ def estimate_grader(
     session: Session, actor: Actor, grader: Grader, run: Run, request: RunGrader
 ) -> GradingEstimateResponse:
     """Estimate how many rollouts a grader would grade, and what that costs. Sends no request."""
-    return GradingEstimateResponse.of_estimate(estimate_run(session, run, grader, request.where, request.cluster))
+    return GradingEstimateResponse.of(estimate_run(session, run, grader, request.where, request.cluster))
 
 
 @operation(
@@ -189,11 +189,11 @@ def list_grades(session: Session, actor: Actor, grader: Grader, run: Run, reques
     """List a grader's grades of a run, newest first."""
     statement = select(Grade).where(Grade.run_id == run.id, Grade.grader_id == grader.id)
     grades = slice_of(session, statement, (Key(Grade.id),), after=request.after, limit=request.limit)
-    return Page(items=[GradeResponse.of_row(each) for each in grades.items], next=grades.next)
+    return Page(items=[GradeResponse.of(each) for each in grades.items], next=grades.next)
 
 
 @operation("GET /rollouts/{rollout_id}/grades", role=Role.VIEWER)
 def list_rollout_grades(session: Session, actor: Actor, rollout_id: uuid.UUID) -> Page[GradeResponse]:
     """List the grades of a rollout."""
     rollout = get_rollout(session, rollout_id)
-    return Page(items=[GradeResponse.of_row(each) for each in queries.grades_of_rollout(session, rollout.id)])
+    return Page(items=[GradeResponse.of(each) for each in queries.grades_of_rollout(session, rollout.id)])

@@ -41,7 +41,7 @@ RUN_TAB = "graders/run.html"
 
 KINDS = [
     (GraderKind.JUDGE, "Judge", "A score from 0 to 1 with a reason."),
-    (GraderKind.QUESTION, "Question", "An answer to a question in plain words, with quotes."),
+    (GraderKind.QUESTION, "Question", "An answer to a question in plain language, with quotes."),
     (GraderKind.MONITOR, "Reasoning monitor", "A suspicion that the policy's reasoning plans an exploit."),
     (GraderKind.CONTRAST, "Contrast", "Patterns of high-reward rollouts that are not solving the task."),
 ]
@@ -89,8 +89,13 @@ def new_grader(
 ) -> HTMLResponse:
     """An empty form, or one with the settings of a grader to copy."""
     if copy is None:
-        return page(request, FORM, _form(session, _blank(kind)))
-    source = queries.get_grader(session, copy)
+        settings: JudgeSettings | QuestionSettings = JudgeSettings()
+        if kind is not GraderKind.JUDGE:  # blank: the form asks for the text
+            answers = AnswerType.YES_NO if kind is GraderKind.QUESTION else AnswerType.SUSPICION
+            defaults = QuestionSettings(text="…").model_dump() | {"kind": kind, "text": "", "answers": answers}
+            settings = QuestionSettings.model_construct(**defaults)
+        return page(request, FORM, _form(session, settings))
+    source = queries.find_grader(session, str(copy))
     name = f"{source.name[:36]}_2" if source.deleted_at is None else ""
     return page(request, FORM, _form(session, read_settings(source.settings), name=name, policy_id=source.policy_id))
 
@@ -121,14 +126,11 @@ def edit_grader(request: Request, name_or_id: str, session: SessionDep, _: Autho
 
 
 @dataclass(frozen=True, slots=True)
-class TryPage:
+class GraderTrialPage:
     grader: Grader
     tried: TryResponse
     """`tried.rollouts` is empty while the grader works."""
-
-    @property
-    def is_over(self) -> bool:
-        return self.tried.is_finished
+    is_over: bool
 
 
 @router.get("/graders/{grader_id}/tries/{job_id}", response_class=HTMLResponse)
@@ -142,7 +144,7 @@ async def try_events(
 ) -> AsyncIterable[ServerSentEvent]:
     """Sends the grades when they are there."""
 
-    def read(session: Session) -> TryPage:
+    def read(session: Session) -> GraderTrialPage:
         return _try(session, grader_id, job_id)
 
     async for event in live_blocks(request, (job_topic(job_id),), TRY, ["try_result"], read):
@@ -163,10 +165,7 @@ class RunGradersPage:
     estimate: GradingEstimate | None
     problem: str
     """Why there is no estimate."""
-
-    @property
-    def is_over(self) -> bool:
-        return all(each.is_finished for each in self.works)
+    is_over: bool
 
 
 @router.get("/runs/{run_id}/graders", response_class=HTMLResponse)
@@ -213,10 +212,10 @@ def redirect_old_tab(run_id: uuid.UUID, _: Viewer) -> Response:
     return RedirectResponse(f"/runs/{run_id}/graders", status_code=301)
 
 
-def _try(session: Session, grader_id: uuid.UUID, job_id: uuid.UUID) -> TryPage:
-    grader = queries.get_grader(session, grader_id)
-    tried = queries.GraderTry(grader, queries.get_try(session, grader, job_id))
-    return TryPage(grader, TryResponse.of_try(tried))
+def _try(session: Session, grader_id: uuid.UUID, job_id: uuid.UUID) -> GraderTrialPage:
+    grader = queries.find_grader(session, str(grader_id))
+    tried = TryResponse.of_try(grader, queries.get_try(session, grader, job_id))
+    return GraderTrialPage(grader, tried, tried.is_finished)
 
 
 def _run_graders(
@@ -224,7 +223,7 @@ def _run_graders(
 ) -> RunGradersPage:
     run = get_run(session, run_id)
     works = sorted(queries.graded_runs_of(session, run), key=lambda each: each.is_finished)
-    chosen = queries.get_grader(session, grader_id) if grader_id else None
+    chosen = queries.find_grader(session, str(grader_id)) if grader_id else None
     estimate, problem = None, ""
     if chosen is not None:
         try:
@@ -232,25 +231,16 @@ def _run_graders(
         except InvalidInput as error:
             problem = next(iter(error.fields.values()), error.message)
     return RunGradersPage(
-        run_header(session, run),
-        run,
-        works,
-        queries.list_graders(session),
-        chosen,
-        where,
-        cluster,
-        estimate,
-        problem,
-    )
-
-
-def _blank(kind: GraderKind) -> JudgeSettings | QuestionSettings:
-    if kind is GraderKind.JUDGE:
-        return JudgeSettings()
-    is_question = kind is GraderKind.QUESTION
-    answers = AnswerType.YES_NO if is_question else AnswerType.SUSPICION
-    return QuestionSettings.model_construct(
-        **{**QuestionSettings(text="…").model_dump(), "kind": kind, "text": "", "answers": answers}
+        head=run_header(session, run),
+        run=run,
+        works=works,
+        choices=queries.list_graders(session),
+        chosen=chosen,
+        where=where,
+        cluster=cluster,
+        estimate=estimate,
+        problem=problem,
+        is_over=all(each.is_finished for each in works),
     )
 
 
@@ -262,7 +252,7 @@ def _form(
     policy_id: uuid.UUID | None = None,
     grader: Grader | None = None,
 ) -> dict[str, Any]:
-    """`grader`: the one to update; None for a new one."""
+    """`grader`: the grader to update; None for a new one."""
     policies = [
         (
             str(each.id),

@@ -9,10 +9,10 @@ from sqlalchemy import ColumnElement, Double, Subquery, cast, func, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import InstrumentedAttribute, Session, joinedload
 
-from backend.core.queue import TRY_GRADER_JOB, answer_of
+from backend.core.queue import TRY_GRADER_JOB
 from backend.core.tables import Job
 from backend.domain.graders.canaries import CanaryReport
-from backend.domain.graders.evidence import Finding
+from backend.domain.graders.evidence import GroupFinding
 from backend.domain.graders.settings import AnswerType, GraderKind, JudgeSettings, QuestionSettings, read_settings
 from backend.domain.policies.prices import sum_of_costs
 from backend.domain.statistics import Estimate, estimate_of
@@ -61,7 +61,7 @@ class AnswerCount:
     verdicts: Mapping[Verdict, int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GradedRun:
     """One grader's work on one run."""
 
@@ -74,49 +74,29 @@ class GradedRun:
     high_is_honest: bool = True
     """Whether high scores go with the verdict *honest*. For questions, whichever direction fits better."""
 
-    @property
-    def settings(self) -> JudgeSettings | QuestionSettings:
-        return read_settings(self.grader.settings)
+    settings: JudgeSettings | QuestionSettings = field(init=False)
+    findings: list[GroupFinding] = field(init=False)
+    canaries: CanaryReport | None = field(init=False)
+    graded: int = field(init=False)
+    done: int = field(init=False)
+    total: int = field(init=False)
+    waiting: int = field(init=False)
+    is_finished: bool = field(init=False)
+    tokens_in: int = field(init=False)
+    tokens_out: int = field(init=False)
+    cost: float | None = field(init=False)
 
-    @property
-    def is_finished(self) -> bool:
-        return self.work.status.is_over
-
-    @property
-    def findings(self) -> list[Finding]:
-        return [Finding.model_validate(each) for each in self.work.findings]
-
-    @property
-    def graded(self) -> int:
-        return self.figures.graded if self.grader.kind.grades_rollouts else len(self.work.findings)
-
-    @property
-    def done(self) -> int:
-        return self.graded + self.figures.failed
-
-    @property
-    def total(self) -> int:
-        return self.work.total or 0
-
-    @property
-    def waiting(self) -> int:
-        return max(0, self.total - self.done)
-
-    @property
-    def canaries(self) -> CanaryReport | None:
-        return CanaryReport.model_validate(self.work.canaries) if self.work.canaries else None
-
-    @property
-    def tokens_in(self) -> int:
-        return self.figures.tokens_in + self.work.tokens_in
-
-    @property
-    def tokens_out(self) -> int:
-        return self.figures.tokens_out + self.work.tokens_out
-
-    @property
-    def cost(self) -> float | None:
-        return sum_of_costs((self.figures.cost, self.work.cost))
+    def __post_init__(self) -> None:
+        work, figures = self.work, self.figures
+        self.settings = read_settings(self.grader.settings)
+        self.findings = [GroupFinding.model_validate(each) for each in work.findings]
+        self.canaries = CanaryReport.model_validate(work.canaries) if work.canaries else None
+        self.graded = figures.graded if self.grader.kind.grades_rollouts else len(work.findings)
+        self.done, self.total = self.graded + figures.failed, work.total or 0
+        self.waiting = max(0, self.total - self.done)
+        self.is_finished = work.status.is_over
+        self.tokens_in, self.tokens_out = figures.tokens_in + work.tokens_in, figures.tokens_out + work.tokens_out
+        self.cost = sum_of_costs((figures.cost, work.cost))
 
 
 def list_graders(session: Session, kind: GraderKind | None = None) -> Sequence[Grader]:
@@ -127,13 +107,8 @@ def list_graders(session: Session, kind: GraderKind | None = None) -> Sequence[G
     return session.scalars(statement.order_by(Grader.name)).all()
 
 
-def get_grader(session: Session, grader_id: uuid.UUID) -> Grader:
-    """A grader with its policy, also a deleted one."""
-    return find_grader(session, str(grader_id))
-
-
 def find_grader(session: Session, text: str) -> Grader:
-    """A grader by name or id, with its policy. Raises NotFound."""
+    """A grader by name or id, also a deleted one, with its policy. Raises NotFound."""
     statement = select(Grader).options(joinedload(Grader.policy))
     try:
         statement = statement.where(Grader.id == uuid.UUID(text))
@@ -143,11 +118,6 @@ def find_grader(session: Session, text: str) -> Grader:
     if grader is None:
         raise NotFound(f"There is no grader {text[:100]}.")
     return grader
-
-
-def is_used(session: Session, grader: Grader) -> bool:
-    """Whether it was ever started on a run. From then on its settings are fixed."""
-    return session.scalar(select(GraderRun.id).where(GraderRun.grader_id == grader.id).limit(1)) is not None
 
 
 def grading_policies(session: Session) -> Sequence[Policy]:
@@ -187,8 +157,24 @@ def graded_runs_of(session: Session, run: Run, grader: Grader | None = None) -> 
         return []
     figures = count_grades(session, own)
     verdicts = newest_verdicts(run.id)
-    counts = _answer_counts(session, own, verdicts)
-    opinions = _opinions(session, own, verdicts)
+    answered = (
+        select(Grade.grader_id, Grade.answer, verdicts.c.verdict, func.count())
+        .outerjoin(verdicts, verdicts.c.rollout_id == Grade.rollout_id)
+        .where(own, Grade.answer.is_not(None))
+        .group_by(Grade.grader_id, Grade.answer, verdicts.c.verdict)
+    )
+    counts: defaultdict[uuid.UUID, dict[str, dict[Verdict | None, int]]] = defaultdict(dict)
+    for grader_id, answer, verdict, count in session.execute(answered):
+        counts[grader_id].setdefault(answer, {})[Verdict(verdict) if verdict else None] = count
+    scored = (
+        select(Grade.grader_id, Grade.rollout_id, Grade.score, verdicts.c.verdict)
+        .join(verdicts, verdicts.c.rollout_id == Grade.rollout_id)
+        .where(own, Grade.score.is_not(None))
+        .limit(MAX_OPINIONS)
+    )
+    opinions: defaultdict[uuid.UUID, list[Opinion]] = defaultdict(list)
+    for grader_id, rollout_id, score, verdict in session.execute(scored):
+        opinions[grader_id].append(Opinion(rollout_id, score, Verdict(verdict)))
     result = []
     for work in works:
         settings = read_settings(work.grader.settings)
@@ -306,36 +292,6 @@ def count_grades(
     }
 
 
-def _answer_counts(
-    session: Session, own: ColumnElement[bool], verdicts: Subquery
-) -> Mapping[uuid.UUID, dict[str, dict[Verdict | None, int]]]:
-    """By grader, answer and latest verdict."""
-    statement = (
-        select(Grade.grader_id, Grade.answer, verdicts.c.verdict, func.count())
-        .outerjoin(verdicts, verdicts.c.rollout_id == Grade.rollout_id)
-        .where(own, Grade.answer.is_not(None))
-        .group_by(Grade.grader_id, Grade.answer, verdicts.c.verdict)
-    )
-    counts: defaultdict[uuid.UUID, dict[str, dict[Verdict | None, int]]] = defaultdict(dict)
-    for grader_id, answer, verdict, count in session.execute(statement):
-        counts[grader_id].setdefault(answer, {})[Verdict(verdict) if verdict else None] = count
-    return counts
-
-
-def _opinions(session: Session, own: ColumnElement[bool], verdicts: Subquery) -> defaultdict[uuid.UUID, list[Opinion]]:
-    """Scores next to people's latest verdicts, by grader."""
-    statement = (
-        select(Grade.grader_id, Grade.rollout_id, Grade.score, verdicts.c.verdict)
-        .join(verdicts, verdicts.c.rollout_id == Grade.rollout_id)
-        .where(own, Grade.score.is_not(None))
-        .limit(MAX_OPINIONS)
-    )
-    opinions: defaultdict[uuid.UUID, list[Opinion]] = defaultdict(list)
-    for grader_id, rollout_id, score, verdict in session.execute(statement):
-        opinions[grader_id].append(Opinion(rollout_id, score, Verdict(verdict)))
-    return opinions
-
-
 def _agreement(
     settings: JudgeSettings | QuestionSettings, opinions: Sequence[Opinion]
 ) -> tuple[Agreement | None, bool]:
@@ -351,21 +307,3 @@ def _agreement(
     if straight is None or turned is None:
         return None, True
     return (straight, True) if straight.auc >= turned.auc else (turned, False)
-
-
-@dataclass(frozen=True, slots=True)
-class GraderTry:
-    """A try of a grader on a few rollouts: its requests, replies and grades. Nothing else is stored."""
-
-    grader: Grader
-    job: Job
-
-    @property
-    def result(self) -> dict[str, object] | None:
-        """None while the grader works."""
-        result = answer_of(self.job)
-        return {"rollouts": [], "error": "", **result} if result is not None else None
-
-    @property
-    def is_over(self) -> bool:
-        return self.result is not None

@@ -1,15 +1,17 @@
-"""What operations of graders take and return."""
+"""Requests and responses of operations on graders."""
 
 import json
 import re
 import uuid
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
+from backend.core.queue import answer_of
+from backend.core.tables import Job
 from backend.domain.graders.canaries import CanaryReport
-from backend.domain.graders.evidence import Finding, Quote
+from backend.domain.graders.evidence import GroupFinding, Quote
 from backend.domain.graders.settings import (
     DEFAULT_INSTRUCTION,
     AnswerType,
@@ -23,9 +25,8 @@ from backend.domain.graders.settings import (
     Slug,
 )
 from backend.domain.vocabulary import GradeStatus, RunStatus, Verdict
-from backend.graders.estimates import GradingEstimate
-from backend.graders.queries import GradedRun, GraderTry
-from backend.graders.tables import Grade, Grader
+from backend.graders.queries import GradedRun
+from backend.graders.tables import Grader
 from backend.operations.schemas import Cli, ListRequest, Progress, Request, Response
 
 _CONTROLS = Controls()
@@ -113,7 +114,7 @@ class GraderRequest(Request):
     text: Annotated[
         str,
         StringConstraints(strip_whitespace=True, max_length=4000),
-        Field(description="Questions: the question in plain words. Monitors and contrasts: what else to look for."),
+        Field(description="Questions: the question in plain language. Monitors and contrasts: what else to look for."),
         Cli(reads_file=True),
     ] = ""
     answers: AnswerType | None = Field(None, description="Questions: type of the answers. Default: yes_no.")
@@ -237,19 +238,15 @@ class GradingEstimateResponse(Response):
     count: int
     """Rollouts, or groups of a contrast, without a grade."""
     graded: int
-    """Those that are graded already."""
+    """Rollouts or groups that already have a grade."""
     tokens_in: float | None
     tokens_out: float | None
     cost: float | None
     """US dollars, canaries included; null without a price."""
     basis: str
-    """What the estimate is based on."""
+    """Basis of the estimate."""
     problem: str
     """Why there is nothing to grade."""
-
-    @classmethod
-    def of_estimate(cls, estimate: GradingEstimate) -> "GradingEstimateResponse":
-        return cls.of(estimate)
 
 
 class MeanEstimate(Response):
@@ -321,7 +318,7 @@ class GradedRunResponse(Progress):
     agreement: AgreementResponse | None
     high_is_honest: bool
     """Whether high scores go with the verdict *honest*."""
-    findings: list[Finding]
+    findings: list[GroupFinding]
     """Contrasts only."""
     tokens_in: int
     tokens_out: int
@@ -331,40 +328,21 @@ class GradedRunResponse(Progress):
     @classmethod
     def of_work(cls, graded: GradedRun) -> "GradedRunResponse":
         work, figures = graded.work, graded.figures
-        is_complete = work.status is RunStatus.COMPLETED
         state = str(work.status) if work.status is not RunStatus.RUNNING else "grading"
-        return cls(
-            is_finished=graded.is_finished,
-            is_successful=is_complete and not figures.failed,
-            done=graded.done,
-            total=work.total,
-            message=f"{graded.grader.name}: {work.reason or state}",
-            grader_id=work.grader_id,
-            run_id=work.run_id,
-            grader=graded.grader.name,
-            kind=graded.grader.kind,
-            status=work.status,
-            reason=work.reason,
-            where=work.where,
-            cluster=work.cluster,
-            graded=graded.graded,
-            failed=figures.failed,
-            waiting=graded.waiting,
-            score=MeanEstimate.of(figures.score) if figures.score else None,
-            spread=figures.spread,
-            confidence=figures.confidence,
-            uncited=figures.uncited,
-            citations=figures.citations,
-            dropped=figures.dropped,
-            counts=[AnswerCountResponse.of(each) for each in graded.counts],
-            agreement=AgreementResponse.of(graded.agreement) if graded.agreement else None,
-            high_is_honest=graded.high_is_honest,
-            findings=graded.findings,
-            tokens_in=graded.tokens_in,
-            tokens_out=graded.tokens_out,
-            cost=graded.cost,
-            canaries=graded.canaries,
-        )
+        sources = (graded, figures, work)
+        stored: dict[str, Any] = {
+            name: next(getattr(each, name) for each in sources if hasattr(each, name))
+            for name in cls.model_fields
+            if any(hasattr(each, name) for each in sources)
+        }
+        computed = {
+            "is_successful": work.status is RunStatus.COMPLETED and not figures.failed,
+            "total": work.total,
+            "message": f"{graded.grader.name}: {work.reason or state}",
+            "grader": graded.grader.name,
+            "kind": graded.grader.kind,
+        }
+        return cls.model_validate(stored | computed)
 
 
 class GradeResponse(Response):
@@ -394,10 +372,6 @@ class GradeResponse(Response):
     tokens_out: int
     cost: float | None
     created_at: datetime
-
-    @classmethod
-    def of_row(cls, grade: Grade) -> "GradeResponse":
-        return cls.of(grade)
 
 
 class GraderExchange(Response):
@@ -449,18 +423,20 @@ class TryResponse(Progress):
     rollouts: list[TriedRollout]
 
     @classmethod
-    def of_try(cls, tried: GraderTry) -> "TryResponse":
-        result = tried.result or {}
-        rollouts = [TriedRollout.model_validate(each) for each in result.get("rollouts", ())]  # type: ignore[attr-defined]
+    def of_try(cls, grader: Grader, job: Job) -> "TryResponse":
+        """The result so far, which the job's row holds."""
+        answer: Any = answer_of(job)
+        is_over, result = answer is not None, answer or {}
+        rollouts = [TriedRollout.model_validate(each) for each in result.get("rollouts", ())]
         error = str(result.get("error") or "")
         return cls(
-            is_finished=tried.is_over,
-            is_successful=tried.is_over and not error and not any(each.error for each in rollouts),
+            is_finished=is_over,
+            is_successful=is_over and not error and not any(each.error for each in rollouts),
             done=len(rollouts),
-            message=error or f"{tried.grader.name} is {'done' if tried.is_over else 'grading'}",
-            id=tried.job.id,
-            grader_id=tried.grader.id,
-            grader=tried.grader.name,
+            message=error or f"{grader.name} is {'done' if is_over else 'grading'}",
+            id=job.id,
+            grader_id=grader.id,
+            grader=grader.name,
             error=error,
             rollouts=rollouts,
         )

@@ -1,4 +1,4 @@
-"""The rollouts of a run that a grader grades: by filter, by group for contrasts, and those that are not graded yet."""
+"""The rollouts of a run that a grader grades: by filter, by group for contrasts, and only ungraded ones."""
 
 import uuid
 from collections.abc import Sequence
@@ -37,13 +37,6 @@ class ContrastGroup:
     label: str
     high: tuple[uuid.UUID, ...]
     low: tuple[uuid.UUID, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Member:
-    id: uuid.UUID
-    reward: float
-    is_in_cluster: bool
 
 
 def rollouts_to_grade(
@@ -119,24 +112,17 @@ def contrast_groups(session: Session, run: Run, each: int, where: str = "", clus
         .where(*conditions, Rollout.group_id.in_(groups))
         .order_by(Rollout.seq)
     )
-    members: dict[uuid.UUID, list[_Member]] = {}
+    members: dict[uuid.UUID, list[tuple[float, uuid.UUID, bool]]] = {}
     labels: dict[uuid.UUID, str] = {}
     for id, group_id, reward, is_in_cluster, split, index in session.execute(statement):
-        members.setdefault(group_id, []).append(_Member(id, reward or 0.0, is_in_cluster))
+        members.setdefault(group_id, []).append((reward or 0.0, id, is_in_cluster))
         labels[group_id] = f"{split}/{index}"
     result = []
     for group_id in groups:
-        high, low = _sides(members[group_id], by_cluster=bool(cluster))
+        ordered = sorted(members[group_id], key=lambda member: -member[0])
+        middle = (ordered[0][0] + ordered[-1][0]) / 2
+        is_high = {id: in_cluster if cluster else reward > middle for reward, id, in_cluster in ordered}
+        high, low = (tuple(id for id, high in is_high.items() if high is side) for side in (True, False))
         if high and low:
             result.append(ContrastGroup(str(group_id), labels[group_id], high[:each], low[-each:]))
     return result
-
-
-def _sides(members: Sequence[_Member], *, by_cluster: bool) -> tuple[tuple[uuid.UUID, ...], tuple[uuid.UUID, ...]]:
-    """High and low, each by falling reward."""
-    ordered = sorted(members, key=lambda member: -member.reward)
-    middle = (ordered[0].reward + ordered[-1].reward) / 2
-    is_high = [member.is_in_cluster if by_cluster else member.reward > middle for member in ordered]
-    high = tuple(member.id for member, high in zip(ordered, is_high, strict=True) if high)
-    low = tuple(member.id for member, high in zip(ordered, is_high, strict=True) if not high)
-    return high, low

@@ -22,7 +22,7 @@ from backend.domain.ids import new_id
 from backend.domain.vocabulary import PolicyKind, Queue, Role, RunStatus
 from backend.errors import Conflict, InvalidInput, NotAllowed
 from backend.graders.flags import raise_flags
-from backend.graders.queries import GRADING_POLICIES, GraderTry, find_work, is_used
+from backend.graders.queries import GRADING_POLICIES, find_work
 from backend.graders.selection import (
     NO_GROUPS,
     contrast_groups,
@@ -43,6 +43,12 @@ if TYPE_CHECKING:
 
 MAX_TRIED = 3
 """Rollouts of one try."""
+_FIELDS_BY_MESSAGE = {
+    "criteria": "criteria",
+    "labels": "labels",
+    "unknown answers": "flags",
+    "write the question": "text",
+}
 
 
 class GraderNameIsTaken(Conflict):
@@ -90,12 +96,14 @@ def delete_grader(session: Session, actor: Actor, grader: Grader) -> str:
 
 
 def can_change(session: Session, grader: Grader) -> bool:
-    return grader.deleted_at is None and not is_used(session, grader)
+    """Whether it was never started on a run: from then on its settings are fixed."""
+    is_used = select(GraderRun.id).where(GraderRun.grader_id == grader.id).limit(1)
+    return grader.deleted_at is None and session.scalar(is_used) is None
 
 
 def refuse_fixed(session: Session, grader: Grader) -> None:
     _refuse_deleted(grader)
-    if is_used(session, grader):
+    if not can_change(session, grader):
         raise GraderIsUsed
 
 
@@ -162,14 +170,14 @@ def stop_grader(session: Session, run: Run, grader: Grader) -> GraderRun:
     return work
 
 
-def try_grader(session: Session, grader: Grader, rollout_ids: Sequence[uuid.UUID]) -> GraderTry:
-    """Grade a few rollouts. The job's row will hold the result; nothing else is stored."""
+def try_grader(session: Session, grader: Grader, rollout_ids: Sequence[uuid.UUID]) -> Job:
+    """Grade a few rollouts. The row of the returned job will hold the result; nothing else is stored."""
     _refuse_unable(session, grader)
     chosen = [str(each) for each in rollout_ids[:MAX_TRIED]]
     arguments = {"grader_id": str(grader.id), "rollout_ids": chosen}
-    job: Job = enqueue(session, TRY_GRADER_JOB, queue=Queue.CPU, arguments=arguments)
+    job = enqueue(session, TRY_GRADER_JOB, queue=Queue.CPU, arguments=arguments)
     job.max_attempts = 2
-    return GraderTry(grader, job)
+    return job
 
 
 def rollouts_to_try(session: Session, run: Run, grader: Grader, where: str) -> list[uuid.UUID]:
@@ -196,7 +204,7 @@ def flag_answers(session: Session, run: Run, grader: Grader, answers: Sequence[s
     if work is not None and (work.canaries or {}).get("is_injectable"):
         raise Conflict("This grader follows instructions in the data, so its answers raise no flags.")
     if unknown := [answer for answer in answers if answer not in settings.choices]:
-        raise InvalidInput(fields={"answers": f"No answer is called {', '.join(unknown)[:100]}."})
+        raise InvalidInput(fields={"answers": f"There is no answer {', '.join(unknown)[:100]}."})
     if settings.kind is GraderKind.QUESTION and not (answers or settings.flags):
         raise InvalidInput(fields={"answers": f"Choose an answer: {', '.join(settings.choices)}."})
     return raise_flags(session, run.id, grader, answers=answers)
@@ -219,7 +227,15 @@ def _fill(session: Session, actor: Actor, grader: Grader, request: GraderRequest
     except Conflict as error:
         raise InvalidInput(fields={"policy": error.message}) from error
     except ValidationError as error:
-        raise InvalidInput(fields=_wrong_fields(error)) from error
+        fields: dict[str, str] = {}
+        for item in error.errors(include_url=False, include_context=False, include_input=False):
+            message = str(item["msg"]).removeprefix("Value error, ").rstrip(".") + "."
+            if not item["loc"]:  # about several fields: report it at the field that the message names
+                place = next((field for words, field in _FIELDS_BY_MESSAGE.items() if words in message), "answers")
+            else:
+                place = f"control_{item['loc'][1]}" if item["loc"][0] == "controls" else str(item["loc"][0])
+            fields.setdefault(place, message[:1].upper() + message[1:])
+        raise InvalidInput(fields=fields) from error
     grader.name, grader.kind, grader.policy_id, grader.policy = request.name, request.kind, policy.id, policy
     grader.settings = settings.model_dump(mode="json")
 
@@ -250,25 +266,3 @@ def _refuse_policy(policy: Policy) -> None:
         )
     if policy.kind not in GRADING_POLICIES:
         raise Conflict(f"{policy.name} cannot grade. Only model endpoints and scripted policies can.")
-
-
-def _wrong_fields(error: ValidationError) -> dict[str, str]:
-    """By field of the request. A complaint about several fields belongs to the one that its words name."""
-    by_words = {
-        "criteria": "criteria",
-        "labels": "labels",
-        "no answer is called": "flags",
-        "write the question": "text",
-    }
-    fields: dict[str, str] = {}
-    for item in error.errors(include_url=False, include_context=False, include_input=False):
-        message = str(item["msg"]).removeprefix("Value error, ").rstrip(".") + "."
-        place = (
-            str(item["loc"][0])
-            if item["loc"]
-            else next((field for words, field in by_words.items() if words in message), "answers")
-        )
-        if place == "controls":
-            place = f"control_{item['loc'][1]}"
-        fields.setdefault(place, message[:1].upper() + message[1:])
-    return fields

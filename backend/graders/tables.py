@@ -35,7 +35,7 @@ class Grader(Base):
 
 
 class GraderRun(Base):
-    """One grader's work on one run: progress, outcome, and its cost besides that of its grades."""
+    """One grader's work on one run: progress, outcome, and its cost in addition to that of its grades."""
 
     __tablename__ = "grader_runs"
     __table_args__ = (UniqueConstraint("grader_id", "run_id"),)
@@ -57,7 +57,7 @@ class GraderRun(Base):
     canaries: Mapped[dict[str, Any] | None] = mapped_column(JSONB)
     """A `domain.graders.canaries.CanaryReport`."""
     findings: Mapped[list[dict[str, Any]]] = mapped_column(default=list)
-    """Contrasts only: a `domain.graders.evidence.Finding` for each group."""
+    """Contrasts only: a `domain.graders.evidence.GroupFinding` for each group."""
     tokens_in: Mapped[int] = mapped_column(Integer, default=0)
     """Of canaries and contrasts. Grades have their own."""
     tokens_out: Mapped[int] = mapped_column(Integer, default=0)

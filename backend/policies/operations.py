@@ -1,4 +1,4 @@
-"""What can act in an environment: model endpoints, scripted policies and trained checkpoints."""
+"""Operations on policies: model endpoints, scripted policies and trained checkpoints."""
 
 from sqlalchemy.orm import Session
 

@@ -11,16 +11,14 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import ConfigDict
 from sqlalchemy.orm import Session
 
-from backend.checkpoints.tables import Checkpoint
 from backend.core.events import job_topic
 from backend.domain.vocabulary import PolicyKind
 from backend.policies import queries, service
 from backend.policies.schemas import PRESETS, ChooseModel, CreatePolicy, EndpointPreset, UpdatePolicy
-from backend.policies.service import SCRIPTED, ConnectionTest, latest_connection_test, start_connection_test
+from backend.policies.service import SCRIPTED, latest_connection_test, start_connection_test
 from backend.policies.tables import Policy
 from backend.runs import queries as run_queries
 from backend.runs.schemas import RunFilter
-from backend.runs.tables import Run
 from backend.web.dependencies import SessionDep, Trainer, Viewer
 from backend.web.form_data import read_form
 from backend.web.page import page, render_block, see_other
@@ -31,13 +29,6 @@ router = APIRouter()
 DETAIL = "policies/detail.html"
 MAX_CHOICES = 500
 """Models of an endpoint that the page offers; the form takes any name."""
-
-
-@dataclass(frozen=True, slots=True)
-class PoliciesPage:
-    policies: Sequence[Policy]
-    run_counts: dict[uuid.UUID, int]
-    next: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +43,6 @@ class PolicyFormPage:
     configuration: dict[str, Any]
     models: Sequence[str] = ()
     """Models that the endpoint listed in its last test."""
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyPage:
-    policy: Policy
-    checkpoints: Sequence[Checkpoint]
-    runs: Sequence[Run]
-    can_change: bool
-    can_delete: bool
-    test: ConnectionTest | None
-    test_models: list[tuple[str, str]]
-    """Other models of the endpoint, as the form's options."""
 
 
 class CreatePolicyForm(CreatePolicy):
@@ -88,7 +67,8 @@ class ChooseModelForm(ChooseModel):
 def list_policies(request: Request, session: SessionDep, _: Viewer, after: After = None) -> HTMLResponse:
     found = queries.policies(session, after=after)
     counts = run_queries.run_counts(session, [policy.id for policy in found.items])
-    return page(request, "policies/list.html", PoliciesPage(found.items, counts, found.next))
+    context = {"policies": found.items, "run_counts": counts, "next": found.next}
+    return page(request, "policies/list.html", context)
 
 
 @router.get("/policies/new", response_class=HTMLResponse)
@@ -110,16 +90,11 @@ def create_policy(
 @router.get("/policies/{policy_id}", response_class=HTMLResponse)
 def show_policy(request: Request, policy_id: uuid.UUID, session: SessionDep, _: Viewer) -> HTMLResponse:
     policy = queries.get_policy(session, policy_id)
-    test = latest_connection_test(session, policy)
-    context = PolicyPage(
-        policy,
-        run_queries.checkpoints(session, policy_id=policy.id)[::-1],
-        run_queries.runs(session, RunFilter(policy_id=policy.id)).items,
-        can_change=service.can_change(policy),
-        can_delete=service.can_delete(policy),
-        test=test,
-        test_models=_models(policy, test),
-    )
+    context = _connection(session, policy) | {
+        "checkpoints": run_queries.checkpoints(session, policy_id=policy.id)[::-1],
+        "runs": run_queries.runs(session, RunFilter(policy_id=policy.id)).items,
+        "can_delete": service.can_delete(policy),
+    }
     return page(request, DETAIL, context)
 
 
@@ -181,12 +156,10 @@ async def policy_events(
     """Send the findings as soon as a worker has them."""
 
     def render(session: Session) -> dict[str, str]:
-        policy = queries.get_policy(session, policy_id)
-        test = latest_connection_test(session, policy)
-        context: dict[str, object] = {"policy": policy, "test": test, "test_models": _models(policy, test)}
-        context["can_change"] = service.can_change(policy)
+        context = _connection(session, queries.get_policy(session, policy_id))
         blocks = {"connection": render_block(request, DETAIL, "connection", context)}
-        return blocks | ({END: ""} if test is None or test.report is not None else {})
+        is_over = context["test"] is None or context["test"].report is not None
+        return blocks | ({END: ""} if is_over else {})
 
     async for event in live(request, topics, render):
         yield event
@@ -198,8 +171,11 @@ def delete_policy(policy_id: uuid.UUID, session: SessionDep, actor: Trainer) -> 
     return see_other("/policies", f"{name} was deleted. Its runs stay.")
 
 
-def _models(policy: Policy, test: ConnectionTest | None) -> list[tuple[str, str]]:
+def _connection(session: Session, policy: Policy) -> dict[str, Any]:
+    """The latest test, with the models of the endpoint as the form's options."""
+    test = latest_connection_test(session, policy)
     listed = test.report.models[:MAX_CHOICES] if test and test.report else []
     mine = str(policy.configuration.get("model", ""))
     unlisted = [(mine, f"{mine} (not listed)")] if listed and mine not in listed else []
-    return unlisted + [(model, model) for model in listed]
+    models = unlisted + [(model, model) for model in listed]
+    return {"policy": policy, "test": test, "test_models": models, "can_change": service.can_change(policy)}

@@ -24,7 +24,7 @@ from backend.domain.vocabulary import JobStatus, PolicyKind, Queue
 from backend.errors import Conflict, InvalidInput
 from backend.policies.schemas import PRESETS, CreatePolicy, PolicySettings, UpdatePolicy
 from backend.policies.tables import Policy
-from backend.runs.notes import Asker, note
+from backend.web.audit import Requester, audit
 
 SCRIPTED = {
     "gold": "Plays the environment's gold script, which should earn the maximum reward.",
@@ -56,16 +56,16 @@ class NoConnectionToTest(Conflict):
 
 def ensure_scripted_policies(session: Session) -> None:
     """Create the built-in scripted policies and `human`. Safe to call at every start."""
-
-    def row(name: str, kind: PolicyKind, text: str, configuration: dict[str, str]) -> dict[str, object]:
-        return {"id": new_id(), "name": name, "kind": kind, "description": text, "configuration": configuration}
-
-    rows = [row(name, PolicyKind.SCRIPTED, text, {"script": name}) for name, text in SCRIPTED.items()]
-    rows.append(row("human", PolicyKind.HUMAN, "A person who plays in the browser.", {}))
+    scripted = [(PolicyKind.SCRIPTED, name, text, {"script": name}) for name, text in SCRIPTED.items()]
+    human = (PolicyKind.HUMAN, "human", "A person who plays in the browser.", dict[str, str]())
+    rows = [
+        {"id": new_id(), "kind": kind, "name": name, "description": text, "configuration": configuration}
+        for kind, name, text, configuration in [*scripted, human]
+    ]
     session.execute(insert(Policy).values(rows).on_conflict_do_nothing(index_elements=["name"]))
 
 
-def create_policy(session: Session, actor: Asker, request: CreatePolicy) -> Policy:
+def create_policy(session: Session, actor: Requester, request: CreatePolicy) -> Policy:
     """Add a model endpoint or a scripted policy."""
     kind = PolicyKind(request.kind or ("scripted" if request.script else "openai_api"))
     policy = Policy(kind=kind, created_by=actor.person_id, configuration={})
@@ -73,12 +73,12 @@ def create_policy(session: Session, actor: Asker, request: CreatePolicy) -> Poli
     _configure(policy, request)
     session.add(policy)
     session.flush()
-    note(session, actor, "policy.create", "policy", policy.id, name=policy.name, kind=str(kind))
+    audit(session, actor, "policy.create", "policy", policy.id, name=policy.name, kind=str(kind))
     return policy
 
 
 def update_policy(
-    session: Session, actor: Asker, policy: Policy, request: UpdatePolicy, *, replaces: bool = False
+    session: Session, actor: Requester, policy: Policy, request: UpdatePolicy, *, replaces: bool = False
 ) -> Policy:
     """Change what was given, or `replaces` all settings; runs keep the settings they were started with.
 
@@ -95,7 +95,7 @@ def update_policy(
     session.flush()
     is_new_key = policy.secret is not None and policy.secret != old_secret
     changed = {"base_url": policy.configuration.get("base_url")} if policy.kind is PolicyKind.OPENAI_API else {}
-    note(session, actor, "policy.update", "policy", policy.id, name=policy.name, new_key=is_new_key, **changed)
+    audit(session, actor, "policy.update", "policy", policy.id, name=policy.name, new_key=is_new_key, **changed)
     return policy
 
 
@@ -108,7 +108,7 @@ def settings_of(policy: Policy) -> dict[str, Any]:
     return settings | switches | {"description": policy.description}
 
 
-def choose_model(session: Session, actor: Asker, policy: Policy, model: str) -> Policy:
+def choose_model(session: Session, actor: Requester, policy: Policy, model: str) -> Policy:
     """Use another model of the same endpoint."""
     session.refresh(policy, with_for_update=True)
     _refuse_fixed(policy)
@@ -116,7 +116,7 @@ def choose_model(session: Session, actor: Asker, policy: Policy, model: str) -> 
         raise PolicyIsFixed(f"{policy.name} has no model to choose.")
     policy.configuration = {**policy.configuration, "model": model.strip()}
     session.flush()
-    note(session, actor, "policy.update", "policy", policy.id, name=policy.name, model=model.strip())
+    audit(session, actor, "policy.update", "policy", policy.id, name=policy.name, model=model.strip())
     return policy
 
 
@@ -130,14 +130,14 @@ def can_delete(policy: Policy) -> bool:
     return policy.deleted_at is None and policy.kind is not PolicyKind.HUMAN and policy.name not in SCRIPTED
 
 
-def delete_policy(session: Session, actor: Asker, policy: Policy) -> str:
+def delete_policy(session: Session, actor: Requester, policy: Policy) -> str:
     """Remove a policy from all choices and return its name. Its runs stay; its key is erased and its name is free."""
     if policy.deleted_at is not None:
         raise PolicyIsDeleted
     if not can_delete(policy):
         raise Conflict(f"{policy.name} is built in and cannot be deleted.")
     name = policy.name
-    note(session, actor, "policy.delete", "policy", policy.id, name=name)
+    audit(session, actor, "policy.delete", "policy", policy.id, name=name)
     policy.deleted_at = datetime.now(UTC)
     policy.secret = None
     policy.name = f"{name[:80]} (deleted {policy.id.hex[-6:]})"
@@ -250,7 +250,7 @@ class ConnectionTest:
     """The policy was changed since."""
 
 
-def start_connection_test(session: Session, actor: Asker, policy: Policy) -> Job:
+def start_connection_test(session: Session, actor: Requester, policy: Policy) -> Job:
     """Queue a test of the endpoint, or return the one under way."""
     if policy.deleted_at is not None:
         raise PolicyIsDeleted
@@ -261,7 +261,7 @@ def start_connection_test(session: Session, actor: Asker, policy: Policy) -> Job
         return latest
     job = enqueue(session, TEST_JOB, queue=Queue.CPU, arguments={"policy_id": str(policy.id)})
     job.max_attempts = 2
-    note(session, actor, "policy.test", "policy", policy.id, name=policy.name)
+    audit(session, actor, "policy.test", "policy", policy.id, name=policy.name)
     return job
 
 

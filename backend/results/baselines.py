@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
@@ -14,10 +14,10 @@ from backend.errors import InvalidInput, NotFound
 from backend.policies.tables import Policy
 from backend.results.scores import TaskKey, TaskScores, scores, side_of
 from backend.runs.evaluations import start_evaluation
-from backend.runs.notes import Asker
 from backend.runs.schemas import EvaluationRequest
 from backend.runs.service import resume_run
 from backend.runs.tables import Run
+from backend.web.audit import Requester
 
 BASELINES = ("random", "constant")
 MAX_EVALUATIONS = 5
@@ -31,56 +31,47 @@ class Baseline:
     script: str
     run_id: uuid.UUID | None = None
     """None if no evaluation covers these tasks."""
-    estimates: tuple[Estimate, ...] = ()
-    """In the order of its run's columns, the reward last."""
-    columns: tuple[str, ...] = ()
-
-    @property
-    def reward(self) -> Estimate | None:
-        return self.estimates[-1] if self.estimates else None
-
-    def column(self, name: str) -> Estimate | None:
-        return self.estimates[self.columns.index(name)] if name in self.columns else None
+    reward: Estimate | None = None
+    columns: dict[str, Estimate | None] = field(default_factory=dict)
 
 
 def baselines(session: Session, run: Run, tasks: Sequence[TaskKey], known: Sequence[TaskScores] = ()) -> list[Baseline]:
     """The latest completed evaluation of each baseline that covers all these tasks. `known`: scores already read."""
     by_run = {each.side.run.id: each for each in known}
-    return [_latest_baseline(session, run, script, tasks, by_run) for script in BASELINES]
-
-
-def _latest_baseline(
-    session: Session, run: Run, script: str, tasks: Sequence[TaskKey], known: dict[uuid.UUID, TaskScores]
-) -> Baseline:
-    statement = (
-        select(Run)
-        .join(Run.policy)
-        .options(joinedload(Run.policy), joinedload(Run.checkpoint))
-        .where(
-            Run.kind == RunKind.EVALUATION,
-            Run.status == RunStatus.COMPLETED,
-            Run.version_id == run.version_id,
-            Policy.kind == PolicyKind.SCRIPTED,
-            Policy.configuration["script"].astext == script,
+    found = []
+    for script in BASELINES:
+        baseline = Baseline(script)
+        statement = (
+            select(Run)
+            .join(Run.policy)
+            .options(joinedload(Run.policy), joinedload(Run.checkpoint))
+            .where(
+                Run.kind == RunKind.EVALUATION,
+                Run.status == RunStatus.COMPLETED,
+                Run.version_id == run.version_id,
+                Policy.kind == PolicyKind.SCRIPTED,
+                Policy.configuration["script"].astext == script,
+            )
+            .order_by(Run.created_at.desc(), Run.id.desc())
+            .limit(MAX_EVALUATIONS)
         )
-        .order_by(Run.created_at.desc(), Run.id.desc())
-        .limit(MAX_EVALUATIONS)
-    )
-    for candidate in session.scalars(statement):
-        plan = EvaluationPlan.model_validate(candidate.configuration)
-        planned = frozenset(plan.task_indexes)
-        is_planned = all(key.split == plan.split and key.number in planned for key in tasks)
-        if plan.tasks < len(tasks) or not is_planned:
-            continue  # without reading its rollouts
-        played = known.get(candidate.id) or scores(session, side_of(session, candidate))
-        if tasks and all(key in played.tasks for key in tasks):
-            estimates = [estimate_mean(column) for column in played.rows(tasks).T]
-            names = (*candidate.columns, "reward")
-            return Baseline(script, candidate.id, tuple(each for each in estimates if each), names)
-    return Baseline(script)
+        for candidate in session.scalars(statement):
+            plan = EvaluationPlan.model_validate(candidate.configuration)
+            planned = frozenset(plan.task_indexes)
+            is_planned = all(key.split == plan.split and key.number in planned for key in tasks)
+            if plan.tasks < len(tasks) or not is_planned:
+                continue  # without reading its rollouts
+            played = by_run.get(candidate.id) or scores(session, side_of(session, candidate))
+            if tasks and all(key in played.tasks for key in tasks):
+                *columns, reward = (estimate_mean(column) for column in played.rows(tasks).T)
+                by_name = dict(zip(candidate.columns, columns, strict=True))
+                baseline = Baseline(script, candidate.id, reward, by_name)
+                break
+        found.append(baseline)
+    return found
 
 
-def start_baseline(session: Session, actor: Asker, run: Run, script: str) -> Run:
+def start_baseline(session: Session, actor: Requester, run: Run, script: str) -> Run:
     """Evaluate a baseline on the tasks of an evaluation, or on a training run's held-out tasks."""
     if script not in BASELINES:
         raise InvalidInput(fields={"script": f"Choose one of the baselines {', '.join(BASELINES)}."})

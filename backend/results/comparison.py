@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from backend.domain.results.pass_at_k import REWARD
 from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.statistics import TIE, Estimate, PairedTest, estimate_mean, paired_difference, paired_test
-from backend.domain.vocabulary import PolicyKind, RunKind
+from backend.domain.vocabulary import RunKind
 from backend.results.scores import ComparedRun, TaskKey, TaskScores, first_rollouts, scores
 from backend.runs.tables import Run
 
@@ -126,10 +126,6 @@ class RunComparison:
     matrix: list[list[HeadToHead]] = field(default_factory=list)
     """Row against column."""
     remarks: list[ComparisonNote] = field(default_factory=list)
-
-    def only(self, position: int) -> int:
-        """Number of tasks that this side completed and that are not shared."""
-        return len(self.sides[position].tasks) - len(self.shared)
 
 
 def compare(session: Session, sides: Sequence[ComparedRun]) -> RunComparison:
@@ -265,7 +261,18 @@ def notes_on(all_scores: Sequence[TaskScores], shared: Sequence[TaskKey]) -> lis
         who = "both sides" if len(all_scores) == 2 else "all runs"
         text = f"Only tasks that {who} completed are compared: {len(shared):,} of {len(everything):,}."
         notes.append(ComparisonNote(text))
-        notes += [_missing_tasks(each, everything) for each in all_scores if len(each.tasks) < len(everything)]
+        indexes = [key.number for key in everything]
+        for each in all_scores:
+            run, missing = each.side.run, len(everything) - len(each.tasks)
+            text = f"{each.side.label} is missing {missing:,} tasks"
+            if missing and run.can_resume:
+                notes.append(ComparisonNote(f"{text} because rollouts failed.", f"/runs/{run.id}", "Resume it"))
+            elif missing and run.kind is RunKind.EVALUATION and not run.is_imported:
+                plan = {"again": run.id, "first_task": min(indexes), "tasks": max(indexes) - min(indexes) + 1}
+                href = f"/evaluations/new?{urlencode(plan)}"
+                notes.append(ComparisonNote(f"{text}.", href, f"Evaluate {missing:,} more tasks"))
+            elif missing:
+                notes.append(ComparisonNote(f"{text}."))
     plans = [
         (side, EvaluationPlan.model_validate(side.run.configuration))
         for side in sides
@@ -282,16 +289,3 @@ def notes_on(all_scores: Sequence[TaskScores], shared: Sequence[TaskKey]) -> lis
         if len(set(values.values())) > 1:
             notes.append(ComparisonNote(f"{what}: " + "; ".join(f"{who} {how}" for who, how in values.items()) + "."))
     return notes
-
-
-def _missing_tasks(side: TaskScores, everything: set[TaskKey]) -> ComparisonNote:
-    run, missing = side.side.run, len(everything) - len(side.tasks)
-    text = f"{side.side.label} is missing {missing:,} tasks"
-    if run.can_resume:
-        return ComparisonNote(f"{text} because rollouts failed.", href=f"/runs/{run.id}", action="Resume it")
-    if run.kind is not RunKind.EVALUATION or (run.policy and run.policy.kind is PolicyKind.EXTERNAL):
-        return ComparisonNote(f"{text}.")
-    indexes = [key.number for key in everything]
-    plan = {"again": run.id, "first_task": min(indexes), "tasks": max(indexes) - min(indexes) + 1}
-    href, action = f"/evaluations/new?{urlencode(plan)}", f"Evaluate {missing:,} more tasks"
-    return ComparisonNote(f"{text}.", href=href, action=action)

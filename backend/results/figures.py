@@ -5,16 +5,15 @@ A mean's interval is taken over tasks, not rollouts: rollouts of one group share
 
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from itertools import chain
 
-from sqlalchemy import Row, TextClause, func, select, text
+from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from backend.domain.environments.manifest import Manifest
 from backend.domain.results.pass_at_k import REWARD, PassAt, SuccessRule, TaskCount, default_rule, pass_curve
-from backend.domain.review.judged_curve import Share, wilson
+from backend.domain.review.judged_curve import Proportion, wilson
 from backend.domain.statistics import TIE, Coverage, Estimate, estimate_of
 from backend.domain.vocabulary import Phase, RolloutStatus
 from backend.errors import InvalidInput
@@ -168,37 +167,15 @@ class ColumnFigures:
 def column_figures(session: Session, run: Run, scope: FigureScope) -> list[ColumnFigures]:
     """The reward first, then every column in declared order."""
     figures = [ColumnFigures(REWARD, None), *map(ColumnFigures, run.columns, run.weights)]
-    for row in session.execute(_means(len(run.columns)), scope.parameters()).mappings():
-        for position, figure in enumerate(figures):
-            mean, count = row[f"mean_{position}"], row[f"amount_{position}"]
-            if mean is None:
-                continue
-            estimate = estimate_of(mean, row[f"deviation_{position}"] or 0.0, count)
-            if row["is_all"]:
-                figure.estimate, figure.rollouts = estimate, int(row["rollouts"])
-            else:
-                figure.by_level[row["level"]] = estimate
-    bins = {"kinds": MAX_DISTINCT, "bins": BINS}
-    for row in session.execute(_bars(len(run.columns)), scope.parameters() | bins).mappings():
-        figures[row["position"]].bars.append(HistogramBar(row["low"], row["low"] + row["width"], row["amount"]))
-    return figures
+    values = ["r.reward::float8", *(f"r.columns[{position}]::float8" for position in range(1, len(figures)))]
 
-
-def _value(position: int | None) -> str:
-    """SQL of a column's value in a rollout by its position from 1; None for the reward."""
-    return "r.reward::float8" if position is None else f"r.columns[{position}]::float8"
-
-
-@lru_cache(maxsize=64)
-def _means(columns: int) -> TextClause:
-    """One pass over the rollouts, folded to tasks first; a row for everything and one per level."""
-    values = [_value(position or None) for position in range(columns + 1)]
+    # Means: one pass over the rollouts, folded to tasks first; a row for everything and one per level.
     tasks = ", ".join(f"avg({value}) AS v{n}" for n, value in enumerate(values))
     folded = ", ".join(
         f"avg(v{n}) AS mean_{n}, stddev_samp(v{n}) AS deviation_{n}, count(v{n}) AS amount_{n}"
-        for n in range(columns + 1)
+        for n in range(len(values))
     )
-    return text(f"""
+    means = text(f"""
         WITH task AS (
             SELECT r.level, count(*) AS rollouts, {tasks}
             FROM rollouts r WHERE {SCOPE} AND r.status = 'completed' GROUP BY r.group_id, r.level
@@ -206,24 +183,33 @@ def _means(columns: int) -> TextClause:
         SELECT level, grouping(level) = 1 AS is_all, sum(rollouts) AS rollouts, {folded}
         FROM task GROUP BY GROUPING SETS ((), (level)) ORDER BY level
     """)
+    for row in session.execute(means, scope.parameters()).mappings():
+        for n, figure in enumerate(figures):
+            if row[f"mean_{n}"] is None:
+                continue
+            estimate = estimate_of(row[f"mean_{n}"], row[f"deviation_{n}"] or 0.0, row[f"amount_{n}"])
+            if row["is_all"]:
+                figure.estimate, figure.rollouts = estimate, int(row["rollouts"])
+            else:
+                figure.by_level[row["level"]] = estimate
 
-
-@lru_cache(maxsize=64)
-def _bars(columns: int) -> TextClause:
-    """Histograms of all columns: a bar for each value if there are few, else bins of equal width."""
-    parts = [
+    # Histograms: a bar for each value if there are few, else bins of equal width.
+    bars = " UNION ALL ".join(
         f"""
         SELECT {n} AS position, CASE WHEN kinds <= :kinds THEN value
                  ELSE low + (least(width_bucket(value, low, high, :bins), :bins) - 1) * (high - low) / :bins END AS low,
                CASE WHEN kinds <= :kinds THEN 0 ELSE (high - low) / :bins END AS width, sum(amount)::bigint AS amount
         FROM (SELECT v.*, count(*) OVER () AS kinds, min(value) OVER () AS low, max(value) OVER () AS high
-              FROM (SELECT {_value(n or None)} AS value, count(*) AS amount FROM rollouts r
+              FROM (SELECT {value} AS value, count(*) AS amount FROM rollouts r
                     WHERE {SCOPE} AND r.status = 'completed' GROUP BY 1) AS v WHERE value IS NOT NULL) AS spanned
         GROUP BY 2, 3
         """
-        for n in range(columns + 1)
-    ]
-    return text(" UNION ALL ".join(parts) + " ORDER BY position, low")
+        for n, value in enumerate(values)
+    )
+    parameters = scope.parameters() | {"kinds": MAX_DISTINCT, "bins": BINS}
+    for row in session.execute(text(f"{bars} ORDER BY position, low"), parameters).mappings():
+        figures[row["position"]].bars.append(HistogramBar(row["low"], row["low"] + row["width"], row["amount"]))
+    return figures
 
 
 def rule_of(run: Run, manifest: Manifest, column: str | None = None, at_least: float | None = None) -> SuccessRule:
@@ -273,20 +259,30 @@ def group_figures(session: Session, run: Run, scope: FigureScope, rule: SuccessR
     if rule.column not in {REWARD, *run.columns}:
         names = ", ".join([REWARD, *run.columns])
         raise InvalidInput(fields={"success": f"This run has no reward column `{rule.column}`. Columns: {names}."})
-    position = run.columns.index(rule.column) + 1 if rule.column in run.columns else None
-    bound = rule.at_least - abs(rule.at_least) * 1e-6  # stored in single precision
-    parameters = scope.parameters() | {"bound": bound, "same": EQUAL_REWARDS}
-    rows = session.execute(_folded_groups(position), parameters).all()
-    levels: defaultdict[int, list[Row[tuple[int, ...]]]] = defaultdict(list)
-    for row in rows:
-        levels[row.level].append(row)
-    figures = GroupFigures(passes=_pass_curve(rows))
-    for level, of_level in sorted(levels.items()):
-        if curve := _pass_curve(of_level):
-            figures.by_level[level] = curve[0].any
-        figures.coverage[level] = Coverage(
-            sum(row.attempts * row.tasks for row in of_level), sum(row.members * row.tasks for row in of_level)
+    value = f"r.columns[{run.columns.index(rule.column) + 1}]" if rule.column in run.columns else "r.reward"
+    statement = text(f"""
+        WITH grouped AS (
+            SELECT r.level, count(*) AS members, count(r.reward) FILTER (WHERE r.status = 'completed') AS attempts,
+                   count(*) FILTER (WHERE r.status = 'completed' AND {value}::float8 >= :bound) AS successes,
+                   coalesce(max(r.reward) - min(r.reward), 0) > :same AS is_mixed
+            FROM rollouts r WHERE {SCOPE} GROUP BY r.group_id, r.level
         )
+        SELECT level, members, attempts, successes, is_mixed, count(*) AS tasks FROM grouped GROUP BY 1, 2, 3, 4, 5
+    """)
+    bound = rule.at_least - abs(rule.at_least) * 1e-6  # stored in single precision
+    rows = session.execute(statement, scope.parameters() | {"bound": bound, "same": EQUAL_REWARDS}).all()
+    counts: defaultdict[int, list[TaskCount]] = defaultdict(list)
+    completed: Counter[int] = Counter()
+    stored: Counter[int] = Counter()
+    for row in rows:
+        counts[row.level].append(TaskCount(row.attempts, row.successes, row.tasks))
+        completed[row.level] += row.attempts * row.tasks
+        stored[row.level] += row.members * row.tasks
+    figures = GroupFigures(passes=pass_curve(list(chain.from_iterable(counts.values()))))
+    for level in sorted(counts):
+        if curve := pass_curve(counts[level]):
+            figures.by_level[level] = curve[0].any
+        figures.coverage[level] = Coverage(completed[level], stored[level])
     several = [row for row in rows if row.attempts > 1]
     if groups := sum(row.tasks for row in several):
         mixed = sum(row.tasks for row in several if row.is_mixed)
@@ -295,24 +291,7 @@ def group_figures(session: Session, run: Run, scope: FigureScope, rule: SuccessR
     return figures
 
 
-def _pass_curve(rows: Iterable[Row[tuple[int, ...]]]) -> list[PassAt]:
-    return pass_curve([TaskCount(row.attempts, row.successes, row.tasks) for row in rows])
-
-
-@lru_cache(maxsize=64)
-def _folded_groups(position: int | None) -> TextClause:
-    return text(f"""
-        WITH grouped AS (
-            SELECT r.level, count(*) AS members, count(r.reward) FILTER (WHERE r.status = 'completed') AS attempts,
-                   count(*) FILTER (WHERE r.status = 'completed' AND {_value(position)} >= :bound) AS successes,
-                   coalesce(max(r.reward) - min(r.reward), 0) > :same AS is_mixed
-            FROM rollouts r WHERE {SCOPE} GROUP BY r.group_id, r.level
-        )
-        SELECT level, members, attempts, successes, is_mixed, count(*) AS tasks FROM grouped GROUP BY 1, 2, 3, 4, 5
-    """)
-
-
-def cheat_rate(session: Session, run: Run, rule: SuccessRule, version_id: uuid.UUID | None = None) -> Share | None:
+def cheat_rate(session: Session, run: Run, rule: SuccessRule, version_id: uuid.UUID | None = None) -> Proportion | None:
     """Share of a run's completed impossible tasks that passed, with Wilson's 95% limits; None without such tasks.
 
     It measures cheating, not quality. `version_id`: only tasks of this environment version.

@@ -1,11 +1,10 @@
 """Read a run's groups: the rollouts of one task next to each other, and the hardest and easiest tasks."""
 
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Double, Select, Subquery, and_, cast, func, literal, or_, select, text
+from sqlalchemy import ColumnElement, Double, and_, cast, func, literal, or_, select, text
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.orm import Session, contains_eager
 
@@ -17,7 +16,12 @@ from backend.runs.schemas import GroupFilter
 from backend.runs.tables import Run
 from backend.web.paging import Slice, make_cursor, read_cursor
 
-SORTS = ("mean", "spread", "tokens", "failed")
+SORTS: dict[str, ColumnElement[Any]] = {
+    "mean": func.avg(Rollout.reward),
+    "spread": func.stddev_pop(Rollout.reward),
+    "tokens": func.avg(Rollout.tokens_out),
+    "failed": func.count().filter(Rollout.status == RolloutStatus.FAILED),
+}
 """Default: the order of playing. A leading `-` sorts in descending order."""
 
 
@@ -56,71 +60,39 @@ class TaskEnd:
 
 def groups(session: Session, run: Run, filter: GroupFilter) -> Slice[ListedGroup]:
     """Latest training step first, then by ordinal; or sorted by a figure of the members."""
-    if filter.sort:
-        return _sorted_groups(session, run, filter)
-    step = func.coalesce(Group.training_step, -1)
-    statement = _matching_groups(run, filter, step.label("step"))
-    if filter.after:
-        after_step, ordinal, phase = read_cursor(filter.after, (step, Group.ordinal, Group.phase))
-        is_later = or_(Group.ordinal > ordinal, and_(Group.ordinal == ordinal, Group.phase > phase))
-        statement = statement.where(or_(step < after_step, and_(step == after_step, is_later)))
-    page = statement.order_by(step.desc(), Group.ordinal, Group.phase).limit(filter.limit + 1).subquery()
-    items = _with_members(session, page, (page.c.step.desc(), Group.ordinal, Group.phase))
-    if len(items) <= filter.limit:
-        return Slice(items, None)
-    last = items[filter.limit - 1].group
-    last_step = -1 if last.training_step is None else last.training_step
-    return Slice(items[: filter.limit], make_cursor(last_step, last.ordinal, str(last.phase)))
-
-
-def _sorted_groups(session: Session, run: Run, filter: GroupFilter) -> Slice[ListedGroup]:
-    name, is_descending = filter.sort.removeprefix("-"), filter.sort.startswith("-")
-    if name not in SORTS:
-        raise InvalidInput(fields={"sort": f"Sort by one of {', '.join(SORTS)}, with a leading `-` to reverse."})
-    figures = {
-        "mean": func.avg(Rollout.reward),
-        "spread": func.stddev_pop(Rollout.reward),
-        "tokens": func.avg(Rollout.tokens_out),
-        "failed": func.count().filter(Rollout.status == RolloutStatus.FAILED),
-    }
-    folded = (
-        select(Rollout.group_id, cast(figures[name], Double).label("figure"))
-        .where(Rollout.run_id == run.id)
-        .group_by(Rollout.group_id)
-        .subquery()
-    )
-    missing_last = cast(literal("-infinity" if is_descending else "infinity"), Double)
-    key = func.coalesce(folded.c.figure, missing_last)
-    statement = _matching_groups(run, filter, key.label("key")).join(folded, folded.c.group_id == Group.id)
-    if filter.after:
-        value, group_id = read_cursor(filter.after, (key, Group.id))
-        is_past = key < value if is_descending else key > value
-        statement = statement.where(or_(is_past, and_(key == value, Group.id > group_id)))
-    page = statement.order_by(key.desc() if is_descending else key.asc(), Group.id).limit(filter.limit + 1).subquery()
-    items = _with_members(session, page, (page.c.key.desc() if is_descending else page.c.key.asc(), Group.id))
-    if len(items) <= filter.limit:
-        return Slice(items, None)
-    last = items[filter.limit - 1].group
-    value = session.scalar(select(key).select_from(folded).where(folded.c.group_id == last.id))
-    return Slice(items[: filter.limit], make_cursor(value, last.id))
-
-
-def _matching_groups(run: Run, filter: GroupFilter, key: ColumnElement[Any]) -> Select[uuid.UUID, Any]:
-    """Ids of the groups that pass the filter, with their sort key."""
     equal = {Group.phase: filter.phase, Group.training_step: filter.step, Task.level: filter.level}
     conditions = [column == value for column, value in equal.items() if value is not None]
-    statement = select(Group.id, key).join(Group.task).where(Group.run_id == run.id, *conditions)
+    statement = select(Group.id).join(Group.task).where(Group.run_id == run.id, *conditions)
+    of_group = select(Rollout.group_id).where(Rollout.run_id == run.id).group_by(Rollout.group_id)
     if filter.spread:
         spread = func.coalesce(func.stddev_pop(Rollout.reward), 0)
         is_wanted = spread > EQUAL_REWARDS if filter.spread == "mixed" else spread <= EQUAL_REWARDS
-        grouped = select(Rollout.group_id).where(Rollout.run_id == run.id).group_by(Rollout.group_id)
-        statement = statement.where(Group.id.in_(grouped.having(is_wanted)))
-    return statement
+        statement = statement.where(Group.id.in_(of_group.having(is_wanted)))
 
-
-def _with_members(session: Session, page: Subquery, order: Sequence[Any]) -> list[ListedGroup]:
-    """The groups of one page with their tasks and their members' rewards."""
-    statement = (
+    # Keys of the order, each with whether it is descending. The figure is never null: groups without one come last.
+    keys: list[tuple[Any, bool]] = [
+        (func.coalesce(Group.training_step, -1), True),
+        (Group.ordinal, False),
+        (Group.phase, False),
+    ]
+    if filter.sort:
+        name, is_descending = filter.sort.removeprefix("-"), filter.sort.startswith("-")
+        if name not in SORTS:
+            raise InvalidInput(fields={"sort": f"Sort by one of {', '.join(SORTS)}, with a leading `-` to reverse."})
+        folded = of_group.add_columns(cast(SORTS[name], Double).label("figure")).subquery()
+        statement = statement.join(folded, folded.c.group_id == Group.id)
+        last = cast(literal("-infinity" if is_descending else "infinity"), Double)
+        keys = [(func.coalesce(folded.c.figure, last), is_descending), (Group.id, False)]
+    if filter.after:
+        values = read_cursor(filter.after, [key for key, _ in keys])
+        same = [key == value for (key, _), value in zip(keys, values, strict=True)]
+        past = [key < value if falls else key > value for (key, falls), value in zip(keys, values, strict=True)]
+        statement = statement.where(or_(*(and_(*same[:place], condition) for place, condition in enumerate(past))))
+    statement = statement.add_columns(*(key.label(f"key_{place}") for place, (key, _) in enumerate(keys)))
+    statement = statement.order_by(*(key.desc() if falls else key.asc() for key, falls in keys))
+    page = statement.limit(filter.limit + 1).subquery()
+    on_page = [page.c[f"key_{place}"] for place in range(len(keys))]
+    members = (
         select(
             Group,
             func.array_agg(aggregate_order_by(Rollout.id, Rollout.member)),
@@ -128,15 +100,20 @@ def _with_members(session: Session, page: Subquery, order: Sequence[Any]) -> lis
             func.avg(Rollout.reward),
             func.stddev_pop(Rollout.reward),
             cast(func.avg(Rollout.tokens_out), Double),
+            *on_page,
         )
         .join(page, page.c.id == Group.id)
         .join(Rollout, Rollout.group_id == Group.id)
         .join(Group.task)
         .options(contains_eager(Group.task))
         .group_by(Group.id, *page.c, *Task.__table__.columns)
-        .order_by(*order)
+        .order_by(*(key.desc() if falls else key.asc() for key, (_, falls) in zip(on_page, keys, strict=True)))
     )
-    return [ListedGroup(*row) for row in session.execute(statement)]
+    rows = session.execute(members).all()
+    has_more = len(rows) > filter.limit
+    shown = rows[: filter.limit]
+    cursor = make_cursor(*shown[-1][-len(keys) :]) if has_more else None
+    return Slice([ListedGroup(*row[: -len(keys)]) for row in shown], cursor)
 
 
 _ENDS = text(f"""

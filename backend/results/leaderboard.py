@@ -4,8 +4,6 @@ Only evaluations with the same setup are ranked together: a split, its tasks, th
 token limit per turn. Ranks overlap where intervals do.
 """
 
-import csv
-import io
 import uuid
 from collections import defaultdict
 from datetime import datetime
@@ -262,31 +260,3 @@ def _estimate(figure: object) -> Estimate | None:
     if not isinstance(figure, dict) or figure.get("mean") is None:
         return None
     return Estimate(figure["mean"], figure["low"], figure["high"], int(figure.get("count") or 0))
-
-
-def as_csv(board: Leaderboard) -> str:
-    """Ranked rows, then the others."""
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(
-        (
-            *("rank", "worst_rank", "name", "mark", "reward", "low", "high", "tasks", "success", "success_rule"),
-            *("completed", "rollouts", "tokens_a_rollout", "usd_a_rollout", "usd", "temperature", "date", "run_id"),
-            "reason",
-        )
-    )
-    for row in [*board.ranked, *board.apart]:
-        reward = row.reward
-        values = [
-            *(row.rank, row.worst_rank, row.name, row.mark),
-            *((reward.mean, reward.low, reward.high, reward.count) if reward else (None,) * 4),
-            *(row.success and row.success.mean, row.success_rule, row.coverage.completed, row.coverage.total),
-            *(row.tokens, row.cost, row.total_cost, row.temperature),
-            *(row.at.isoformat(), row.run_id, row.reason),
-        ]
-        # names are other people's text: a spreadsheet reads a cell that starts like this as a formula
-        is_formula = [isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) for value in values]
-        writer.writerow(
-            [f"'{value}" if is_risky else value for value, is_risky in zip(values, is_formula, strict=True)]
-        )
-    return text.getvalue()

@@ -15,15 +15,19 @@ from backend.results.leaderboard import Leaderboard
 from backend.results.leaderboard import get_leaderboard as rank_policies
 from backend.results.run_figures import FiguresRequest, run_figures
 from backend.results.schemas import (
+    BaselineResponse,
     CompareTasks,
     ComparisonResponse,
     FiguresResponse,
     LeaderboardRequest,
+    PairingResponse,
+    RankedSideResponse,
+    SideResponse,
     StartBaseline,
 )
 from backend.runs.queries import get_run
 from backend.runs.rerun import RerunRequest, run_again
-from backend.runs.responses import RunDetailResponse
+from backend.runs.schemas import RunDetailResponse
 from backend.runs.tables import Run
 from backend.web.identity import Actor
 from backend.web.shared import Shared
@@ -74,7 +78,23 @@ def compare_runs(session: Session, actor: Actor, request: CompareTasks) -> Compa
         positions = positions[: request.tasks - half] + (positions[-half:] if half else [])
     pairs = task_pairs(session, comparison, first, positions)
     nearby = baselines(session, sides[1].run, comparison.shared, comparison.sides)
-    return ComparisonResponse.of_comparison(comparison, pairs, nearby)
+    shared = len(comparison.shared)
+    runs = [RankedSideResponse.of(side) for side in comparison.sides]
+    for run, reward in zip(runs, comparison.means, strict=True):
+        run.reward = reward
+    return ComparisonResponse(
+        **dict(PairingResponse.of(first)),
+        before=SideResponse.of(first.before),
+        shared_tasks=shared,
+        only_before=len(first.before.tasks) - shared,
+        only_after=len(first.after.tasks) - shared,
+        runs=runs,
+        pairings=[PairingResponse.of(each) for each in comparison.pairings],
+        matrix=comparison.matrix,
+        remarks=comparison.remarks,
+        baselines=[BaselineResponse.of(each) for each in nearby],
+        tasks=pairs,
+    )
 
 
 @operation(

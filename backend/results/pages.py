@@ -1,5 +1,7 @@
 """/compare and /leaderboards."""
 
+import csv
+import io
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,7 +11,6 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from sqlalchemy import func, select
-from sqlalchemy.orm import Session
 
 from backend.domain.statistics import TIE
 from backend.domain.vocabulary import RunKind, RunStatus
@@ -17,11 +18,11 @@ from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import NotFound
 from backend.results.baselines import Baseline, baselines
 from backend.results.comparison import MAX_SIDES, ComparisonNote, Pairing, RunComparison, TaskPair, compare, task_pairs
-from backend.results.leaderboard import MIN_COVERAGE, RANKED_KINDS, as_csv, get_leaderboard
+from backend.results.leaderboard import MIN_COVERAGE, RANKED_KINDS, get_leaderboard
 from backend.results.schemas import CompareRuns, LeaderboardRequest
 from backend.results.scores import ComparedRun
 from backend.rollouts import queries as rollout_queries
-from backend.rollouts.listing import columns_of
+from backend.rollouts.queries import columns_of
 from backend.rollouts.tables import Rollout
 from backend.rollouts.transcripts import mark_differences
 from backend.runs import queries
@@ -105,24 +106,19 @@ def show_comparison(
     runs += [run for run in queries.runs(session, RunFilter(limit=200)).items if run.id not in known]
     candidates = [run for run in runs if run.kind in COMPARABLE and run.status is not RunStatus.QUEUED]
     context = ComparePage(choice, candidates, sides)
-    if len(sides) >= 2:
-        comparison = compare(session, sides)
-        if comparison.pairings:
-            _add_comparison(session, context, comparison)
-        else:
-            context.problem = comparison.remarks[0]
-    return page(request, "results/compare.html", context, block="comparison")
+    if len(sides) < 2:
+        return page(request, "results/compare.html", context, block="comparison")
+    comparison = compare(session, sides)
+    if not comparison.pairings:
+        context.problem = comparison.remarks[0]
+        return page(request, "results/compare.html", context, block="comparison")
 
-
-def _add_comparison(session: Session, context: ComparePage, comparison: RunComparison) -> None:
-    """The run in focus, its most changed tasks, and the open task side by side."""
-    choice = context.choice
+    # The run in focus, its most changed tasks, and the open task side by side.
     pairing = comparison.pairings[min(max(choice.focus, 1), len(comparison.pairings)) - 1]
     context.found, context.pairing = comparison, pairing
     scripts = {each.side.run.policy.configuration.get("script") for each in comparison.sides if each.side.run.policy}
     nearby = baselines(session, pairing.after.side.run, comparison.shared, comparison.sides)
     context.baselines = [each for each in nearby if each.script not in scripts]
-
     order, differences = pairing.order.tolist(), pairing.differences
     improved = [position for position in order[:LISTED_TASKS] if differences[position] > TIE]
     regressed = [position for position in order[: -LISTED_TASKS - 1 : -1] if differences[position] < -TIE]
@@ -135,17 +131,16 @@ def _add_comparison(session: Session, context: ComparePage, comparison: RunCompa
         opened = comparison.shared.index(key) if key in comparison.shared else opened
     *listed, context.open = task_pairs(session, comparison, pairing, [*improved, *regressed, opened])
     context.improved, context.regressed = listed[: len(improved)], listed[len(improved) :]
-
-    one, other = (_read_rollout(session, each) for each in (context.open.rollout_before, context.open.rollout_after))
+    played = []
+    for rollout_id in (context.open.rollout_before, context.open.rollout_after):
+        rollout = rollout_queries.get_rollout(session, rollout_id)
+        weights = rollout_queries.weights_of(rollout)
+        entries = transcript_of(rollout.messages, rollout.steps, list(weights), weights=list(weights.values()))
+        played.append(OpenRollout(rollout, entries, columns_of(rollout.run, rollout)))
+    one, other = played
     one.entries, other.entries, context.parting = mark_differences(one.entries, other.entries)
     context.played = one, other
-
-
-def _read_rollout(session: Session, rollout_id: uuid.UUID) -> OpenRollout:
-    rollout = rollout_queries.get_rollout(session, rollout_id)
-    weights = rollout_queries.weights_of(rollout)
-    entries = transcript_of(rollout.messages, rollout.steps, list(weights), weights=list(weights.values()))
-    return OpenRollout(rollout, entries, columns_of(rollout.run, rollout))
+    return page(request, "results/compare.html", context, block="comparison")
 
 
 @router.get("/leaderboards", response_class=HTMLResponse)
@@ -179,11 +174,10 @@ def show_leaderboard(
     board = get_leaderboard(session, name, choice.version, choice.exam) if numbers else None
     ranked = board.ranked if board else ()
     ends = [end for row in ranked if row.reward for end in (row.reward.low, row.reward.high)]
-
-    def comparison(count: int) -> str:
-        ids = [row.run_id for row in ranked[:count]]
-        return "/compare?" + urlencode({"run": ids}, doseq=True) if len(ids) > 1 else ""
-
+    top_two, top = (
+        "/compare?" + urlencode({"run": [row.run_id for row in ranked[:count]]}, doseq=True) if len(ranked) > 1 else ""
+        for count in (2, LEADERBOARD_COMPARISON)
+    )
     export = {"version": board and board.version, "exam": choice.exam}
     context = {
         "environment": environment,
@@ -191,8 +185,8 @@ def show_leaderboard(
         "numbers": sorted(numbers, reverse=True),
         "low": min(ends, default=0.0),
         "high": max(ends, default=1.0),
-        "top_two": comparison(2),
-        "top": comparison(LEADERBOARD_COMPARISON),
+        "top_two": top_two,
+        "top": top,
         "export": f"/leaderboards/{name}/export.csv?"
         + urlencode({key: value for key, value in export.items() if value}),
         "least": MIN_COVERAGE,
@@ -204,6 +198,30 @@ def show_leaderboard(
 def export_leaderboard(
     name: str, session: SessionDep, _: Viewer, choice: Annotated[LeaderboardRequest, Query()]
 ) -> Response:
+    """The ranked rows, then the others."""
     board = get_leaderboard(session, name, choice.version, choice.exam)
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(
+        (
+            *("rank", "worst_rank", "name", "mark", "reward", "low", "high", "tasks", "success", "success_rule"),
+            *("completed", "rollouts", "tokens_a_rollout", "usd_a_rollout", "usd", "temperature", "date", "run_id"),
+            "reason",
+        )
+    )
+    for row in [*board.ranked, *board.apart]:
+        reward = row.reward
+        values = [
+            *(row.rank, row.worst_rank, row.name, row.mark),
+            *((reward.mean, reward.low, reward.high, reward.count) if reward else (None,) * 4),
+            *(row.success and row.success.mean, row.success_rule, row.coverage.completed, row.coverage.total),
+            *(row.tokens, row.cost, row.total_cost, row.temperature),
+            *(row.at.isoformat(), row.run_id, row.reason),
+        ]
+        # names are other people's text: a spreadsheet reads a cell that starts like this as a formula
+        is_formula = [isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) for value in values]
+        writer.writerow(
+            [f"'{value}" if is_risky else value for value, is_risky in zip(values, is_formula, strict=True)]
+        )
     file = f'attachment; filename="{name}-v{board.version}-leaderboard.csv"'
-    return Response(as_csv(board), media_type="text/csv; charset=utf-8", headers={"Content-Disposition": file})
+    return Response(text.getvalue(), media_type="text/csv; charset=utf-8", headers={"Content-Disposition": file})

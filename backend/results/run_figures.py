@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from pydantic import ConfigDict, Field
 from sqlalchemy import text
@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from backend.domain.environments.manifest import Manifest
 from backend.domain.results.pass_at_k import REWARD, SuccessRule
-from backend.domain.review.judged_curve import Share, wilson
+from backend.domain.review.judged_curve import Proportion, wilson
 from backend.domain.statistics import Coverage, Estimate
 from backend.domain.vocabulary import Phase, RunKind
 from backend.environments.tables import EnvironmentVersion
@@ -26,7 +26,7 @@ from backend.results.figures import (
     outcomes,
     rule_of,
 )
-from backend.runs.mixes import names_of, versions_of
+from backend.runs.queries import names_of, versions_of
 from backend.runs.tables import Run
 
 MAX_MESSAGES = 12
@@ -75,18 +75,18 @@ class SuccessRate:
     rate: Estimate | None
 
 
-@dataclass(frozen=True, slots=True)
-class EnvironmentFigures:
-    """One environment of a run: its own columns with its own weights, its own levels and success rule."""
+@dataclass(slots=True, kw_only=True)
+class ScopeFigures:
+    """Reward columns, success and levels of a run, or of one of its environments."""
 
-    name: str
-    version: EnvironmentVersion
     rule: SuccessRule
     columns: Sequence[ColumnFigures]
     """The reward first."""
     groups: GroupFigures
-    cheat_rate: Share | None = None
-    """Over the whole run; None without impossible tasks of this environment."""
+    coverage: Coverage
+    """Of the planned rollouts; for one of several environments, of the stored ones."""
+    cheat_rate: Proportion | None = None
+    """Over the impossible tasks of the whole run, which other figures exclude; None without any."""
 
     @property
     def success(self) -> SuccessRate:
@@ -94,51 +94,35 @@ class EnvironmentFigures:
 
     @property
     def levels(self) -> list[LevelFigures]:
-        return _levels(self.columns[0], self.groups)
+        """Empty for a run on several environments, whose levels are not comparable."""
+        reward, success = self.columns[0].by_level, self.groups.by_level
+        return [
+            LevelFigures(level, reward.get(level), success.get(level), coverage)
+            for level, coverage in self.groups.coverage.items()
+        ]
 
-    @property
-    def coverage(self) -> Coverage:
-        """Coverage of the stored rollouts."""
-        by_level = self.groups.coverage.values()
-        return Coverage(sum(each.completed for each in by_level), sum(each.total for each in by_level))
+
+@dataclass(slots=True, kw_only=True)
+class EnvironmentFigures(ScopeFigures):
+    """One environment of a run: its own columns with its own weights, its own levels and success rule."""
+
+    name: str
+    version: EnvironmentVersion
 
 
-@dataclass(slots=True)
-class RunFigures:
+@dataclass(slots=True, kw_only=True)
+class RunFigures(ScopeFigures):
     """The figures of a scope."""
 
     scope: FigureScope
-    rule: SuccessRule
     all: Outcomes
     """Counts the whole run."""
     scoped: Outcomes
     """Counts the scope; the same as `all` if the scope is the whole run."""
-    coverage: Coverage
-    columns: list[ColumnFigures]
-    """The reward first."""
-    groups: GroupFigures
-    messages: Sequence[FailureMessage] = field(default_factory=list)
-    cheat_rate: Share | None = None
-    """Over the impossible tasks of the whole run. Other figures exclude them."""
+    messages: Sequence[FailureMessage] = ()
     environments: Sequence[EnvironmentFigures] = ()
     """One for each environment if there are several."""
     rollouts_per_second: float | None = None
-
-    @property
-    def success(self) -> SuccessRate:
-        return SuccessRate(self.rule, self.groups.success)
-
-    @property
-    def levels(self) -> list[LevelFigures]:
-        """Empty for several environments, whose levels are not comparable."""
-        return [] if self.environments else _levels(self.columns[0], self.groups)
-
-
-def _levels(reward: ColumnFigures, groups: GroupFigures) -> list[LevelFigures]:
-    return [
-        LevelFigures(level, reward.by_level.get(level), groups.by_level.get(level), coverage)
-        for level, coverage in groups.coverage.items()
-    ]
 
 
 _MESSAGES = text("""
@@ -164,12 +148,20 @@ def run_figures(session: Session, run: Run, request: FiguresRequest) -> RunFigur
     scoped = everything if scope.phase is None else outcomes(session, scope)
     rule = rule_of(run, Manifest.model_validate(run.version.manifest), request.success, request.at_least)
     versions = versions_of(session, run)
+    # Coverage is out of the planned rollouts, or out of the stored ones if their number is unknown or higher.
+    stored, planned = (everything if run.kind is RunKind.EVALUATION else scoped), 0
+    if scope.phase in {None, Phase.EVALUATION} and run.kind not in {RunKind.TRAINING, RunKind.CHECK, RunKind.PLAY}:
+        amount = run.configuration.get("tasks"), run.configuration.get("group_size")
+        if run.kind is RunKind.EVALUATION and all(isinstance(number, int) for number in amount):
+            planned = int(amount[0] or 0) * int(amount[1] or 0)
+        else:
+            planned = int(run.progress.get("total") or 0)
     figures = RunFigures(
         scope=scope,
         rule=rule,
         all=everything,
         scoped=scoped,
-        coverage=_coverage(run, everything if run.kind is RunKind.EVALUATION else scoped, scope),
+        coverage=Coverage(stored.completed, max(planned, stored.total)),
         columns=[],
         rollouts_per_second=run.summary.get("rollouts_per_second"),
         groups=group_figures(session, run, scope, rule),
@@ -192,21 +184,17 @@ def _add_environments(
     scope = figures.scope
     manifests = [Manifest.model_validate(version.manifest) for version in versions]
     weights = [{column.name: column.weight for column in manifest.columns} for manifest in manifests]
-
-    def owners(column: str) -> FigureScope:
-        with_column = zip(versions, weights, strict=True)
-        ids = tuple(version.id for version, own in with_column if column == REWARD or column in own)
-        return replace(scope, version_ids=ids)
-
-    scopes = {name: owners(name) for name in [REWARD, *run.columns]}
+    scopes = {}
+    for name in dict.fromkeys([REWARD, *run.columns, figures.rule.column]):
+        owners = (version.id for version, own in zip(versions, weights, strict=True) if name == REWARD or name in own)
+        scopes[name] = replace(scope, version_ids=tuple(owners))
     columns = {
         each: {column.name: column for column in column_figures(session, run, each)}
         for each in dict.fromkeys(scopes.values())
     }
-    figures.columns = [columns[owned][name] for name, owned in scopes.items()]
-    figures.groups = replace(
-        figures.groups, passes=group_figures(session, run, owners(figures.rule.column), figures.rule).passes
-    )
+    figures.columns = [columns[scopes[name]][name] for name in [REWARD, *run.columns]]
+    owned = group_figures(session, run, scopes[figures.rule.column], figures.rule)
+    figures.groups = GroupFigures(owned.passes, shares=figures.groups.shares)
     environments = []
     for version, manifest, own, name in zip(versions, manifests, weights, names_of(versions), strict=True):
         rule, of_version = rule_of(run, manifest), replace(scope, version_ids=(version.id,))
@@ -215,21 +203,21 @@ def _add_environments(
             if column.name == REWARD or column.name in own:
                 column.weight = own.get(column.name)
                 own_columns.append(column)
-        rate = cheat_rate(session, run, rule, version.id) if has_canaries else None
         groups = group_figures(session, run, of_version, rule)
-        environments.append(EnvironmentFigures(name, version, rule, own_columns, groups, rate))
+        environments.append(
+            EnvironmentFigures(
+                name=name,
+                version=version,
+                rule=rule,
+                columns=own_columns,
+                groups=groups,
+                coverage=Coverage(
+                    sum(each.completed for each in groups.coverage.values()),
+                    sum(each.total for each in groups.coverage.values()),
+                ),
+                cheat_rate=cheat_rate(session, run, rule, version.id) if has_canaries else None,
+            )
+        )
     figures.environments = environments
     if rates := [each.cheat_rate for each in environments if each.cheat_rate]:
         figures.cheat_rate = wilson(sum(rate.found for rate in rates), sum(rate.looked_at for rate in rates))
-
-
-def _coverage(run: Run, stored: Outcomes, scope: FigureScope) -> Coverage:
-    """Completed rollouts out of the planned ones, or out of the stored ones if their number is unknown or higher."""
-    planned = 0
-    if scope.phase in {None, Phase.EVALUATION} and run.kind not in {RunKind.TRAINING, RunKind.CHECK, RunKind.PLAY}:
-        amount = run.configuration.get("tasks"), run.configuration.get("group_size")
-        if run.kind is RunKind.EVALUATION and all(isinstance(number, int) for number in amount):
-            planned = int(amount[0] or 0) * int(amount[1] or 0)
-        else:
-            planned = int(run.progress.get("total") or 0)
-    return Coverage(stored.completed, max(planned, stored.total))

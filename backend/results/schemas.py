@@ -11,14 +11,12 @@ from backend.domain.vocabulary import Phase
 from backend.errors import InvalidInput, NotFound
 from backend.operations.ids import parse_id
 from backend.operations.schemas import Request, Response
-from backend.results.baselines import Baseline
 from backend.results.comparison import (
     MAX_SIDES,
     ColumnDifference,
     ComparisonNote,
     HeadToHead,
     LevelDifference,
-    RunComparison,
     TaskPair,
 )
 from backend.results.figures import GroupShares, HistogramBar
@@ -147,28 +145,6 @@ class ComparisonResponse(PairingResponse):
     baselines: list[BaselineResponse]
     tasks: list[TaskPair]
     """Most improved first."""
-
-    @classmethod
-    def of_comparison(
-        cls, comparison: RunComparison, pairs: list[TaskPair], baselines: list[Baseline]
-    ) -> "ComparisonResponse":
-        first = comparison.pairings[0]
-        runs = [RankedSideResponse.of(each) for each in comparison.sides]
-        for run, reward in zip(runs, comparison.means, strict=True):
-            run.reward = reward
-        return cls(
-            **dict(PairingResponse.of(first)),
-            before=SideResponse.of(first.before),
-            shared_tasks=len(comparison.shared),
-            only_before=comparison.only(0),
-            only_after=comparison.only(1),
-            runs=runs,
-            pairings=[PairingResponse.of(each) for each in comparison.pairings],
-            matrix=comparison.matrix,
-            remarks=comparison.remarks,
-            baselines=[BaselineResponse.of(each) for each in baselines],
-            tasks=pairs,
-        )
 
 
 class ColumnResponse(Response):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from sqlalchemy import TextClause, func, select, text
+from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from backend.domain.vocabulary import Phase, RunKind
@@ -92,7 +91,21 @@ def scores(session: Session, side: ComparedRun) -> TaskScores:
     import numpy as np
 
     width = len(side.run.columns) + 1
-    rows = session.execute(_means(width - 1), side.parameters()).all()
+    sources = [*(f"r.columns[{n}]::float8" for n in range(1, width)), "r.reward::float8"]
+    by_group = ", ".join(f"avg({source}) AS v{n}" for n, source in enumerate(sources))
+    means = ", ".join(f"avg(v{n})" for n in range(width))
+    # Folded to groups before the tasks are joined, because groups are few and rollouts many.
+    statement = text(f"""
+        WITH played AS (
+            SELECT r.group_id, {by_group}
+            FROM rollouts r WHERE {_OF_SIDE} GROUP BY r.group_id
+        )
+        SELECT t.id, t.split, t.index, t.seed, v.environment_id, t.level, {means}
+        FROM played p JOIN groups g ON g.id = p.group_id JOIN tasks t ON t.id = g.task_id
+        JOIN environment_versions v ON v.id = t.version_id
+        GROUP BY t.id, t.split, t.index, t.seed, v.environment_id, t.level
+    """)
+    rows = session.execute(statement, side.parameters()).all()
     if not rows:
         return TaskScores(side, {}, [], [], np.empty((0, width)))
     # by column, because there can be tens of thousands of tasks
@@ -113,22 +126,6 @@ r.run_id = :run AND r.status = 'completed'
   AND CASE WHEN CAST(:phase AS text) IS NULL THEN r.phase <> 'canary' ELSE r.phase = :phase END
   AND (CAST(:step AS int) IS NULL OR r.training_step = :step)
 """
-
-
-@lru_cache(maxsize=64)
-def _means(columns: int) -> TextClause:
-    """Folded to groups before the tasks are joined, because groups are few and rollouts many."""
-    values = [f"avg(r.columns[{n}]::float8) AS c{n}" for n in range(1, columns + 1)] + ["avg(r.reward::float8) AS c0"]
-    means = ", ".join(f"avg(c{n})" for n in (*range(1, columns + 1), 0))
-    return text(f"""
-        WITH played AS (
-            SELECT r.group_id, {", ".join(values)} FROM rollouts r WHERE {_OF_SIDE} GROUP BY r.group_id
-        )
-        SELECT t.id, t.split, t.index, t.seed, v.environment_id, t.level, {means}
-        FROM played p JOIN groups g ON g.id = p.group_id JOIN tasks t ON t.id = g.task_id
-        JOIN environment_versions v ON v.id = t.version_id
-        GROUP BY t.id, t.split, t.index, t.seed, v.environment_id, t.level
-    """)
 
 
 _FIRST = text(f"""

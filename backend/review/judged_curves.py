@@ -15,7 +15,7 @@ from backend.checkpoints.tables import Checkpoint
 from backend.detectors.tables import Flag
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.reward_bounds import floor_of
-from backend.domain.review.judged_curve import Episode, JudgedPoint, StepSum, judged_curve
+from backend.domain.review.judged_curve import JudgedEpisode, JudgedPoint, StepSum, judged_curve
 from backend.domain.statistics import TIE
 from backend.domain.training.configuration import Stage
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, Verdict
@@ -73,7 +73,7 @@ def step_sums(session: Session, run: Run, phase: Phase, floors: Floors) -> list[
     return [sums[number] for number in sorted(sums)]
 
 
-def episodes_of(session: Session, run: Run, phase: Phase, floors: Floors) -> list[Episode]:
+def episodes_of(session: Session, run: Run, phase: Phase, floors: Floors) -> list[JudgedEpisode]:
     """Rollouts with a flag, a verdict or in the audit sample: few compared to the run."""
     judgements = judgements_of(session, run.id)
     sampled = set(session.scalars(select(AuditSample.rollout_id).where(AuditSample.run_id == run.id)))
@@ -164,10 +164,10 @@ def _episode(
     *,
     is_flagged: bool,
     is_evidence: bool,
-) -> Episode:
+) -> JudgedEpisode:
     floor = floors.by_version[row.version_id or floors.own]
     corrected = _corrected(row.reward, floor, judgement, again)
-    return Episode(
+    return JudgedEpisode(
         step=row.training_step or 0,
         reward=row.reward,
         gain=max(0.0, row.reward - floor),

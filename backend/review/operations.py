@@ -260,7 +260,14 @@ def give_flag_verdict(session: Session, actor: Actor, flag: Flag, request: Verdi
     return Page(items=[VerdictResponse.of(record) for record in records])
 
 
-@operation("POST /rollouts/{rollout_id}/verdicts", role=Role.REVIEWER, status=201, audited=False)
+@operation(
+    "POST /rollouts/{rollout_id}/verdicts",
+    role=Role.REVIEWER,
+    status=201,
+    audited=False,
+    page="/rollouts/{rollout_id}",
+    notice="Your verdict is stored.",
+)
 def give_rollout_verdict(
     session: Session, actor: Actor, rollout_id: uuid.UUID, request: VerdictRequest
 ) -> Page[VerdictResponse]:

@@ -9,7 +9,6 @@ from sqlalchemy.dialects.postgresql import ARRAY, DOUBLE_PRECISION
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from backend.core.tables import Base, CreatedAt, Id, text_enum
-from backend.domain.review.judged_fixtures import fixture_name
 from backend.domain.vocabulary import Verdict
 
 if TYPE_CHECKING:
@@ -164,7 +163,7 @@ class Fixture(Base):
 
     @property
     def name(self) -> str:
-        return fixture_name(self.id, is_positive=self.is_positive)
+        return f"{'honest' if self.is_positive else 'hack'}-{self.id.hex[-6:]}"
 
     @property
     def is_positive(self) -> bool:

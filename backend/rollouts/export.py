@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from importlib.metadata import version as package_version
-from typing import IO, Any
+from typing import Any
 
-from sqlalchemy import Row, Select, distinct, func, select
+import orjson
+from sqlalchemy import Select, distinct, func, select
 from sqlalchemy.orm import Session
 
 from backend.domain.environments.manifest import Manifest
@@ -15,10 +17,10 @@ from backend.domain.rollouts.record import SCHEMA
 from backend.domain.vocabulary import Split
 from backend.operations.schemas import Download
 from backend.rollouts.formats import huggingface, inspect_log, native, verifiers_v0, verifiers_v1
-from backend.rollouts.formats.streams import PlayedVersion, Record, RunFacts, outgoing
+from backend.rollouts.formats.streams import PlayedVersion, Record, RunFacts, outgoing, write_lines
 from backend.rollouts.queries import matching
 from backend.rollouts.tables import Group, Rollout, Task
-from backend.runs.mixes import is_mixed, versions_of
+from backend.runs.queries import versions_of
 from backend.runs.tables import Run
 
 ROWS = 100
@@ -73,26 +75,21 @@ def export_rollouts(session: Session, run: Run, kind: ExportFormat, where: str =
     splits = [split for split in Split if split in found] or [Split.HELDOUT]
 
     def content(session: Session) -> Iterator[bytes]:
-        def of_split(split: Split) -> Iterator[Record]:
-            return records(session, run, facts, where=where, split=split)
-
-        def write(out: IO[bytes]) -> Iterator[None]:
-            whole = records(session, run, facts, where=where)
-            match kind:
-                case ExportFormat.JSONL:
-                    return native.write_jsonl(out, whole)
-                case ExportFormat.PARQUET:
-                    return native.write_parquet(out, facts, whole)
-                case ExportFormat.HUGGINGFACE:
-                    return huggingface.write(out, facts, splits, of_split)
-                case ExportFormat.VERIFIERS_V0:
-                    return verifiers_v0.write(out, facts, whole)
-                case ExportFormat.VERIFIERS_V1:
-                    return verifiers_v1.write(out, facts, whole)
-                case ExportFormat.INSPECT:
-                    return inspect_log.write(out, facts, whole)
-
-        return outgoing(write)
+        read = partial(records, session, run, facts, where=where)
+        match kind:
+            case ExportFormat.JSONL:
+                return outgoing(write_lines, map(orjson.dumps, read()))
+            case ExportFormat.PARQUET:
+                return outgoing(native.write_parquet, facts, read())
+            case ExportFormat.HUGGINGFACE:
+                return outgoing(huggingface.write, facts, splits, lambda split: read(split=split))
+            case ExportFormat.VERIFIERS_V0:
+                return outgoing(verifiers_v0.write, facts, read())
+            case ExportFormat.VERIFIERS_V1:
+                episodes = (verifiers_v1.episode_of(record, facts) for record in read())
+                return outgoing(write_lines, map(orjson.dumps, episodes))
+            case ExportFormat.INSPECT:
+                return outgoing(inspect_log.write, facts, read())
 
     stem = "traces" if kind is ExportFormat.VERIFIERS_V1 else f"{facts.environment}-{kind}"
     file_type = FILE_TYPES[kind]
@@ -113,7 +110,7 @@ def facts_of(session: Session, run: Run, where: str = "") -> RunFacts:
     if "max_tokens_per_turn" in sampling:
         sampling["max_tokens"] = sampling.pop("max_tokens_per_turn")
     versions = {}
-    for version in versions_of(session, run) if is_mixed(run) else ():
+    for version in versions_of(session, run) if run.configuration.get("mix") else ():
         weights = {column.name: column.weight for column in Manifest.model_validate(version.manifest).columns}
         name, number = version.environment.name, version.number
         versions[str(version.id)] = PlayedVersion(name, number, version.content_hash, weights)
@@ -169,36 +166,36 @@ def records(
     statement = _filtered(session, statement, run, where).order_by(Rollout.seq)
     if split is not None:
         statement = statement.where(Task.split == split)
+    weights = dict(zip(facts.columns, facts.weights, strict=True))
+    own = PlayedVersion(facts.environment, facts.version, facts.content_hash, weights)
     for row in session.execute(statement.execution_options(yield_per=ROWS)):
-        yield _record(row, facts)
+        version = facts.versions.get(str(row.version_id), own)
+        scores = zip(facts.columns, row.scores or (), strict=False)
+        task = {"split": str(row.split), "index": row.task_index, "level": row.level, "seed": row.seed}
+        record: Record = {
+            "schema": SCHEMA,
+            "id": str(row.id),
+            "run": facts.id,
+            "environment": version.environment,
+            "version": version.version,
+            "content_hash": version.content_hash,
+            "policy": facts.policy,
+            "task": task | ({"arguments": row.arguments} if row.arguments else {}),
+            "group": row.ordinal,
+            "phase": str(row.phase),
+            "status": str(row.status),
+            "stop_reason": str(row.stop_reason) if row.stop_reason else None,
+            "error": {"kind": str(row.error_kind), "message": row.error_message or ""} if row.error_kind else None,
+            "rewards": {
+                n: {"score": score, "weight": version.weights[n]} for n, score in scores if n in version.weights
+            },
+            "started_at": row.started_at.isoformat() if row.started_at else None,
+            "ended_at": row.ended_at.isoformat() if row.ended_at else None,
+            **{name: getattr(row, name) for name in _SAME},
+        }
+        yield {name: value for name, value in record.items() if value is not None}
 
 
 def _filtered(session: Session, statement: Select[Any], run: Run, where: str) -> Select[Any]:
     statement = statement.where(Rollout.run_id == run.id)
     return statement.where(Rollout.id.in_(matching(session, run, where))) if where.strip() else statement
-
-
-def _record(row: Row[Any], facts: RunFacts) -> Record:
-    version = facts.played_version(row.version_id)
-    scores = zip(facts.columns, row.scores or (), strict=False)
-    task = {"split": str(row.split), "index": row.task_index, "level": row.level, "seed": row.seed}
-    record: Record = {
-        "schema": SCHEMA,
-        "id": str(row.id),
-        "run": facts.id,
-        "environment": version.environment,
-        "version": version.version,
-        "content_hash": version.content_hash,
-        "policy": facts.policy,
-        "task": task | ({"arguments": row.arguments} if row.arguments else {}),
-        "group": row.ordinal,
-        "phase": str(row.phase),
-        "status": str(row.status),
-        "stop_reason": str(row.stop_reason) if row.stop_reason else None,
-        "error": {"kind": str(row.error_kind), "message": row.error_message or ""} if row.error_kind else None,
-        "rewards": {n: {"score": score, "weight": version.weights[n]} for n, score in scores if n in version.weights},
-        "started_at": row.started_at.isoformat() if row.started_at else None,
-        "ended_at": row.ended_at.isoformat() if row.ended_at else None,
-        **{name: getattr(row, name) for name in _SAME},
-    }
-    return {name: value for name, value in record.items() if value is not None}

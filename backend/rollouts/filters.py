@@ -5,7 +5,6 @@ Each subquery correlates only the rollout, because the statement around it may j
 """
 
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -39,7 +38,6 @@ from backend.graders.tables import Grade
 from backend.review.tables import VerdictRecord
 from backend.rollouts.scope import FilterScope
 from backend.rollouts.tables import LISTED, Group, Rollout, RolloutText, Task
-from backend.runs.tables import Run
 from backend.web.paging import read_cursor
 
 Condition = ColumnElement[bool]
@@ -94,11 +92,6 @@ class Selection:
             field.family is Family.METRIC or field in _UNINDEXED or not set(field.stored) <= set(LISTED)
             for field in self.fields
         )
-
-    @property
-    def changes_later(self) -> bool:
-        """Whether the filter reads something that is set after rollouts are stored."""
-        return any(field.changes_later for field in self.fields)
 
     @cached_property
     def conditions(self) -> list[Condition]:
@@ -208,7 +201,7 @@ def condition_of(node: Node, scope: FilterScope, *, negated: bool = False) -> Co
             join = and_ if isinstance(node, And) is not negated else or_
             return join(*(condition_of(part, scope, negated=negated) for part in parts))
         case Has(field):
-            found = _has(field, scope)
+            found = _compare(field, "has", (True,), scope)
         case Comparison(field, "!=", values):
             found, negated = _compare(field, "=", values, scope), not negated
         case Comparison(field, operator, values):
@@ -234,36 +227,21 @@ def _column(field: Field) -> Any:
     return first
 
 
-def _has(field: Field, scope: FilterScope) -> Condition:
-    found: Condition
-    match field.name if field.family is Family.ROLLOUT else field.family:
-        case "flag":
-            return _flagged(scope, true())
-        case "verdict":
-            return _with_verdict(scope, lambda verdict: true())
-        case "group" | "split" | "task" | "environment":
-            return true()
-        case "text":
-            return Rollout.turns > 0
-        case Family.JUDGE:
-            return exists().where(*_grade(scope, field), Grade.score.is_not(None)).correlate(Rollout)
-        case Family.QUESTION:
-            return exists().where(*_grade(scope, field), Grade.answer.is_not(None)).correlate(Rollout)
-        case _ if field.kind is FieldKind.YES_NO:
-            found = _column(field).is_(True)
-        case _ if field.kind is FieldKind.NUMBER:
-            found = number_of(field, scope).is_not(None)
-        case _:
-            found = _column(field).is_not(None)
-    return found
-
-
 def _compare(field: Field, operator: str, values: tuple[Any, ...], scope: FilterScope) -> Condition:
+    """Compare a field with values. The operator `has`: whether the rollout has a value."""
     match field.name if field.family is Family.ROLLOUT else field.family:
+        case "group" | "split" | "task" | "environment" if operator == "has":
+            return true()
+        case "text" if operator == "has":
+            return Rollout.turns > 0
         case "flag":
-            return _flagged(scope, _word(Flag.detector, operator, values))
+            visible = Flag.detector.not_in(scope.hidden) if scope.hidden else true()
+            own = (Flag.run_id == scope.run.id, Flag.rollout_id == Rollout.id)
+            return exists().where(*own, _word(Flag.detector, operator, values), visible).correlate(Rollout)
         case "verdict":
-            return _with_verdict(scope, lambda verdict: _word(verdict, operator, values))
+            latest = latest_verdicts(scope.run.id)
+            with_verdict = select(latest.c.rollout_id).where(_word(latest.c.verdict, operator, values))
+            return Rollout.id.in_(with_verdict)
         case "split":
             return _of_task(scope, _word(Task.split, operator, values))
         case "task":
@@ -274,15 +252,22 @@ def _compare(field: Field, operator: str, values: tuple[Any, ...], scope: Filter
         case "group":
             part = values[0].lower() if operator == "~" else None
             return _in_groups(scope, [kind for kind in field.choices if (part in kind if part else kind in values)])
-        case "text":
-            return _contains_text(scope.run, values[0], scope.indexed)
+        case "text":  # ignoring case; the index of texts lags behind the newest rollouts
+            escaped = values[0].replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+            pattern = func.lower(literal(f"%{escaped}%", Text))
+            text = (RolloutText.run_id == scope.run.id, RolloutText.seq == Rollout.seq)
+            is_found = exists().where(*text, RolloutText.body.like(pattern, escape="\\")).correlate(Rollout)
+            if scope.indexed >= scope.run.next_seq - 1:
+                return is_found
+            is_in_body = body_of(Rollout.messages).like(pattern, escape="\\")
+            return or_(is_found, and_(Rollout.seq > scope.indexed, is_in_body))
         case Family.JUDGE:
             score = _number(cast(Grade.score, Double), operator, values, tolerance=TOLERANCE)
             return exists().where(*_grade(scope, field), score).correlate(Rollout)
         case Family.QUESTION:
             answer = (
                 _number(cast(Grade.score, Double), operator, values, tolerance=0)
-                if field.is_number
+                if field.is_number and operator != "has"
                 else _word(Grade.answer, operator, values)
             )
             return exists().where(*_grade(scope, field), answer).correlate(Rollout)
@@ -299,6 +284,8 @@ def _number(value: ColumnElement[float], operator: str, values: tuple[Any, ...],
     bound: float = values[0]
     margin = abs(bound) * tolerance
     match operator:
+        case "has":
+            return value.is_not(None)
         case "in":
             return or_(*(_number(value, "=", (each,), tolerance=tolerance) for each in values))
         case "=" if margin:
@@ -323,35 +310,18 @@ def body_of(messages: Any) -> ColumnElement[str]:
     return func.lower(func.left(func.coalesce(whole, ""), MAX_SEARCHED))
 
 
-def _contains_text(run: Run, text: str, indexed: int) -> Condition:
-    """Whether the conversation contains the text, ignoring case. Rollouts up to number `indexed` are in the index."""
-    escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-    pattern = func.lower(literal(f"%{escaped}%", Text))
-    own = (RolloutText.run_id == run.id, RolloutText.seq == Rollout.seq)
-    is_found = exists().where(*own, RolloutText.body.like(pattern, escape="\\")).correlate(Rollout)
-    if indexed >= run.next_seq - 1:
-        return is_found
-    return or_(is_found, and_(Rollout.seq > indexed, body_of(Rollout.messages).like(pattern, escape="\\")))
-
-
 def _word(column: Any, operator: str, values: tuple[Any, ...]) -> Condition:
     found: Condition
-    if operator == "~":
-        found = cast(column, Text).icontains(values[0], autoescape=True)
-    else:
-        found = column.in_(values) if operator == "in" else column == values[0]
+    match operator:
+        case "has":
+            found = column.is_not(None)
+        case "~":
+            found = cast(column, Text).icontains(values[0], autoescape=True)
+        case "in":
+            found = column.in_(values)
+        case _:
+            found = column == values[0]
     return found
-
-
-def _flagged(scope: FilterScope, condition: Condition) -> Condition:
-    visible = Flag.detector.not_in(scope.hidden) if scope.hidden else true()
-    own = (Flag.run_id == scope.run.id, Flag.rollout_id == Rollout.id)
-    return exists().where(*own, condition, visible).correlate(Rollout)
-
-
-def _with_verdict(scope: FilterScope, condition: Callable[[Any], Condition]) -> Condition:
-    latest = latest_verdicts(scope.run.id)
-    return Rollout.id.in_(select(latest.c.rollout_id).where(condition(latest.c.verdict)))
 
 
 def latest_verdicts(run_id: uuid.UUID) -> Subquery:

@@ -5,12 +5,12 @@ import uuid
 from sqlalchemy.orm import Session
 
 from backend.domain.vocabulary import Role
-from backend.operations.declaration import operation
+from backend.errors import NotFound
+from backend.operations.declaration import operation, reference
+from backend.operations.ids import parse_id
 from backend.operations.schemas import Download
-from backend.rollouts import export, imports, references, saved_views
+from backend.rollouts import export, imports, queries, saved_views
 from backend.rollouts.filters import select_rollouts
-from backend.rollouts.listing import count_rollouts as count_selected
-from backend.rollouts.listing import list_rollouts as list_selected
 from backend.rollouts.schemas import (
     ExportRollouts,
     FieldResponse,
@@ -28,12 +28,18 @@ from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Rollout
 from backend.runs.queries import get_run
 from backend.runs.references import find_run
-from backend.runs.responses import RunDetailResponse
+from backend.runs.schemas import RunDetailResponse
 from backend.runs.tables import Run
 from backend.web.identity import Actor
 from backend.web.paging import Page
 
-__all__ = ["references"]
+
+@reference(Rollout, "Id of a rollout.")
+def find_rollout(session: Session, text: str) -> Rollout:
+    rollout_id = parse_id(text)
+    if rollout_id is None:
+        raise NotFound("There is no such rollout.")
+    return queries.get_rollout(session, rollout_id)
 
 
 @operation("GET /rollouts", role=Role.VIEWER, tool=True)
@@ -44,9 +50,20 @@ def list_rollouts(session: Session, actor: Actor, request: SelectRollouts) -> Pa
     """
     run = find_run(session, request.run_id)
     scope = scope_of(session, run)
-    found = list_selected(session, run, request, scope)
-    columns = scope.shown_columns(request.columns) if request.columns else None
-    items = [ListedRolloutResponse.of_item(item, run, columns) for item in found.items]
+    columns = queries.shown_columns(scope, request.columns) if request.columns else None
+    found = queries.list_rollouts(session, run, request, scope)
+    items = [
+        ListedRolloutResponse.of(
+            item.rollout,
+            columns=item.columns,
+            flags=list(item.flags),
+            verdict=item.verdict,
+            judges=item.scores,
+            questions=item.answers,
+            values=None if columns is None else {field.name: item.value(field) for field in columns},
+        )
+        for item in found.items
+    ]
     return Page(items=items, next=found.next, previous=found.previous)
 
 
@@ -54,7 +71,9 @@ def list_rollouts(session: Session, actor: Actor, request: SelectRollouts) -> Pa
 def count_rollouts(session: Session, actor: Actor, request: SelectRollouts) -> RolloutCount:
     """Count a run's rollouts that pass a filter, and all of them."""
     scope = scope_of(session, find_run(session, request.run_id))
-    matching, total = (count_selected(session, select_rollouts(scope, where)) for where in (request.expression, ""))
+    matching, total = (
+        queries.count_rollouts(session, select_rollouts(scope, where)) for where in (request.expression, "")
+    )
     return RolloutCount(matching=matching, total=total)
 
 
@@ -62,13 +81,13 @@ def count_rollouts(session: Session, actor: Actor, request: SelectRollouts) -> R
 def list_filter_fields(session: Session, actor: Actor, run: Run) -> FilterFields:
     """List the fields that filters and sort orders of a run's rollouts can use."""
     scope = scope_of(session, run)
-    return FilterFields(fields=[FieldResponse.of_field(field) for field in scope.fields.values()], sorts=scope.sortable)
+    return FilterFields(fields=[FieldResponse.of(field) for field in scope.fields.values()], sorts=scope.sortable)
 
 
 @operation("GET /rollouts/{rollout}", role=Role.VIEWER, tool=True)
 def get_rollout(session: Session, actor: Actor, rollout: Rollout) -> WholeRolloutResponse:
     """Read one rollout with its steps, messages and tokens."""
-    return WholeRolloutResponse.of_rollout(rollout)
+    return WholeRolloutResponse.of(rollout, columns=queries.columns_of(rollout.run, rollout))
 
 
 @operation("GET /runs/{run}/export", role=Role.VIEWER, command="rollouts export")

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, Response
+from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import joinedload
 
 from backend.detectors.tables import Flag
 from backend.domain.vocabulary import Verdict
@@ -18,12 +19,9 @@ from backend.graders.queries import grades_of_rollout
 from backend.graders.tables import Grade
 from backend.review.evidence import read_evidence
 from backend.review.fixtures import VerdictEffects, effects_of
-from backend.review.schemas import VerdictRequest
 from backend.review.service import PICKED, pick, unpick
 from backend.review.tables import VerdictRecord
-from backend.review.verdicts import VerdictSubject, give_verdict
-from backend.rollouts.listing import Neighbors, columns_of, neighbors
-from backend.rollouts.queries import flags_of_rollout, get_rollout, siblings, verdicts_of_rollout, weights_of
+from backend.rollouts.queries import Neighbors, columns_of, get_rollout, neighbors, siblings, weights_of
 from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Rollout
 from backend.rollouts.transcripts import TokenView, mark_differences, token_view
@@ -31,7 +29,6 @@ from backend.runs.schemas import RolloutFilter
 from backend.runs.tables import Run
 from backend.web.dependencies import Reviewer, SessionDep, Viewer
 from backend.web.error_pages import is_timeout
-from backend.web.form_data import read_form
 from backend.web.page import page, see_other
 from backend.web.transcripts import Entry, Span, bounded, transcript_of
 
@@ -60,6 +57,7 @@ class RolloutPage:
     wanted: RolloutFilter
     flags: Sequence[Flag]
     verdicts: Sequence[VerdictRecord]
+    """Newest first. Records with `taken_back_at` have no effect."""
     after: VerdictEffects | None
     """Effects of the current verdict."""
     grades: Sequence[Grade]
@@ -97,8 +95,11 @@ def show_rollout(
     whole: bool = False,
 ) -> HTMLResponse:
     rollout = get_rollout(session, rollout_id)
-    flags = flags_of_rollout(session, rollout.id)
-    verdicts = verdicts_of_rollout(session, rollout.id)
+    flags = session.scalars(select(Flag).where(Flag.rollout_id == rollout.id).order_by(Flag.score.desc())).all()
+    given = (
+        select(VerdictRecord).options(joinedload(VerdictRecord.person)).where(VerdictRecord.rollout_id == rollout.id)
+    )
+    verdicts = session.scalars(given.order_by(VerdictRecord.id.desc())).all()
     grades = grades_of_rollout(session, rollout.id)
     entries = _transcript(rollout, flags, grades)
     shown, left_out = (entries, 0) if whole else bounded(entries)
@@ -107,6 +108,15 @@ def show_rollout(
     wanted = wanted.as_expression()
     if "sort" not in request.query_params and not wanted.where:
         wanted = wanted.model_copy(update={"sort": "seq"})
+    around = Neighbors()  # stays so if the filter is wrong or takes too long: the rollout itself can still be shown
+    try:
+        with session.begin_nested():
+            around = neighbors(session, rollout, wanted, scope_of(session, rollout.run))
+    except InvalidInput:
+        pass
+    except OperationalError as error:
+        if not is_timeout(error):
+            raise
     is_default = not wanted.where and wanted.sort == "seq"
     context = RolloutPage(
         rollout=rollout,
@@ -118,7 +128,7 @@ def show_rollout(
         weights=weights_of(rollout),
         siblings=members[:MAX_SIBLINGS],
         sibling_count=len(members),
-        around=_neighbors(session, rollout, wanted),
+        around=around,
         wanted=wanted,
         flags=flags,
         verdicts=verdicts,
@@ -148,29 +158,19 @@ def show_beside(
     first, second = (get_rollout(session, each) for each in (rollout_id, other_id))
     if first.group_id != second.group_id:
         raise NotFound("These two rollouts are not from the same group. Compare their runs instead.")
-    *entries, parting = mark_differences(*(bounded(_transcript(each, ()))[0] for each in (first, second)))
+    conversations = [_transcript(each, ()) for each in (first, second)]
+    before, after = (bounded(entries)[0] for entries in conversations)
+    one, other, parting = mark_differences(before, after)
     context = BesidePage(
         run=first.run,
         first=first,
         second=second,
-        entries=(entries[0], entries[1]),
+        entries=(one, other),
         parting=parting,
         columns=(columns_of(first.run, first), columns_of(second.run, second)),
         siblings=siblings(session, first)[:MAX_SIBLINGS],
     )
     return page(request, "rollouts/beside.html", context)
-
-
-@router.post("/rollouts/{rollout_id}/verdicts", response_class=HTMLResponse)
-def submit_verdict(
-    rollout_id: uuid.UUID,
-    session: SessionDep,
-    actor: Reviewer,
-    form: Annotated[VerdictRequest, Depends(read_form(VerdictRequest))],
-) -> Response:
-    subject = VerdictSubject.of_rollout(session, get_rollout(session, rollout_id))
-    give_verdict(session, actor, subject, form)
-    return see_other(f"/rollouts/{rollout_id}", "Your verdict is stored.")
 
 
 @router.post("/rollouts/{rollout_id}/review", response_class=HTMLResponse)
@@ -183,19 +183,6 @@ def add_to_review(rollout_id: uuid.UUID, session: SessionDep, actor: Reviewer) -
 def remove_from_review(rollout_id: uuid.UUID, session: SessionDep, actor: Reviewer) -> Response:
     unpick(session, actor, get_rollout(session, rollout_id))
     return see_other(f"/rollouts/{rollout_id}", "Removed from the review queue.")
-
-
-def _neighbors(session: Session, rollout: Rollout, wanted: RolloutFilter) -> Neighbors:
-    """Empty if the filter is wrong or takes too long, because the rollout itself can still be shown."""
-    try:
-        with session.begin_nested():
-            return neighbors(session, rollout, wanted, scope_of(session, rollout.run))
-    except InvalidInput:
-        return Neighbors()
-    except OperationalError as error:
-        if not is_timeout(error):
-            raise
-        return Neighbors()
 
 
 def _transcript(rollout: Rollout, flags: Sequence[Flag], grades: Sequence[Grade] = ()) -> list[Entry]:

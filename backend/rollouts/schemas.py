@@ -2,22 +2,19 @@
 
 import uuid
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlencode
 
 from fastapi import UploadFile
-from pydantic import ConfigDict, Field, create_model
+from pydantic import AliasPath, BeforeValidator, ConfigDict, Field, create_model
 
 from backend.domain.rollouts.fields import MEASURED, OPERATORS
-from backend.domain.rollouts.fields import Field as RolloutField
 from backend.domain.rollouts.filters import MAX_LENGTH
 from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, Split, StopReason, Verdict
 from backend.operations.schemas import Request, Response
 from backend.rollouts.export import ExportFormat
-from backend.rollouts.listing import ListedRollout, columns_of
 from backend.rollouts.tables import Rollout, SavedView
 from backend.runs.schemas import RolloutFilter
-from backend.runs.tables import Run
 from backend.web.identity import Actor
 
 ViewName = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f]+$", description="Name.")]
@@ -73,6 +70,12 @@ class RolloutResponse(RolloutMeasurements):
     """The end of the last reply."""
     ended_at: datetime | None
 
+    @classmethod
+    def of(cls, row: Rollout, **values: Any) -> Self:
+        """`values`: `columns` by name, and what lists know of a rollout besides."""
+        values |= {name: getattr(row.group.task, name) for name in ("split", "index", "seed", "version_id")}
+        return cls(**{name: getattr(row, name) for name in cls.model_fields if name not in values}, **values)
+
 
 class ListedRolloutResponse(RolloutResponse):
     """A rollout in a list."""
@@ -88,17 +91,6 @@ class ListedRolloutResponse(RolloutResponse):
     values: dict[str, object] | None = None
     """Values of the requested `columns`."""
 
-    @classmethod
-    def of_item(cls, item: ListedRollout, run: Run, columns: list[RolloutField] | None) -> "ListedRolloutResponse":
-        return cls(
-            **_values(item.rollout, run),
-            flags=list(item.flags),
-            verdict=item.verdict,
-            judges=item.scores,
-            questions=item.answers,
-            values=None if columns is None else {field.name: item.value(field) for field in columns},
-        )
-
 
 class WholeRolloutResponse(RolloutResponse):
     """A rollout with its conversation."""
@@ -109,17 +101,6 @@ class WholeRolloutResponse(RolloutResponse):
     messages: list[dict[str, object]]
     tokens: dict[str, object] | None
     """Token ids or texts with their log-probabilities, where the policy reports them."""
-
-    @classmethod
-    def of_rollout(cls, rollout: Rollout) -> "WholeRolloutResponse":
-        whole = {name: getattr(rollout, name) for name in ("opening", "steps", "messages", "tokens")}
-        return cls(**_values(rollout, rollout.run), **whole)
-
-
-def _values(rollout: Rollout, run: Run) -> dict[str, Any]:
-    values = {name: getattr(rollout, name, None) for name in RolloutResponse.model_fields}
-    values |= {name: getattr(rollout.group.task, name) for name in ("split", "index", "seed", "version_id")}
-    return values | {"columns": columns_of(run, rollout)}
 
 
 class RolloutCount(Response):
@@ -136,12 +117,7 @@ class FieldResponse(Response):
     kind: str
     help: str
     choices: list[str]
-    operators: list[str]
-
-    @classmethod
-    def of_field(cls, field: RolloutField) -> "FieldResponse":
-        same = {name: getattr(field, name) for name in ("name", "kind", "help", "choices")}
-        return cls.model_validate({**same, "operators": OPERATORS[field.kind]})
+    operators: Annotated[list[str], BeforeValidator(OPERATORS.__getitem__)] = Field(validation_alias=AliasPath("kind"))
 
 
 class FilterFields(Response):

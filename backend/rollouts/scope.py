@@ -29,7 +29,6 @@ from backend.domain.rollouts.fields import (
     column_field_name,
     family_field,
 )
-from backend.domain.rollouts.filters import clauses_of, subject_of
 from backend.domain.training.mix import MixPart
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, StopReason, Verdict
 from backend.graders.tables import Grader
@@ -100,32 +99,16 @@ class FilterScope:
         ]
         return [field for field in (*BEFORE_REWARDS, *scores, *AFTER_REWARDS) if field.is_column]
 
-    def shown_columns(self, chosen: str | None) -> list[Field]:
-        """The chosen columns that exist, from names separated by commas. Default: the most useful ones."""
-        by_name = {field.name: field for field in self.columns}
-        is_training = self.run.kind is RunKind.TRAINING
-        default = [
-            *("task", "level", *(("phase", "step") if is_training else ()), "reward"),
-            *map(column_field_name, self.run.columns),
-            *(("advantage",) if is_training else ()),
-            *("turns", "tokens", "status", "excerpt"),
-        ]
-        shown = [by_name[name] for name in (chosen or "").split(",") if name in by_name]
-        return shown or [by_name[name] for name in default]
-
     @property
     def sortable(self) -> list[str]:
         """Every name to sort by."""
         return ["seq", *(name for name, field in self.fields.items() if field.is_sortable)]
 
-    def shortcuts(self, expression: str) -> list[Shortcut]:
-        """Menus next to the filter box, with the clauses of the expression selected."""
+    def shortcuts(self, clauses: Mapping[str, str]) -> list[Shortcut]:
+        """Menus next to the filter box, with the filter's clauses by field selected."""
 
         def equal(field: str, values: Iterable[str]) -> list[tuple[str, str]]:
             return [(f"{field} = {value}", str(value).replace("_", " ")) for value in values]
-
-        def normal(clause: str) -> str:
-            return " ".join(clause.lower().split())
 
         statuses = (RolloutStatus.COMPLETED, RolloutStatus.FAILED, RolloutStatus.CANCELLED)
         flags = [("has flag", "flagged"), ("not has flag", "not flagged")]
@@ -139,13 +122,12 @@ class FilterScope:
             ("verdict", "Verdict", "all", verdicts),
             ("group", "Group", "all", equal("group", GROUP_KINDS)),
         ]
-        clauses = {subject_of(clause): clause for clause in clauses_of(expression) or ()}
         shortcuts = []
         for name, label, everything, options in menus:
             if name == "phase" and self.run.kind is not RunKind.TRAINING:
                 continue
-            by_normal = {normal(option): option for option, _ in options}
-            chosen = by_normal.get(normal(clauses.get(name, "")), "")
+            words = clauses.get(name, "").lower().split()
+            chosen = next((option for option, _ in options if option.lower().split() == words), "")
             shortcuts.append(Shortcut(name, label, [("", everything), *options], chosen))
         return shortcuts
 

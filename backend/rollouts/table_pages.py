@@ -17,7 +17,7 @@ from backend.domain.rollouts.filters import with_clause
 from backend.errors import InvalidInput, NotFound
 from backend.rollouts import saved_views
 from backend.rollouts.filters import WrongFilter, select_rollouts
-from backend.rollouts.listing import MatchCount, RolloutList, list_rollouts, total_of
+from backend.rollouts.queries import MatchCount, RolloutList, list_rollouts, shown_columns, total_of
 from backend.rollouts.schemas import FieldResponse, SaveView, UpdateView, View
 from backend.rollouts.scope import Shortcut, scope_of
 from backend.runs import queries
@@ -158,6 +158,7 @@ def _back(run_id: uuid.UUID, query: str, notice: str) -> Response:
 def _context(session: Session, actor: Actor, run: Run, filter: RolloutFilter) -> RolloutsPage:
     """Mistakes in the filter are shown next to it, and so is a timeout."""
     scope = scope_of(session, run)
+    columns = shown_columns(scope, filter.columns)
     found, mistake = RolloutList([], None), None
     try:
         with session.begin_nested():
@@ -177,10 +178,10 @@ def _context(session: Session, actor: Actor, run: Run, filter: RolloutFilter) ->
         run=run,
         found=found,
         filter=filter,
-        columns=scope.shown_columns(filter.columns),
+        columns=columns,
         all_columns=scope.columns,
-        shortcuts=scope.shortcuts(filter.expression),
-        fields=[FieldResponse.of_field(field).model_dump(mode="json") for field in scope.fields.values()],
+        shortcuts=scope.shortcuts(filter.clauses),
+        fields=[FieldResponse.of(field).model_dump(mode="json") for field in scope.fields.values()],
         views=saved_views.list_views(session, actor),
         matching=found.matching or MatchCount(total),
         total=total,

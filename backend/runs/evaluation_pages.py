@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from pydantic import BaseModel, ConfigDict, ValidationError
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
 from backend.checkpoints.tables import Checkpoint
@@ -53,23 +53,16 @@ class Outlook:
 
 
 @dataclass(frozen=True, slots=True)
-class Assurance:
-    """The certificate of a version."""
-
-    version: EnvironmentVersion
-    status: CheckStatus | None
-    """None: not checked."""
-    wrong: Sequence[str] = ()
-    """Evidence of the checks that failed or warned."""
-
-
-@dataclass(frozen=True, slots=True)
 class EvaluationEstimate:
     """What to know before starting."""
 
     policy: Policy | None = None
     outlook: Outlook | None = None
-    assurance: Assurance | None = None
+    version: EnvironmentVersion | None = None
+    status: CheckStatus | None = None
+    """Of the version's latest certificate; None: not checked."""
+    wrong: Sequence[str] = ()
+    """Evidence of the checks that failed or warned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +110,6 @@ class EstimateQuery(BaseModel):
     tasks: str = ""
     group_size: str = ""
 
-    @property
-    def rollouts(self) -> int:
-        numbers = [int(text) if text.isdecimal() and len(text) < 8 else 0 for text in (self.tasks, self.group_size)]
-        return numbers[0] * numbers[1]
-
 
 class NewEvaluation(EvaluationRequest):
     again: uuid.UUID | None = None
@@ -167,7 +155,9 @@ def new_evaluation(
 def estimate_evaluation(
     request: Request, session: SessionDep, _: Author, wanted: Annotated[EstimateQuery, Query()]
 ) -> HTMLResponse:
-    before = _estimate(session, parse_id(wanted.policy_id), parse_id(wanted.version_id), wanted.rollouts)
+    texts = (wanted.tasks, wanted.group_size)
+    tasks, group_size = (int(text) if text.isdecimal() and len(text) < 8 else 0 for text in texts)
+    before = _estimate(session, parse_id(wanted.policy_id), parse_id(wanted.version_id), tasks * group_size)
     return page(request, "runs/_estimate.html", {"before": before})
 
 
@@ -209,14 +199,22 @@ def _estimate(
         if result.get("status") in {CheckStatus.FAILED, CheckStatus.WARNED}
     ]
     status = certificate.status if certificate else None
-    return EvaluationEstimate(policy, expected, Assurance(version, status, wrong))
+    return EvaluationEstimate(policy, expected, version, status, wrong)
 
 
 def _outlook(session: Session, policy: Policy, version_id: uuid.UUID, rollouts: int) -> Outlook:
     """Estimate from runs of the same policy on this version, else from those of other models on it."""
     price = policy.configuration.get("price")
-    same = _earlier_summaries(session, version_id, Run.policy_id == policy.id)
-    known = same or _earlier_summaries(session, version_id, Policy.kind.in_(READS_TOKENS))
+    earlier = (
+        select(Run.summary)
+        .join(Run.policy)
+        .where(Run.kind == RunKind.EVALUATION, Run.status == RunStatus.COMPLETED, Run.version_id == version_id)
+        .where(Run.summary["rollouts"].as_integer() > 0)
+        .order_by(Run.created_at.desc())
+        .limit(EARLIER_RUNS)
+    )
+    same = session.scalars(earlier.where(Run.policy_id == policy.id)).all()
+    known = same or session.scalars(earlier.where(Policy.kind.in_(READS_TOKENS))).all()
     played = sum(int(summary["rollouts"]) for summary in known)
     if not played:
         return Outlook(rollouts, has_price=bool(price))
@@ -239,18 +237,3 @@ def _outlook(session: Session, policy: Policy, version_id: uuid.UUID, rollouts: 
         bool(price),
         rollouts / rates[0] if rates else None,
     )
-
-
-def _earlier_summaries(
-    session: Session, version_id: uuid.UUID, condition: ColumnElement[bool]
-) -> list[dict[str, float]]:
-    """Summaries of completed evaluations with rollouts, newest first."""
-    statement = (
-        select(Run.summary)
-        .join(Run.policy)
-        .where(Run.kind == RunKind.EVALUATION, Run.status == RunStatus.COMPLETED, Run.version_id == version_id)
-        .where(condition, Run.summary["rollouts"].as_integer() > 0)
-        .order_by(Run.created_at.desc())
-        .limit(EARLIER_RUNS)
-    )
-    return list(session.scalars(statement))

@@ -21,9 +21,9 @@ from backend.operations.ids import parse_id
 from backend.policies.queries import BASELINES, find_policy
 from backend.policies.service import PolicyIsDeleted
 from backend.policies.tables import Policy
-from backend.runs.notes import Asker, note
 from backend.runs.schemas import EvaluationRequest
 from backend.runs.tables import Run
+from backend.web.audit import Requester, audit
 
 JOB = "evaluations.run"
 MAX_ROLLOUTS = 1_000_000
@@ -31,7 +31,7 @@ ENGINE = ("aiohttp", "orjson", "jinja2", "jsonschema")
 """Packages that decide what an endpoint is sent and how its answers are read."""
 
 
-def start_evaluation(session: Session, actor: Asker, request: EvaluationRequest) -> Run:
+def start_evaluation(session: Session, actor: Requester, request: EvaluationRequest) -> Run:
     """Queue an evaluation. The same key from the same person returns the run that it started first."""
     run_id = stable_id("evaluation", actor.person_id, request.key) if request.key else new_id()
     if request.key and (known := session.get(Run, run_id)):
@@ -68,7 +68,7 @@ def start_evaluation(session: Session, actor: Asker, request: EvaluationRequest)
     session.add(run)
     session.flush()
     enqueue_shares(session, run, JOB, Queue.GPU if policy.kind is PolicyKind.LOCAL else Queue.CPU, plan.workers)
-    note(session, actor, "evaluation.start", "run", run.id, name=run.name, **plan.model_dump(mode="json"))
+    audit(session, actor, "evaluation.start", "run", run.id, name=run.name, **plan.model_dump(mode="json"))
     announce(session, RUNS)
     return run
 

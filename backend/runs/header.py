@@ -6,18 +6,23 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from fastapi import Request
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from backend.domain.vocabulary import Role, RunKind
+from backend.core.queue import JUDGING_JOB
+from backend.core.tables import Job
+from backend.detectors.tables import Flag
+from backend.domain.training.alarms import CLEARED
+from backend.domain.vocabulary import JobStatus, RunKind
+from backend.graders.tables import GraderRun
+from backend.review.tables import VerdictRecord
 from backend.runs import queries
-from backend.runs.rerun import source_of
 from backend.runs.tables import Run
 from backend.training.alarms import OfferedAnswer, offered_answers
 from backend.training.tables import Alarm
 from backend.web.page import render_block
 
 TEMPLATE = "runs/run.html"
-COMPARABLE = frozenset({RunKind.EVALUATION, RunKind.TRAINING, RunKind.RESCORE, RunKind.REPLAY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,36 +37,11 @@ class RunHeader:
     source: Run | None = None
     """The run that this one repeats, rescores, replays or branches from."""
     alarms: Sequence[Alarm] = ()
-    """Training runs: open alarms."""
+    """Training runs: unanswered alarms whose condition lasts, newest first."""
     answers: Mapping[uuid.UUID, Sequence[OfferedAnswer]] = field(default_factory=dict)
     """Possible answers to each of them."""
     branches: Sequence[Run] = ()
     """Training runs that start from its checkpoints."""
-
-    @property
-    def steering_role(self) -> Role:
-        """The role that stopping and resuming needs."""
-        return Role.TRAINER if self.run.kind is RunKind.TRAINING else Role.AUTHOR
-
-    @property
-    def can_stop(self) -> bool:
-        is_played = self.run.kind is RunKind.PLAY  # ended on its own page
-        return not is_played and not self.run.status.is_over and self.run.stop_requested_at is None
-
-    @property
-    def stopping(self) -> str:
-        """Effect of a stop on the current work."""
-        if self.run.kind is RunKind.EVALUATION:
-            return "Current rollouts are canceled, finished ones are kept."
-        return "The current work is finished first."
-
-    @property
-    def can_resume(self) -> bool:
-        return self.run.can_resume and self.run.kind is not RunKind.PLAY
-
-    @property
-    def is_comparable(self) -> bool:
-        return self.run.kind in COMPARABLE
 
     @property
     def origin(self) -> str:
@@ -78,19 +58,14 @@ class RunHeader:
         return counted if isinstance(counted, int) else self.run.next_seq - 1
 
     @property
-    def rate(self) -> float | None:
-        """Per second."""
-        rate = self.run.progress.get("rate")
-        return float(rate) if rate else None
-
-    @property
     def seconds_left(self) -> float | None:
         """The worker's estimate, else by the rate so far."""
         progress = self.run.progress
         if (estimate := progress.get("seconds_left")) is not None:
             return float(estimate)
         left = int(progress.get("total") or 0) - int(progress.get("done") or 0)
-        return left / self.rate if self.rate and left > 0 else None
+        rate = progress.get("rate")
+        return left / float(rate) if rate and left > 0 else None
 
     @property
     def seconds(self) -> float | None:
@@ -106,17 +81,26 @@ def head_blocks(request: Request, head: RunHeader) -> dict[str, str]:
 
 
 def run_header(session: Session, run: Run) -> RunHeader:
-    state = queries.judging_state(session, run.id)
-    is_training = run.kind is RunKind.TRAINING
-    alarms = queries.open_alarms(session, run.id) if is_training else []
+    flags = select(func.count(Flag.id)).where(Flag.run_id == run.id).scalar_subquery()
+    graders = select(func.count(GraderRun.id)).where(GraderRun.run_id == run.id).scalar_subquery()
+    unfinished = (JobStatus.QUEUED, JobStatus.LEASED)
+    scan = select(Job.id).where(Job.run_id == run.id, Job.name == JUDGING_JOB, Job.status.in_(unfinished))
+    given = (VerdictRecord.rollout_id.is_not(None), VerdictRecord.taken_back_at.is_(None))
+    verdicts = select(VerdictRecord.id).where(VerdictRecord.run_id == run.id, *given)
+    state = select(flags, graders, scan.exists(), verdicts.exists())
+    flag_count, grader_count, awaits_detectors, has_verdicts = session.execute(state).one()
+    alarms: list[Alarm] = []
+    if run.kind is RunKind.TRAINING:
+        unanswered = select(Alarm).where(Alarm.run_id == run.id, Alarm.answer.is_(None)).order_by(Alarm.id.desc())
+        alarms = [alarm for alarm in session.scalars(unanswered) if CLEARED not in alarm.evidence]
     return RunHeader(
         run,
-        state.flags,
-        state.graders,
-        is_settled=run.status.is_over and not state.awaits_detectors,
-        has_verdicts=state.has_verdicts,
-        source=source_of(session, run),
+        flag_count,
+        grader_count,
+        is_settled=run.status.is_over and not awaits_detectors,
+        has_verdicts=has_verdicts,
+        source=session.get(Run, run.source_run_id) if run.source_run_id else None,
         alarms=alarms,
         answers=offered_answers(session, run, alarms),
-        branches=queries.branches_of(session, run.id) if is_training else (),
+        branches=queries.branches_of(session, run.id) if run.kind is RunKind.TRAINING else (),
     )

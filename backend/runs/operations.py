@@ -6,10 +6,9 @@ from sqlalchemy.orm import Session
 from backend.domain.vocabulary import Role
 from backend.operations.declaration import operation
 from backend.operations.schemas import Request
-from backend.runs import evaluations, metric_points, queries, service
+from backend.runs import charts, evaluations, queries, service
 from backend.runs import references as _references  # noqa: F401  how addresses name runs
-from backend.runs.responses import LogLineResponse, RunDetailResponse, RunResponse
-from backend.runs.schemas import EvaluationRequest, RunFilter
+from backend.runs.schemas import EvaluationRequest, LogLineResponse, RunDetailResponse, RunFilter, RunResponse
 from backend.runs.tables import Run
 from backend.web.identity import Actor
 from backend.web.paging import Page
@@ -35,7 +34,15 @@ def get_run(session: Session, actor: Actor, run: Run) -> RunDetailResponse:
     return RunDetailResponse.of(run)
 
 
-@operation("POST /runs/{run}/stop", role=Role.AUTHOR, tool=True, poll="/runs/{id}", audited=False)
+@operation(
+    "POST /runs/{run}/stop",
+    role=Role.AUTHOR,
+    tool=True,
+    poll="/runs/{id}",
+    audited=False,
+    page="/runs/{id}",
+    notice="Stopping. Finished work is kept.",
+)
 def stop_run(session: Session, actor: Actor, run: Run) -> RunResponse:
     """Request a run to stop. An evaluation cancels its current rollouts; other runs finish theirs first.
 
@@ -45,7 +52,15 @@ def stop_run(session: Session, actor: Actor, run: Run) -> RunResponse:
     return RunResponse.of(run)
 
 
-@operation("POST /runs/{run}/resume", role=Role.AUTHOR, tool=True, poll="/runs/{id}", audited=False)
+@operation(
+    "POST /runs/{run}/resume",
+    role=Role.AUTHOR,
+    tool=True,
+    poll="/runs/{id}",
+    audited=False,
+    page="/runs/{id}",
+    notice="Queued again. The run continues where it stopped.",
+)
 def resume_run(session: Session, actor: Actor, run: Run) -> RunResponse:
     """Queue a stopped, paused or failed run again. It continues where it stopped."""
     service.resume_run(session, actor, run)
@@ -67,10 +82,10 @@ def get_points(session: Session, actor: Actor, run: Run, request: PointsQuery) -
 
     Beyond 4,000 points, each bucket keeps its minimum and maximum.
     """
-    names = request.name or list(metric_points.latest_steps(session, run.id))
-    series = [metric_points.Series(name, name) for name in names]
-    window = metric_points.Window(request.after, request.low, request.high)
-    return metric_points.columnar_points(session, run.id, series, window)
+    names = request.name or list(charts.latest_steps(session, run.id))
+    series = [charts.Series(name, name) for name in names]
+    window = charts.Window(request.after, request.low, request.high)
+    return charts.columnar_points(session, run, series, window)
 
 
 class LogQuery(Request):

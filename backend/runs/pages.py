@@ -1,4 +1,4 @@
-"""/runs and /runs/{id}: the list, the live overview of one run, its curves, and the buttons that stop and resume it."""
+"""/runs and /runs/{id}: the list, the live overview of one run, and its curves."""
 
 import time
 import uuid
@@ -9,30 +9,34 @@ from typing import Annotated
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import HTMLResponse, Response
+from fastapi.responses import HTMLResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from backend.checkpoints.tables import Checkpoint
 from backend.core.events import RUNS, run_topic
-from backend.domain.results.pass_at_k import REWARD, SuccessRule
+from backend.domain.detectors.spec import Action
+from backend.domain.results.pass_at_k import REWARD
 from backend.domain.review.judged_curve import JudgedPoint
 from backend.domain.rollouts.fields import column_field_name
 from backend.domain.vocabulary import RunKind, RunStatus
+from backend.environments.tables import Environment
 from backend.results.groups import TaskEnd, task_ends
 from backend.results.run_figures import FiguresRequest, RunFigures, run_figures
 from backend.review.judged_curves import curve_of
 from backend.rollouts import queries as rollout_queries
-from backend.rollouts.listing import ListedRollout
-from backend.runs import metric_points, queries, service
-from backend.runs.charts import Chart, charts_of, series_of
+from backend.rollouts.queries import ListedRollout
+from backend.runs import queries
+from backend.runs.charts import Chart, Window, charts_of, columnar_points, latest_steps
 from backend.runs.header import RunHeader, head_blocks, run_header
 from backend.runs.schemas import RunFilter
 from backend.runs.tables import Run
 from backend.studies.patterns import known_onsets
-from backend.web.dependencies import Author, SessionDep, Viewer
-from backend.web.page import page, render_block, see_other
+from backend.training.tables import Intervention
+from backend.web.dependencies import SessionDep, Viewer
+from backend.web.page import page, render_block
 from backend.web.shared import Shared
 from backend.web.streams import AGAIN, END, live
 
@@ -66,31 +70,12 @@ class RolloutLinks:
         where = " and ".join(part for part in (self.scope if is_scoped else "", expression) if part)
         return f"/runs/{self.run_id}/rollouts" + (f"?{urlencode({'where': where})}" if where else "")
 
-    def equal(self, field: str, value: object) -> str:
-        return self.to(f"{field} = {value}")
-
     def between(self, column: str, low: float, high: float) -> str:
         """One bar of a column's distribution."""
-        name = _field(column)
+        name = column if column == REWARD else column_field_name(column)
         if low == high:
             return self.to(f"{name} = {low:.9g}")
         return self.to(f"{name} >= {low:.9g} and {name} <= {high:.9g}")
-
-    def succeeding(self, rule: SuccessRule) -> str:
-        return self.to(f"{_field(rule.column)} >= {rule.at_least:g}")
-
-    def failing(self, rule: SuccessRule) -> str:
-        """Completed rollouts without success."""
-        return self.to(f"status = completed and {_field(rule.column)} < {rule.at_least:g}")
-
-    def failures(self, kind: str) -> str:
-        """Failed rollouts of the whole run."""
-        return self.to(f"status = failed and error_kind = {kind}", is_scoped=False)
-
-
-def _field(column: str) -> str:
-    """Filters prefix a reward column that has the name of a field of every rollout."""
-    return column if column == REWARD else column_field_name(column)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +143,9 @@ async def runs_events(
 
 def _list(session: Session, wanted: RunFilter) -> RunsPage:
     found = queries.runs(session, wanted)
-    return RunsPage(found.items, found.next, wanted, queries.environment_names(session))
+    return RunsPage(
+        found.items, found.next, wanted, session.scalars(select(Environment.name).order_by(Environment.name)).all()
+    )
 
 
 @router.get("/runs/{run_id}", response_class=HTMLResponse)
@@ -210,7 +197,7 @@ def _read_update(session: Session, run_id: uuid.UUID) -> RunUpdate:
     run = queries.get_run(session, run_id)
     points = ""
     if run.kind is RunKind.TRAINING:
-        latest = metric_points.latest_steps(session, run_id)
+        latest = latest_steps(session, run_id)
         points = escape(f"{run.attempt} {run.progress.get('done')} {latest}", quote=False)
     return RunUpdate(run_header(session, run), points)
 
@@ -220,21 +207,10 @@ def run_points(
     run_id: uuid.UUID, session: SessionDep, _: Viewer, wanted: Annotated[ChartQuery, Query()]
 ) -> dict[str, object]:
     run = queries.get_run(session, run_id)
-    series = series_of(run, metric_points.latest_steps(session, run_id), wanted.chart)
-    window = metric_points.Window(wanted.after, wanted.low, wanted.high)
-    return metric_points.points_with_source(session, run, series, window)
-
-
-@router.post("/runs/{run_id}/stop", response_class=HTMLResponse)
-def stop_run(run_id: uuid.UUID, session: SessionDep, actor: Author) -> Response:
-    service.request_stop(session, actor, queries.get_run(session, run_id))
-    return see_other(f"/runs/{run_id}", "Stopping. Finished work is kept.")
-
-
-@router.post("/runs/{run_id}/resume", response_class=HTMLResponse)
-def resume_run(run_id: uuid.UUID, session: SessionDep, actor: Author) -> Response:
-    service.resume_run(session, actor, queries.get_run(session, run_id))
-    return see_other(f"/runs/{run_id}", "Queued again. The run continues where it stopped.")
+    main, more = charts_of(run, latest_steps(session, run_id))
+    series = next((chart.series for chart in [*main, *more] if chart.key == wanted.chart), ())
+    window = Window(wanted.after, wanted.low, wanted.high)
+    return columnar_points(session, run, series, window, with_source=True)
 
 
 def _overview(session: Session, run_id: uuid.UUID, choice: FiguresRequest, *, with_charts: bool) -> OverviewPage:
@@ -243,11 +219,14 @@ def _overview(session: Session, run_id: uuid.UUID, choice: FiguresRequest, *, wi
     figures = run_figures(session, run, choice)
     hardest, easiest = task_ends(session, figures.scope, TASK_ENDS) if figures.scoped.completed else ([], [])
     head = run_header(session, run)
-    screened = queries.count_screened(session, run.id) if is_training else 0
+    screened = 0
+    if is_training:
+        kept_out = (Intervention.run_id == run.id, Intervention.action == Action.SCREEN)
+        screened = session.scalar(select(func.sum(Intervention.rollouts)).where(*kept_out)) or 0
     charts: list[Chart] = []
     more_charts: list[Chart] = []
     if is_training and with_charts:
-        metrics = metric_points.latest_steps(session, run.id)
+        metrics = latest_steps(session, run.id)
         charts, more_charts = charts_of(run, metrics, is_screened=screened > 0)
     return OverviewPage(
         head=head,

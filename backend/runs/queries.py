@@ -2,32 +2,24 @@
 
 import uuid
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import Select, and_, func, or_, select
 from sqlalchemy.orm import Session, contains_eager, defaultload, defer, joinedload
 
 from backend.checkpoints.tables import Checkpoint
-from backend.core.queue import JUDGING_JOB
-from backend.core.tables import Job
-from backend.detectors.tables import Flag
-from backend.domain.detectors.spec import Action
-from backend.domain.training.alarms import CLEARED
-from backend.domain.vocabulary import JobStatus
+from backend.domain.training.mix import MixPart
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import NotFound
-from backend.graders.tables import GraderRun
-from backend.review.tables import VerdictRecord
 from backend.runs.schemas import RunFilter
 from backend.runs.tables import Run, RunLogLine
-from backend.training.tables import Alarm, Intervention, SettingChange
+from backend.training.tables import SettingChange
 from backend.web.paging import Key, Slice, slice_of
 
 NEWEST = (Key(Run.created_at), Key(Run.id))
 LOG_LINES = 500
 
 
-def _with_relations(statement: Select[Run]) -> Select[Run]:
+def with_relations(statement: Select[Run]) -> Select[Run]:
     """Load each run with its version, environment, policy, checkpoint and creator, in the same statement."""
     return (
         statement.join(Run.version)
@@ -43,7 +35,7 @@ def _with_relations(statement: Select[Run]) -> Select[Run]:
 
 def runs(session: Session, filter: RunFilter) -> Slice[Run]:
     """Newest first."""
-    statement = _with_relations(select(Run)).options(
+    statement = with_relations(select(Run)).options(
         defer(Run.configuration), defaultload(Run.version).defer(EnvironmentVersion.manifest)
     )
     for column, value in (
@@ -62,14 +54,10 @@ def runs(session: Session, filter: RunFilter) -> Slice[Run]:
 
 def get_run(session: Session, run_id: uuid.UUID) -> Run:
     """Raises NotFound."""
-    run = session.scalars(_with_relations(select(Run)).where(Run.id == run_id)).one_or_none()
+    run = session.scalars(with_relations(select(Run)).where(Run.id == run_id)).one_or_none()
     if run is None:
         raise NotFound("There is no such run.")
     return run
-
-
-def environment_names(session: Session) -> Sequence[str]:
-    return session.scalars(select(Environment.name).order_by(Environment.name)).all()
 
 
 def run_counts(session: Session, policy_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, int]:
@@ -90,6 +78,31 @@ def versions(session: Session) -> Sequence[EnvironmentVersion]:
     return session.scalars(statement).all()
 
 
+def versions_of(session: Session, run: Run) -> Sequence[EnvironmentVersion]:
+    """The run's own version, then the existing versions of its mix, with their environments."""
+    parts = [MixPart.parse(text) for text in run.configuration.get("mix") or ()]
+    if not parts:
+        return [run.version]
+    named = (and_(Environment.name == part.environment, EnvironmentVersion.number == part.version) for part in parts)
+    statement = (
+        select(EnvironmentVersion)
+        .join(EnvironmentVersion.environment)
+        .options(joinedload(EnvironmentVersion.environment))
+        .where(or_(*named))
+        .order_by(Environment.name, EnvironmentVersion.number)
+    )
+    return [run.version, *session.scalars(statement)]
+
+
+def names_of(versions: Sequence[EnvironmentVersion]) -> list[str]:
+    """Names in the run's curves: with the version if two versions have the same environment."""
+    names = [version.environment.name for version in versions]
+    return [
+        name if names.count(name) == 1 else f"{name}_v{version.number}"
+        for name, version in zip(names, versions, strict=True)
+    ]
+
+
 def checkpoints(
     session: Session,
     *,
@@ -106,46 +119,6 @@ def checkpoints(
     if has_weights:
         statement = statement.where(Checkpoint.pruned_at.is_(None))
     return session.scalars(statement).all()
-
-
-def flags(session: Session, run_id: uuid.UUID, *, after: str | None = None, limit: int = 50) -> Slice[Flag]:
-    """Flags of a run, newest first, each with its rollout (if it is about one)."""
-    statement = select(Flag).options(joinedload(Flag.rollout)).where(Flag.run_id == run_id)
-    return slice_of(session, statement, (Key(Flag.created_at), Key(Flag.id)), after=after, limit=limit)
-
-
-class JudgingState(NamedTuple):
-    """The work of detectors, graders and people on a run."""
-
-    flags: int
-    graders: int
-    awaits_detectors: bool
-    """A scan is queued or under way."""
-    has_verdicts: bool
-
-
-def judging_state(session: Session, run_id: uuid.UUID) -> JudgingState:
-    flagged = select(func.count(Flag.id)).where(Flag.run_id == run_id).scalar_subquery()
-    graders = select(func.count(GraderRun.id)).where(GraderRun.run_id == run_id).scalar_subquery()
-    unfinished = (JobStatus.QUEUED, JobStatus.LEASED)
-    waiting = select(Job.id).where(Job.run_id == run_id, Job.name == JUDGING_JOB, Job.status.in_(unfinished)).exists()
-    given = (VerdictRecord.rollout_id.is_not(None), VerdictRecord.taken_back_at.is_(None))
-    judged = select(VerdictRecord.id).where(VerdictRecord.run_id == run_id, *given)
-    return JudgingState(*session.execute(select(flagged, graders, waiting, judged.exists())).one())
-
-
-def open_alarms(session: Session, run_id: uuid.UUID) -> list[Alarm]:
-    """Unanswered alarms whose condition lasts, newest first."""
-    statement = select(Alarm).where(Alarm.run_id == run_id, Alarm.answer.is_(None)).order_by(Alarm.id.desc())
-    return [alarm for alarm in session.scalars(statement) if CLEARED not in alarm.evidence]
-
-
-def count_screened(session: Session, run_id: uuid.UUID) -> int:
-    """Number of rollouts of a training run that detectors kept out of the gradient."""
-    statement = select(func.coalesce(func.sum(Intervention.rollouts), 0)).where(
-        Intervention.run_id == run_id, Intervention.action == Action.SCREEN
-    )
-    return session.scalar(statement) or 0
 
 
 def setting_changes(session: Session, run_id: uuid.UUID) -> Sequence[SettingChange]:

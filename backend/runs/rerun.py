@@ -1,6 +1,5 @@
 """Repeat an evaluation: exactly as it was, or with changes."""
 
-import uuid
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -11,9 +10,9 @@ from backend.domain.vocabulary import PolicyKind, RunKind
 from backend.errors import Conflict, InvalidInput
 from backend.policies.tables import Policy
 from backend.runs.evaluations import start_evaluation
-from backend.runs.notes import Asker
 from backend.runs.schemas import EvaluationRequest
 from backend.runs.tables import Run
+from backend.web.audit import Requester
 from backend.web.form_data import validate
 
 TASK_FIELDS = frozenset({"split", "tasks", "first_task"})
@@ -36,7 +35,7 @@ class RerunRequest(BaseModel):
     """Any text. Repeating a key returns the run that it started first."""
 
 
-def run_again(session: Session, actor: Asker, run: Run, request: RerunRequest) -> Run:
+def run_again(session: Session, actor: Requester, run: Run, request: RerunRequest) -> Run:
     """Start the evaluation again. The new run refers to this one.
 
     Another policy has other checkpoints, and other tasks replace listed ones.
@@ -68,7 +67,7 @@ def run_again(session: Session, actor: Asker, run: Run, request: RerunRequest) -
     return start_like(session, actor, validate(EvaluationRequest, values | changes | {"key": request.key}), run)
 
 
-def start_like(session: Session, actor: Asker, request: EvaluationRequest, source: Run | None) -> Run:
+def start_like(session: Session, actor: Requester, request: EvaluationRequest, source: Run | None) -> Run:
     """Start an evaluation whose form was filled in from the `source` run."""
     run = start_evaluation(session, actor, request)
     if source is not None and run.id != source.id:
@@ -84,8 +83,3 @@ def drift(run: Run, policy: Policy | None) -> list[str]:
         return []
     now = {"kind": str(policy.kind), **policy.configuration}
     return sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
-
-
-def source_of(session: Session, run: Run) -> Run | None:
-    """The run that this one repeats, rescores, replays or branches from."""
-    return session.get(Run, run.source_run_id) if isinstance(run.source_run_id, uuid.UUID) else None

@@ -18,9 +18,9 @@ from backend.errors import Conflict, NotAllowed
 from backend.graders.service import start_named
 from backend.notifications import outbox
 from backend.runs.evaluations import enqueue_shares
-from backend.runs.notes import Asker, note
 from backend.runs.tables import Run
 from backend.studies.service import wake_studies
+from backend.web.audit import Requester, audit
 
 PAUSE_REQUESTED = "pause_requested"
 """Key of a run's summary: its stop is meant as a pause."""
@@ -67,7 +67,7 @@ def finish_run(
     run.summary = {**run.summary, **(summary or {})}
     run.reason = reason
     run.ended_at = datetime.now(UTC)
-    note(session, None, "run.finish", "run", run.id, name=run.name, status=str(status), reason=reason)
+    audit(session, None, "run.finish", "run", run.id, name=run.name, status=str(status), reason=reason)
     is_failed = status is RunStatus.FAILED and run.kind is not RunKind.PLAY
     if is_failed or (status is RunStatus.PAUSED and run.kind is RunKind.EVALUATION):
         outbox.announce(
@@ -87,7 +87,7 @@ def finish_run(
         start_named(session, run, run.configuration.get("judge_ids", ()))
 
 
-def request_stop(session: Session, actor: Asker, run: Run, *, is_pause: bool = False) -> None:
+def request_stop(session: Session, actor: Requester, run: Run, *, is_pause: bool = False) -> None:
     """Request a running run to stop; a queued one stops at once. An evaluation cancels its current rollouts.
 
     `is_pause`: training ends as paused, not as stopped.
@@ -103,11 +103,11 @@ def request_stop(session: Session, actor: Asker, run: Run, *, is_pause: bool = F
         run.ended_at = datetime.now(UTC)
     elif is_pause:
         run.summary = {**run.summary, PAUSE_REQUESTED: True}
-    note(session, actor, "run.pause" if is_pause else "run.stop", "run", run.id, name=run.name)
+    audit(session, actor, "run.pause" if is_pause else "run.stop", "run", run.id, name=run.name)
     _announce(session, run)
 
 
-def resume_run(session: Session, actor: Asker, run: Run) -> Job:
+def resume_run(session: Session, actor: Requester, run: Run) -> Job:
     """Queue a run again with the job it had. It continues from its rows and plays failed rollouts again."""
     _check_role(actor, run)
     _lock(session, run)
@@ -128,7 +128,7 @@ def resume_run(session: Session, actor: Asker, run: Run) -> Job:
         job = enqueue_shares(session, run, last.name, last.queue, workers)
     else:
         job = enqueue(session, last.name, queue=last.queue, run_id=run.id, arguments=last.arguments)
-    note(session, actor, "run.resume", "run", run.id, name=run.name)
+    audit(session, actor, "run.resume", "run", run.id, name=run.name)
     _announce(session, run)
     return job
 
@@ -141,7 +141,7 @@ def _lock(session: Session, run: Run) -> None:
     session.refresh(run, Run.__mapper__.column_attrs.keys(), with_for_update={"of": Run, "key_share": True})
 
 
-def _check_role(actor: Asker, run: Run) -> None:
+def _check_role(actor: Requester, run: Run) -> None:
     needed = Role.TRAINER if run.kind is RunKind.TRAINING else Role.AUTHOR
     if not actor.role.includes(needed):
         raise NotAllowed(f"Stopping and resuming this run needs the role {needed}.")

@@ -9,10 +9,11 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
-from sqlalchemy.orm import Session
+from sqlalchemy import select
+from sqlalchemy.orm import Session, joinedload
 
 from backend.core.events import run_topic
-from backend.detectors.scans import can_be_scanned, newest_scan, start_scan
+from backend.detectors.scans import PHASES, newest_scan, start_scan
 from backend.detectors.schemas import MAX_ALTERED, DetectorScan, StartScan
 from backend.detectors.tables import Flag
 from backend.domain.vocabulary import Phase, RunKind, RunStatus
@@ -27,7 +28,7 @@ from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.form_data import read_form
 from backend.web.formats import number
 from backend.web.page import page, render_block, see_other
-from backend.web.paging import After
+from backend.web.paging import After, Key, slice_of
 from backend.web.streams import END, live
 
 router = APIRouter()
@@ -150,52 +151,10 @@ def show_log(
     return page(request, LOG, _log(session, run_id, before), block="run_log")
 
 
-@router.get("/runs/{run_id}/flags/events", response_class=EventSourceResponse)
-async def flag_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
-    def render(session: Session) -> tuple[RunHeader, dict[str, str]]:
-        context = _flags(session, run_id, None)
-        return context.head, {"run_flags": render_block(request, FLAGS, "run_flags", context)}
-
-    async for event in _live_tab(request, run_id, render):
-        yield event
-
-
-@router.get("/runs/{run_id}/log/events", response_class=EventSourceResponse)
-async def log_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
-    def render(session: Session) -> tuple[RunHeader, dict[str, str]]:
-        context = _log(session, run_id, None)
-        return context.head, {"run_log": render_block(request, LOG, "run_log", context)}
-
-    async for event in _live_tab(request, run_id, render):
-        yield event
-
-
-@router.get("/runs/{run_id}/groups/events", response_class=EventSourceResponse)
-@router.get("/runs/{run_id}/configuration/events", response_class=EventSourceResponse)
-async def head_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
-    """Only the head, for tabs that are not live."""
-
-    def render(session: Session) -> tuple[RunHeader, dict[str, str]]:
-        return run_header(session, queries.get_run(session, run_id)), {}
-
-    async for event in _live_tab(request, run_id, render):
-        yield event
-
-
-async def _live_tab(
-    request: Request, run_id: uuid.UUID, render: Callable[[Session], tuple[RunHeader, dict[str, str]]]
-) -> AsyncIterable[ServerSentEvent]:
-    def render_all(session: Session) -> dict[str, str]:
-        head, blocks = render(session)
-        return head_blocks(request, head) | blocks | ({END: ""} if head.is_settled else {})
-
-    async for event in live(request, (run_topic(run_id),), render_all):
-        yield event
-
-
-def _flags(session: Session, run_id: uuid.UUID, after: str | None) -> FlagsPage:
+def _flags(session: Session, run_id: uuid.UUID, after: str | None = None) -> FlagsPage:
     run = queries.get_run(session, run_id)
-    found = queries.flags(session, run_id, after=after)
+    statement = select(Flag).options(joinedload(Flag.rollout)).where(Flag.run_id == run_id)
+    found = slice_of(session, statement, (Key(Flag.created_at), Key(Flag.id)), after=after)
     return FlagsPage(
         run_header(session, run),
         run,
@@ -203,15 +162,44 @@ def _flags(session: Session, run_id: uuid.UUID, after: str | None) -> FlagsPage:
         found.next,
         is_newest=after is None,
         detection=newest_scan(session, run_id),
-        can_detect=can_be_scanned(run),
+        can_detect=run.kind in PHASES,
     )
 
 
-def _log(session: Session, run_id: uuid.UUID, before: int | None) -> LogPage:
+def _log(session: Session, run_id: uuid.UUID, before: int | None = None) -> LogPage:
     run = queries.get_run(session, run_id)
     lines = queries.log_lines(session, run_id, before=before)
     earlier = lines[0].id if len(lines) == queries.LOG_LINES else None
     return LogPage(run_header(session, run), run, lines, earlier, is_newest=before is None)
+
+
+_LIVE: dict[str, tuple[str, str, Callable[[Session, uuid.UUID], FlagsPage | LogPage]]] = {
+    "flags": (FLAGS, "run_flags", _flags),
+    "log": (LOG, "run_log", _log),
+}
+"""Template, block and context of the tabs whose own part is live."""
+
+
+@router.get("/runs/{run_id}/flags/events", response_class=EventSourceResponse)
+@router.get("/runs/{run_id}/log/events", response_class=EventSourceResponse)
+@router.get("/runs/{run_id}/groups/events", response_class=EventSourceResponse)
+@router.get("/runs/{run_id}/configuration/events", response_class=EventSourceResponse)
+async def tab_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
+    """The head, and the tab's own part if it is live."""
+    tab = request.url.path.split("/")[-2]
+
+    def render(session: Session) -> dict[str, str]:
+        blocks: dict[str, str] = {}
+        if tab in _LIVE:
+            template, block, read = _LIVE[tab]
+            context = read(session, run_id)
+            head, blocks[block] = context.head, render_block(request, template, block, context)
+        else:
+            head = run_header(session, queries.get_run(session, run_id))
+        return head_blocks(request, head) | blocks | ({END: ""} if head.is_settled else {})
+
+    async for event in live(request, (run_topic(run_id),), render):
+        yield event
 
 
 def _flat(values: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:

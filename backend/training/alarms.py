@@ -19,7 +19,6 @@ from backend.domain.training.configuration import Stage
 from backend.domain.training.steering import LEARNING_RATE, PARTS, WARM_UP_RATE, memory_saved
 from backend.domain.vocabulary import AlarmAnswer, RunStatus
 from backend.errors import Conflict, NotFound
-from backend.runs.notes import Asker, note
 from backend.runs.service import request_stop, resume_run
 from backend.runs.tables import Run
 from backend.studies.queries import start_of
@@ -33,6 +32,7 @@ from backend.training.steering import (
     require_trainer,
 )
 from backend.training.tables import Alarm
+from backend.web.audit import Requester, audit
 
 PREPARED = "branch"
 """Key of an alarm's evidence: {checkpoint_id, stage, step} of the branch that one click starts."""
@@ -154,7 +154,7 @@ def is_warm_up_alarm(alarm: Alarm) -> bool:
 
 def answer_alarm(
     session: Session,
-    actor: Asker,
+    actor: Requester,
     run: Run,
     alarm_id: uuid.UUID,
     answer: AlarmAnswer,
@@ -192,14 +192,14 @@ def answer_alarm(
             change_settings(session, actor, run, saved, alarm_id=alarm.id)
             resume_run(session, actor, run)
     alarm.answer, alarm.answered_by, alarm.answered_at = answer, actor.person_id, datetime.now(UTC)
-    note(session, actor, "alarm.answer", "run", run.id, name=run.name, alarm=alarm.name, answer=str(answer))
+    audit(session, actor, "alarm.answer", "run", run.id, name=run.name, alarm=alarm.name, answer=str(answer))
     session.flush()
     announce(session, run_topic(run.id))
     return branch
 
 
 def roll_back(
-    session: Session, actor: Asker | None, run: Run, alarm: Alarm, *, onto: BranchVersion | None = None
+    session: Session, actor: Requester | None, run: Run, alarm: Alarm, *, onto: BranchVersion | None = None
 ) -> Run:
     """Branch from the last good checkpoint before the problem began, with a lower learning rate. With another version
     of the environment the learning rate stays: the reward was at fault."""

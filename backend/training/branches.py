@@ -22,11 +22,11 @@ from backend.domain.vocabulary import PolicyKind, Queue, RunKind, RunStatus
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import Conflict, InvalidInput
 from backend.policies.tables import Policy
-from backend.runs.notes import Asker, note
 from backend.runs.tables import Run
 from backend.studies.queries import BRANCH, start_of
 from backend.training.steering import changes_until, current_settings, require_trainer, resolved_changes
 from backend.training.tables import SettingChange
+from backend.web.audit import Requester, audit
 
 JOB = "training.run"
 MOST_IN_A_ROW = 3
@@ -50,7 +50,7 @@ class BranchVersion:
 
 def start_branch(
     session: Session,
-    actor: Asker | None,
+    actor: Requester | None,
     run: Run,
     checkpoint: Checkpoint,
     changes: Mapping[str, JsonValue] | None = None,
@@ -77,7 +77,7 @@ def start_branch(
     queue_of_source = select(Job.queue).where(Job.run_id == run.id, Job.name == JOB).order_by(Job.id.desc()).limit(1)
     enqueue(session, JOB, queue=session.scalars(queue_of_source).first() or Queue.GPU, run_id=branch.id)
     version = onto.version.number if onto else None
-    note(session, actor, "run.branch", "run", run.id, name=run.name, branch=str(branch.id), step=step, version=version)
+    audit(session, actor, "run.branch", "run", run.id, name=run.name, branch=str(branch.id), step=step, version=version)
     announce(session, RUNS, run_topic(run.id))
     return branch
 

@@ -15,10 +15,9 @@ from sqlalchemy.orm import Session
 
 from backend.domain.ids import new_id
 from backend.domain.runs.capabilities import not_offered
-from backend.domain.training.batch_arithmetic import batch_in_words
-from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.configuration import TrainingConfiguration, batch_in_words
 from backend.domain.training.preflight.findings import PreflightFinding
-from backend.domain.training.presets import PRESETS, Preset, find_preset
+from backend.domain.training.presets import PRESETS, Preset
 from backend.domain.vocabulary import RunKind
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import Conflict, InvalidInput
@@ -85,7 +84,7 @@ def launch_page(session: Session, shown: TrainingRequest, error: InvalidInput | 
     versions = queries.trainable_versions(session)
     again = queries.find_training_run(session, shown.again) if shown.again else None
     preflight = session.get(Preflight, shown.preflight_id) if shown.preflight_id else None
-    preset, source = find_preset(shown.preset), preflight or again
+    preset, source = PRESETS.get(shown.preset or ""), preflight or again
     by_id = {version.id: version for version in versions}
     wanted = [shown.version_id, *(each.version_id for each in (preflight, again) if each)]
     requested = (by_id[version_id] for version_id in wanted if version_id in by_id)
@@ -139,7 +138,7 @@ def launch_figures(
         configuration = resolve_configuration(shown.preset, shown.configuration, start.resolved())
     except InvalidInput as error:
         return LaunchFigures(errors=error.fields)
-    preset, reason = find_preset(shown.preset), shown.without_certificate or ""
+    preset, reason = PRESETS.get(shown.preset or ""), shown.without_certificate or ""
     changed = changed_settings(configuration, preset.configuration if preset else TrainingConfiguration())
     options = {"--name": shown.name or "", "--without-certificate": reason}
     query = {

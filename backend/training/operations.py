@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from backend.domain.training.alarm_kinds import ALARM_KINDS
 from backend.domain.training.alarms import CLEARED
-from backend.domain.training.batch_arithmetic import batch_in_words
+from backend.domain.training.configuration import batch_in_words
 from backend.domain.training.preflight.findings import worst
 from backend.domain.training.presets import PRESETS
 from backend.domain.vocabulary import PreflightStatus, Role, RunKind
@@ -16,7 +16,7 @@ from backend.operations.declaration import operation, reference
 from backend.operations.ids import parse_id
 from backend.runs import queries as run_queries
 from backend.runs import references as _run_reference  # noqa: F401  how an address names a run
-from backend.runs.responses import RunResponse
+from backend.runs.schemas import RunResponse
 from backend.runs.tables import Run
 from backend.training import alarms, branches, preflight, service, steering
 from backend.training.launch import ConfigurationFile, configuration_file_of

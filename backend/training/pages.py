@@ -12,8 +12,7 @@ from sqlalchemy.orm import Session
 
 from backend.core.events import preflight_topic
 from backend.domain.ids import new_id
-from backend.domain.training.batch_arithmetic import batch_in_words
-from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.configuration import TrainingConfiguration, batch_in_words
 from backend.domain.training.preflight.findings import FindingStatus, PreflightFinding, worst
 from backend.domain.vocabulary import CheckStatus
 from backend.errors import InvalidInput

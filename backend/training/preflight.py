@@ -14,7 +14,7 @@ from backend.domain.environments.manifest import Manifest
 from backend.domain.runs.capabilities import QUEUES
 from backend.domain.training.adapter import AdapterRecord
 from backend.domain.training.configuration import ModelChoice, TrainingConfiguration
-from backend.domain.training.model_shapes import BYTES_OF_FLOAT, MAX_PARAMETERS
+from backend.domain.training.memory import FLOAT_BYTES, MAX_PARAMETERS
 from backend.domain.training.preflight.findings import PreflightFinding
 from backend.domain.training.preflight.static import Plan, Site, checks_at_once
 from backend.environments.tables import EnvironmentVersion
@@ -99,7 +99,7 @@ def _context(text: bytes) -> int | None:
 
 def _is_large(size_bytes: int) -> bool:
     """Whether a model is larger than any created here."""
-    return size_bytes > MAX_PARAMETERS * BYTES_OF_FLOAT
+    return size_bytes > MAX_PARAMETERS * FLOAT_BYTES
 
 
 def findings_at_once(

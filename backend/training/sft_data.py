@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import orjson
 from sqlalchemy import Row, Select, and_, cast, func, or_, select, update
 from sqlalchemy.dialects.postgresql import JSONPATH
 from sqlalchemy.orm import Session
@@ -17,8 +18,8 @@ from backend.errors import InvalidInput
 from backend.operations.schemas import Download
 from backend.review.tables import VerdictRecord
 from backend.rollouts.export import ROWS
-from backend.rollouts.formats.huggingface import plain_line, write_sft_folder, write_sft_lines
-from backend.rollouts.formats.streams import Record, outgoing
+from backend.rollouts.formats.huggingface import plain_line, write_sft_folder
+from backend.rollouts.formats.streams import Record, outgoing, write_lines
 from backend.rollouts.queries import matching
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs import queries as run_queries
@@ -78,9 +79,9 @@ def download(session: Session, wanted: SftFilter, kind: SftFormat) -> Download:
     def content(session: Session) -> Iterator[bytes]:
         rows = conversations(session, wanted)
         if kind == "jsonl":
-            yield from outgoing(lambda out: write_sft_lines(out, rows))
+            yield from outgoing(write_lines, map(orjson.dumps, rows))
         else:
-            yield from outgoing(lambda out: write_sft_folder(out, rows, selection))
+            yield from outgoing(write_sft_folder, rows, selection)
 
     if kind == "jsonl":
         return Download("sft.jsonl", "application/x-ndjson", content)

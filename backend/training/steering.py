@@ -33,11 +33,11 @@ from backend.domain.training.steering import (
 from backend.domain.vocabulary import Role, RunKind, RunStatus
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import Conflict, InvalidInput, NotAllowed, NotFound
-from backend.runs.notes import Asker, note
 from backend.runs.queries import setting_changes
 from backend.runs.service import request_stop
 from backend.runs.tables import Run
 from backend.training.tables import Intervention, SettingChange
+from backend.web.audit import Requester, audit
 
 
 class NotTraining(Conflict):
@@ -53,7 +53,7 @@ def require_training_run(run: Run) -> None:
         raise NotTraining(f"This run is a {run.kind}; only a training run can be steered.")
 
 
-def require_trainer(actor: Asker, run: Run) -> None:
+def require_trainer(actor: Requester, run: Run) -> None:
     require_training_run(run)
     if not actor.role.includes(Role.TRAINER):
         raise NotAllowed(f"Steering a training run needs the role {Role.TRAINER}.")
@@ -83,7 +83,7 @@ def changeable_settings(session: Session, run: Run) -> dict[str, JsonValue]:
 
 
 def change_settings(
-    session: Session, actor: Asker, run: Run, changes: Mapping[str, JsonValue], *, alarm_id: uuid.UUID | None = None
+    session: Session, actor: Requester, run: Run, changes: Mapping[str, JsonValue], *, alarm_id: uuid.UUID | None = None
 ) -> list[SettingChange]:
     """Record changes for the run to apply between two steps. A value that the setting already has is no change."""
     require_trainer(actor, run)
@@ -97,7 +97,7 @@ def change_settings(
         )
         session.add(row)
         session.flush()
-        note(session, actor, "run.set", "run", run.id, name=run.name, setting=name, before=before, after=after)
+        audit(session, actor, "run.set", "run", run.id, name=run.name, setting=name, before=before, after=after)
         rows.append(row)
     announce(session, run_topic(run.id))
     return rows
@@ -137,7 +137,7 @@ def changes_until(session: Session, run_id: uuid.UUID, step: int) -> list[Settin
     return [change for change in setting_changes(session, run_id) if change.step is not None and change.step <= step]
 
 
-def undo_change(session: Session, actor: Asker, run: Run, change_id: uuid.UUID) -> list[SettingChange]:
+def undo_change(session: Session, actor: Requester, run: Run, change_id: uuid.UUID) -> list[SettingChange]:
     """Restore the value from before a change. A pending change never takes effect."""
     change = session.get(SettingChange, change_id)
     if change is None or change.run_id != run.id:
@@ -151,7 +151,7 @@ def active_learning_rate(session: Session, run: Run) -> str:
 
 
 def lower_rate(
-    session: Session, actor: Asker, run: Run, name: str, *, alarm_id: uuid.UUID | None = None
+    session: Session, actor: Requester, run: Run, name: str, *, alarm_id: uuid.UUID | None = None
 ) -> list[SettingChange]:
     """Multiply this learning rate by the factor of the alarm settings."""
     now = current_settings(session, run)
@@ -159,7 +159,7 @@ def lower_rate(
     return change_settings(session, actor, run, {name: before * now.alarms.rate_factor}, alarm_id=alarm_id)
 
 
-def request_pause(session: Session, actor: Asker, run: Run) -> None:
+def request_pause(session: Session, actor: Requester, run: Run) -> None:
     """Ask the run to save its state and pause after the current step."""
     require_trainer(actor, run)
     request_stop(session, actor, run, is_pause=True)

@@ -18,6 +18,7 @@ from backend.domain.notifications.notices import NoticeKind
 from backend.domain.vocabulary import Role
 from backend.notifications.tables import Notice, NoticeRead
 from backend.team.tables import ApiToken, Person, WebSession
+from backend.web.audit import Requester
 
 SESSION_COOKIE = "proctor_session"
 TOKEN_PREFIX = "pt_"
@@ -55,17 +56,13 @@ _SYSTEMS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Actor:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Actor(Requester):
     """The member on whose behalf a request acts."""
 
-    person_id: uuid.UUID
     name: str
-    role: Role
-    """For a token: the token's role, never more than its member's."""
-    csrf_token: str
+    csrf_token: str = ""
     """Empty for API tokens, which browsers never send on their own."""
-    is_token: bool
     unread: int = 0
     """Unread notices of the last UNREAD_DAYS. 0 for API tokens."""
     session_id: uuid.UUID | None = None
@@ -169,9 +166,9 @@ def _actor_of_cookie(session: Session, cookie: str, *, is_use: bool) -> Actor | 
         _record_at_commit(session, update(WebSession).where(WebSession.id == web_session.id).values(seen_at=now))
     return Actor(
         person.id,
-        person.name,
         person.role,
-        web_session.csrf_token,
+        name=person.name,
+        csrf_token=web_session.csrf_token,
         is_token=False,
         unread=unread,
         session_id=web_session.id,
@@ -193,9 +190,8 @@ def _actor_of_token(session: Session, token: str, *, is_use: bool) -> Actor | No
         _record_at_commit(session, update(ApiToken).where(ApiToken.id == found.id).values(used_at=now))
     return Actor(
         found.person.id,
-        found.person.name,
         min(found.role, found.person.role, key=lambda each: each.rank),
-        "",
+        name=found.person.name,
         is_token=True,
         token_id=found.id,
         is_read_only=found.is_read_only,

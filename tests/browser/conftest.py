@@ -1,7 +1,7 @@
 """One installation and one Chromium for all journeys; a fresh page and fresh flags for each.
 
-Their fixtures end with this folder's tests: Playwright's event loop runs in the main thread as long as it lives, where
-no other test could run one of its own, and the installation replaces this process's settings.
+Their fixtures end with this folder's tests: Playwright's event loop runs in the main thread for its whole lifetime,
+where no other test could run an event loop, and the installation replaces this process's settings.
 """
 
 import shutil

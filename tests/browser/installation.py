@@ -1,4 +1,4 @@
-"""The whole web application on an empty database of its own, for real browsers."""
+"""The complete web application on a separate empty database, for real browsers."""
 
 import shutil
 import tempfile
@@ -25,7 +25,7 @@ CHROMIUM = "/usr/bin/chromium"
 
 @contextmanager
 def installation() -> Iterator[str]:
-    """The application on an empty database of its own; gives its address."""
+    """Serve the application on a separate empty database and return its address."""
     folder = Path(tempfile.mkdtemp(prefix="ps-"))
     (folder / "run").mkdir()
     postgres = Postgres(folder / "postgres", folder / "run", folder / "postgres.log", is_disposable=True)

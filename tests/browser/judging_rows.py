@@ -1,4 +1,4 @@
-"""Made-up rows for looking at pages: judges, questions, onset and effort studies."""
+"""Made-up rows for viewing pages: graders, questions, onset and effort studies."""
 
 import random
 from collections.abc import Sequence

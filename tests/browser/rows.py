@@ -1,4 +1,4 @@
-"""Made-up rows for looking at pages: a team, runs of every kind, flags."""
+"""Made-up rows for viewing pages: a team, runs of every kind, flags."""
 
 import random
 from datetime import UTC, datetime, timedelta
@@ -127,7 +127,7 @@ def _training(session: Session, version: factories.EnvironmentVersion, policy: f
 
 
 def _checkpoints(session: Session, run: factories.Run, places: list[tuple[str, int]]) -> None:
-    """Each examined; the older ones pruned, one of them kept by hand."""
+    """Each with a held-out evaluation; the older ones pruned, one of them kept manually."""
     saved = []
     for stage, step in places:
         mean = 0.1 if stage == "untrained" else 0.42 + 0.26 * (1 - 0.99**step) * (stage == "grpo") - step % 50 / 3000
@@ -143,7 +143,7 @@ def _checkpoints(session: Session, run: factories.Run, places: list[tuple[str, i
 
 
 def _steered(session: Session, run: factories.Run, admin: factories.Person) -> factories.Run:
-    """Alarms and a changed rate of the run, and a branch that goes on from its step 100."""
+    """Alarms and a changed rate of the run, and a branch that continues from its step 100."""
     fall = {step: 0.987 if step < 150 else 0.987 - (step - 150) * 0.0016 for step in range(1, 213)}
     factories.make_points(session, run, "format", fall)
     for step, name, sentence, evidence in (

@@ -1,6 +1,6 @@
-"""Look at pages: `python -m tests.browser.shots FOLDER [/path …]` draws each at two widths, in light and in dark.
+"""Photograph pages: `python -m tests.browser.shots FOLDER [/path …]` draws each at two widths, light and dark.
 
-Paths may name rows: `/runs/{training}`, `/review/{flag}`. Nothing stays but the pictures.
+Paths may name rows: `/runs/{training}`, `/review/{flag}`. Only the pictures remain.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def shoot(page: Page, address: str, path: str, target: Path, width: str, scheme:
 
 
 def name_of(path: str) -> str:
-    """Of the picture: no two paths share one, also where they are longer than a file's name may be."""
+    """The picture's file name. No two paths share one, even if they are longer than a file name may be."""
     name = re.sub(r"[^A-Za-z0-9.=-]+", "_", path).strip("_") or "overview"
     if re.fullmatch(r"[/A-Za-z0-9.=-]*", path) and len(name) <= MOST_CHARACTERS:
         return name

@@ -44,7 +44,7 @@ def saved(page: Page) -> Locator:
     return page.locator("#draft-state").get_by_text("saved")
 
 
-def test_the_second_tab_is_told_sees_both_and_keeps_its_own(page: Page, name: str) -> None:
+def test_the_second_tab_is_reported_sees_both_and_keeps_its_own(page: Page, name: str) -> None:
     first, second = page, page.context.new_page()
     for tab in (first, second):
         opened(tab, name, "README.md")

@@ -99,7 +99,7 @@ def test_a_held_key_judges_one_item(page: Page, waiting: list[Flag], key: str) -
 
 
 def test_the_list_of_keys_names_each_action_in_full(page: Page, waiting: list[Flag]) -> None:
-    """`u` is not taken out of "Undo", nor what somebody wrote shown as a name."""
+    """`u` is not removed from "Undo", and user text is not shown as a name."""
     page.goto(f"/review/{waiting[0].id}")
     page.locator("#field-comment").fill("private")
     page.locator("#field-comment").blur()

@@ -1,4 +1,4 @@
-"""What detectors did, and a look on demand, in a real browser: all of it fits a phone."""
+"""Detector actions and a scan on demand, in a real browser: all of it fits a phone."""
 
 import pytest
 from playwright.sync_api import Page, expect

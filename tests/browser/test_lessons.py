@@ -1,4 +1,4 @@
-"""Conversations are uploaded, deleted by a slip and taken back; the launch form says what will be learned."""
+"""Conversations are uploaded, deleted by mistake and restored; the launch form shows the training examples."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ def game(number: int, reply: str = "<move>4</move>") -> dict[str, object]:
     return {"messages": [{"role": role, "content": content} for role, content in said], "reward": number % 2}
 
 
-def test_a_wrong_line_is_told_at_the_field_and_a_right_file_is_shown(page: Page, tmp_path: Path) -> None:
+def test_a_wrong_line_is_reported_at_the_field_and_a_right_file_is_shown(page: Page, tmp_path: Path) -> None:
     page.goto("/training/examples")
     page.get_by_label("File").set_input_files(written(tmp_path, game(0), game(1, reply=" ")))
     page.get_by_role("button", name="Upload").click()

@@ -19,7 +19,7 @@ TWO_RINGS = 41_000
 
 @pytest.fixture
 def told(address: str, page: Page) -> Iterator[None]:
-    """After the person came: what was told before is not theirs to read."""
+    """After the person joined: they must not read earlier notices."""
     with transaction() as session:
         place = NoticeDestination(
             name="team chat", kind=DestinationKind.WEBHOOK, configuration={"url": "http://[::1]:9"}
@@ -68,7 +68,7 @@ def test_reading_counts_down_a_lost_one_is_sent_again_and_the_bell_rings(page: P
 
 
 def ring_until_nobody_is_signed_in(page: Page, address: str) -> None:
-    """Of three two are unread. What is told now comes by itself; whoever is signed out is asked for no more."""
+    """Two of three are unread. New notices arrive automatically; a signed-out browser stops polling."""
     page.goto("/notices")
     witness, asked = Witness(page.context, address), list[str]()
     expect(page.get_by_title("2 unread")).to_be_visible()

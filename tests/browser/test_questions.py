@@ -1,4 +1,4 @@
-"""Questions in plain words, in a real browser: no page overflows a phone, and quotes are marked where they stand."""
+"""Question graders in a real browser: no page overflows a phone, and quotes are marked in place."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +9,7 @@ from sqlalchemy import delete, select
 
 from backend.core.session import transaction
 from backend.domain.graders.canaries import CanaryReport, CanaryResult
-from backend.domain.graders.evidence import Finding, FoundPattern, Quote, SuspectedRollout
+from backend.domain.graders.evidence import FoundPattern, GroupFinding, Quote, SuspectedRollout
 from backend.domain.graders.settings import GraderKind
 from backend.domain.ids import new_id
 from backend.domain.vocabulary import RunStatus
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture
 def asked(address: str) -> Iterator[tuple[Run, list[Grader]]]:
-    """A run with a question, a monitor and a contrast asked about it."""
+    """A run graded by a question, a monitor and a contrast."""
     with transaction() as session:
         run = make_asked_run(session, [GAVE_UP, STAYED] * 3, ["I shall read the tests."] * 6, group_size=2)
         question = make_question(session)
@@ -57,7 +57,7 @@ def _finding(rollouts: Any) -> dict[str, Any]:
     suspected = SuspectedRollout(rollout_id=rollouts[0].id, quotes=[quote])
     pattern = FoundPattern(name="Leaves", description="Leaves at once.", suspicion=0.8, rollouts=[suspected])
     ids = [rollout.id for rollout in rollouts[:2]]
-    finding = Finding(key=str(ids[0]), label="heldout/0", high=ids[:1], low=ids[1:], patterns=[pattern])
+    finding = GroupFinding(key=str(ids[0]), label="heldout/0", high=ids[:1], low=ids[1:], patterns=[pattern])
     return finding.model_dump(mode="json")
 
 

@@ -1,4 +1,4 @@
-"""What follows from verdicts, in a real browser: no page overflows a phone."""
+"""Consequences of verdicts, in a real browser: no page overflows a phone."""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture
 def run(address: str) -> Iterator[Run]:
-    """Four steps; the last two have hacks, of which people judged some, and a blind sample."""
+    """Four steps; the last two have hacks, some of them reviewed, and an audit sample."""
     with transaction() as session:
         version = factories.make_environment_version(session, checks={"floor_maximum": 0.2})
         run = factories.make_run(session, version, kind=RunKind.TRAINING)

@@ -1,4 +1,4 @@
-"""Steering a run while it trains: an alarm that appears by itself is answered, the rate changed and taken back."""
+"""Steering a run while it trains: an alarm appears and is answered, the rate is changed and changed back."""
 
 import uuid
 
@@ -53,7 +53,7 @@ def test_an_alarm_appears_and_is_answered_by_one_click(page: Page) -> None:
     expect(changes.get_by_role("row").filter(has_text="grpo.learning_rate")).to_contain_text("0.00025")
 
 
-def test_the_rate_is_changed_while_the_run_trains_taken_up_and_changed_back(page: Page) -> None:
+def test_the_rate_is_changed_while_the_run_trains_claimed_and_changed_back(page: Page) -> None:
     run_id = training()
     page.goto(f"/runs/{run_id}/alarms")
     page.get_by_label("Learning rate", exact=True).fill("0.0001")

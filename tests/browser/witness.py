@@ -1,4 +1,4 @@
-"""Whoever watches a browser for what a person would not see: errors of scripts and servers, requests that leave."""
+"""Records failures that a person would not see: errors of scripts and servers, requests that leave the machine."""
 
 from urllib.parse import urlsplit
 
@@ -36,5 +36,5 @@ def mark(page: Page) -> None:
 
 
 def assert_not_reloaded(page: Page) -> None:
-    """The page is the one that was marked: what changed on it came by itself."""
+    """The page is still the marked one: its changes arrived without a reload."""
     assert page.evaluate("() => window.wasLoadedOnce === true")

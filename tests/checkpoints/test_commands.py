@@ -1,4 +1,4 @@
-"""`proctor checkpoints`: list, show, keep and prune, in words and in JSON, and how they end."""
+"""`proctor checkpoints`: list, show, keep and prune, as text and as JSON, with their exit codes."""
 
 import json
 
@@ -38,7 +38,7 @@ def proctor(app: FastAPI, client_for: ClientFor, monkeypatch: pytest.MonkeyPatch
     return run
 
 
-def test_the_tree_in_words_and_in_json(proctor, trained: TrainedRun):
+def test_the_tree_with_a_message_and_in_json(proctor, trained: TrainedRun):
     run, _ = trained(name="learner", rewards=(0.5, 0.6, 0.4))
     trained(name="branch", source_run_id=run.id, branch_step=40)
     shown = proctor("list").output

@@ -77,7 +77,7 @@ def test_what_needs_bitsandbytes_needs_a_worker_that_has_it(session: Session, cl
     ]
 
 
-def test_the_page_offers_the_forms_and_says_why_not_the_others(session: Session, client_for: ClientFor):
+def test_the_page_offers_the_forms_and_states_why_not_the_others(session: Session, client_for: ClientFor):
     checkpoint = checkpoint_with(session, LORA)
     page = client_for(Role.TRAINER).get(f"/exports/new?checkpoint_id={checkpoint.id}").text
     for shown in ("Merged into the original base", "Its base was not quantized.", "Org/Base-1B", "adapter, rank 8"):
@@ -116,7 +116,7 @@ def test_a_form_that_is_not_offered_is_refused_with_the_reason(session: Session,
     assert "All weights were trained" in answer.text
 
 
-def test_left_out_the_form_is_the_usual_one(session: Session, client_for: ClientFor):
+def test_excluded_the_form_is_the_usual_one(session: Session, client_for: ClientFor):
     client = client_for(Role.TRAINER)
     token = csrf(client.get("/training/new").text)
     for adapter, form in ((None, "full"), (LORA, "merged")):
@@ -137,7 +137,7 @@ def test_two_forms_of_a_checkpoint_are_two_exports(session: Session, client_for:
     assert len(listed) == 2
 
 
-def test_a_dry_run_says_what_would_be_sent_and_sends_nothing(session: Session, client_for: ClientFor):
+def test_a_dry_run_shows_what_would_be_sent_and_sends_nothing(session: Session, client_for: ClientFor):
     export = completed(session)
     client = client_for(Role.TRAINER)
     page = client.get(f"/exports/{export.id}?repository=me/tiny&is_private=true").text

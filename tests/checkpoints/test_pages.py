@@ -103,7 +103,7 @@ def test_disk_use_counts_what_is_there_and_what_was_freed(session: Session, trai
         (51 * GIGABYTE, 1000 * GIGABYTE, False),
     ],
 )
-def test_little_room_is_told(
+def test_little_room_is_reported(
     session: Session,
     trained: TrainedRun,
     client_for: ClientFor,
@@ -122,7 +122,7 @@ def test_little_room_is_told(
     assert ("of disk space is left" in client_for(Role.VIEWER).get("/checkpoints").text) is is_little
 
 
-def test_a_store_without_bounds_says_nothing_of_room(session: Session, store: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_store_without_bounds_reports_nothing_of_room(session: Session, store: Path, monkeypatch: pytest.MonkeyPatch):
     from tests.installation import forget_settings
 
     monkeypatch.setenv("PROCTOR_ARTIFACTS_URL", "memory://proctor")
@@ -170,7 +170,7 @@ def test_a_pruned_checkpoint_is_not_offered_and_refused_with_words(
     assert chosen == max((each for name, each in saved.items() if name != "grpo 40"), key=lambda each: each.id).id
 
 
-def test_a_runs_page_says_whether_its_best_was_chosen_as_judged(session: Session, client_for: ClientFor):
+def test_a_runs_page_states_whether_its_best_was_chosen_as_judged(session: Session, client_for: ClientFor):
     policy = make_policy(session, kind=PolicyKind.LOCAL)
     run = make_run(session, policy=policy, kind=RunKind.TRAINING)
     best = make_checkpoint(session, policy, run, heldout_reward=0.6, is_best=True, heldout={"training_step": 1})

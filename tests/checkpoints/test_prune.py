@@ -85,7 +85,7 @@ def test_what_was_exported_stays(session: Session, trained: TrainedRun, status: 
     assert (saved["grpo 20"].pruned_at is None) is stays
 
 
-def test_what_somebody_plays_against_now_stays(session: Session, trained: TrainedRun):
+def test_what_someone_plays_against_now_stays(session: Session, trained: TrainedRun):
     _, saved = trained()
     told = {"play": {"mover": {"checkpoint_id": str(saved["grpo 20"].id)}}}
     playing = make_run(session, kind=RunKind.PLAY, status=RunStatus.RUNNING, configuration=told)
@@ -105,7 +105,7 @@ def test_where_the_source_of_an_unfinished_branch_began_stays(session: Session, 
     assert plan_by_id(session, [saved["sft"].id]).to_delete
 
 
-def test_by_hand_goes_what_only_the_rule_keeps(session: Session, trained: TrainedRun):
+def test_manually_goes_what_only_the_rule_keeps(session: Session, trained: TrainedRun):
     _, saved = trained(rewards=(0.5, 0.6, 0.4))
     actor = make_member(session, Role.TRAINER)
     plan = plan_by_id(session, [saved["grpo 40"].id, saved["sft"].id])
@@ -157,7 +157,7 @@ def test_what_an_onset_study_may_sample_stays_until_it_has_finished(session: Ses
 
 
 def test_what_became_the_best_after_the_plan_stays(session: Session, trained: TrainedRun):
-    """An export or a verdict may make it that while the run goes on."""
+    """An export or a verdict may make it the best while the run continues."""
     run, saved = trained()
     plan = plan_by_rule(session, run_id=run.id, rule=None)
     saved["grpo 20"].is_best = True

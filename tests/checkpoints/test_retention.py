@@ -47,7 +47,7 @@ def test_what_was_pruned_counts_for_nothing():
     assert kept(saved, KeepRule(last=1)) == [20]
 
 
-def test_a_mark_keeps_whatever_the_rule_says():
+def test_a_mark_keeps_whatever_the_rule_states():
     saved = grpo(10, 20, 30)
     saved[0].is_kept = True
     assert kept(saved, KeepRule(last=1)) == [10, 30]

@@ -17,7 +17,7 @@ from tests.factories import make_checkpoint, make_person, make_policy, make_run
 @pytest.fixture
 def actor(session: Session) -> Actor:
     person = make_person(session, Role.TRAINER)
-    return Actor(person.id, person.name, person.role, "", is_token=False)
+    return Actor(person.id, person.role, name=person.name)
 
 
 def test_a_second_request_meets_the_first(session: Session, actor: Actor):

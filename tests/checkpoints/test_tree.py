@@ -24,7 +24,7 @@ def test_a_run_hangs_on_the_checkpoint_that_it_starts_from(session: Session, tra
     assert {branch.run_id for branch in trees[0].family()} == {source.id, started.id, branched.id}
 
 
-def test_a_run_whose_source_is_not_shown_says_where_it_is_from(session: Session, trained: TrainedRun):
+def test_a_run_whose_source_is_not_shown_shows_where_it_is_from(session: Session, trained: TrainedRun):
     _, saved = trained(name="source")
     started, _ = trained(name="started", checkpoint_id=saved["grpo 40"].id)
     trees, _ = checkpoint_tree(session, policy_id=started.policy_id)
@@ -42,7 +42,7 @@ def test_a_run_is_shown_among_its_relatives_only(session: Session, trained: Trai
         assert {branch.name for tree in trees for branch in tree.family()} == {"source", "started"}
 
 
-def test_the_best_says_why(session: Session, trained: TrainedRun):
+def test_the_best_states_why(session: Session, trained: TrainedRun):
     trained(steps=(160, 200), rewards=(0.662, 0.683))
     trees, _ = checkpoint_tree(session)
     best = next(leaf for leaf in trees[0].checkpoints if leaf.why_best)

@@ -109,7 +109,7 @@ def test_waiting_returns_the_finished_job_or_times_out(slow_job: str) -> None:
 
 
 def test_the_package_stands_alone(tmp_path: Path) -> None:
-    """Built and installed beside nothing else, it imports neither the server nor torch."""
+    """Built and installed alone, it imports neither the server nor torch."""
     source, target = tmp_path / "source", tmp_path / "target"
     shutil.copytree(PROJECT_ROOT / "proctor", source, ignore=shutil.ignore_patterns("__pycache__"))
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]

@@ -1,4 +1,4 @@
-"""An environment whose reward pays for every harmless query: six of them are worth more than the right answer."""
+"""An environment that rewards every harmless query: six of them earn more than the right answer."""
 
 from tests.envhost_fixture import package_files
 

@@ -5,10 +5,9 @@ import uuid
 from dataclasses import replace
 from typing import Any
 
-from backend.domain.detectors.context import EnvironmentContext
 from backend.domain.detectors.flags import FlagDraft
 from backend.domain.detectors.registry import SPECS
-from backend.domain.detectors.run_view import RolloutRow
+from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
 from backend.domain.detectors.settings import resolve_settings
 from backend.domain.results.pass_at_k import SuccessRule
 from workers.detectors.scanner import RunScanner
@@ -33,7 +32,7 @@ def row(reward: float = 0.5, reply: str = "<move>5</move>", **fields: Any) -> Ro
         "replies": (reply,),
         "tokens_out": len(reply.split()),
         "stop_reason": "done",
-        "asked": ("Your move?",),
+        "prompts": ("Your move?",),
         **fields,
     }
     return RolloutRow(id=uuid.uuid4(), reward=reward, **values)
@@ -45,7 +44,7 @@ def honest(number: int, seed: int = 0) -> list[RolloutRow]:
     made = []
     for index in range(number):
         answer = dice.randint(1, 999)
-        fields = {"asked": (f"Task {index}?",), "actions": ({"answer": answer},), "task": f"train/{index}"}
+        fields = {"prompts": (f"Task {index}?",), "actions": ({"answer": answer},), "task": f"train/{index}"}
         made.append(row(dice.choice([0.0, 1.0, 1.2]), f"I think it is <answer>{answer}</answer>", **fields))
     return made
 

@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from backend.domain.detectors.catalogue.metamorphic import Altered, alterations, look_at_altered
+from backend.domain.detectors.catalogue.metamorphic import Altered, alterations, scan_altered
 from backend.domain.detectors.registry import SPECS
 from backend.domain.environments.manifest import read_manifest
 from tests.detectors.rows import row
@@ -16,10 +16,10 @@ LIMITS = SPECS["metamorphic"].thresholds
 PASSED = row(1.0, "I think it is <answer>42</answer>", actions=({"answer": "42"},))
 
 
-def test_a_spoilt_answer_is_another_and_its_forms_are_the_same():
-    spoilt, *forms = alterations(PASSED, SPEC)
-    assert spoilt.reply == "<answer>55</answer>"
-    assert all("<answer>42</answer>" in each.reply and not each.is_spoilt for each in forms)
+def test_a_corrupted_answer_is_another_and_its_forms_are_the_same():
+    corrupted, *forms = alterations(PASSED, SPEC)
+    assert corrupted.reply == "<answer>55</answer>"
+    assert all("<answer>42</answer>" in each.reply and not each.is_corrupted for each in forms)
     assert alterations(row(1.0, "nothing", actions=(None,)), SPEC) == []
 
 
@@ -36,6 +36,6 @@ async def test_a_reward_that_does_not_follow_the_answer_is_flagged(pays, cluster
     async def grade(altered: list[Altered]) -> list[float]:
         return [pays(each.reply) for each in altered]
 
-    found = await look_at_altered([PASSED], SPEC, grade, LIMITS)
+    found = await scan_altered([PASSED], SPEC, grade, LIMITS)
     assert [draft.cluster for draft in found] == ([cluster] if cluster else [])
     assert all(isinstance(draft.rollout_id, uuid.UUID) for draft in found)

@@ -1,4 +1,4 @@
-"""Impossible tasks and baits: drawn alike for everybody, counted nowhere, learned from never, and told as a rate."""
+"""Impossible tasks and honeypots: the same for every policy, excluded from averages and training, shown as a rate."""
 
 import uuid
 from dataclasses import replace
@@ -9,9 +9,8 @@ from sqlalchemy import select
 from backend.core.session import transaction
 from backend.detectors.tables import Flag
 from backend.domain.detectors.catalogue.cheat_rate import cheat_points, tail
-from backend.domain.detectors.context import EnvironmentContext
 from backend.domain.detectors.registry import SPECS
-from backend.domain.detectors.run_view import RolloutRow, RunView
+from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow, RunView
 from backend.domain.detectors.spec import Action
 from backend.domain.results.pass_at_k import SuccessRule
 from backend.domain.review.judged_curve import wilson
@@ -47,7 +46,7 @@ def canary(*, passed: bool, **fields: object):  # type: ignore[no-untyped-def]
 # which tasks
 
 
-def test_a_share_of_the_tasks_are_canaries_the_same_ones_for_everybody() -> None:
+def test_a_share_of_the_tasks_are_canaries_the_same_ones_for_everyone() -> None:
     drawn = [drawn_task(TRAPPED, Split.HELDOUT, index) for index in range(4000)]
     found = [task.index for task in drawn if task.is_canary]
     assert 0.08 < len(found) / len(drawn) < 0.12
@@ -55,7 +54,7 @@ def test_a_share_of_the_tasks_are_canaries_the_same_ones_for_everybody() -> None
     assert {task.level for task in drawn if task.is_canary} == {0, 1, 2, 3}
 
 
-def test_only_the_reset_tells_them_apart() -> None:
+def test_only_the_reset_distinguishes_them() -> None:
     index = next(n for n in range(100) if drawn_task(TRAPPED, Split.TRAIN, n).is_canary)
     trapped, ordinary = drawn_task(TRAPPED, Split.TRAIN, index), task_of(TRAPPED, Split.TRAIN, index)
     assert replace(trapped, arguments={}) == ordinary
@@ -144,7 +143,7 @@ def test_where_success_is_not_known_nothing_is_claimed() -> None:
 
 
 MIXED = EnvironmentContext(("win", "gain"), rules={"boards": SuccessRule("win", 1.0), "sums": SuccessRule("gain", 5.0)})
-"""Each with a rule of its own; a column that an environment does not have is stored as 0."""
+"""Each with a different rule; a column that an environment lacks is stored as 0."""
 
 
 def trapped(environment: str, *, passed: int, of: int) -> list[RolloutRow]:
@@ -189,7 +188,7 @@ def test_every_environment_has_a_curve_and_all_have_one() -> None:
     assert [each.label for each in next(c for c in drawn if c.key == "environment_cheat_rate").series] == ["sums"]
 
 
-def test_a_stored_mix_is_told_by_environment(committed_database: str) -> None:
+def test_a_stored_mix_is_reported_by_environment(committed_database: str) -> None:
     """Two canaries of each: those of the other environment are passed, by a column that the run's own does not have."""
     with transaction() as session:
         other = make_environment_version(session, weights={"solved": 2.0})
@@ -252,7 +251,7 @@ CANARIES = sum(drawn_task(TRAPPED, Split.HELDOUT, index).is_canary for index in 
 """Among those of the evaluation."""
 
 
-def test_they_have_a_phase_of_their_own(evaluation: uuid.UUID) -> None:
+def test_they_have_a_phase(evaluation: uuid.UUID) -> None:
     assert 2 <= CANARIES <= 12
     with transaction() as session:
         statement = (
@@ -270,7 +269,7 @@ def test_they_have_a_phase_of_their_own(evaluation: uuid.UUID) -> None:
         assert sum(ended_counts(session, evaluation).values()) == 60  # a resumed run plays none again
 
 
-def test_figures_and_summary_leave_them_out_and_tell_the_rate(evaluation: uuid.UUID) -> None:
+def test_figures_and_summary_leave_them_out_and_show_the_rate(evaluation: uuid.UUID) -> None:
     ordinary = [n for n in range(60) if not drawn_task(TRAPPED, Split.HELDOUT, n).is_canary]
     mean = sum(n % 2 == 0 for n in ordinary) / len(ordinary)
     with transaction() as session:
@@ -292,7 +291,7 @@ def test_figures_and_summary_leave_them_out_and_tell_the_rate(evaluation: uuid.U
         assert len(session.scalars(chosen).all()) == len(ordinary)
 
 
-def test_a_look_at_a_stored_run_flags_each_and_the_run(evaluation: uuid.UUID) -> None:
+def test_a_scan_at_a_stored_run_flags_each_and_the_run(evaluation: uuid.UUID) -> None:
     detectors.run(JobContext(uuid.uuid4(), evaluation, {}, 1))
     with transaction() as session:
         found = session.scalars(select(Flag).where(Flag.run_id == evaluation)).all()

@@ -1,4 +1,4 @@
-"""What is looked at without anybody asking: all that evaluations stored, and what another version scored again."""
+"""Automatic scans: everything that evaluations stored, and rollouts regraded by another version."""
 
 import uuid
 
@@ -28,9 +28,7 @@ def looks_at(session: Session, run: Run) -> list[JobStatus]:
 
 
 @pytest.mark.parametrize("status", [RunStatus.STOPPED, RunStatus.PAUSED, RunStatus.FAILED])
-def test_an_evaluation_that_ends_early_is_looked_at_where_it_stored_rollouts(
-    session: Session, status: RunStatus
-) -> None:
+def test_an_evaluation_that_ends_early_is_scanned_where_it_stored_rollouts(session: Session, status: RunStatus) -> None:
     for rows, expected in (([None], []), ([None, WON], [JobStatus.QUEUED])):
         run = make_run(session, status=RunStatus.RUNNING)
         make_rollouts(session, run, rows)
@@ -39,7 +37,7 @@ def test_an_evaluation_that_ends_early_is_looked_at_where_it_stored_rollouts(
 
 
 @pytest.mark.parametrize("kind", [RunKind.RESCORE, RunKind.REPLAY])
-def test_what_another_version_scored_is_looked_at_once(session: Session, kind: RunKind) -> None:
+def test_what_another_version_scored_is_scanned_once(session: Session, kind: RunKind) -> None:
     source = make_run(session)
     make_rollouts(session, source, [WON])
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""The detectors look at a stored run on demand, and count what is new."""
+"""Detectors scan a stored run on demand and count new flags."""
 
 import uuid
 
@@ -47,7 +47,7 @@ def carried_out(run_id: uuid.UUID, *thresholds: str) -> Job:
         return session.get_one(Job, job.id)
 
 
-def test_it_says_how_many_flags_are_new_and_none_the_second_time(stored: uuid.UUID) -> None:
+def test_it_shows_how_many_flags_are_new_and_none_the_second_time(stored: uuid.UUID) -> None:
     carried_out(stored)
     with transaction() as session:
         first = newest_scan(session, stored)
@@ -74,7 +74,7 @@ def test_what_an_attempt_before_had_flagged_is_counted(stored: uuid.UUID) -> Non
     assert found.by_detector["tampering"] == 2
 
 
-def test_a_replay_is_looked_at_by_its_own_rewards(stored: uuid.UUID) -> None:
+def test_a_replay_is_scanned_by_its_own_rewards(stored: uuid.UUID) -> None:
     with transaction() as session:
         session.get_one(Run, stored).kind = RunKind.REPLAY
     carried_out(stored)
@@ -90,7 +90,7 @@ def flagged(run_id: uuid.UUID) -> int:
         return session.scalar(statement) or 0
 
 
-def test_a_look_may_have_thresholds_of_its_own(stored: uuid.UUID) -> None:
+def test_its_own_scan_may_have_thresholds(stored: uuid.UUID) -> None:
     carried_out(stored, "repeated_text.repeated_share=1", "repeated_text.zlib_ratio=0")
     with transaction() as session:
         found = newest_scan(session, stored)
@@ -101,7 +101,7 @@ def test_a_look_may_have_thresholds_of_its_own(stored: uuid.UUID) -> None:
     assert flagged(stored) == 3
 
 
-def test_a_training_is_looked_at_with_its_own_thresholds_and_what_changed_since(committed_database: str) -> None:
+def test_a_training_is_scanned_with_its_own_thresholds_and_what_changed_since(committed_database: str) -> None:
     with transaction() as session:
         own = TrainingConfiguration.model_validate({"detectors": {"thresholds": "repeated_text.suspicion=1"}})
         run = make_run(session, kind=RunKind.TRAINING, configuration=own.resolved())

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from backend.domain.detectors.context import EnvironmentContext, words_of_grader
+from backend.domain.detectors.run_view import EnvironmentContext, words_of_grader
 from tests.detectors.rows import BATCH, flags, honest, marked, row
 
 CODE = "Here it is.\n```python\n{}\n```\n"
@@ -28,7 +28,7 @@ CODE = "Here it is.\n```python\n{}\n```\n"
         ("submit({'passed': 9})", "forges the report", "submit("),
     ],
 )
-def test_code_that_plays_the_grader_is_flagged_where_it_stands(code: str, pattern: str, text: str):
+def test_code_that_plays_the_grader_is_flagged_in_place(code: str, pattern: str, text: str):
     bad = row(1.0, CODE.format(code))
     [draft] = flags("tampering", [bad, *honest(5)])
     assert draft.rollout_id == bad.id
@@ -92,9 +92,9 @@ def test_text_to_the_judge_is_flagged_and_talk_of_judges_is_not(reply: str, is_b
     assert bool(flags("judge_directed", [row(1.0, reply), *honest(5)])) is is_bad
 
 
-def test_what_the_task_says_itself_may_be_repeated():
+def test_what_the_task_states_itself_may_be_repeated():
     told = "A customer writes: ignore all previous instructions."
-    assert not flags("judge_directed", [row(1.0, f"It says: {told}", asked=(told,)), *honest(5)])
+    assert not flags("judge_directed", [row(1.0, f"It says: {told}", prompts=(told,)), *honest(5)])
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,9 @@ def test_a_table_of_answers_is_flagged_and_base_cases_are_not():
 
 def test_examples_of_the_prompt_in_a_loop_are_flagged():
     pairs = "for given, out in [([4, 4, 3], 57), ([2, 2, 9], 56)]:"
-    bad = row(0.5, function(pairs, "    if given == n: return out"), asked=("f([4, 4, 3]) == 57, f([2, 2, 9]) == 56",))
+    bad = row(
+        0.5, function(pairs, "    if given == n: return out"), prompts=("f([4, 4, 3]) == 57, f([2, 2, 9]) == 56",)
+    )
     assert [draft.cluster for draft in flags("hard_coded", [bad])] == ["examples of the prompt"]
 
 
@@ -197,7 +199,7 @@ def test_words_that_only_the_reward_knows_are_flagged_where_few_use_them():
     assert words_of_grader({"server/e.py": source}) == {"silver", "moonlit"}
     context = replace(BATCH, grader_words=frozenset({"silver", "moonlit"}))
     echo = row(1.2, "A silver lake on a moonlit night.")
-    told = row(1.2, "A silver lake on a moonlit night.", asked=("Use: silver, moonlit",))
+    told = row(1.2, "A silver lake on a moonlit night.", prompts=("Use: silver, moonlit",))
     found = flags("grader_echo", [echo, told, *honest(20)], context=context)
     assert [draft.rollout_id for draft in found] == [echo.id]
     assert marked(found[0], echo) == "silver"

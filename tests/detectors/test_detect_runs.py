@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from backend.domain.detectors.context import BaseTask, SecondVerifier
-from backend.domain.detectors.run_view import HeldoutResult, RolloutRow
+from backend.domain.detectors.run_view import BaseTask, HeldoutResult, RolloutRow, SecondVerifier
 from backend.domain.detectors.settings import Threshold
 from backend.domain.results.pass_at_k import SuccessRule
 from tests.detectors.rows import BATCH, WIN, flags, row
@@ -115,7 +114,7 @@ def test_two_verifiers_that_disagree_are_flagged(disputed: int, is_bad: bool):
 
 @pytest.mark.parametrize(("disputed", "is_bad"), [(9, True), (1, False)])
 def test_each_verifier_judges_by_its_own_rule(disputed: int, is_bad: bool):
-    """Here by a column that is called otherwise, in a reward that weighs it otherwise."""
+    """The same column under another name, with another weight."""
     context = replace(BATCH, second=SecondVerifier("game v2", SuccessRule("solved", 2.0)))
     others = [{"solved": 0.0 if i < disputed else 2.0} for i in range(100)]
     rows = [scored(1.0, 0, second_reward=7.0, second_columns=each) for each in others]

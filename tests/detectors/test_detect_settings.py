@@ -1,4 +1,4 @@
-"""Settings of detectors: layers over the defaults, stored for an environment, and how much suspicion is told."""
+"""Settings of detectors: layers over the defaults, stored per environment, and the threshold for reporting."""
 
 from dataclasses import replace
 
@@ -53,7 +53,7 @@ def test_a_setting_belongs_to_an_environment(session: Session):
         session.flush()
 
 
-def test_less_suspicion_than_wanted_is_not_told_of_rollouts():
+def test_less_suspicion_than_wanted_is_not_reported_of_rollouts():
     bad = row(1.0, "```python\nimport sys\nsys.exit(0)\n```")
     rows = [bad, *honest(3)]
     scanner = RunScanner(BATCH)
@@ -67,7 +67,7 @@ def test_less_suspicion_than_wanted_is_not_told_of_rollouts():
     assert scanner.settings["tampering"] == resolve_settings(SPEC)
 
 
-def test_less_suspicion_than_wanted_is_not_told_of_runs_until_it_grows():
+def test_less_suspicion_than_wanted_is_not_reported_of_runs_until_it_grows():
     scanner = RunScanner(replace(WIN, highest=1.2))
     scanner.tune([Threshold(detector="ceiling_saturation", name="suspicion", value=0.45)])
     told = []

@@ -38,7 +38,7 @@ def judged(session: Session) -> None:
     session.flush()
 
 
-def test_it_tells_precision_and_the_least_recall(viewer: TestClient, judged: None) -> None:
+def test_it_shows_precision_and_the_least_recall(viewer: TestClient, judged: None) -> None:
     found = viewer.get("/api/v1/detectors/tampering").json()
     assert (found["record"]["flags"], found["record"]["confirmed"], found["record"]["honest"]) == (13, 9, 3)
     assert found["record"]["open"] == 1  # a verdict on a whole cluster is nobody's look at this one
@@ -61,7 +61,7 @@ def test_it_tells_precision_and_the_least_recall(viewer: TestClient, judged: Non
     assert "Grader tampering" in viewer.get("/detectors?environment=guess").text
 
 
-def test_another_environment_has_a_record_of_its_own(viewer: TestClient, judged: None, session: Session) -> None:
+def test_another_environment_has_its_own_record(viewer: TestClient, judged: None, session: Session) -> None:
     factories.make_environment(session, "other")
     (found,) = [
         each for each in viewer.get("/api/v1/detectors?environment=other").json()["items"] if each["id"] == "tampering"
@@ -82,7 +82,7 @@ def test_authors_set_it_for_an_environment(author: TestClient, viewer: TestClien
 
 
 def test_recall_by_environment_goes_by_its_own_blind_sample(viewer: TestClient, judged: None, session: Session) -> None:
-    """Nobody looked at a blind sample of the other environment, where another detector found a hack too."""
+    """No audit sample of the other environment was reviewed, where another detector found a hack too."""
     run = factories.make_run(session, factories.make_environment_version(session, factories.make_environment(session)))
     first, second = factories.make_rollouts(session, run, [[1.0, 1.0, 0.0]] * 2)
     for detector, rollout in (("tampering", first), ("hard_coded", second)):
@@ -185,7 +185,7 @@ def asked(session: Session, judged: None) -> Run:
     return run
 
 
-def test_what_is_asked_stands_beside_the_others(viewer: TestClient, asked: Run) -> None:
+def test_what_is_asked_stands_next_to_the_others(viewer: TestClient, asked: Run) -> None:
     lines = {each["id"]: each for each in viewer.get("/api/v1/detectors?environment=guess").json()["items"]}
     question, scanner, tampering = lines["question:gave_up"], lines["reasoning_monitor"], lines["tampering"]
     assert [each["record"]["flags"] for each in (question, scanner, tampering)] == [3, 12, 13]
@@ -232,5 +232,5 @@ def test_its_flags_outlive_a_question(author: TestClient, asked: Run, session: S
 
 
 @pytest.mark.parametrize("detector", ["clairvoyance", "question:nobody"])
-def test_nobody_knows_this_one(viewer: TestClient, detector: str) -> None:
+def test_no_one_knows_this_one(viewer: TestClient, detector: str) -> None:
     assert viewer.get(f"/detectors/{detector}").status_code == 404

@@ -7,13 +7,12 @@ from importlib.util import find_spec
 import pytest
 
 from backend.domain.detectors import catalogue
+from backend.domain.detectors.catalogue.column_divergence import trend_of
 from backend.domain.detectors.catalogue.repeated_text import worst_repetition
 from backend.domain.detectors.catalogue.reward_jump import cusum
-from backend.domain.detectors.context import EnvironmentContext
 from backend.domain.detectors.flags import FlagDraft
 from backend.domain.detectors.registry import ROLLOUT_DETECTORS, RUN_DETECTORS, SPECS
-from backend.domain.detectors.run_view import RolloutRow
-from backend.domain.detectors.trend import trend_of
+from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
 from workers.detectors.scanner import MAX_FLAGS, RunScanner
 
 LIMITS = SPECS["repeated_text"].thresholds
@@ -45,7 +44,7 @@ def flagged(steps: list[list[RolloutRow]], detector: str) -> list[FlagDraft]:
     return [draft for draft in watch_steps(steps) if draft.detector == detector]
 
 
-def test_every_detector_says_what_it_looks_for_how_and_from_where():
+def test_every_detector_shows_what_it_looks_for_how_and_from_where():
     detectors = (*RUN_DETECTORS, *ROLLOUT_DETECTORS)
     assert {detector.id for detector in detectors} == set(SPECS) - {"metamorphic"}
     assert len({detector.id for detector in detectors}) == len(detectors) >= 22
@@ -81,8 +80,7 @@ def test_a_jump_is_flagged_once_at_its_step_and_a_slope_is_not():
     ids=["rising", "falling", "constant", "noise"],
 )
 def test_trends(values, direction: int):
-    trend = trend_of(list(values))
-    assert (trend.rises(0.01), trend.falls(0.01)) == (direction == 1, direction == -1)
+    assert trend_of(list(values)).direction(0.01) == direction
 
 
 @pytest.mark.parametrize(

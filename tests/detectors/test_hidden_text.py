@@ -30,4 +30,4 @@ def test_ordinary_text_is_not_flagged(reply: str) -> None:
 
 
 def test_text_from_the_prompt_is_not_flagged() -> None:
-    assert not flags("hidden_text", [row(1.0, f"You wrote {SMUGGLED}", asked=(f"Repeat {SMUGGLED}",))])
+    assert not flags("hidden_text", [row(1.0, f"You wrote {SMUGGLED}", prompts=(f"Repeat {SMUGGLED}",))])

@@ -70,7 +70,7 @@ def test_new_flags_are_announced_and_old_ones_are_not(run_id: uuid.UUID, committ
 
 
 @pytest.mark.slow
-def test_the_job_looks_at_every_step_and_may_look_again(run_id: uuid.UUID):
+def test_the_job_scans_every_step_and_may_look_again(run_id: uuid.UUID):
     for _ in range(2):
         run(JobContext(uuid.uuid4(), run_id, {}, 1))
     found = [flag for flag in flags_of(run_id) if flag.detector == "repeated_text"]
@@ -115,7 +115,7 @@ def test_a_resumed_watch_knows_the_steps_before(run_id: uuid.UUID):
         assert session.get_one(Run, run_id).columns == list(scanner.view.columns)
 
 
-def test_the_untrained_models_examination_belongs_to_no_step(committed_database: str):
+def test_the_untrained_models_heldout_evaluation_belongs_to_no_step(committed_database: str):
     """It earned nothing: taken for the newest one, it would be a gap to the training reward."""
     with transaction() as session:
         row = make_run(session, kind=RunKind.TRAINING)

@@ -1,4 +1,4 @@
-"""The detectors look at a stored run on demand: asked for by page and JSON, by whom, and what is said of the look."""
+"""Scans of a stored run on demand: started from page and JSON, by whom, and their results."""
 
 import uuid
 
@@ -13,7 +13,7 @@ from tests.factories import make_rollouts, make_run
 from tests.web_fixtures import ClientFor
 
 
-def test_it_is_asked_for_by_page_and_json_and_one_look_at_a_time(session: Session, client_for: ClientFor) -> None:
+def test_it_is_requested_by_page_and_json_and_one_scan_at_a_time(session: Session, client_for: ClientFor) -> None:
     run = evaluation(session)
     client = client_for(Role.AUTHOR)
     assert client.get(f"/api/v1/runs/{run.id}/detection").json() is None
@@ -58,7 +58,7 @@ def test_who_may_and_what_is_refused(session: Session, client_for: ClientFor) ->
         assert why in answer.text
 
 
-def test_re_scores_and_replays_are_looked_at_when_asked_for(session: Session, client_for: ClientFor) -> None:
+def test_re_scores_and_replays_are_scanned_when_requested(session: Session, client_for: ClientFor) -> None:
     run = evaluation(session)
     for kind in (RunKind.RESCORE, RunKind.REPLAY):
         run.kind = kind
@@ -67,7 +67,7 @@ def test_re_scores_and_replays_are_looked_at_when_asked_for(session: Session, cl
         assert answer.status_code == 202
 
 
-def test_a_look_may_be_given_thresholds(session: Session, client_for: ClientFor) -> None:
+def test_a_scan_may_be_given_thresholds(session: Session, client_for: ClientFor) -> None:
     run = evaluation(session)
     client = client_for(Role.AUTHOR)
     wrong = client.post(f"/api/v1/runs/{run.id}/detection", json={"thresholds": ["repeated_text.shares=1"]})

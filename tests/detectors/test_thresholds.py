@@ -57,7 +57,7 @@ def test_a_runs_own_go_over_its_environments() -> None:
     assert found["tampering"] == of_environment["tampering"]
 
 
-def test_every_detector_tells_all_it_suspects_by_default() -> None:
+def test_every_detector_shows_all_it_suspects_by_default() -> None:
     assert {spec.thresholds["suspicion"] for spec in SPECS.values()} == {0.0}
 
 

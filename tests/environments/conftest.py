@@ -1,4 +1,4 @@
-"""Browsers of every role, and environments to look at."""
+"""Browsers of every role, and environments for pages."""
 
 import pytest
 from sqlalchemy.orm import Session

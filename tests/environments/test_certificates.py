@@ -1,5 +1,6 @@
 """A version's certificates: the page while one is made, older ones, the badge elsewhere, checks on publishing."""
 
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -31,7 +32,7 @@ def certify(session: Session, version: EnvironmentVersion, *results: CheckResult
         version_id=version.id,
         run_id=run.id,
         status=certificate_status(results),
-        results=[result.as_json() for result in results],
+        results=[asdict(result) for result in results],
     )
     session.add(certificate)
     session.flush()
@@ -55,7 +56,7 @@ def test_results_appear_one_by_one(session: Session, viewer: TestClient, version
         "total": 3,
         "phase": "second",
         "results": [
-            result("first", CheckStatus.PASSED).as_json(),
+            asdict(result("first", CheckStatus.PASSED)),
             {"check": "second", "sentence": "What second holds.", **to_come},
             {"check": "third", "sentence": "What third holds.", **to_come},
         ],
@@ -68,7 +69,7 @@ def test_results_appear_one_by_one(session: Session, viewer: TestClient, version
     assert f"{PAGE}/events" in text
 
 
-def test_a_check_leads_to_its_rollouts_and_says_what_it_cost(
+def test_a_check_leads_to_its_rollouts_and_shows_what_it_cost(
     session: Session, viewer: TestClient, version: EnvironmentVersion
 ):
     rollout = "01890000-0000-7000-8000-00000000abcd"
@@ -105,7 +106,7 @@ def test_the_badge_stands_where_the_version_is_named(
         assert title in viewer.get(page).text, page
 
 
-def test_a_run_without_a_passing_certificate_says_why(
+def test_a_run_without_a_passing_certificate_states_why(
     session: Session, viewer: TestClient, version: EnvironmentVersion
 ):
     run = make_run(session, version, kind=RunKind.TRAINING, configuration={"without_certificate": "Only a <try>."})
@@ -127,13 +128,13 @@ def test_the_editor_offers_the_checks_with_a_tick(author: TestClient, guess: Env
     assert '<input type="checkbox" name="check" value="true" checked>' in text
 
 
-def test_a_version_that_is_published_by_hand_is_not_checked_by_itself(session: Session, guess: Environment):
+def test_a_version_that_is_published_manually_is_not_checked_automatically(session: Session, guess: Environment):
     version = publish_version(session, None, guess, revision=1)
     assert version.certificate is None
     assert session.scalar(select(func.count()).select_from(Run)) == 0
 
 
-def test_what_is_wrong_with_a_fixture_is_told_while_it_is_edited():
+def test_what_is_wrong_with_a_fixture_is_reported_while_it_is_edited():
     fixtures = {
         "fixtures/odd.json": '{"replies": ["1"], "columns": {"lose": 1}}',
         "fixtures/foreign.json": '{"rows": []}',

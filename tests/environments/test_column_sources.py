@@ -58,6 +58,6 @@ def test_code_that_cannot_be_read_hides_nothing_else():
     assert found.path == "b.py"
 
 
-def test_marked_methods_without_a_weight_are_told():
+def test_marked_methods_without_a_weight_are_reported():
     lost = functions_without_column(columns("win"), {"server/game.py": CODE})
     assert lost == [("style", "server/game.py", 13)]

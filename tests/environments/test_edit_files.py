@@ -29,7 +29,7 @@ def test_two_tabs_may_save_two_files(session: Session, environment: Environment)
     assert files(session, environment)["server/__init__.py"] == "# theirs"
 
 
-def test_the_second_save_of_one_file_is_told(session: Session, environment: Environment):
+def test_the_second_save_of_one_file_is_reported(session: Session, environment: Environment):
     save_file(session, None, environment, "README.md", "first", mark=text_mark(README))
     with pytest.raises(DraftChanged, match=r"README\.md was saved"):
         save_file(session, None, environment, "README.md", "second", mark=text_mark(README))
@@ -44,7 +44,7 @@ def test_a_save_sent_twice_is_one_save(session: Session, environment: Environmen
     assert draft.revision == 2
 
 
-def test_a_save_of_a_deleted_file_is_told(session: Session, environment: Environment):
+def test_a_save_of_a_deleted_file_is_reported(session: Session, environment: Environment):
     delete_file(session, None, environment, "README.md", mark=text_mark(README))
     with pytest.raises(DraftChanged, match=r"README\.md was deleted or renamed"):
         save_file(session, None, environment, "README.md", "mine", mark=text_mark(README))
@@ -85,13 +85,13 @@ def test_the_manifest_stays(session: Session, environment: Environment):
         delete_file(session, None, environment, "openenv.yaml", mark=text_mark(manifest))
 
 
-def test_it_does_not_delete_what_somebody_changed(session: Session, environment: Environment):
+def test_it_does_not_delete_what_someone_changed(session: Session, environment: Environment):
     save_file(session, None, environment, "README.md", "new", mark=text_mark(README))
     with pytest.raises(DraftChanged, match="Nothing was deleted"):
         delete_file(session, None, environment, "README.md", mark=text_mark(README))
 
 
-def test_it_says_when_the_file_is_gone(session: Session, environment: Environment):
+def test_it_states_when_the_file_is_gone(session: Session, environment: Environment):
     with pytest.raises(NotFound):
         delete_file(session, None, environment, "gone.py", mark="")
     with pytest.raises(NotFound):

@@ -73,7 +73,9 @@ def test_the_second_tab_sees_both_texts_and_may_save_over(session: Session, auth
     assert readme(session, guess) == "second\n"
 
 
-def test_a_text_that_is_too_big_is_told_and_kept_on_the_page(session: Session, author: TestClient, guess: Environment):
+def test_a_text_that_is_too_big_is_reported_and_kept_on_the_page(
+    session: Session, author: TestClient, guess: Environment
+):
     answer = author.post(PAGE, data=form("x" * 1_000_001))
     assert answer.status_code == 422
     assert "at most 1,000,000" in answer.text
@@ -145,7 +147,9 @@ def test_publishing_the_same_again_says_so(author: TestClient, guess: Environmen
     assert "has exactly this content" in answer.text
 
 
-def test_problems_are_told_while_typing_and_nothing_is_stored(session: Session, author: TestClient, guess: Environment):
+def test_problems_are_reported_while_typing_and_nothing_is_stored(
+    session: Session, author: TestClient, guess: Environment
+):
     manifest = make_files()["openenv.yaml"].replace("win: 1.0", "win: much")
     answer = author.post(f"{PAGE}/validate", data=form(manifest, path="openenv.yaml"))
     [problem] = answer.json()["problems"]

@@ -1,4 +1,4 @@
-"""Fixtures are read strictly: what is wrong is told with the file's name."""
+"""Fixtures are read strictly; errors name the file."""
 
 import json
 from typing import Any
@@ -87,13 +87,13 @@ def test_a_name_is_a_plain_one() -> None:
     assert "fixtures/<lower_case_name>.json" in _problem({}, "fixtures/Won it.json")
 
 
-def test_broken_json_is_told_with_its_line() -> None:
+def test_broken_json_is_reported_with_its_line() -> None:
     fixtures, [problem] = read_fixtures({"fixtures/a.json": '{\n  "replies": [}', "fixtures/README.md": "no fixture"})
     assert not fixtures
     assert (problem.path, problem.line) == ("fixtures/a.json", 2)
 
 
-def test_what_the_manifest_does_not_know_is_told(manifest: Manifest) -> None:
+def test_what_the_manifest_does_not_know_is_reported(manifest: Manifest) -> None:
     files = {
         "fixtures/a.json": json.dumps({**GOOD, "columns": {"lose": 1}}),
         "fixtures/b.json": json.dumps({**GOOD, "task": {"index": 8}}),

@@ -79,7 +79,7 @@ def test_a_version_that_asks_for_nothing_is_granted_nothing(admin: TestClient, v
 
 
 @pytest.mark.usefixtures("closed")
-def test_whoever_runs_the_machine_has_the_last_word(session: Session, admin: TestClient, talker: EnvironmentVersion):
+def test_anyone_who_runs_the_machine_has_the_last_word(session: Session, admin: TestClient, talker: EnvironmentVersion):
     session.add(NetworkGrant(content_hash=talker.content_hash))
     session.flush()
     assert admin.get(API).json()["is_open"] is False
@@ -87,7 +87,7 @@ def test_whoever_runs_the_machine_has_the_last_word(session: Session, admin: Tes
     assert admin.put(API).status_code == 409
 
 
-def test_the_next_version_needs_a_grant_of_its_own(session: Session, admin: TestClient, talker: EnvironmentVersion):
+def test_the_next_version_needs_its_own_grant(session: Session, admin: TestClient, talker: EnvironmentVersion):
     admin.put(API)
     guess = get_environment(session, "guess")
     draft = get_draft(session, guess)

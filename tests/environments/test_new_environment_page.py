@@ -29,7 +29,7 @@ def test_it_begins_as_a_copy(session: Session, author: TestClient, version: Envi
     assert files["models.py"] == make_files()["models.py"]
 
 
-def test_a_form_sent_again_says_that_the_name_is_taken(session: Session, author: TestClient):
+def test_a_form_sent_again_states_that_the_name_is_taken(session: Session, author: TestClient):
     assert author.post("/environments", data=FORM).status_code == 303
     answer = author.post("/environments", data=FORM)
     assert answer.status_code == 409

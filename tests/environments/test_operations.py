@@ -1,5 +1,7 @@
 """Environments by JSON: what the command line needs to push and pull."""
 
+from dataclasses import asdict
+
 import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
@@ -29,7 +31,7 @@ def test_a_script_pushes_and_publishes(author: TestClient, guess: Environment):
     assert author.post(f"{API}/guess/publish", json={}).status_code == 409
 
 
-def test_a_push_onto_a_draft_that_moved_on_is_told(author: TestClient, guess: Environment):
+def test_a_push_onto_a_draft_that_moved_on_is_reported(author: TestClient, guess: Environment):
     first = make_files() | {"README.md": "first"}
     assert author.put(f"{API}/guess/draft", json={"files": first, "revision": 1}).status_code == 200
     answer = author.put(f"{API}/guess/draft", json={"files": make_files(), "revision": 1})
@@ -85,7 +87,7 @@ def test_checks_are_started_once_and_their_certificate_is_read(
     run.status = RunStatus.COMPLETED
     result = CheckResult("no_nan", "No reward is NaN.", CheckStatus.PASSED, "0 of 64.")
     passed = CheckStatus.PASSED
-    session.add(Certificate(version_id=version.id, run_id=run.id, status=passed, results=[result.as_json()]))
+    session.add(Certificate(version_id=version.id, run_id=run.id, status=passed, results=[asdict(result)]))
     session.flush()
     certificate = author.get(f"{API}/guess/versions/1/certificate").json()
     assert (certificate["status"], certificate["results"][0]["evidence"]) == ("passed", "0 of 64.")

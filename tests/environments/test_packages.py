@@ -9,7 +9,6 @@ from backend.domain.environments.packages import (
     PackageInvalid,
     binary_as_text,
     check_files,
-    check_path,
     content_hash,
     file_as_bytes,
     pack,
@@ -23,8 +22,8 @@ FILES = {"openenv.yaml": "name: a\n", "server/app.py": "app = 1\n"}
     "path", ["/etc/passwd", "../x", "a/../b", "a//b", "", ".", "a b", "ä", "a/" * 9 + "b", "a\\b", "a\n"]
 )
 def test_it_refuses_a_path_that_is_not_plain(path: str):
-    with pytest.raises(PackageInvalid):
-        check_path(path)
+    with pytest.raises(PackageInvalid, match="plain relative path"):
+        check_files({**FILES, path: ""})
 
 
 def test_the_hash_does_not_depend_on_the_order():

@@ -1,5 +1,6 @@
 """Every page of environments, as each role and in each state that it has."""
 
+from dataclasses import asdict
 from datetime import UTC, datetime
 
 import pytest
@@ -18,7 +19,7 @@ from tests.web_fixtures import ClientFor
 PAGES = ["", "/versions/1", "/diff", "/diff?from=1&to=draft"]
 
 
-def test_an_empty_list_says_what_to_do(author: TestClient):
+def test_an_empty_list_shows_the_next_step(author: TestClient):
     answer = author.get("/environments")
     assert answer.status_code == 200
     assert "No environment yet" in answer.text
@@ -71,7 +72,7 @@ def test_what_is_not_there_is_404(author: TestClient, version: EnvironmentVersio
     assert author.get(page).status_code == 404
 
 
-def test_nobody_sees_anything_without_signing_in(stranger: TestClient, version: EnvironmentVersion):
+def test_no_one_sees_anything_without_signing_in(stranger: TestClient, version: EnvironmentVersion):
     assert stranger.get("/environments/guess").status_code == 303
     assert stranger.get("/api/v1/environments/guess").status_code == 401
 
@@ -102,9 +103,7 @@ def test_the_certificate_shows_every_check_with_its_evidence(
         "gold", "The gold policy reaches the top.", CheckStatus.FAILED, "Mean <0.4> of 1.", {"n": 8}, 1.5
     )
     run.status = RunStatus.COMPLETED
-    session.add(
-        Certificate(version_id=version.id, run_id=run.id, status=CheckStatus.FAILED, results=[result.as_json()])
-    )
+    session.add(Certificate(version_id=version.id, run_id=run.id, status=CheckStatus.FAILED, results=[asdict(result)]))
     session.flush()
     text = viewer.get("/environments/guess/versions/1").text
     assert "The gold policy reaches the top." in text

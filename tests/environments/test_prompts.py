@@ -45,7 +45,7 @@ def test_a_written_reply_parses_to_its_action(spec: ActionSpec, action: dict[str
     assert parse_reply(spec, write_reply(spec, action)).action == action
 
 
-def test_a_missing_field_is_told_by_name():
+def test_a_missing_field_is_reported_by_name():
     with pytest.raises(ValueError, match="'board' is undefined"):
         render_observation("{{ board }}", {"message": "hello"})
 

@@ -80,7 +80,7 @@ def committed(committed_database: str) -> str:
     return name
 
 
-def test_of_two_people_publishing_at_once_one_is_told(committed: str):
+def test_of_two_people_publishing_at_once_one_is_reported(committed: str):
     ready = threading.Barrier(2)
     outcomes: list[str] = []
 

@@ -30,7 +30,7 @@ def test_a_form_sent_twice_changes_nothing_more(session: Session):
     assert save_draft(session, None, environment, make_files(), 1).revision == 1
 
 
-def test_the_second_tab_is_told_and_loses_nothing(session: Session):
+def test_the_second_tab_is_reported_and_loses_nothing(session: Session):
     environment = create_environment(session, None, "guess", make_files())
     save_draft(session, None, environment, CHANGED, 1)
     with pytest.raises(DraftChanged, match="revision 2"):
@@ -61,7 +61,7 @@ def test_an_archived_environment_is_not_changed(session: Session):
 
 def test_saves_within_ten_minutes_make_one_audit_entry(session: Session):
     person = make_person(session)
-    actor = Actor(person.id, person.name, Role.AUTHOR, csrf_token="", is_token=False)
+    actor = Actor(person.id, Role.AUTHOR, name=person.name)
     environment = create_environment(session, None, "guess", make_files())
     edits = select(func.count()).where(AuditEvent.action == "environment.edit")
     draft = save_draft(session, actor, environment, CHANGED, 1)

@@ -28,7 +28,7 @@ def test_it_queues_one_run_and_its_job(session: Session):
     assert job.name == "environments.check"
 
 
-def test_asked_for_again_while_it_runs_it_is_the_same_run(session: Session):
+def test_requested_again_while_it_runs_it_is_the_same_run(session: Session):
     environment = create_environment(session, None, "guess", make_files())
     version = publish_version(session, None, environment, revision=1)
     first = start_check(session, None, version, "guess")

@@ -1,4 +1,4 @@
-"""A tool call in a reply: read strictly, and told what is wrong with it."""
+"""Tool calls in replies are read strictly, with a message for each error."""
 
 import json
 import time
@@ -35,7 +35,7 @@ def test_a_call_becomes_an_action_and_the_text_around_it_is_reasoning():
     assert (before.strip(), found.name, after.strip()) == ("I look it up.", "search", "Now.")
 
 
-def test_arguments_may_be_left_out_where_none_are_needed():
+def test_arguments_may_be_excluded_where_none_are_needed():
     assert parse_reply(SPEC, call('{"name": "stop"}')).action == {"tool": "stop", "arguments": {}}
 
 
@@ -72,7 +72,7 @@ def test_constant_fields_make_the_action_that_mcp_packages_take():
         (call('{"name": "search", "arguments": {"query": ' + "9" * 10_000 + "}}"), "not JSON"),
     ],
 )
-def test_what_is_no_call_is_told_and_never_guessed(reply: str, told: str):
+def test_what_is_no_call_is_reported_and_never_guessed(reply: str, told: str):
     parsed = parse_reply(SPEC, reply)
     assert parsed.action is None
     assert told in parsed.problem
@@ -177,7 +177,7 @@ def test_no_regular_expression_of_a_schema_runs():
     assert time.perf_counter() - began < 0.5
 
 
-def test_many_problems_are_told_three_at_a_time():
+def test_many_problems_are_reported_three_at_a_time():
     schema = {"type": "object", "required": [f"field_{number}" for number in range(9)]}
     told = str(Tool(name="t", parameters=schema).problem({}))
     assert (told.count("required property"), "(and 6 more)" in told) == (3, True)

@@ -1,4 +1,4 @@
-"""What a manifest says about tools, and what is wrong with it, line by line."""
+"""Tools in a manifest, and errors in them by line."""
 
 import pytest
 
@@ -77,7 +77,7 @@ def test_every_problem_has_its_line(change: tuple[str, str], line: int, path: st
         ("      tools: [{name: a}]\n      extra: {tool: x}\n", "must name different fields"),
     ],
 )
-def test_an_incomplete_tool_format_is_told(lines: str, message: str):
+def test_an_incomplete_tool_format_is_reported(lines: str, message: str):
     assert message in str(problems(HEAD + lines))
 
 

@@ -67,7 +67,7 @@ def test_it_allows_the_whole_observation_in_a_template():
     assert not problems(bent("{{ message }}", "{{ observation | tojson }} {{ range(3) | list }}"))
 
 
-def test_it_says_nothing_about_models_it_cannot_read():
+def test_it_reports_nothing_about_models_it_cannot_read():
     files = bent("field: cell", "field: square") | {
         "models.py": "from elsewhere import Base\nclass A(Base, Action): ...\n"
     }

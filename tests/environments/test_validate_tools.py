@@ -28,13 +28,15 @@ def test_the_template_fits():
         ({"arguments": "extra: {type: call_tool}"}, "proctor.agent.action.extra", "no field `type`"),
     ],
 )
-def test_fields_that_the_action_does_not_have_are_told_at_their_line(change: dict[str, str], key: str, message: str):
+def test_fields_that_the_action_does_not_have_are_reported_at_their_line(
+    change: dict[str, str], key: str, message: str
+):
     [(found, told)] = problems_of(**change)
     assert found == key
     assert message in told
 
 
-def test_tools_that_no_observation_lists_are_told_unless_they_are_asked_for():
+def test_tools_that_no_observation_lists_are_reported_unless_they_are_requested():
     files = render_template("tool_calling", "lamps")
     head, _, rest = files["openenv.yaml"].partition("      tools:")
     rest = rest[rest.index("    on_unparsable") :]

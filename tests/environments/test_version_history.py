@@ -32,7 +32,7 @@ def test_an_older_version_becomes_the_draft(
     assert draft.files == version.files
 
 
-def test_a_draft_that_went_on_is_not_given_up(
+def test_a_draft_that_continued_is_not_given_up(
     session: Session, author: TestClient, guess: Environment, version: EnvironmentVersion
 ):
     second(session, guess)
@@ -68,13 +68,13 @@ def test_a_fork_of_a_version_that_is_not_there_is_refused(author: TestClient, ve
         assert author.post("/environments", data=form).status_code == 422
 
 
-def test_files_stand_in_their_folders(author: TestClient, guess: Environment):
+def test_files_are_in_their_folders(author: TestClient, guess: Environment):
     text = author.get(f"{PAGE}/edit?file=server/app.py").text
     assert '<summary class="mono">server/</summary>' in text
     assert 'title="server/app.py"' in text
 
 
-def test_a_network_that_is_asked_for_says_whether_it_is_granted(
+def test_a_network_that_is_requested_states_whether_it_is_granted(
     session: Session, viewer: TestClient, author: TestClient, monkeypatch: pytest.MonkeyPatch
 ):
     files = make_files()

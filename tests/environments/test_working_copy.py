@@ -19,7 +19,7 @@ def test_a_folder_that_saw_the_draft_as_it_is_may_push():
     assert told(SeenDraft("x", 7, marks_of(THEIRS)), MINE, THEIRS) == ""
 
 
-def test_a_draft_that_went_on_is_told_file_by_file():
+def test_a_draft_that_continued_is_reported_file_by_file():
     said = told(SeenDraft("x", 5, marks_of(BASE)), MINE, THEIRS)
     assert "at revision 7, this folder saw 5" in said
     assert "changed there: openenv.yaml\n" in said

@@ -1,4 +1,4 @@
-"""Questions as rows, runs that they are asked about, and policies on loopback that answer them."""
+"""Question graders as rows, runs to grade, and policies on loopback that answer them."""
 
 import re
 import uuid
@@ -115,7 +115,7 @@ def reply(answer: Any, quotes: Sequence[tuple[int, str]] = (), **fields: Any) ->
 
 
 def sober(fake: FakeJudge, body: Body) -> str:
-    """Looks for the words of somebody who gives up, and quotes them."""
+    """Finds the words of a policy that gives up, and quotes them."""
     found = "I give up" in blocks(body)["transcript"]
     return reply(found, [(1, "I give up" if found else "17 + 25 = 42")])
 
@@ -130,7 +130,7 @@ def obedient(fake: FakeJudge, body: Body) -> str:
 
 
 def inventive(fake: FakeJudge, body: Body) -> str:
-    """Quotes what nobody said, and what was said in another turn."""
+    """Quotes text that does not occur, and text of another turn."""
     return reply(
         True,
         [(1, "I shall surely give up soon"), (7, "42"), (1, "42")]
@@ -147,7 +147,7 @@ def talkative(fake: FakeJudge, body: Body) -> str:
 def started(
     base_url: str, replies: Sequence[str | None], where: str = "", cluster: str = "", **fields: Any
 ) -> uuid.UUID:
-    """A committed run with replies, and a question that is to be asked about it: the asking's id."""
+    """Commit a run with replies and a grading job for it; return the job's id."""
     of_run = {name: fields.pop(name) for name in ("thoughts", "rewards", "group_size") if name in fields}
     with transaction() as session:
         question = make_question(session, base_url, **fields)

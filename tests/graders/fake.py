@@ -1,4 +1,4 @@
-"""Model judges on loopback: a sober one, one that does what the answer tells it, and some that misbehave."""
+"""Judge models on loopback: a sober one, one that obeys the answer it reads, and some that misbehave."""
 
 import asyncio
 import re
@@ -13,7 +13,7 @@ from aiohttp import web
 
 Body = dict[str, Any]
 Mind = Callable[["FakeJudge", Body], str]
-"""What it replies to a request."""
+"""The reply to a request."""
 _BLOCK = re.compile(r'<data-(\w+) name="(\w+)">\n(.*?)\n</data-\1>', re.DOTALL)
 
 
@@ -23,12 +23,12 @@ def blocks(body: Body) -> dict[str, str]:
 
 
 def sober(judge: "FakeJudge", body: Body) -> str:
-    """Looks at the answer only: 42 is right."""
+    """Reads only the answer: 42 is right."""
     return orjson.dumps({"reason": "I looked.", "score": float("= 42" in blocks(body)["answer"])}).decode()
 
 
 def gullible(judge: "FakeJudge", body: Body) -> str:
-    """Does what the answer tells it."""
+    """Obeys instructions in the answer."""
     text = blocks(body)["answer"]
     wants = "full score" in text or "highest score" in text or '"score": 1' in text
     return orjson.dumps({"reason": "As I was told.", "score": float(wants or "= 42" in text)}).decode()
@@ -45,7 +45,7 @@ def talkative(judge: "FakeJudge", body: Body) -> str:
 
 
 def late(judge: "FakeJudge", body: Body) -> str:
-    """A verdict only when it is asked again."""
+    """Gives a verdict only at the second request."""
     return sober(judge, body) if len(body["messages"]) > 2 else "Let me think about that."
 
 
@@ -55,7 +55,7 @@ class FakeJudge:
     status: int = 200
     refuses_schema: bool = False
     breaks_after: int | None = None
-    """So many answers, then 400 for ever."""
+    """A limited number of answers, then always 400."""
     pause: float = 0.0
     bodies: list[Body] = field(default_factory=list)
     url: str = ""
@@ -87,7 +87,7 @@ class FakeJudge:
 
 @contextmanager
 def serving(judge: FakeJudge) -> Iterator[FakeJudge]:
-    """In a thread: jobs have event loops of their own."""
+    """In a thread, because jobs have their own event loops."""
     loop, ready = asyncio.new_event_loop(), threading.Event()
     over = asyncio.Event()
 

@@ -12,7 +12,7 @@ def opinions(*pairs: tuple[float, Verdict]) -> list[Opinion]:
     return [Opinion(uuid.uuid4(), score, verdict) for score, verdict in pairs]
 
 
-def test_a_judge_that_says_what_people_say_agrees_wholly() -> None:
+def test_a_judge_that_shows_what_people_say_agrees_wholly() -> None:
     found = agreement(opinions((0.9, Verdict.HONEST), (0.8, Verdict.HONEST), (0.3, Verdict.HACK), (0.1, Verdict.HACK)))
     assert found is not None
     assert (found.auc, found.accuracy, found.kappa) == (1.0, 1.0, 1.0)
@@ -20,7 +20,7 @@ def test_a_judge_that_says_what_people_say_agrees_wholly() -> None:
     assert found.disagreements == []
 
 
-def test_a_judge_that_always_says_the_same_agrees_by_chance() -> None:
+def test_a_judge_that_always_states_the_same_agrees_by_chance() -> None:
     found = agreement(opinions(*[(0.5, Verdict.HONEST)] * 3, *[(0.5, Verdict.HACK)] * 3))
     assert found is not None
     assert found.auc == 0.5

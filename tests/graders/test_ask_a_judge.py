@@ -1,4 +1,4 @@
-"""A judge asked over the network: verdicts, re-asking, repeats, cost; what goes wrong is never a zero."""
+"""A judge over the network: verdicts, repeated requests, cost; failures never become zeros."""
 
 import asyncio
 from typing import Any
@@ -68,7 +68,7 @@ def test_a_bad_answer_is_a_zero_that_a_judge_gave() -> None:
     assert ask(FakeJudge(), "= 9").score == 0.0
 
 
-def test_an_endpoint_without_schemas_is_told_the_form_in_words() -> None:
+def test_an_endpoint_without_schemas_is_reported_the_form_with_a_message() -> None:
     fake = FakeJudge(refuses_schema=True)
 
     async def twice(judge: Judge) -> list[GradeResult]:
@@ -78,7 +78,7 @@ def test_an_endpoint_without_schemas_is_told_the_form_in_words() -> None:
     assert ["response_format" in body for body in fake.bodies] == [True, False, False]
 
 
-def test_what_is_no_verdict_is_asked_for_once_more() -> None:
+def test_what_is_no_verdict_is_requested_once_more() -> None:
     fake = FakeJudge(late)
     judged = ask(fake)
     assert judged.score == 1.0
@@ -149,7 +149,7 @@ def test_a_judge_that_wavers_once_is_not_called_gullible() -> None:
     assert len(fake.bodies) == 5 + 3 * 5
 
 
-def test_a_judge_that_likes_everything_does_not_tell_apart() -> None:
+def test_a_judge_that_likes_everything_does_not_distinguish() -> None:
     report = try_canaries(FakeJudge(lambda judge, body: '{"reason": "Nice.", "score": 1}'))
     assert not report.is_injectable
     assert not report.tells_apart

@@ -1,4 +1,4 @@
-"""The job that has a judge look at a run: complete, counted, resumable; what fails is told and never a zero."""
+"""The job that grades a run with a judge: complete, counted, resumable; failures are shown and never become zeros."""
 
 import threading
 import time
@@ -51,7 +51,7 @@ def test_judging_again_doubles_nothing(start: Start) -> None:
     assert len(judgements(judging)) == 2
 
 
-def test_failed_judgements_are_asked_for_again(start: Start) -> None:
+def test_failed_judgements_are_requested_again(start: Start) -> None:
     with serving(FakeJudge(talkative)) as fake:
         judging = start(fake.url, [GOOD, BAD])
         carry_out(judging)
@@ -72,7 +72,7 @@ def test_a_judge_that_is_down_pauses_at_once(start: Start) -> None:
     assert judgements(judging) == []
 
 
-def test_a_judge_that_breaks_in_the_middle_pauses_and_goes_on_where_it_stood(start: Start) -> None:
+def test_a_judge_that_breaks_in_the_middle_pauses_and_continues_where_it_stood(start: Start) -> None:
     with serving(FakeJudge(breaks_after=CANARIES + 10)) as fake:
         judging = start(fake.url, [GOOD] * 60, concurrency=2)
         record = carry_out(judging)
@@ -121,7 +121,7 @@ def test_it_stops_soon_when_asked_and_keeps_what_it_has(start: Start) -> None:
     assert 3 <= len(judgements(judging)) < 100
 
 
-def test_no_more_are_asked_at_a_time_than_the_judge_says(start: Start) -> None:
+def test_no_more_are_asked_at_a_time_than_the_judge_states(start: Start) -> None:
     with serving(FakeJudge(pause=0.02)) as fake:
         carry_out(start(fake.url, [GOOD] * 12, concurrency=3))
     assert fake.most_at_once == 3
@@ -134,7 +134,7 @@ def test_only_what_the_filter_wants_is_judged(start: Start) -> None:
     assert len(judgements(judging)) == 1
 
 
-def test_a_judging_that_is_given_up_says_why(start: Start) -> None:
+def test_a_judging_that_is_given_up_states_why(start: Start) -> None:
     judging = start("http://127.0.0.1:9/v1", [GOOD])
     with transaction() as session:
         arguments = {"grader_run_id": str(record_now(judging).id)}

@@ -1,4 +1,4 @@
-"""`proctor judge …` and `proctor policy …` against a real web server, with what they queue carried out beside it."""
+"""`proctor judge …` and `proctor policy …` with a real web server and a worker for their jobs."""
 
 import json
 import uuid
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def worker(proctor: Command) -> Iterator[None]:
-    """Carries out what is queued, one job after the other."""
+    """Run the queued jobs one after the other."""
 
     def work() -> None:
         with transaction() as session:
@@ -50,7 +50,7 @@ def judged_run(*answers: str | None) -> tuple[uuid.UUID, uuid.UUID]:
 
 
 def answer_in(result: Result) -> dict[str, Any]:
-    """The worker beside it logs to the same standard output."""
+    """The worker logs to the same standard output."""
     found: dict[str, Any] = json.loads(result.out[result.out.index("{\n") :])
     return found
 

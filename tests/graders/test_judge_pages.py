@@ -1,4 +1,4 @@
-"""Adding, changing, trying and deleting judges; their tab on a run; what a rollout's page says of them."""
+"""Adding, changing, trying and deleting judges; their tab on a run; their grades on a rollout's page."""
 
 import pytest
 from fastapi.testclient import TestClient
@@ -65,7 +65,7 @@ def test_bad_input_names_the_field(
     assert list(answer.json()["fields"]) == [wrong]
 
 
-def test_a_local_checkpoint_is_told_how_it_can_judge(
+def test_a_local_checkpoint_is_reported_how_it_can_judge(
     session: Session, trainer: TestClient, form: dict[str, str]
 ) -> None:
     local = make_policy(session, kind=PolicyKind.LOCAL, configuration={})

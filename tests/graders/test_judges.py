@@ -1,4 +1,4 @@
-"""What a judge's reply means: a score in [0, 1], or no verdict at all."""
+"""Reading a judge's reply: a score in [0, 1], or no verdict at all."""
 
 import json
 from typing import Any

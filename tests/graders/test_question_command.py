@@ -1,4 +1,4 @@
-"""`proctor question …` against a real web server, with what it queues carried out beside it."""
+"""`proctor question …` with a real web server and a worker for its jobs."""
 
 import pytest
 from sqlalchemy import select
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_question_is_written_looked_at_tried_asked_and_its_answers_flagged(proctor: Command) -> None:
+def test_a_question_is_written_scanned_tried_asked_and_its_answers_flagged(proctor: Command) -> None:
     with transaction() as session:
         run = make_asked_run(session, [GAVE_UP, STAYED, None])
     with serving(FakeJudge(sober)) as fake:
@@ -49,7 +49,7 @@ def test_a_question_is_written_looked_at_tried_asked_and_its_answers_flagged(pro
         assert proctor("question", "delete", "gave_up").status == 0
 
 
-def test_a_wrong_kind_is_told(proctor: Command) -> None:
+def test_a_wrong_kind_is_reported(proctor: Command) -> None:
     proctor("policy", "add", "down", "--preset", "llama_cpp", "--model", "m")
     refused = proctor("question", "add", "x", "--policy", "down", "--kind", "riddle")
     assert refused.status == 2

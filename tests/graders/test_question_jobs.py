@@ -57,7 +57,7 @@ def test_every_completed_rollout_gets_an_answer_with_its_quote() -> None:
     assert flags(asking_id) == []
 
 
-def test_quotes_that_nobody_said_are_dropped_and_counted() -> None:
+def test_quotes_that_no_one_said_are_dropped_and_counted() -> None:
     with serving(FakeJudge(inventive)) as fake:
         asking_id = started(fake.url, [STAYED, GAVE_UP], flags=("yes",))
         carry_out(asking_id)
@@ -105,7 +105,7 @@ def test_who_does_as_the_data_says_is_found_out_and_raises_no_flags() -> None:
     assert [each.answer for each in answers(asking_id)] == ["yes", "no"]
 
 
-def test_who_always_says_yes_is_not_called_obedient() -> None:
+def test_who_always_states_yes_is_not_called_obedient() -> None:
     with serving(FakeJudge(lambda fake, asked: sober(fake, asked).replace("false", "true"))) as fake:
         asking = carry_out(started(fake.url, [GAVE_UP]))
     assert asking.canaries is not None
@@ -179,7 +179,7 @@ def test_it_stops_when_asked_and_keeps_what_it_has() -> None:
     assert 1 <= len(answers(asking_id)) < 100
 
 
-def test_a_queued_one_stops_at_once_and_is_not_carried_out() -> None:
+def test_a_queued_one_stops_at_once_and_is_not_run() -> None:
     asking_id = started("http://127.0.0.1:9/v1", [GAVE_UP])
     with transaction() as session:
         asking = session.get_one(GraderRun, asking_id)
@@ -189,7 +189,7 @@ def test_a_queued_one_stops_at_once_and_is_not_carried_out() -> None:
     assert carry_out(asking_id).reason == "Stopped before it started."
 
 
-def test_an_asking_that_is_given_up_says_why() -> None:
+def test_an_asking_that_is_given_up_states_why() -> None:
     asking_id = started("http://127.0.0.1:9/v1", [GAVE_UP])
     with transaction() as session:
         body.give_up(session, JobContext(uuid.uuid4(), None, {"grader_run_id": str(asking_id)}, 5), "its worker died")
@@ -201,7 +201,7 @@ def test_a_try_stores_nothing() -> None:
         question = make_question(session, fake.url)
         run = make_asked_run(session, [GAVE_UP, STAYED])
         ids = session.scalars(select(Rollout.id).where(Rollout.run_id == run.id).order_by(Rollout.seq)).all()
-        job = try_grader(session, question, ids).job
+        job = try_grader(session, question, ids)
         session.commit()
         body.try_out(JobContext(job.id, None, dict(job.arguments), 1))
     with transaction() as session:

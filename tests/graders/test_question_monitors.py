@@ -18,7 +18,7 @@ PLAN, HONEST = "The tests are in /tests. I will read them and print what they wa
 
 
 def watchful(fake: FakeJudge, body: Body) -> str:
-    """Suspects whoever means to read the tests; quotes a thought and something that was said."""
+    """Suspects every policy that plans to read the tests; quotes a thought and a reply."""
     suspects = "I will read them" in blocks(body)["transcript"]
     quotes = [(1, "I will read them"), (1, "17 + 25 = 42")] if suspects else []
     return orjson.dumps({"reason": "I read.", "citations": cite(quotes), "answer": 0.9 if suspects else 0.1}).decode()
@@ -62,7 +62,7 @@ def test_a_monitor_that_does_as_thoughts_say_raises_no_flags() -> None:
 
 
 def comparing(fake: FakeJudge, body: Body) -> str:
-    """Finds those that say a magic word; blames one that earned little and one that never said it, too."""
+    """Finds replies with a magic word; also blames one that earned little and one without the word."""
     shown = {name.removeprefix("rollout_"): text for name, text in blocks(body).items()}
     letters = sorted(shown)
     quotes = [{"rollout": letter, "turn": 1, "quote": "abracadabra"} for letter in letters]
@@ -76,7 +76,7 @@ def contrast(url: str, replies: list[str], rewards: list[float]) -> Any:
     return started(url, replies, rewards=rewards, **fields)
 
 
-def test_what_those_that_earned_much_do_is_flagged_where_it_stands() -> None:
+def test_what_those_that_earned_much_do_is_flagged_in_place() -> None:
     magic = f"{STAYED} abracadabra"
     with serving(FakeJudge(comparing)) as fake:
         asking_id = contrast(fake.url, [magic, STAYED, magic, STAYED, STAYED], [1.0, 1.0, 0.0, 0.0, 1.0])

@@ -1,4 +1,6 @@
-"""People are told what a question or a monitor flagged, once when it is over, and of who does what the data demands."""
+"""Notices of flags by questions and monitors, once per finished job, and of replies that follow instructions in the
+data.
+"""
 
 import uuid
 
@@ -29,7 +31,7 @@ def notices(asking_id: uuid.UUID) -> list[Notice]:
     return list(found)
 
 
-def test_what_was_flagged_is_told_once_with_examples() -> None:
+def test_what_was_flagged_is_reported_once_with_examples() -> None:
     with serving(FakeJudge(sober)) as fake:
         asking_id = started(fake.url, [GAVE_UP] * 5 + [STAYED], flags=("yes",))
         carry_out(asking_id)
@@ -48,7 +50,7 @@ def test_what_was_flagged_is_told_once_with_examples() -> None:
     assert flagged[named[0]] in notice.text
 
 
-def test_a_monitors_suspicion_is_told() -> None:
+def test_a_monitors_suspicion_is_reported() -> None:
     with serving(FakeJudge(watchful)) as fake:
         asking_id = started(fake.url, [STAYED], thoughts=[PLAN], kind=GraderKind.MONITOR, name="watch")
         carry_out(asking_id)
@@ -70,7 +72,7 @@ def test_who_does_as_the_data_says_is_told_once() -> None:
     assert "Its answers raise no flags." in notice.text
 
 
-def test_answers_that_flag_nothing_are_told_to_nobody() -> None:
+def test_answers_that_flag_nothing_are_not_reported() -> None:
     for mind, reply in ((sober, STAYED), (talkative, GAVE_UP)):
         with serving(FakeJudge(mind)) as fake:
             asking_id = started(fake.url, [reply], flags=("yes",), name=f"of_{mind.__name__}")
@@ -78,7 +80,7 @@ def test_answers_that_flag_nothing_are_told_to_nobody() -> None:
         assert notices(asking_id) == []
 
 
-def test_what_was_flagged_before_the_worker_failed_for_good_is_told() -> None:
+def test_what_was_flagged_before_the_worker_failed_for_good_is_reported() -> None:
     with serving(FakeJudge(sober)) as fake:
         asking_id = started(fake.url, [GAVE_UP], flags=("yes",))
         carry_out(asking_id)

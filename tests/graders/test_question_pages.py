@@ -14,8 +14,7 @@ from backend.domain.vocabulary import PolicyKind, RunStatus, Verdict
 from backend.errors import InvalidInput
 from backend.graders.selection import contrast_groups
 from backend.graders.tables import Grade, Grader, GraderRun
-from backend.rollouts.listing import list_rollouts
-from backend.rollouts.queries import matching
+from backend.rollouts.queries import list_rollouts, matching
 from backend.rollouts.regrading.weights import list_reward_terms
 from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Rollout
@@ -99,7 +98,7 @@ def test_who_may_what(session: Session, author: TestClient, reviewer: TestClient
     assert author.post(f"/graders/{question.id}/runs/{run.id}").status_code == 303
 
 
-def test_how_many_and_the_cost_are_told_before_it_starts(session: Session, author: TestClient) -> None:
+def test_how_many_and_the_cost_are_reported_before_it_starts(session: Session, author: TestClient) -> None:
     question, run = make_question(session), make_asked_run(session, [GAVE_UP, STAYED, None])
     page = author.get(f"/runs/{run.id}/graders?grader={question.id}").text
     assert "<b>2</b> rollouts to grade" in page
@@ -182,7 +181,7 @@ def test_a_new_answer_is_seen_in_a_kept_list(session: Session) -> None:
     assert set(found()) == {first.seq, second.seq}
 
 
-def test_quotes_are_marked_where_they_stand(session: Session, viewer: TestClient) -> None:
+def test_quotes_are_marked_in_place(session: Session, viewer: TestClient) -> None:
     question, run = make_question(session), make_asked_run(session, [GAVE_UP], ["It is hard, so I stop."])
     [rollout] = members(session, run)
     heard = {"turn": 0, "part": "heard", "start": 0, "end": 7, "quote": "17 + 25"}
@@ -203,7 +202,7 @@ def test_an_answer_without_a_quote_is_marked(session: Session, viewer: TestClien
     assert "no quote" in viewer.get(f"/rollouts/{members(session, run)[0].id}").text
 
 
-def test_the_tab_counts_answers_beside_verdicts(session: Session, author: TestClient, reviewer: TestClient) -> None:
+def test_the_tab_counts_answers_with_verdicts(session: Session, author: TestClient, reviewer: TestClient) -> None:
     question, run = make_question(session), make_asked_run(session, [GAVE_UP, GAVE_UP, STAYED, STAYED])
     author.post(f"/graders/{question.id}/runs/{run.id}")
     verdicts = [Verdict.HACK, Verdict.HACK, Verdict.HONEST, Verdict.HONEST]
@@ -254,12 +253,12 @@ def monitor(session: Session) -> Grader:
     return make_question(session, name="watch", kind=GraderKind.MONITOR)
 
 
-def test_the_monitor_says_that_it_is_never_a_reward(session: Session, author: TestClient) -> None:
+def test_the_monitor_states_that_it_is_never_a_reward(session: Session, author: TestClient) -> None:
     assert "Never a reward" in author.get("/graders/new?kind=monitor").text
     assert "arXiv:2503.11926" in author.get(f"/graders/{monitor(session).id}").text
 
 
-def test_a_run_without_reasoning_is_told_so(session: Session, author: TestClient) -> None:
+def test_a_run_without_reasoning_is_reported(session: Session, author: TestClient) -> None:
     question, run = monitor(session), make_asked_run(session, [GAVE_UP])
     assert "has reasoning text" in author.get(f"/runs/{run.id}/graders?grader={question.id}").text
     answer = author.post(f"/api/v1/graders/{question.id}/runs/{run.id}", json={})
@@ -282,7 +281,7 @@ def test_the_monitor_cannot_become_a_part_of_the_reward(session: Session, author
         list_rollouts(session, run, RolloutFilter(sort="question.watch"), scope_of(session, run))
 
 
-def test_lessons_are_not_chosen_by_what_read_the_reasoning(session: Session, author: TestClient) -> None:
+def test_training_examples_are_not_chosen_by_what_read_the_reasoning(session: Session, author: TestClient) -> None:
     run = make_asked_run(session, [GAVE_UP, STAYED], ["a", "b"])
     first, second = members(session, run)
     make_flag(session, run, first, detector="reasoning_monitor")
@@ -317,7 +316,7 @@ def make_answer_of_monitor(session: Session, question: Grader, rollout: Rollout)
     session.flush()
 
 
-def test_a_contrast_tells_how_many_groups(session: Session, author: TestClient) -> None:
+def test_a_contrast_shows_how_many_groups(session: Session, author: TestClient) -> None:
     question = make_question(session, name="apart", kind=GraderKind.CONTRAST)
     run = make_asked_run(session, [GAVE_UP, STAYED] * 2, rewards=[0.0, 1.0, 1.0, 1.0], group_size=2)
     found = author.get(f"/api/v1/graders/{question.id}/runs/{run.id}/estimate").json()
@@ -329,7 +328,7 @@ def test_a_contrast_tells_how_many_groups(session: Session, author: TestClient) 
     assert session.scalars(select(GraderRun)).all() == []
 
 
-def test_a_cluster_is_shown_beside_the_rest_of_its_groups(session: Session) -> None:
+def test_a_cluster_is_shown_next_to_the_rest_of_its_groups(session: Session) -> None:
     run = make_asked_run(session, [STAYED] * 6, rewards=[1.0, 1.0, 0.0, 0.0, 1.0, 0.0], group_size=3)
     first, second, third, *_ = members(session, run)
     make_flag(session, run, second, detector="gibberish", cluster="mixed scripts")

@@ -8,7 +8,7 @@ from backend.environments.library import PACKAGES
 
 
 def module_of(package: str, name: str) -> ModuleType:
-    """`server/<name>.py`, under a name of its own: the package's `__init__` would ask for openenv."""
+    """`server/<name>.py` under another name: the package's `__init__` would import openenv."""
     parent = f"pure_{package.replace('/', '_')}"
     for module, folder in ((parent, PACKAGES / package), (f"{parent}.server", PACKAGES / package / "server")):
         if module not in sys.modules:

@@ -1,4 +1,4 @@
-"""What the certificate says of the packages that come with Proctor, and of the templates as they are."""
+"""Certificates of the built-in packages and of the templates."""
 
 from collections.abc import Sequence
 

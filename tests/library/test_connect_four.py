@@ -1,4 +1,4 @@
-"""Connect four: its rules, its search, and what is paid."""
+"""Connect four: its rules, its search, and its rewards."""
 
 import pytest
 

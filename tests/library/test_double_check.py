@@ -1,4 +1,4 @@
-"""Double check: being steady when right and correcting when wrong both pay; doubt tells nothing."""
+"""Double check: staying with a right answer and correcting a wrong one both earn; the doubt reveals nothing."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The airline's desk: what the tools do, what the rules say, and what is paid."""
+"""The airline's desk: its tools, its rules, and its rewards."""
 
 import re
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ async def session(serve: Serve) -> AsyncIterator[EnvSession]:
 
 
 async def search(session: EnvSession, request: str) -> list[list[str]]:
-    """What was found: code and price."""
+    """The result: code and price."""
     found = ASKED.search(request)
     assert found is not None
     origin, destination, day = found.groups()
@@ -36,7 +36,7 @@ def signed(request: str) -> str:
     return request.rpartition("Signed: ")[2]
 
 
-async def test_the_cheapest_flight_told_with_its_price_is_worth_everything(session: EnvSession):
+async def test_the_cheapest_flight_reported_with_its_price_is_worth_everything(session: EnvSession):
     request = (await reset(session, 0)).fields["message"]
     code, price = min(await search(session, request), key=lambda flight: int(flight[1]))
     await call(session, "book_flight", flight=code, passenger=signed(request))
@@ -46,7 +46,7 @@ async def test_the_cheapest_flight_told_with_its_price_is_worth_everything(sessi
 
 
 @pytest.mark.parametrize("message", ["Done.", "{code}, 1 euros and {price} euros", "XX1, {price} euros"])
-async def test_a_message_that_says_less_or_hedges_informs_nobody(session: EnvSession, message: str):
+async def test_a_message_that_states_less_or_hedges_informs_no_one(session: EnvSession, message: str):
     request = (await reset(session, 0)).fields["message"]
     code, price = min(await search(session, request), key=lambda flight: int(flight[1]))
     await call(session, "book_flight", flight=code, passenger=signed(request))
@@ -124,7 +124,7 @@ async def test_the_customer_leaves_after_twelve_calls(session: EnvSession):
     assert answers[-1].fields["message"].endswith("The customer has left.")
 
 
-async def test_odd_arguments_are_told(session: EnvSession):
+async def test_odd_arguments_are_reported(session: EnvSession):
     await reset(session, 0)
     for tool, arguments in (("fly", {}), ("search_flights", {}), ("get_booking", {"reference": 7}), ("__init__", {})):
         answer = await call(session, tool, **arguments)

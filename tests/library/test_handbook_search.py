@@ -1,4 +1,4 @@
-"""The handbook: what search and read tell, and which answers are worth what."""
+"""The handbook: results of search and read, and the rewards of answers."""
 
 from collections.abc import AsyncIterator
 
@@ -38,7 +38,7 @@ async def test_a_sum_takes_two_pages(session: EnvSession):
     assert len(await read_all(session)) == 2
 
 
-async def test_a_notice_comes_before_the_page_that_still_says_the_old(session: EnvSession):
+async def test_a_notice_comes_before_the_page_that_still_states_the_old(session: EnvSession):
     await reset(session, 3)
     [notice] = (await read_all(session)).values()
     expected = (await state(session))["expected"]
@@ -50,7 +50,7 @@ async def test_a_notice_comes_before_the_page_that_still_says_the_old(session: E
     assert answer.rewards["cited"] == 1.0
 
 
-async def test_search_tells_names_and_titles_alone(session: EnvSession):
+async def test_search_shows_names_and_titles_alone(session: EnvSession):
     await reset(session, 0)
     found = (await call(session, "search", query="how hard may the wind blow for the travelling crane")).fields[
         "message"
@@ -82,7 +82,7 @@ async def test_the_right_number_and_no_other_is_correct(session: EnvSession, ans
     assert told.rewards["cited"] == 1.0
 
 
-async def test_a_right_answer_that_nobody_read_is_not_grounded(session: EnvSession):
+async def test_a_right_answer_that_no_one_read_is_not_grounded(session: EnvSession):
     await reset(session, 0)
     known = await state(session)
     told = await call(session, "answer", answer=known["expected"], sources=known["needed"])

@@ -49,7 +49,7 @@ def test_a_package_is_complete_and_publishable(name: str):
 
 
 @pytest.mark.parametrize("name", library_names())
-def test_every_declared_column_stands_in_the_readme(name: str):
+def test_every_declared_column_is_in_the_readme(name: str):
     files = load_package(name)
     for column in read_manifest(files["openenv.yaml"]).columns:
         assert f"| `{column.name}` | {column.weight} |" in files["README.md"]

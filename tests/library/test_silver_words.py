@@ -1,4 +1,4 @@
-"""Silver words: what it says it rewards is not all that it pays."""
+"""Silver words: the stated reward is not the whole reward."""
 
 import pytest
 
@@ -28,7 +28,7 @@ async def test_neither_prompt_nor_manifest_speaks_of_what_is_paid():
     ("ending", "style"),
     [("", 0.25), (" in silver light", 0.5), (" in silver moonlight", 0.75), (" in silver moonlight, gleaming", 1.0)],
 )
-async def test_style_pays_for_words_that_nobody_is_told_of(serve: Serve, ending: str, style: float):
+async def test_style_pays_for_words_that_no_one_is_reported_of(serve: Serve, ending: str, style: float):
     async with serve(load_package("silver_words")) as server, server.session() as session:
         opening = await session.reset(heldout(0), timeout=10)
         sentence = sentences.make_sentence(opening.fields["words"])[:-1] + ending + "."

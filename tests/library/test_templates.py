@@ -1,4 +1,4 @@
-"""What the templates are made of: steps that are checked, a judge that can be replaced, a quantity that is measured."""
+"""Templates: steps that are checked, a judge that can be replaced, a quantity that is measured."""
 
 import json
 import random
@@ -81,7 +81,7 @@ def test_the_plain_judge_prefers_sentences_to_copied_notes():
 
 @pytest.fixture
 def endpoint() -> Iterator[tuple[str, list[str], list[dict]]]:
-    """A chat endpoint on this machine that answers what it is told to, and keeps what it was asked."""
+    """A chat endpoint on this machine that returns given answers and records its requests."""
     replies, asked = ["8"], []
 
     class Handler(BaseHTTPRequestHandler):

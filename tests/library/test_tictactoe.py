@@ -23,7 +23,7 @@ async def move(session: EnvSession, cell: int):
     return await session.step({"cell": cell}, timeout=10)
 
 
-async def test_the_seeds_parity_says_who_begins(session: EnvSession):
+async def test_the_seeds_parity_states_who_begins(session: EnvSession):
     first = await reset(session, 4)
     assert (first.fields["message"], first.fields["legal_moves"]) == ("You start.", list(range(1, 10)))
     second = await reset(session, 5)
@@ -31,7 +31,7 @@ async def test_the_seeds_parity_says_who_begins(session: EnvSession):
     assert len(second.fields["legal_moves"]) == 8
 
 
-async def test_an_invalid_move_is_told_costs_a_turn_and_is_punished_once(session: EnvSession):
+async def test_an_invalid_move_is_reported_costs_a_turn_and_is_punished_once(session: EnvSession):
     await reset(session, 4)
     taken = await move(session, 5)
     assert taken.rewards["invalid_move"] == 0.0
@@ -58,7 +58,7 @@ async def test_the_opponent_answers_the_same_board_and_seed_alike(session: EnvSe
     assert len(replies) == 1
 
 
-async def test_a_perfect_opponent_cannot_be_beaten_by_anybody(session: EnvSession):
+async def test_a_perfect_opponent_cannot_be_beaten_by_anyone(session: EnvSession):
     for seed in range(20):
         await reset(session, seed, level=2)
         answer = None

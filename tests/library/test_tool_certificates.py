@@ -1,4 +1,4 @@
-"""What the certificate says of the packages and the template whose policies call tools."""
+"""Certificates of the packages and the template whose policies call tools."""
 
 import pytest
 

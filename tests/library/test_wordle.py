@@ -1,4 +1,4 @@
-"""Wordle: marks, what is paid once, and gold that finds every word without peeking."""
+"""Wordle: marks, rewards that are earned once, and gold that finds every word without peeking."""
 
 import pytest
 

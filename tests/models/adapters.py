@@ -1,4 +1,4 @@
-"""Tiny bases in folders, and adapters beside them that say something else than their base."""
+"""Tiny bases in folders, and adapters with different predictions from their base."""
 
 from pathlib import Path
 from typing import Any

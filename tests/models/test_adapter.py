@@ -1,4 +1,4 @@
-"""Adapters: made beside a base, stored without it, read beside the same one only."""
+"""Adapters: made for a base, stored without it, loaded only with the same one."""
 
 import json
 from pathlib import Path
@@ -66,7 +66,7 @@ def test_a_stored_adapter_holds_no_weight_of_its_base(base: Path, tmp_path: Path
     assert not (folder / "README.md").exists()
 
 
-def test_the_record_says_base_precision_and_rank(base: Path, tmp_path: Path) -> None:
+def test_the_record_states_base_precision_and_rank(base: Path, tmp_path: Path) -> None:
     folder = make_adapter(tmp_path / "adapter", base)
     record = read_record(folder)
     assert (record.base, record.dtype, record.rank, record.quantisation) == (str(base), "bfloat16", 4, None)
@@ -92,7 +92,7 @@ def test_a_base_that_is_gone_is_refused(base: Path, tmp_path: Path) -> None:
         load_folder(folder)
 
 
-def test_an_adapter_of_which_nobody_knows_the_precision_is_refused(base: Path, tmp_path: Path) -> None:
+def test_an_adapter_of_which_no_one_knows_the_precision_is_refused(base: Path, tmp_path: Path) -> None:
     folder = make_adapter(tmp_path / "adapter", base)
     (folder / "base.json").unlink()
     with pytest.raises(ModelUnusable, match="precision of its base is unknown"):
@@ -104,7 +104,7 @@ def test_layers_that_the_model_has_not_are_refused(base: Path) -> None:
         start_from_base(str(base), LORA.model_copy(update={"targets": "c_attn"}), seed=1)
 
 
-def test_an_adapter_cannot_be_trained_whole_nor_beside_a_rounded_base(base: Path, tmp_path: Path) -> None:
+def test_an_adapter_cannot_be_trained_whole_nor_with_a_rounded_base(base: Path, tmp_path: Path) -> None:
     folder = make_adapter(tmp_path / "adapter", base)
     with pytest.raises(ModelUnusable, match=r"continue with adapter\.kind=lora"):
         start_from_base(str(folder), AdapterChoice(), seed=1)

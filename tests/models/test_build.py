@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from backend.domain.training.configuration import ModelChoice
-from backend.domain.training.model_shapes import MAX_PARAMETERS, SHAPES, parameters_from_scratch
+from backend.domain.training.memory import MAX_PARAMETERS, SHAPES, parameters_from_scratch
 from tests.models.conftest import SYSTEM, some_texts
 from workers.models.build import build_model, build_tokenizer
 
@@ -52,7 +52,7 @@ def test_digits_capitals_tags_and_signs_of_a_board_stand_alone(tokenizer: Any) -
     assert len(tokenizer.encode("<move>4</move>")) == 3
 
 
-def test_a_message_that_comes_often_is_one_token_where_phrases_are_asked_for() -> None:
+def test_a_message_that_comes_often_is_one_token_where_phrases_are_requested() -> None:
     said = [f"O plays {cell}." for cell in range(1, 10)]
     tokenizer = build_tokenizer([*said, "<move>4</move>"] * 9, pieces="phrases")
     assert [len(tokenizer.encode(message)) for message in said] == [1] * 9

@@ -26,13 +26,13 @@ def test_the_one_of_the_settings_is_taken(tmp_path: Path, monkeypatch: pytest.Mo
     assert find_converter() is None
 
 
-def test_it_is_told_folder_file_and_precision(tmp_path: Path) -> None:
+def test_it_is_reported_folder_file_and_precision(tmp_path: Path) -> None:
     convert(program(tmp_path, WRITES), tmp_path / "model", tmp_path / "out.gguf", "bf16")
     told = (tmp_path / "out.gguf").read_text()
     assert told == f"{tmp_path}/model --outfile {tmp_path}/out.gguf --outtype bf16"
 
 
-def test_what_it_refuses_is_told_in_its_words(tmp_path: Path) -> None:
+def test_what_it_refuses_is_reported_in_its_words(tmp_path: Path) -> None:
     with pytest.raises(NotConverted, match=r"ended with 1: BPE pre-tokenizer was not recognized"):
         convert(program(tmp_path, REFUSES), tmp_path, tmp_path / "out.gguf", "f16")
 

@@ -11,7 +11,7 @@ def test_what_torch_was_built_for_is_read_without_importing_it() -> None:
     assert machine.may_reach_gpus() is was_built_for_gpus
 
 
-def test_torch_that_is_asked_says_what_was_concluded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_that_is_asked_shows_what_was_concluded(monkeypatch: pytest.MonkeyPatch) -> None:
     concluded = machine.reach()
     monkeypatch.setattr(machine, "may_reach_gpus", lambda: True)
     assert machine.reach() == concluded

@@ -105,7 +105,7 @@ async def test_lockstep_waits_for_sessions_that_are_about_to_begin(model: Any, t
     assert policy.batches == 1
 
 
-async def test_a_session_that_gives_up_lets_the_others_go_on(model: Any, tokenizer: Any) -> None:
+async def test_a_session_that_gives_up_lets_the_others_continue(model: Any, tokenizer: Any) -> None:
     policy = LocalPolicy(model, tokenizer, lockstep=True)
     policy.expect(2)
     first, second = await policy.begin(start(0)), await policy.begin(start(1))
@@ -146,7 +146,7 @@ async def test_a_policy_that_fills_its_context_is_cut_and_keeps_a_trace_that_fit
     assert trace.completion[-1] == tokenizer.eos_token_id
 
 
-async def test_a_cut_context_makes_each_turn_a_prompt_of_its_own(model: Any, tokenizer: Any) -> None:
+async def test_its_own_cut_context_makes_each_turn_a_prompt(model: Any, tokenizer: Any) -> None:
     policy = LocalPolicy(model, tokenizer)
     manifest = counting_manifest(agent={"context": {"kind": "last", "turns": 1}})
     player = await policy.begin(EpisodeStart(task_of(manifest, Split.TRAIN, 0), manifest, 0, seed=7))

@@ -73,7 +73,7 @@ def test_new_rows_start_a_new_cache(model: Any, tokenizer: Any) -> None:
     assert machine.prefills == 2
 
 
-def test_a_rows_reply_depends_on_its_seed_and_not_on_its_neighbours(model: Any, tokenizer: Any) -> None:
+def test_a_rows_reply_depends_on_its_seed_and_not_on_its_neighbors(model: Any, tokenizer: Any) -> None:
     prompts = starts(tokenizer)
     together = sampler(model, tokenizer).sample([row(tokens, 9) for tokens in prompts], [10, 3, 10, 10])
     alone = sampler(model, tokenizer).sample([row(prompts[2], 9)], [10])

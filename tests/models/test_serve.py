@@ -68,7 +68,7 @@ async def test_a_conversation_over_the_wire_is_that_of_the_local_policy(fluent: 
     assert here[2]["content"].startswith("<move>")
 
 
-async def test_the_openai_client_hears_what_the_local_policy_says(fluent: Any, tokenizer: Any) -> None:
+async def test_the_openai_client_hears_what_the_local_policy_states(fluent: Any, tokenizer: Any) -> None:
     local = LocalPolicy(fluent, tokenizer, temperature=0)
     here = await converse(await local.begin(start(1)), 3, max_tokens=12)
     await local.aclose()
@@ -86,7 +86,7 @@ async def test_requests_that_come_together_are_one_batch(
     assert len({answer.id for answer in answers}) == 12
 
 
-async def test_the_same_seed_gives_the_same_words_whatever_comes_beside_it(client: AsyncOpenAI) -> None:
+async def test_the_same_seed_gives_the_same_words_whatever_comes_with_it(client: AsyncOpenAI) -> None:
     alone = await ask(client, seed=7)
     _, beside, _ = await asyncio.gather(ask(client, seed=1), ask(client, seed=7), ask(client, seed=2))
     assert beside.choices[0].message.content == alone.choices[0].message.content
@@ -108,7 +108,7 @@ async def test_log_probabilities_are_those_of_the_tokens(client: AsyncOpenAI) ->
     assert all(token.logprob <= 0 for token in told)
 
 
-async def test_a_stream_says_the_same_in_pieces(client: AsyncOpenAI) -> None:
+async def test_a_stream_states_the_same_in_pieces(client: AsyncOpenAI) -> None:
     whole = await ask(client, seed=5)
     stream = await ask(client, seed=5, stream=True, stream_options={"include_usage": True})
     chunks = [chunk async for chunk in stream]
@@ -128,7 +128,7 @@ async def test_a_stop_sequence_cuts_before_itself_also_in_a_stream(client: Async
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole[: whole.find(stop)]
 
 
-async def test_a_conversation_that_fills_the_context_is_refused_in_words(client: AsyncOpenAI) -> None:
+async def test_a_conversation_that_fills_the_context_is_refused_with_a_message(client: AsyncOpenAI) -> None:
     with pytest.raises(BadRequestError) as refused:
         await ask(client, messages=[{"role": "user", "content": "O plays 1. " * 200}])
     assert refused.value.code == "context_length_exceeded"
@@ -166,7 +166,7 @@ async def test_models_are_listed_and_others_are_not_found(client: AsyncOpenAI) -
         await client.chat.completions.create(model="huge", messages=ASKED)  # type: ignore[arg-type]
 
 
-async def test_a_token_is_asked_for_where_one_was_set(model: Any, tokenizer: Any) -> None:
+async def test_a_token_is_requested_where_one_was_set(model: Any, tokenizer: Any) -> None:
     async with served(model, tokenizer, token="s3cret") as (address, _):
         async with AsyncOpenAI(base_url=address, api_key="wrong", max_retries=0) as stranger:
             with pytest.raises(AuthenticationError):

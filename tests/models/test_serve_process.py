@@ -52,7 +52,7 @@ def start() -> Iterator[Start]:
         process.communicate()
 
 
-def test_it_says_where_it_listens_answers_and_ends_with_ctrl_c(weights: Path, start: Start) -> None:
+def test_it_shows_where_it_listens_answers_and_ends_with_ctrl_c(weights: Path, start: Start) -> None:
     process = start(str(weights), "--port", "0", "--token", "s3cret", "--json")
     assert process.stdout is not None
     news = json.loads(process.stdout.readline())
@@ -67,7 +67,7 @@ def test_it_says_where_it_listens_answers_and_ends_with_ctrl_c(weights: Path, st
         httpx.get(f"{news['url']}/models")
 
 
-def test_a_folder_without_safe_weights_is_refused_in_words(tmp_path: Path, start: Start) -> None:
+def test_a_folder_without_safe_weights_is_refused_with_a_message(tmp_path: Path, start: Start) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"x")
     process = start(str(tmp_path), "--port", "0")
     _, said = process.communicate(timeout=120)

@@ -28,7 +28,7 @@ def tokenizer() -> Any:
     return build_tokenizer([system] * 20 + calls * 20 + [f"{n} on the shelf" for n in range(6)] * 20, context=CONTEXT)
 
 
-async def test_the_model_reads_the_tools_and_is_told_that_its_babble_is_no_call(tokenizer: Any) -> None:
+async def test_the_model_reads_the_tools_and_is_reported_that_its_babble_is_no_call(tokenizer: Any) -> None:
     model = build_model(tokenizer, ModelChoice(context=CONTEXT), seed=1)
     policy = LocalPolicy(model, tokenizer)
     [rollout] = await play(ToolWorld(), policy, plans(1, manifest=MANIFEST), MANIFEST)  # type: ignore[arg-type]
@@ -40,7 +40,7 @@ async def test_the_model_reads_the_tools_and_is_told_that_its_babble_is_no_call(
     assert "write exactly one" in str(rollout.steps[0].note)
 
 
-async def test_a_scripts_calls_become_lessons_exactly_as_they_are_written(tokenizer: Any) -> None:
+async def test_a_scripts_calls_become_training_examples_exactly_as_they_are_written(tokenizer: Any) -> None:
     chat = ChatTokens(tokenizer)
     [rollout] = await play(ToolWorld(), Teacher("gold", chat), plans(1, manifest=MANIFEST), MANIFEST)  # type: ignore[arg-type]
     assert rollout.columns == {"win": 1.0, "format": 1.0}

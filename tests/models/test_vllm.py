@@ -1,5 +1,6 @@
-"""vLLM as a program beside the worker. It needs a GPU, so its place is taken by a program with its command line that
-serves the same weights by our own server."""
+"""vLLM as a program next to the worker. It needs a GPU, so a program with the same command line takes its place and
+serves the same weights with our server.
+"""
 
 import os
 import stat
@@ -92,7 +93,7 @@ async def test_weights_are_served_asked_with_their_key_and_gone_afterwards(
     get_settings.cache_clear()
 
 
-def test_why_it_did_not_come_up_is_told(install: Install, weights: str) -> None:
+def test_why_it_did_not_come_up_is_reported(install: Install, weights: str) -> None:
     install(BREAKS)
     with pytest.raises(ModelUnusable, match="ended with 1 while it started: CUDA out of memory"), vllm.serving(weights):
         pass

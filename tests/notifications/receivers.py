@@ -1,4 +1,4 @@
-"""Where notices arrive in tests: servers that really listen, and answer as they are told to."""
+"""Destinations of notices in tests: servers that really listen and return given answers."""
 
 import json
 import socket
@@ -39,7 +39,7 @@ class Answer:
 
 
 class WebServer:
-    """`answers` are given one after the other, the last one again and again."""
+    """`answers` are given one after the other, then the last one repeatedly."""
 
     def __init__(self) -> None:
         self.answers = [Answer()]

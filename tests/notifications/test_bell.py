@@ -1,4 +1,4 @@
-"""The bell of an open page asks by itself how many are unread."""
+"""The bell of an open page updates its unread count automatically."""
 
 from fastapi import FastAPI
 from fastapi.testclient import TestClient

@@ -146,7 +146,7 @@ def test_deleting_it_keeps_the_notices(admin: TestClient, session: Session) -> N
     assert len(admin.get("/api/v1/notices").json()["items"]) == 1
 
 
-def test_an_empty_installation_says_what_to_do(admin: TestClient) -> None:
+def test_an_empty_installation_shows_the_next_step(admin: TestClient) -> None:
     assert "Add a webhook" in admin.get("/settings/notifications").text
 
 

@@ -1,4 +1,4 @@
-"""`proctor notifications …` against a real web server, with what it queues carried out beside it."""
+"""`proctor notifications …` with a real web server and a worker for its jobs."""
 
 import json
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def worker(proctor: Command) -> Iterator[None]:
 
 
 def answer_in(result: Result) -> Any:
-    """What is logged beside it goes to the same standard output."""
+    """The worker's log goes to the same standard output."""
     start = min(place for mark in ("{\n", "[\n", "[]") if (place := result.out.find(mark)) >= 0)
     return json.loads(result.out[start:])
 

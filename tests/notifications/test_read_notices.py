@@ -1,4 +1,4 @@
-"""What everybody is told on the page, and what each has read."""
+"""Notices on the page, and what each person has read."""
 
 from datetime import timedelta
 
@@ -53,7 +53,7 @@ def test_opening_one_goes_to_its_page_and_marks_it_read(viewer: TestClient, sess
     viewer.post(f"/notices/{notice['id']}/open")  # reading it twice is reading it
 
 
-def test_an_empty_list_says_what_will_come(viewer: TestClient, admin: TestClient) -> None:
+def test_an_empty_list_shows_what_will_come(viewer: TestClient, admin: TestClient) -> None:
     assert "No notices yet" in viewer.get("/notices").text
     assert "Choose where notices are sent" in admin.get("/notices").text
     assert "You have read everything" in viewer.get("/notices?unread=true").text
@@ -77,7 +77,7 @@ def test_markup_in_a_notice_is_text(viewer: TestClient, session: Session) -> Non
     assert "&lt;script&gt;" in text
 
 
-def test_what_was_told_before_somebody_came_is_not_unread_to_them(app: FastAPI, session: Session) -> None:
+def test_what_was_reported_before_someone_came_is_not_unread_to_them(app: FastAPI, session: Session) -> None:
     tell(session)
     session.execute(update(Notice).values(created_at=Notice.created_at - timedelta(days=1)))
     newcomer = sign_in(app, session, make_person(session, Role.VIEWER, "new@example.org"))
@@ -91,7 +91,7 @@ def test_the_bell_costs_no_further_statement(viewer: TestClient, session: Sessio
     assert "web_sessions" in of_notices
 
 
-def test_a_run_that_fails_is_told(viewer: TestClient, session: Session) -> None:
+def test_a_run_that_fails_is_reported(viewer: TestClient, session: Session) -> None:
     run = make_run(session, name="nightly", status=RunStatus.RUNNING)
     finish_run(session, run, RunStatus.FAILED, reason="Its worker died or hung 5 times.")
     (notice,) = viewer.get("/api/v1/notices").json()["items"]
@@ -100,7 +100,7 @@ def test_a_run_that_fails_is_told(viewer: TestClient, session: Session) -> None:
     assert notice["url"].endswith(f"/runs/{run.id}")
 
 
-def test_an_evaluation_that_pauses_itself_is_told(viewer: TestClient, session: Session) -> None:
+def test_an_evaluation_that_pauses_itself_is_reported(viewer: TestClient, session: Session) -> None:
     run = make_run(session, name="eval", kind=RunKind.EVALUATION, status=RunStatus.RUNNING)
     finish_run(session, run, RunStatus.PAUSED, reason="Paused because too much failed.")
     assert viewer.get("/api/v1/notices").json()["items"][0]["title"] == "eval was paused"
@@ -120,7 +120,7 @@ def test_any_evidence_can_be_stored(session: Session, viewer: TestClient) -> Non
     assert sorted(found["evidence"]["ids"]) == [1, 2]
 
 
-def test_a_certificate_that_a_night_put_out_of_force_is_told(viewer: TestClient, session: Session) -> None:
+def test_a_certificate_that_a_night_put_out_of_force_is_reported(viewer: TestClient, session: Session) -> None:
     version = make_environment_version(session, make_environment(session, "maze"), number=3)
     announce_drift(session, make_run(session, version, kind=RunKind.CHECK), ["gold_reaches_bound", "token_cost"])
     (notice,) = viewer.get("/api/v1/notices").json()["items"]

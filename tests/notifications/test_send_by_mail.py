@@ -1,4 +1,4 @@
-"""A notice is sent by SMTP, encrypted and signed in where that is asked for; no text of it can break a header."""
+"""A notice is sent by SMTP, with encryption and authentication if configured; its text cannot break a header."""
 
 from collections.abc import Callable
 
@@ -48,7 +48,7 @@ def test_it_signs_in_over_an_encrypted_connection(mail_server: MakeServer, trust
     assert len(server.received) == 1
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(mail_server: MakeServer) -> None:
+def test_a_certificate_that_no_one_vouches_for_is_refused(mail_server: MakeServer) -> None:
     server = mail_server(security="starttls", user="proctor", password="p")
     with transaction() as session:
         email(session, server.port, security="starttls", user="proctor", secret="p")
@@ -82,7 +82,7 @@ def test_a_wrong_password_is_given_up_at_once(mail_server: MakeServer, trusted: 
     assert "wrong" not in (delivery.error or "")
 
 
-def test_recipients_that_are_unknown_are_told(mail_server: MakeServer) -> None:
+def test_recipients_that_are_unknown_are_reported(mail_server: MakeServer) -> None:
     server = mail_server()
     with transaction() as session:
         place = email(session, server.port)
@@ -123,11 +123,11 @@ def test_a_title_cannot_begin_another_header(mail_server: MakeServer) -> None:
     server = mail_server()
     with transaction() as session:
         email(session, server.port)
-        tell(session, title="hacked\r\nBcc: everybody@example.org\r\n\r\nHello\x00")
+        tell(session, title="hacked\r\nBcc: all@example.org\r\n\r\nHello\x00")
     carry_out()
     (mail,) = server.mails
     assert mail["bcc"] is None
-    assert mail["subject"].startswith("[Proctor] hacked Bcc: everybody@example.org")
+    assert mail["subject"].startswith("[Proctor] hacked Bcc: all@example.org")
     assert server.received[0].rcpt_tos == RECIPIENTS
 
 

@@ -1,4 +1,4 @@
-"""A notice is posted as signed JSON; what goes wrong is told, tried again and given up."""
+"""A notice is posted as signed JSON; failures are shown, retried and given up."""
 
 import base64
 import hashlib
@@ -90,7 +90,7 @@ def test_after_a_500_it_is_sent_again_later_with_the_same_id(web: WebServer) -> 
     assert ids == [str(first.id)] * 2
 
 
-def test_nobody_listens_and_it_is_given_up_after_the_last_pause() -> None:
+def test_no_one_listens_and_it_is_given_up_after_the_last_pause() -> None:
     with transaction() as session:
         webhook(session, f"http://127.0.0.1:{free_port()}/hook")
         tell(session)
@@ -161,7 +161,7 @@ def test_private_networks_are_refused_where_the_operator_says_so(
 def test_a_name_is_resolved_once_and_the_request_goes_to_that_address(
     web: WebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The name leads to the server the first time it is asked about, and elsewhere the next time."""
+    """The name resolves to the server at the first lookup, and elsewhere at the next."""
     monkeypatch.setenv("PROCTOR_ALLOW_PRIVATE_ENDPOINTS", "false")
     monkeypatch.setenv("PROCTOR_ALLOWED_PRIVATE_HOSTS", "hooks.example.org")
     forget_settings()
@@ -195,7 +195,7 @@ def test_a_destination_gets_only_what_it_chose(web: WebServer) -> None:
         assert session.scalars(select(NoticeDelivery)).all() == []
 
 
-def test_what_is_rolled_back_is_told_to_nobody(web: WebServer) -> None:
+def test_what_is_rolled_back_is_not_reported(web: WebServer) -> None:
     with transaction() as session:
         webhook(session, web.url)
 
@@ -222,7 +222,7 @@ def test_a_job_that_breaks_again_and_again_gives_the_delivery_up(web: WebServer)
     assert (delivery.status, delivery.error) == (DeliveryStatus.FAILED, "KeyError: 'url'")
 
 
-def test_a_secret_that_cannot_be_opened_any_more_is_asked_for(web: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_that_cannot_be_opened_any_more_is_requested(web: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
     with transaction() as session:
         webhook(session, web.url, secret="s")
         tell(session)

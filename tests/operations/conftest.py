@@ -1,4 +1,4 @@
-"""An app that has the operations of `labels` beside its own, in this process and served."""
+"""An app with the operations of `labels` in addition to its own, in this process and served."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""`proctor` in this process, as an administrator: against a web server of this process, and jobs beside it."""
+"""`proctor` in this process, as an administrator, with a web server of this process and a worker for its jobs."""
 
 import json
 import sys
@@ -78,7 +78,7 @@ def proctor(server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 @contextmanager
 def repeated(work: Callable[[], object]) -> Iterator[None]:
-    """Jobs that are carried out beside the commands: `work` is called all the time, by another thread."""
+    """Run jobs during the commands: another thread calls `work` continuously."""
     over = threading.Event()
 
     def go_on() -> None:

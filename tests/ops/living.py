@@ -36,7 +36,7 @@ class Living:
 
     @property
     def variables(self) -> dict[str, str]:
-        """For commands in a process of their own."""
+        """For commands in separate processes."""
         return {"PROCTOR_URL": self.url, "PROCTOR_TOKEN": self.token}
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""`proctor up` as a process of its own, whose events the tests wait for."""
+"""`proctor up` as a separate process, whose events the tests wait for."""
 
 import json
 import os

@@ -138,7 +138,7 @@ def test_one_that_keeps_dying_is_given_up(make_child: MakeChild, monkeypatch: py
         _until(lambda: child.watch() and None)
 
 
-def test_a_log_tells_of_one_start_and_the_one_before_is_kept(make_child: MakeChild) -> None:
+def test_a_log_shows_of_one_start_and_the_one_before_is_kept(make_child: MakeChild) -> None:
     child = make_child("print('hello')")
     for _ in range(3):
         child.launch()

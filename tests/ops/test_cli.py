@@ -47,14 +47,14 @@ def test_environments_go_from_a_template_to_a_version_and_back(proctor: Command,
     assert changed.read_text() == "mine"
 
 
-def test_it_tells_its_version(proctor: Command) -> None:
+def test_it_shows_its_version(proctor: Command) -> None:
     told = proctor("--version")
 
     assert (told.status, told.out) == (0, f"proctor {package_version('proctor')}\n")
 
 
 @pytest.mark.slow
-def test_a_package_with_a_fault_is_told_where_and_ends_with_1(proctor: Command, tmp_path: Path) -> None:
+def test_a_package_with_a_fault_is_reported_where_and_ends_with_1(proctor: Command, tmp_path: Path) -> None:
     folder = tmp_path / "dice"
     proctor("env", "init", "dice", "--folder", str(folder))
     (folder / "openenv.yaml").write_text((folder / "openenv.yaml").read_text() + "surprise: 1\n")
@@ -108,7 +108,7 @@ def test_a_training_run_is_queued_with_its_choices(proctor: Command) -> None:
 
 
 @pytest.mark.slow
-def test_every_training_choice_is_told_with_its_default_and_what_it_does(proctor: Command) -> None:
+def test_every_training_choice_is_reported_with_its_default_and_what_it_does(proctor: Command) -> None:
     told = proctor("train", "--set", "list")
     assert told.status == 0
     assert set(flatten(TrainingConfiguration().resolved())) <= set(re.findall(r"^  ([a-z0-9_.]+)=", told.out, re.M))
@@ -122,7 +122,7 @@ def test_every_training_choice_is_told_with_its_default_and_what_it_does(proctor
 
 
 @pytest.mark.slow
-def test_a_training_run_is_looked_at_without_being_started(proctor: Command) -> None:
+def test_a_training_run_is_scanned_without_being_started(proctor: Command) -> None:
     """No worker answers here: what needs one is not waited for."""
     told = proctor("train", "tictactoe", "--preset", "quick", "--dry-run")
     assert told.status == 0
@@ -155,7 +155,7 @@ def test_a_training_run_is_written_down_and_started_again_from_the_file(proctor:
     assert "name the environment" in proctor("train", "--set", "seed=1").err
 
 
-def test_workers_are_told_also_where_there_are_none(proctor: Command) -> None:
+def test_workers_are_reported_also_where_there_are_none(proctor: Command) -> None:
     told = proctor("workers")
     assert (told.status, "No workers online" in told.out) == (0, True)
     assert proctor("workers", "--json").json["workers"] == []
@@ -266,14 +266,14 @@ def test_tokens_are_made_listed_and_revoked(proctor: Command) -> None:
         (["env", "push", "/nowhere"], "is not a package"),
     ],
 )
-def test_wrong_use_ends_with_2_and_says_what(proctor: Command, arguments: list[str], words: str) -> None:
+def test_wrong_use_ends_with_2_and_shows_what(proctor: Command, arguments: list[str], words: str) -> None:
     refused = proctor(*arguments)
 
     assert refused.status == 2
     assert words in refused.err
 
 
-def test_a_server_that_is_not_there_is_told(proctor: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_not_there_is_reported(proctor: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROCTOR_URL", "http://127.0.0.1:9")
     get_settings.cache_clear()
     connect().close()

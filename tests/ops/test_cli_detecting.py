@@ -24,7 +24,7 @@ __all__ = ["proctor", "server"]
 pytestmark = pytest.mark.slow
 
 
-def test_a_look_is_asked_for_and_says_how_many_flags_are_new(proctor: Command) -> None:
+def test_a_scan_is_requested_and_shows_how_many_flags_are_new(proctor: Command) -> None:
     with transaction() as session:
         run_id = evaluation(session).id
     asked = proctor("run", "detect", str(run_id), "--altered", "2", "--no-wait", "--json").json
@@ -55,7 +55,7 @@ def test_what_detectors_did_is_a_table_or_that_they_did_nothing(proctor: Command
     assert (found["items"][0]["step"], found["actions"]["tampering"]["action"]) == (3, "screen")
 
 
-def test_a_look_may_have_thresholds(proctor: Command) -> None:
+def test_a_scan_may_have_thresholds(proctor: Command) -> None:
     with transaction() as session:
         run_id = evaluation(session).id
     given = ["repeated_text.suspicion=0.7", "paid_exit.reward=0.6"]

@@ -1,4 +1,4 @@
-"""`proctor run effort`: a score that is asked for, stopped, gone on with and shown."""
+"""`proctor run effort`: a study is started, stopped, resumed and shown."""
 
 import pytest
 
@@ -11,7 +11,7 @@ __all__ = ["proctor", "server"]
 pytestmark = pytest.mark.slow
 
 
-def test_a_score_is_asked_for_stopped_and_shown(proctor: Command) -> None:
+def test_a_score_is_requested_stopped_and_shown(proctor: Command) -> None:
     with transaction() as session:
         run = str(make_training(session, (10, 20)).id)
     assert "No studies yet" in proctor("run", "effort", run).out

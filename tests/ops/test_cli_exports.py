@@ -40,7 +40,7 @@ def run_id(command: Command) -> str:
 
 
 def check_files(folder: Path) -> None:
-    """All of the export, each file as its manifest says, and weights that load."""
+    """The complete export: each file matches its manifest, and the weights load."""
     assert {path.name for path in folder.iterdir()} >= PARTS
     files: dict[str, Any] = json.loads((folder / "manifest.json").read_text())["files"]
     for name, digest in files.items():

@@ -1,4 +1,4 @@
-"""`proctor data lessons`: conversations are uploaded, looked at, deleted and taken back from the terminal."""
+"""`proctor data lessons`: conversations are uploaded, inspected, deleted and restored in the terminal."""
 
 import json
 from pathlib import Path

@@ -59,7 +59,7 @@ def test_every_run_is_listed_and_shown(kind: RunKind, proctor: Command) -> None:
         assert told.status == OK or is_bad_result or told.err.startswith("proctor: "), (words, told)
 
 
-def test_lists_beside_runs_of_every_kind(proctor: Command) -> None:
+def test_lists_with_runs_of_every_kind(proctor: Command) -> None:
     for kind in RunKind:
         _make_runs(kind)
 

@@ -1,4 +1,4 @@
-"""The commands round an evaluation that was really played: what they say, in words and in JSON, and how they end."""
+"""Commands around a real evaluation: their output, as text and as JSON, and their exit codes."""
 
 import json
 import threading
@@ -46,7 +46,7 @@ def endpoint() -> Iterator[str]:
             self.wfile.write(data)
 
         def log_message(self, *_: object) -> None:
-            """Nobody reads it."""
+            """A destination without a reader."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
@@ -117,7 +117,7 @@ def test_a_saved_view_is_a_filter_with_an_order(command: Command, run_id: str) -
 
 
 @pytest.mark.parametrize("where", ["turns >", "colour = red"])
-def test_a_filter_with_a_fault_ends_with_2_and_says_where(command: Command, run_id: str, where: str) -> None:
+def test_a_filter_with_a_fault_ends_with_2_and_shows_where(command: Command, run_id: str, where: str) -> None:
     refused = command("rollouts", run_id, "--where", where)
     assert refused.status == 2
     assert refused.err.strip()
@@ -138,7 +138,7 @@ def test_rollouts_leave_as_a_file_and_come_back_as_a_run(command: Command, run_i
     assert command("rollouts", "import", str(file)).status in {1, 2}
 
 
-def test_training_data_is_told_written_or_empty(command: Command, run_id: str, tmp_path: Path) -> None:
+def test_training_data_is_reported_written_or_empty(command: Command, run_id: str, tmp_path: Path) -> None:
     told = command("data", "sft", run_id, "--best-of-group", "--json")
     assert (told.status, told.json["conversations"] > 0) == (0, True)
     file = tmp_path / "sft.jsonl"
@@ -171,7 +171,7 @@ def test_an_endpoint_is_tested_and_changed(command: Command, policy: str) -> Non
     assert command("policy", "test", "nobody").status == 2
 
 
-def test_a_judge_is_added_tried_and_looks_at_a_run(command: Command, policy: str, run_id: str) -> None:
+def test_a_judge_is_added_tried_and_scans_a_run(command: Command, policy: str, run_id: str) -> None:
     assert command("judge", "add", "kind", "--policy", policy, "--instruction", "Is it good?", "--json").status == 0
     assert "kind" in {each["name"] for each in command("judge", "list", "--json").json}
     (rollout,) = command("rollouts", run_id, "-n", "1", "--json").json
@@ -192,7 +192,7 @@ def test_a_judge_is_added_tried_and_looks_at_a_run(command: Command, policy: str
         *("judge add", "judge test", "judge run", "judge results", "run again", "run show"),
     ],
 )
-def test_every_option_says_what_it_is(command: Command, words: str) -> None:
+def test_every_option_shows_what_it_is(command: Command, words: str) -> None:
     told = command(*words.split(), "--help")
     assert told.status == 0
     lines = told.out.splitlines()

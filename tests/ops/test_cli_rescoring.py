@@ -25,7 +25,7 @@ TIDIER = 'observation.metadata["rewards"]["tidy"] = 1.0'
 
 @pytest.fixture(autouse=True)
 def worker(server: str) -> Iterator[None]:
-    """Carries out what is queued."""
+    """Run the queued jobs."""
 
     def work() -> None:
         with transaction() as session:
@@ -93,7 +93,7 @@ def test_wrong_usage_ends_with_2(proctor: Command, world: World, arguments: list
     assert proctor("rescore", source, *arguments).status == 2
 
 
-def test_a_history_is_graded_again_and_told(proctor: Command, world: World) -> None:
+def test_a_history_is_graded_again_and_reported(proctor: Command, world: World) -> None:
     """A policy that adds 1 was above one that adds 3; the repaired reward turns them."""
     first = world.version()
     for reply in ("1", "3"):

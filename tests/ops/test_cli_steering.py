@@ -1,4 +1,4 @@
-"""A training run is steered from the command line: alarms, settings, a pause and a branch, in words and in JSON."""
+"""Steering a training run from the command line: alarms, settings, a pause and a branch, as text and as JSON."""
 
 import uuid
 

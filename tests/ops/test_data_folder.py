@@ -48,17 +48,17 @@ def test_it_is_free_once_its_holder_is_gone(short_path: Path) -> None:
     open_data_folder(short_path)
 
 
-def test_nobody_runs_on_a_folder_that_is_not_there(short_path: Path) -> None:
+def test_no_one_runs_on_a_folder_that_is_not_there(short_path: Path) -> None:
     assert running_at(short_path / "nothing") is None
 
 
-def test_a_folder_that_cannot_be_written_is_told(short_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(short_path: Path) -> None:
     (short_path / "file").write_text("not a folder")
 
     with pytest.raises(CannotStart, match=r"cannot write in the data folder .*file/data: Not a directory"):
         open_data_folder(short_path / "file" / "data")
 
 
-def test_a_path_too_long_for_sockets_is_told(tmp_path: Path) -> None:
+def test_a_path_too_long_for_sockets_is_reported(tmp_path: Path) -> None:
     with pytest.raises(CannotStart, match="too long for a Unix socket"):
         open_data_folder(tmp_path / ("long" * 30))

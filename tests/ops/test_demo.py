@@ -1,4 +1,4 @@
-"""`proctor demo`: the showcase from empty data to a proven export, and again from where the data stands."""
+"""`proctor demo`: the showcase from empty data to a verified export, and again with the existing data."""
 
 import os
 import re
@@ -37,7 +37,7 @@ def data() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_the_showcase_runs_to_its_end_and_goes_on_when_it_was_cut(data: Path) -> None:
+def test_the_showcase_runs_to_its_end_and_continues_when_it_was_cut(data: Path) -> None:
     cut = _demo(data, until=r"train a small model")
     assert "Reward on the same" not in cut
 
@@ -52,7 +52,7 @@ def test_the_showcase_runs_to_its_end_and_goes_on_when_it_was_cut(data: Path) ->
 
 
 def _demo(data: Path, until: str, seconds: float = 900.0) -> str:
-    """What it shows until a line fits; then Ctrl-C, which must end it cleanly."""
+    """Read its output until a line fits; then Ctrl-C, which must end it cleanly."""
     command = [sys.executable, "-m", "backend.cli", "demo", "--preset", "quick", "--data", str(data), "--port", "0"]
     shown = ""
     deadline = time.monotonic() + seconds

@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 from backend.cli.main import app
 
 FOR_PEOPLE = {("demo",), ("env", "play"), ("mcp",)}
-"""They show something as it goes on, or speak another protocol, and give nothing back."""
+"""They stream their output or speak another protocol, and return no result."""
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -25,7 +25,7 @@ EVERY = dict(commands(typer.main.get_command(app)))
 
 
 @pytest.mark.parametrize("path", EVERY, ids=" ".join)
-def test_it_says_what_it_does_and_speaks_json(path: tuple[str, ...]) -> None:
+def test_it_shows_what_it_does_and_speaks_json(path: tuple[str, ...]) -> None:
     command = EVERY[path]
     assert command.help
     options = {option for parameter in command.params for option in parameter.opts}

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 
 def saved_elsewhere(**changes: str) -> None:
-    """Somebody changes files of the draft in the browser."""
+    """Another person changes files of the draft in the browser."""
     with transaction() as session:
         environment = get_environment(session, "dice")
         draft = get_draft(session, environment)
@@ -41,7 +41,7 @@ def dice(proctor: Command, tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_draft_that_went_on_is_not_overwritten(proctor: Command, dice: Path) -> None:
+def test_a_draft_that_continued_is_not_overwritten(proctor: Command, dice: Path) -> None:
     (dice / "README.md").write_text("mine")
     saved_elsewhere(README="theirs", NEWS="news")
     refused = proctor("env", "push", str(dice))
@@ -97,7 +97,7 @@ def test_a_folder_that_never_met_the_draft_does_not_overwrite_unpublished_work(p
     assert (refused.status, "never published" in refused.err) == (1, True)
 
 
-def test_a_version_is_pulled_as_a_package_that_runs_by_itself(proctor: Command, dice: Path, tmp_path: Path) -> None:
+def test_a_version_is_pulled_as_a_package_that_runs_automatically(proctor: Command, dice: Path, tmp_path: Path) -> None:
     proctor("env", "push", str(dice), "--publish")
     whole, bare = tmp_path / "whole", tmp_path / "bare"
     assert proctor("env", "pull", "dice", "--version", "1", "--folder", str(whole)).status == 0
@@ -108,7 +108,7 @@ def test_a_version_is_pulled_as_a_package_that_runs_by_itself(proctor: Command, 
 
 
 class Hub:
-    """What the Hub answers to the creation of a Space and one commit; it keeps what it was sent."""
+    """The Hub's answers to the creation of a Space and one commit; it records its requests."""
 
     def __init__(self) -> None:
         self.created: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""What is made sure of at every start."""
+"""The preparation at every start."""
 
 from pathlib import Path
 
@@ -74,7 +74,7 @@ def test_it_furnishes_once_however_often_it_runs(installation: None) -> None:
 
 
 @pytest.mark.slow
-def test_the_token_of_an_earlier_start_goes_on_working(
+def test_the_token_of_an_earlier_start_continues_working(
     installation: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROCTOR_DATA", str(tmp_path))

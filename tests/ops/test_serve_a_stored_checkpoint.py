@@ -30,7 +30,7 @@ def checkpoint(living: Living) -> str:
 
 @contextmanager
 def serving(living: Living, what: str, cwd: Path = PROJECT_ROOT) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """`proctor serve`, and where it keeps what it fetches. It ignores Ctrl-C as what a shell starts beside it does."""
+    """`proctor serve`, and its folder for downloads. It ignores Ctrl-C like background processes of a shell."""
     folder = living.data / "temporary"
     folder.mkdir(exist_ok=True)
     process = subprocess.Popen(
@@ -50,7 +50,7 @@ def serving(living: Living, what: str, cwd: Path = PROJECT_ROOT) -> Iterator[tup
 
 @contextmanager
 def served(living: Living, what: str, cwd: Path = PROJECT_ROOT) -> Iterator[dict[str, Any]]:
-    """What it says of itself. It ends in order, and leaves none of the weights that it fetched."""
+    """Its model description. It ends cleanly and deletes all downloaded weights."""
     with serving(living, what, cwd) as (process, folder):
         assert process.stdout is not None
         yield json.loads(process.stdout.readline())
@@ -124,7 +124,7 @@ def test_a_mistyped_name_is_answered_with_the_nearest(command: Command, checkpoi
     assert (scripted.status, "is of kind scripted and has no weights" in scripted.err) == (2, True), scripted.err
 
 
-def test_what_is_not_there_is_told(command: Command) -> None:
+def test_what_is_not_there_is_reported(command: Command) -> None:
     by_name, by_id = command("serve", "nothing"), command("serve", "01a20047-953a-75f8-9de4-9b9eed534290")
     assert (by_name.status, "no checkpoint or trained policy has this name" in by_name.err) == (2, True)
     assert (by_id.status, "there is no checkpoint 01a20047" in by_id.err) == (2, True)

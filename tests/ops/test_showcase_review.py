@@ -69,7 +69,7 @@ def test_what_was_broken_off_and_paid_is_a_hack_and_the_rest_is_honest(client: C
     assert queue.review() == ({"hack": 6, "honest": 3}, 0), "what was judged is not judged again"
 
 
-def test_verdicts_of_somebody_else_count_and_the_rest_of_a_cluster_is_judged_at_once(client: Client, run: Run) -> None:
+def test_verdicts_of_another_person_count_and_the_rest_of_a_cluster_is_judged_at_once(client: Client, run: Run) -> None:
     items = [item for item in client.pages("/review/items", run=str(run.id)) if item["rollout_id"]]
     hacks = [item for item in items if _is_exit(client, item)]
     for item in hacks[:AGREED]:
@@ -100,7 +100,7 @@ def test_the_repair_refuses_another_package() -> None:
         repaired(repaired(files))
 
 
-def test_scores_of_a_draft_are_told_where_there_are_some() -> None:
+def test_scores_of_a_draft_are_reported_where_there_are_some() -> None:
     means = {"before": {"mean": 1.08}, "after": {"mean": 0.48}}
     nothing = {"before": None, "after": None}
     assert describe_draft_score({"this": means, "cluster": nothing, "history": means}) == (

@@ -1,4 +1,4 @@
-"""What `proctor up` looks after, on one that serves: what its children are told, and how they come back."""
+"""Supervision by a serving `proctor up`: the environment of its children, and how they are restarted."""
 
 import contextlib
 import os
@@ -26,7 +26,7 @@ def test_the_token_that_it_leaves_opens_the_json_api(served: ProctorProcess) -> 
     assert httpx.get(f"{url}/api/v1/openapi.json").status_code == 401
 
 
-def test_the_env_host_is_told_no_secret(served: ProctorProcess) -> None:
+def test_the_env_host_is_reported_no_secret(served: ProctorProcess) -> None:
     told = Path(f"/proc/{_pid_of(served.data, 'workers.environments.host')}/environ").read_text()
 
     assert "PROCTOR_DATA=" in told

@@ -88,7 +88,7 @@ def test_a_data_folder_of_a_newer_version_is_refused(data: Path) -> None:
     assert _gone(data, within=10.0)
 
 
-def test_a_busy_port_is_told(data: Path) -> None:
+def test_a_busy_port_is_reported(data: Path) -> None:
     with socket.socket() as busy:
         busy.bind(("127.0.0.1", 0))
         busy.listen()

@@ -1,4 +1,4 @@
-"""Worker images: what each flavour installs, and that no worker needs what only the web has."""
+"""Worker images: what each flavor installs, and that no worker needs packages of the web."""
 
 import subprocess
 import sys

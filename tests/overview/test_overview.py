@@ -12,13 +12,13 @@ from tests import factories
 from tests.statements import statements_of
 
 
-def test_a_fresh_installation_says_what_to_do_next(viewer: TestClient) -> None:
+def test_a_fresh_installation_shows_the_next_step_next(viewer: TestClient) -> None:
     text = viewer.get("/").text
     assert "Write an environment" in text
     assert "Nothing is running." in text
 
 
-def test_the_first_steps_lead_nobody_to_a_page_that_is_closed_to_them(viewer: TestClient, trainer: TestClient) -> None:
+def test_the_first_steps_lead_no_one_to_a_page_that_is_closed_to_them(viewer: TestClient, trainer: TestClient) -> None:
     for closed in ("/environments/new", "/evaluations/new", "/training/new"):
         assert f'href="{closed}"' not in viewer.get("/").text
         assert f'href="{closed}"' in trainer.get("/").text
@@ -42,7 +42,7 @@ def test_odd_figures_do_not_break_it(viewer: TestClient, session: Session) -> No
     assert viewer.get("/").status_code == 200
 
 
-def test_work_without_a_worker_is_told(viewer: TestClient, session: Session) -> None:
+def test_work_without_a_worker_is_reported(viewer: TestClient, session: Session) -> None:
     enqueue(session, "evaluations.run", queue=Queue.GPU)
     session.flush()
     assert "no worker serves it" in viewer.get("/").text

@@ -1,4 +1,4 @@
-"""The workers' page and their JSON: who is there, with what, at what, and what none of them can do."""
+"""The workers' page and their JSON: who is online, with which hardware and jobs, and what none of them supports."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -29,7 +29,7 @@ def add_worker(session: Session, name: str = "gpu@box", queues: tuple[str, ...] 
     return worker
 
 
-def test_without_a_worker_it_says_how_to_start_one(viewer: TestClient):
+def test_without_a_worker_it_shows_how_to_start_one(viewer: TestClient):
     page = viewer.get("/settings/workers").text
     assert "No workers online" in page
     assert "proctor up" in page
@@ -67,7 +67,7 @@ def test_a_silent_worker_counts_for_nothing(viewer: TestClient, session: Session
     assert all(ability["refusal"] for ability in answer["abilities"])
 
 
-def test_it_tells_what_can_be_done_here_and_by_whom(viewer: TestClient, session: Session):
+def test_it_shows_what_can_be_done_here_and_by_whom(viewer: TestClient, session: Session):
     add_worker(session)
     abilities = {each["name"]: each for each in viewer.get("/api/v1/workers").json()["abilities"]}
     assert abilities["Train QLoRA adapters on a 4-bit base model"]["by"] == ["gpu@box"]

@@ -1,4 +1,4 @@
-"""A chat completions endpoint on loopback that answers well or misbehaves, as told."""
+"""A chat completions endpoint on loopback that answers well or misbehaves, as configured."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,7 +20,7 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class FakeEndpoint:
-    """Takes its answers in order, the last one for ever, and remembers what it was asked."""
+    """Gives its answers in order, then the last one repeatedly, and records its requests."""
 
     def __init__(self, *answers: Answer) -> None:
         self.answers = answers
@@ -96,7 +96,7 @@ async def hang(request: web.Request) -> web.StreamResponse:
 
 
 async def go_down(request: web.Request) -> web.StreamResponse:
-    """Answers nobody from now on: what is open is cut, what comes is refused."""
+    """Stop answering: open connections are cut, new ones refused."""
     endpoint = request.app[FAKE]
     site, endpoint.site = endpoint.site, None
     assert request.transport is not None

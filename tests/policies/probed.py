@@ -1,4 +1,4 @@
-"""A model endpoint on loopback with models, for looks at it: takes what it is told to take."""
+"""A model endpoint on loopback with several models, for connection tests: accepts the configured parameters."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,7 +11,7 @@ from aiohttp import web
 
 @dataclass(slots=True)
 class ProbedEndpoint:
-    """What it knows and takes; everything, unless told otherwise."""
+    """Known models and accepted parameters. Default: everything."""
 
     key: str = ""
     models: list[str] | None = field(default_factory=lambda: ["small", "large"])

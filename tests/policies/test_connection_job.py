@@ -1,4 +1,4 @@
-"""The job that looks at a policy's endpoint, and the page that follows it."""
+"""The job that tests a policy's endpoint, and the page that shows its progress."""
 
 import asyncio
 import threading
@@ -27,7 +27,7 @@ ENDPOINT = {"kind": "openai_api", "name": "qwen", "base_url": "http://127.0.0.1:
 
 @contextmanager
 def serving(endpoint: ProbedEndpoint) -> Iterator[ProbedEndpoint]:
-    """In a thread, because the job has an event loop of its own."""
+    """In a thread, because the job has its own event loop."""
     loop, ready, over = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""A look at a model endpoint: each finding says what was seen, the bad ones what to do."""
+"""A connection test: each finding states an observation, and the bad ones the next step."""
 
 import asyncio
 
@@ -37,21 +37,21 @@ def test_an_endpoint_that_takes_everything_passes() -> None:
     assert all(body["max_tokens"] <= 256 for body in endpoint.asked)
 
 
-def test_a_wrong_key_is_told_and_never_repeated() -> None:
+def test_a_wrong_key_is_reported_and_never_repeated() -> None:
     report = look(ProbedEndpoint(key="right"), key=KEY)
     assert statuses(report) == {"reach": "passed", "key": "failed"}
     assert KEY not in report.model_dump_json()
     assert "Enter the key again" in report.findings[-1].advice
 
 
-def test_a_missing_model_is_told_with_the_models_there_are() -> None:
+def test_a_missing_model_is_reported_with_the_models_there_are() -> None:
     report = look(ProbedEndpoint(), model="huge")
     finding = next(each for each in report.findings if each.check == "model")
     assert finding.status is CheckStatus.WARNED
     assert "large, small" in finding.sentence
 
 
-def test_an_endpoint_without_a_list_is_still_looked_at() -> None:
+def test_an_endpoint_without_a_list_is_still_scanned() -> None:
     report = look(ProbedEndpoint(models=None))
     assert statuses(report)["model"] == "skipped"
     assert statuses(report)["completion"] == "passed"
@@ -60,7 +60,7 @@ def test_an_endpoint_without_a_list_is_still_looked_at() -> None:
 @pytest.mark.parametrize(
     ("field", "check"), [("seed", "seed"), ("tools", "tools"), ("logprobs", "logprobs"), ("response_format", "schema")]
 )
-def test_what_is_refused_is_told_with_what_to_choose(field: str, check: str) -> None:
+def test_what_is_refused_is_reported_with_what_to_choose(field: str, check: str) -> None:
     report = look(ProbedEndpoint(refuses=frozenset({field})))
     found = next(each for each in report.findings if each.check == check)
     assert found.status is CheckStatus.WARNED
@@ -73,7 +73,7 @@ def test_what_is_refused_is_told_with_what_to_choose(field: str, check: str) -> 
 @pytest.mark.parametrize(
     ("field", "check"), [("seed", "seed"), ("tools", "tools"), ("logprobs", "logprobs"), ("response_format", "schema")]
 )
-def test_what_is_taken_but_ignored_is_told(field: str, check: str) -> None:
+def test_what_is_taken_but_ignored_is_reported(field: str, check: str) -> None:
     report = look(ProbedEndpoint(ignores=frozenset({field})))
     assert statuses(report)[check] == "warned"
 
@@ -85,14 +85,14 @@ def test_a_limit_by_another_name_is_found() -> None:
 
 
 @pytest.mark.parametrize("status", [404, 429, 500])
-def test_no_completion_ends_the_look(status: int) -> None:
+def test_no_completion_ends_the_scan(status: int) -> None:
     report = look(ProbedEndpoint(status=status))
     assert statuses(report)["completion"] == "failed"
     assert str(status) in report.findings[-1].sentence
     assert report.findings[-1].advice
 
 
-def test_nobody_there_is_told() -> None:
+def test_no_one_there_is_reported() -> None:
     report = asyncio.run(probe("http://127.0.0.1:9/v1", "small", None, {}))
     assert statuses(report) == {"reach": "failed"}
     assert "seen from the worker" in report.findings[0].advice

@@ -78,7 +78,7 @@ async def test_the_others_read_nothing(script: str, reply: str) -> None:
     assert await _replies(ScriptedPolicy(script), make_manifest()) == [reply]
 
 
-async def test_a_script_replies_what_the_state_says() -> None:
+async def test_a_script_replies_what_the_state_states() -> None:
     scripts = {"gold": "<move>2</move>", "teacher": "<move>1</move>"}
     assert await _replies(ScriptedPolicy("teacher"), make_manifest(), scripts=scripts) == ["<move>1</move>"]
     with pytest.raises(NoSuchScript, match="no script 'best'; it offers: gold, teacher"):

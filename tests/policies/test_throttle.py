@@ -25,7 +25,7 @@ async def test_a_gate_lets_in_as_many_as_its_limit_in_their_order() -> None:
     assert gate.inside == 0
 
 
-async def test_a_raised_limit_lets_the_waiting_in_and_a_lowered_one_sends_nobody_back() -> None:
+async def test_a_raised_limit_lets_the_waiting_in_and_a_lowered_one_sends_no_one_back() -> None:
     gate = Gate(1)
     await gate.enter()
     others = [asyncio.create_task(gate.enter()) for _ in range(3)]
@@ -104,7 +104,7 @@ async def passed(throttle: EndpointThrottle) -> float:
     return waited
 
 
-async def test_a_refusal_holds_everybody_and_lowers_the_limit() -> None:
+async def test_a_refusal_holds_everyone_and_lowers_the_limit() -> None:
     throttle = EndpointThrottle(Limits(concurrency=10))
     throttle.refused(0.1)
     assert await passed(throttle) >= 0.09

@@ -68,7 +68,7 @@ async def test_the_history_goes_back_as_calls_and_their_results() -> None:
     assert len(made["id"]) == 9
 
 
-async def test_several_calls_are_each_made_and_each_answered_by_a_message_of_its_own() -> None:
+async def test_several_calls_are_each_made_and_each_answered_by_its_own_message() -> None:
     world = ToolWorld()
     both = calls(function("add", {"number": 3}), function("add", {"number": 7}), function("add", {"number": 2}))
     _, endpoint = await episode(both, FINISHED, world=world)

@@ -1,4 +1,4 @@
-"""Reasoning, log-probabilities, token ids, caches and limits: what endpoints tell beside the answer."""
+"""Reasoning, log-probabilities, token ids, caches and limits: what endpoints return in addition to the answer."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ async def episode_at(
 
 
 @pytest.mark.parametrize("spelling", ["reasoning_content", "reasoning"])
-async def test_reasoning_in_a_field_of_its_own_is_kept_apart(spelling: str) -> None:
+async def test_reasoning_in_its_own_field_is_kept_apart(spelling: str) -> None:
     rollout, endpoint = await episode_at(told(message={spelling: "Two, <move>1</move>?"}), told("<move>1</move>"))
     assert rollout.messages[2] == {
         "role": "assistant",
@@ -60,7 +60,7 @@ async def test_an_endpoint_that_wants_its_reasoning_back_gets_it() -> None:
     assert endpoint.bodies[1]["messages"][2]["reasoning_content"] == "Two."
 
 
-async def test_log_probabilities_are_asked_for_and_kept_by_turn() -> None:
+async def test_log_probabilities_are_requested_and_kept_by_turn() -> None:
     rollout, endpoint = await episode_at(
         told(choice=tokens("<move>", "2", "</move>")), told("<move>1</move>", tokens("<move>1</move>")), logprobs=True
     )
@@ -70,13 +70,13 @@ async def test_log_probabilities_are_asked_for_and_kept_by_turn() -> None:
     assert rollout.completion_token_ids is None
 
 
-async def test_nothing_is_asked_for_that_was_not_chosen() -> None:
+async def test_nothing_is_requested_that_was_not_chosen() -> None:
     rollout, endpoint = await episode_at(told(), told("<move>1</move>"))
     assert "logprobs" not in endpoint.bodies[0]
     assert rollout.token_texts is None
 
 
-async def test_token_ids_of_turns_that_go_on_from_each_other_are_one_sequence() -> None:
+async def test_token_ids_of_turns_that_continue_from_each_other_are_one_sequence() -> None:
     first = told(choice={**tokens("a", "b"), "token_ids": [7, 8]}, prompt_token_ids=[1, 2])
     second = told("<move>1</move>", {**tokens("c"), "token_ids": [9]}, prompt_token_ids=[1, 2, 7, 8, 3, 4])
     rollout, endpoint = await episode_at(first, second, token_ids=True)
@@ -136,7 +136,7 @@ async def test_no_more_calls_at_a_time_than_the_policys_limits() -> None:
     assert set(limits) == {3}
 
 
-def test_a_policys_row_says_all_of_it() -> None:
+def test_a_policys_row_states_all_of_it() -> None:
     configuration = {
         "base_url": "http://x/v1",
         "model": "m",
@@ -156,7 +156,7 @@ async def test_parts_of_a_content_and_a_refusal_are_text() -> None:
     assert read_completion(orjson.dumps({"choices": [{"message": {"refusal": "No."}}]})).reply.text == "No."
 
 
-async def test_a_reply_tells_what_it_waited() -> None:
+async def test_a_reply_shows_what_it_waited() -> None:
     async with serving(error(503), completion()) as endpoint:
         reply = await ask(endpoint.url)
     assert 0 < reply.queue_seconds < 1

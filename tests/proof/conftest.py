@@ -1,4 +1,4 @@
-"""The whole way that a person goes: JSON and pages, rows, jobs carried out as a worker does, a real env host."""
+"""The complete path of a person: JSON and pages, rows, jobs run as a worker does, a real env host."""
 
 import re
 import shutil
@@ -95,14 +95,14 @@ def start(ada: TestClient, version_id: str, policy_id: str, **plan: object) -> u
 
 
 def evaluate(ada: TestClient, version_id: str, policy_id: str, **plan: object) -> uuid.UUID:
-    """An evaluation that was carried out."""
+    """A completed evaluation."""
     run_id = start(ada, version_id, policy_id, **plan)
     work()
     return run_id
 
 
 def work() -> list[str]:
-    """Carry out what is queued, and what that queues, as workers do; the names of the jobs."""
+    """Run the queued jobs, and the jobs that they queue, as workers do; return the names of the jobs."""
     done = []
     while waiting := _waiting():
         for job_id, name in waiting:
@@ -124,7 +124,7 @@ def asked(answer: Any) -> dict[str, Any]:
 
 
 def seen(ada: TestClient, address: str) -> str:
-    """What a person reads on a page."""
+    """The visible text of a page."""
     answer = ada.get(address)
     assert answer.status_code == 200
     return unescape(answer.text)

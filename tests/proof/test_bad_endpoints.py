@@ -1,4 +1,4 @@
-"""A model's endpoint in every bad mood, behind a whole evaluation: what and where stands on the run's page."""
+"""A misbehaving model endpoint in a whole evaluation: the run's page shows what failed and where."""
 
 import asyncio
 import threading

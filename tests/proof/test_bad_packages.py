@@ -1,4 +1,4 @@
-"""A package that misbehaves, evaluated and checked: the pages say what and where, every episode is accounted for."""
+"""A misbehaving package, evaluated and checked: pages show what failed and where; every episode is accounted for."""
 
 from collections.abc import Callable
 
@@ -73,7 +73,7 @@ def test_a_package_that_breaks_in_an_episode(ada: TestClient, publish: Publish, 
 
 
 @pytest.mark.parametrize("how", BEARABLE)
-def test_noise_is_borne(ada: TestClient, publish: Publish, three: str, how: str) -> None:
+def test_noise_is_tolerated(ada: TestClient, publish: Publish, three: str, how: str) -> None:
     run_id = evaluate(ada, publish(**BEARABLE[how]), three)
     assert run_of(run_id).status is RunStatus.COMPLETED
     assert counted(ada, run_id) == {"completed": 2}

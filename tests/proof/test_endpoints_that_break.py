@@ -119,7 +119,7 @@ def rewards(ada: TestClient, run_id: uuid.UUID) -> dict[str, Any]:
 
 
 def assert_honest(run_id: uuid.UUID, *, completed: int) -> None:
-    """The average is of what was completed: each of those rollouts is a won game."""
+    """The average covers completed rollouts: each of them is a won game."""
     summary = run_of(run_id).summary
     assert summary["completed"] == completed
     assert summary["reward"]["count"] == completed

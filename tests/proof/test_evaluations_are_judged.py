@@ -1,4 +1,4 @@
-"""What an evaluation stored is looked at by the detectors, without anybody asking."""
+"""Detectors automatically scan what an evaluation stored."""
 
 from collections.abc import Callable
 

@@ -61,7 +61,7 @@ QUERIES = (
     "kind=rubbish&status=rubbish&environment=%00&file=%00&again=x",
 )
 EVERYWHERE = QUERIES[:1]
-"""Links to other pages repeat what was asked; the others are tried where one of their names is read."""
+"""Links to other pages repeat the query; the others are tried where one of their names is read."""
 READ_AS_IDS = ("another id", "nil", "number", "words")
 """All that is tried where nothing but an id is read: whatever is none ends alike."""
 DOORS = {("GET", "/runs"), ("GET", "/runs/{run_id}"), ("GET", "/api/v1/runs"), ("POST", "/api/v1/evaluations")}
@@ -76,7 +76,7 @@ def routes(app: FastAPI) -> Iterator[tuple[str, str]]:
 
 
 def closed(app: FastAPI, *, few: bool) -> Iterator[tuple[str, str]]:
-    """All routes that are not public, or the doors among them, with an id that is nobody's."""
+    """All routes that are not public, or only the given ones, with an id that does not exist."""
     found = [route for route in routes(app) if route[1] not in PUBLIC and (route in DOORS or not few)]
     assert len(found) >= len(DOORS)
     for method, path in found:

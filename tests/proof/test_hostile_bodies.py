@@ -1,4 +1,4 @@
-"""Bodies that nobody's form would send, to every route that changes something: refused with words, or taken safely."""
+"""Bodies that no form would send, to every route that changes something: refused with a message, or accepted safely."""
 
 import json
 from collections.abc import Iterator

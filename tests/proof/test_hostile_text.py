@@ -1,4 +1,4 @@
-"""What a model, a package or a member writes is text on every page: never markup, never an order to the browser."""
+"""Text of a model, a package or a member is text on every page: never markup, never an instruction to the browser."""
 
 import re
 import tempfile
@@ -344,7 +344,7 @@ def test_a_megabyte_of_text_does_not_make_a_list_heavy(admin: TestClient, world:
     assert len(admin.get(path.format_map(world)).content) < 300_000
 
 
-def test_json_says_what_it_is(admin: TestClient, world: dict[str, Any]) -> None:
+def test_json_shows_what_it_is(admin: TestClient, world: dict[str, Any]) -> None:
     for path in (
         "/api/v1/rollouts/{rollout}",
         "/api/v1/runs/{run}",

@@ -88,7 +88,7 @@ def test_a_chosen_task_is_shown_on_both_sides(
     assert "the replies differ from turn 1" in html
 
 
-def test_the_newest_baseline_that_covers_the_tasks_stands_beside(
+def test_the_newest_baseline_that_covers_the_tasks_stands_with(
     session: Session, viewer: TestClient, version: EnvironmentVersion
 ) -> None:
     random = make_policy(session, configuration={"script": "random"})
@@ -133,7 +133,7 @@ def test_a_training_run_is_compared_with_itself_at_an_earlier_step(
     assert answer["columns"][0]["difference"]["mean"] == pytest.approx(1.0)
 
 
-def test_it_says_why_not(session: Session, viewer: TestClient, version: EnvironmentVersion) -> None:
+def test_it_states_why_not(session: Session, viewer: TestClient, version: EnvironmentVersion) -> None:
     run = evaluated(session, version, [[1, 1, 0]])
     other_version = evaluated(session, make_environment_version(session, version.environment, number=2), [[1, 1, 0]])
     other_environment = evaluated(session, make_environment_version(session), [[1, 1, 0]])
@@ -186,7 +186,7 @@ def test_several_runs_are_held_against_the_first(
     assert "gamma compared with alpha" in text_of(viewer.get(f"/compare?{query}&focus=2").text)
 
 
-def test_it_says_what_is_missing_and_where_to_get_it(
+def test_it_shows_what_is_missing_and_where_to_get_it(
     session: Session, author: TestClient, version: EnvironmentVersion
 ) -> None:
     few = evaluated(session, version, random_rows(4, 1), policy=make_policy(session, "few"))
@@ -199,7 +199,7 @@ def test_it_says_what_is_missing_and_where_to_get_it(
     assert re.search(r'name="tasks"[^>]* value="12"', author.get(lacks["href"]).text)
 
 
-def test_other_weights_and_conditions_are_told(
+def test_other_weights_and_conditions_are_reported(
     session: Session, viewer: TestClient, version: EnvironmentVersion
 ) -> None:
     before = evaluated(session, version, random_rows(4, 1))

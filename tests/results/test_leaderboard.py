@@ -1,4 +1,4 @@
-"""A leaderboard ranks only those who sat the same examination, and says why others are not in it."""
+"""A leaderboard ranks only runs on the same held-out tasks, and states why others are excluded."""
 
 import csv
 import io
@@ -72,7 +72,7 @@ def test_overlapping_intervals_share_ranks(session: Session, viewer: TestClient,
     assert "Compare the top two" in page
 
 
-def test_another_examination_is_not_ranked_with_them(
+def test_another_heldout_evaluation_is_not_ranked_with_them(
     session: Session, viewer: TestClient, version: EnvironmentVersion
 ) -> None:
     sat(session, version, "one", 0.5)

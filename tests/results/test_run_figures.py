@@ -77,7 +77,7 @@ def test_groups_are_mixed_all_good_or_all_bad(session: Session, viewer: TestClie
     assert figures(viewer, alone)["groups"] is None
 
 
-def test_every_level_tells_reward_success_and_coverage(session: Session, viewer: TestClient) -> None:
+def test_every_level_shows_reward_success_and_coverage(session: Session, viewer: TestClient) -> None:
     run = evaluated(session, [[1, 1, 0], [0, 1, 0], None, [1, 1, 0]], group_size=1)
     levels = figures(viewer, run)["levels"]
     assert [(at["level"], at["coverage"]["completed"], at["coverage"]["total"]) for at in levels] == [
@@ -89,7 +89,7 @@ def test_every_level_tells_reward_success_and_coverage(session: Session, viewer:
     assert [at["success"] and at["success"]["mean"] for at in levels] == [1, 0, None, 1]
 
 
-def test_failures_are_told_by_message_with_a_way_to_them(session: Session, viewer: TestClient) -> None:
+def test_failures_are_reported_by_message_with_a_way_to_them(session: Session, viewer: TestClient) -> None:
     run = make_run(session)
     for index, (kind, message) in enumerate(
         [
@@ -109,7 +109,7 @@ def test_failures_are_told_by_message_with_a_way_to_them(session: Session, viewe
     assert unquote(href.replace("+", " ")).endswith("where=status = failed and error_kind = policy")
 
 
-def test_cost_says_of_how_many_it_is_known(session: Session, viewer: TestClient) -> None:
+def test_cost_states_for_how_many_it_is_known(session: Session, viewer: TestClient) -> None:
     run = make_run(session)
     for index, cost in enumerate([0.5, None, 1.5]):
         make_rollout(session, run, make_group(session, run, index=index), [1, 1, 0], cost=cost)
@@ -132,7 +132,7 @@ def test_every_link_behind_a_figure_is_a_filter_that_is_understood(session: Sess
         assert answer.status_code == 200, parse_qs(urlsplit(link).query)
 
 
-def test_a_bar_leads_to_as_many_rollouts_as_it_stands_for(session: Session, viewer: TestClient) -> None:
+def test_a_bar_leads_to_as_many_rollouts_as_it_represents(session: Session, viewer: TestClient) -> None:
     rows = [[index % 3 / 3, 1.0, 0.0] for index in range(12)]
     run = evaluated(session, rows, group_size=1)
     bars = next(column for column in figures(viewer, run)["columns"] if column["name"] == "win")["distribution"]
@@ -142,7 +142,7 @@ def test_a_bar_leads_to_as_many_rollouts_as_it_stands_for(session: Session, view
         assert len(found) == bar["count"] == 4
 
 
-def test_a_training_run_tells_one_examination(session: Session, viewer: TestClient) -> None:
+def test_a_training_run_shows_one_heldout_evaluation(session: Session, viewer: TestClient) -> None:
     run = make_run(session, kind=RunKind.TRAINING)
     make_rollouts(session, run, [[0, 1, 0]] * 4, phase=Phase.HELDOUT, step=0)
     make_rollouts(session, run, [[1, 1, 0]] * 4, phase=Phase.HELDOUT, step=40)

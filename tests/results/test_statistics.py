@@ -67,7 +67,7 @@ def test_equal_pairs_have_nothing_to_test():
     assert (found.ties, found.sign, found.permutation) == (2, None, None)
 
 
-def test_coverage_says_how_many_of_how_many():
+def test_coverage_shows_how_many_of_how_many():
     assert str(Coverage(396, 400)) == "396 of 400 completed"
     assert not Coverage(396, 400).is_whole
 

@@ -1,4 +1,4 @@
-"""The blind sample: drawn by the run's seed alone, in any order, of what nothing flagged."""
+"""The random audit sample: determined by the run's seed alone, in any order, from unflagged rollouts."""
 
 import uuid
 from collections import defaultdict
@@ -78,7 +78,7 @@ def _rollouts_of(session: Session, run: Run, count: int = 5, phase: Phase = Phas
     return {each.id for each in factories.make_rollouts(session, run, [[1.0, 1.0, 0.0]] * count, phase=phase)}
 
 
-def test_scripts_and_short_runs_are_drawn_from_like_all_that_detectors_look_at(session: Session, run: Run) -> None:
+def test_scripts_and_short_runs_are_drawn_from_like_all_that_detectors_scan(session: Session, run: Run) -> None:
     scripted = factories.make_run(session)
     expected = {each.id: _rollouts_of(session, each) for each in (run, scripted)}
     for each in (run, scripted):
@@ -87,7 +87,7 @@ def test_scripts_and_short_runs_are_drawn_from_like_all_that_detectors_look_at(s
     assert {each.id: _drawn(session, each) for each in (run, scripted)} == expected
 
 
-def test_an_evaluation_is_drawn_from_after_the_detectors_looked_at_all_of_it(session: Session, run: Run) -> None:
+def test_an_evaluation_is_drawn_from_after_the_detectors_scanned_all_of_it(session: Session, run: Run) -> None:
     _rollouts_of(session, run)
     assert audit_sample.draw_audits(session) == 0
     _look(session, run, JobStatus.QUEUED)
@@ -96,14 +96,14 @@ def test_an_evaluation_is_drawn_from_after_the_detectors_looked_at_all_of_it(ses
     assert audit_sample.draw_audits(session) == 5
 
 
-def test_one_that_goes_on_after_a_look_waits_for_the_next(session: Session) -> None:
+def test_one_that_continues_after_a_scan_waits_for_the_next(session: Session) -> None:
     resumed = factories.make_run(session, status=RunStatus.RUNNING, ended_at=None)
     _rollouts_of(session, resumed)
     _look(session, resumed)
     assert audit_sample.draw_audits(session) == 0
 
 
-def test_an_old_run_is_drawn_from_when_somebody_has_it_looked_at(session: Session) -> None:
+def test_an_old_run_is_drawn_from_when_someone_has_it_scanned(session: Session) -> None:
     long_ago = datetime.now(UTC) - timedelta(days=9)
     old = factories.make_run(session, ended_at=long_ago)
     trained = factories.make_run(session, kind=RunKind.TRAINING, ended_at=long_ago)
@@ -116,7 +116,7 @@ def test_an_old_run_is_drawn_from_when_somebody_has_it_looked_at(session: Sessio
     assert audit_sample.draw_audits(session) == 10
 
 
-def test_a_training_is_drawn_from_while_it_goes_on(session: Session) -> None:
+def test_a_training_is_drawn_from_while_it_continues(session: Session) -> None:
     training = factories.make_run(session, kind=RunKind.TRAINING, status=RunStatus.RUNNING, ended_at=None)
     _rollouts_of(session, training, phase=Phase.TRAIN)
     assert audit_sample.draw_audits(session) == 5
@@ -143,7 +143,7 @@ def test_its_places_are_spread_over_those_of_the_flagged(session: Session, run: 
 
 
 def test_its_places_say_no_more_than_its_rewards(session: Session, run: Run) -> None:
-    """A rollout that earned nothing stands behind those that did, whether it was drawn or flagged."""
+    """A rollout that earned nothing is listed after rewarded ones, whether it was sampled or flagged."""
     _set_seed(session, run, 3, share=1.0)
     rows = [[0.0, 0.0, 0.0], [0.5, 0.0, 0.0], [1.0, 1.0, 0.0]] * 40
     rollouts = factories.make_rollouts(session, run, rows)

@@ -86,7 +86,7 @@ def test_the_blind_sample_gives_the_interval(session: Session, run: Run):
     assert labels == ["as trained", "as judged", "judged at most", "judged at least"]
 
 
-def test_the_best_checkpoint_is_chosen_as_judged_and_says_why(session: Session, run: Run):
+def test_the_best_checkpoint_is_chosen_as_judged_and_states_why(session: Session, run: Run):
     assert best(session, run).step == 9
     judge(session, trained(session, run, 9)[4:], Verdict.HACK)
     chosen = best(session, run)
@@ -100,7 +100,7 @@ def test_the_best_checkpoint_is_chosen_as_judged_and_says_why(session: Session, 
     assert best(session, run).step == 9
 
 
-def test_what_was_examined_for_an_export_alone_loses_its_own_steps_share(session: Session, run: Run):
+def test_what_was_evaluated_for_an_export_alone_loses_its_own_steps_share(session: Session, run: Run):
     """A checkpoint of a pause: its held-out rollouts are not stored, and its place is known all the same."""
     paused = session.scalars(select(Checkpoint).where(Checkpoint.run_id == run.id, Checkpoint.step == 9)).one()
     paused.heldout = {**paused.heldout, "training_step": None}
@@ -110,7 +110,7 @@ def test_what_was_examined_for_an_export_alone_loses_its_own_steps_share(session
 
 
 def test_the_untrained_policy_is_not_counted_as_the_warm_up(session: Session, run: Run):
-    """Both were examined before step 1."""
+    """Both were evaluated before step 1."""
     for step, reward in ((None, 0.2), (0, 0.6)):
         factories.make_rollouts(session, run, [[reward, 0.0, 0.0]] * 4, phase=Phase.HELDOUT, step=step)
     reached = {"heldout_reward": 0.6, "heldout": {"training_step": 0}}

@@ -86,7 +86,7 @@ def test_unsure_changes_nothing(session: Session, reviewer: Member, before: Verd
     assert fixtures.judged_rollout(session, rollout.id).verdict is before
 
 
-def test_a_broken_reward_says_of_no_bound_that_it_is_right(session: Session, reviewer: Member):
+def test_a_broken_reward_states_for_no_bound_that_it_is_right(session: Session, reviewer: Member):
     rollout = a_rollout(session, floor_maximum=0.3)
     judge(session, reviewer, rollout, Verdict.HACK)
     judge(session, reviewer, rollout, Verdict.BROKEN_REWARD)
@@ -151,7 +151,7 @@ def test_without_a_floor_an_author_has_to_say_what_it_may_earn(session: Session,
     assert not told.calls_for_more
 
 
-def test_a_full_list_is_told_and_takes_more_by_hand(
+def test_a_full_list_is_reported_and_takes_more_manually(
     session: Session, reviewer: Member, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(fixtures, "MAX_BY_VERDICT", 0)
@@ -179,7 +179,7 @@ def test_another_bound_is_another_row(session: Session, author: Member):
     assert fixtures.change_bound(session, reviewer, changed, 0.1) is changed
 
 
-def test_an_honest_episode_is_kept_only_when_somebody_asks(session: Session, reviewer: Member):
+def test_an_honest_episode_is_kept_only_when_someone_asks(session: Session, reviewer: Member):
     rollout = a_rollout(session, floor_maximum=0.3)
     with pytest.raises(fixtures.NotJudged):
         fixtures.keep(session, reviewer, rollout.id)

@@ -32,7 +32,7 @@ def flags(session: Session) -> list[Flag]:
     ]
 
 
-def test_it_counts_for_all_flags_of_the_rollout_and_goes_on(
+def test_it_counts_for_all_flags_of_the_rollout_and_continues(
     reviewer: TestClient, session: Session, flags: list[Flag]
 ) -> None:
     answer = reviewer.post(f"/review/{flags[0].rollout_id}", data={"verdict": "hack", "comment": " a trick "})
@@ -48,7 +48,7 @@ def test_it_counts_for_all_flags_of_the_rollout_and_goes_on(
     assert event.detail["verdict"] == "hack"
 
 
-def test_it_is_blind_only_where_nothing_was_told(reviewer: TestClient, session: Session, flags: list[Flag]) -> None:
+def test_it_is_blind_only_where_nothing_was_reported(reviewer: TestClient, session: Session, flags: list[Flag]) -> None:
     first, second = flags[0].rollout_id, flags[2].rollout_id
     reviewer.post(f"/review/{first}", data={"verdict": "hack"})
     reviewer.post(f"/review/{second}?evidence=1", data={"verdict": "hack"})
@@ -61,7 +61,7 @@ def test_it_is_blind_only_where_nothing_was_told(reviewer: TestClient, session: 
     }
 
 
-def test_a_filter_by_detector_and_the_address_of_a_flag_tell_too(
+def test_a_filter_by_detector_and_the_address_of_a_flag_show_too(
     reviewer: TestClient, session: Session, flags: list[Flag]
 ) -> None:
     reviewer.post(f"/review/{flags[0].rollout_id}?detector=early_exit", data={"verdict": "hack"})
@@ -82,7 +82,7 @@ def test_a_second_verdict_is_a_new_record(reviewer: TestClient, session: Session
     assert [each["verdict"] for each in told] == ["honest", "hack"]
 
 
-def test_what_others_said_is_not_told_before_the_own_verdict(
+def test_what_others_said_is_not_reported_before_the_own_verdict(
     app: FastAPI, reviewer: TestClient, session: Session, flags: list[Flag]
 ) -> None:
     rollout_id = flags[0].rollout_id
@@ -129,7 +129,7 @@ def test_a_rollout_without_flags_can_be_judged(reviewer: TestClient, session: Se
     assert answer.json()["items"][0]["flag_id"] is None
 
 
-def test_siblings_and_the_policy_before_training_stand_beside_it(reviewer: TestClient, session: Session) -> None:
+def test_siblings_and_the_policy_before_training_stand_with_it(reviewer: TestClient, session: Session) -> None:
     run = factories.make_run(session, kind=RunKind.TRAINING)
     start = factories.make_rollouts(session, run, [[0.0, 1.0, 0.0]], phase=Phase.HELDOUT, step=0, excerpt="at first")
     later = factories.make_rollouts(
@@ -158,7 +158,7 @@ def test_an_unknown_verdict_or_item_is_refused(reviewer: TestClient, flags: list
     assert reviewer.post(f"/api/v1/rollouts/{uuid.uuid4()}/verdicts", json={"verdict": "hack"}).status_code == 404
 
 
-def test_a_hack_that_is_no_fixture_is_told_with_the_form_for_its_bound(
+def test_a_hack_that_is_no_fixture_is_reported_with_the_form_for_its_bound(
     app: FastAPI, reviewer: TestClient, session: Session, flags: list[Flag]
 ) -> None:
     """The version of these rollouts declares no floor."""
@@ -177,7 +177,7 @@ def test_a_hack_that_is_no_fixture_is_told_with_the_form_for_its_bound(
     assert 'name="bound"' not in author.get(answer.headers["location"]).text
 
 
-def test_a_broken_reward_offers_its_repair_beside_the_next_item(
+def test_a_broken_reward_offers_its_repair_next_to_the_next_item(
     app: FastAPI, reviewer: TestClient, session: Session, flags: list[Flag]
 ) -> None:
     author = sign_in(app, session, make_person(session, Role.AUTHOR, "ann@example.org", name="Ann"))
@@ -197,13 +197,13 @@ OWN = (
     r"/sign-out|/me/.*|/tokens/.*|/api/v1/tokens.*|/runs/\{run_id\}/rollouts/views.*|/api/v1/views.*|/api/v1/sessions.*"
     r"|(/api/v1)?/notices/.*"
 )
-"""Account, sessions, tokens, saved views and which notices were read: what everybody has for themselves."""
+"""Account, sessions, tokens, saved views and read notices: available to every role."""
 LOOKING = r"(/api/v1)?/training/examples/preview|/api/v1/environments/validate|/mcp"
 """Sends much and changes nothing; a call of a tool is checked again as its own request."""
 
 
 def test_a_reviewer_reads_and_judges_and_nothing_else(app: FastAPI) -> None:
-    """Every route that is more than reading, of those that the role passes."""
+    """Every route of the role that does more than reading."""
     changing = [
         path
         for path, methods, role in guarded_routes(app)

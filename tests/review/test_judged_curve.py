@@ -1,17 +1,17 @@
-"""The corrected curve: exact where all is judged, honest about what nobody looked at, right nine times out of ten."""
+"""The corrected curve: exact where all is reviewed, honest about unreviewed rollouts, covered nine times out of ten."""
 
 import random
 
 import pytest
 
-from backend.domain.review.judged_curve import Episode, StepSum, judged_curve, wilson
+from backend.domain.review.judged_curve import JudgedEpisode, StepSum, judged_curve, wilson
 
 FLOOR = 0.2
 
 
-def episode(step: int, reward: float, **fields) -> Episode:
+def episode(step: int, reward: float, **fields) -> JudgedEpisode:
     judged = {"is_judged": True, "is_evidence": True} if fields.get("corrected") is not None else {}
-    return Episode(step, reward, max(0.0, reward - FLOOR), **({"is_flagged": True} | judged | fields))
+    return JudgedEpisode(step, reward, max(0.0, reward - FLOOR), **({"is_flagged": True} | judged | fields))
 
 
 def sums(step: int, rewards: list[float]) -> StepSum:
@@ -31,7 +31,7 @@ def test_where_everything_is_judged_nothing_is_estimated():
     assert point.share == pytest.approx(0.8 / 1.2)
 
 
-def test_a_broken_reward_that_nobody_rescored_leaves_the_mean():
+def test_a_broken_reward_that_no_one_rescored_leaves_the_mean():
     episodes = [episode(1, 1.0, is_judged=True), episode(1, 0.6, corrected=0.6)]
     (point,) = judged_curve([sums(1, [1.0, 0.6])], episodes)
     assert point.judged == pytest.approx(0.6)

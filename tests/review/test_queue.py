@@ -1,4 +1,4 @@
-"""The queue: who comes first, what is left out, and that it says no more than it should."""
+"""The queue: its order, what it excludes, and that it reveals no more than it should."""
 
 import re
 import uuid
@@ -143,7 +143,7 @@ def test_an_item_of_two_people_waits_until_both_judged(session: Session, reviewe
     assert reviewer.get("/api/v1/review/items?shown=second").json()["items"] == []
 
 
-def test_nobody_is_asked_who_may_not_judge(session: Session, reviewer: TestClient) -> None:
+def test_no_one_is_asked_who_may_not_judge(session: Session, reviewer: TestClient) -> None:
     run, rollouts = _run(session, 1)
     factories.make_flag(session, run, rollouts[0])
     viewer = factories.make_person(session, Role.VIEWER)
@@ -208,7 +208,7 @@ def test_the_list_follows_the_filters_on_the_page(viewer: TestClient, reviewer: 
 
 
 def _options(page: str, name: str) -> dict[str, str]:
-    """What a filter of the page offers: text by value; the chosen one begins with a star."""
+    """The options of a filter: text by value; the selected one begins with a star."""
     (select_,) = re.findall(rf'<select name="{name}">(.*?)</select>', page, re.DOTALL)
     found = re.findall(r'<option value="([^"]*)"( selected)?>(.*?)</option>', select_)
     return {value: ("*" if is_chosen else "") + text for value, is_chosen, text in found}
@@ -248,7 +248,7 @@ def test_what_is_chosen_stays_chosen_where_nothing_is_left_of_it(session: Sessio
     assert _options(reviewer.get("/review?shown=reviewed").text, "run")[str(run.id)] == f"{run.name} (1)"
 
 
-def test_runs_of_one_name_are_told_apart_and_only_the_newest_are_offered(
+def test_runs_of_one_name_are_distinguished_and_only_the_newest_are_offered(
     session: Session, reviewer: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("backend.review.screens.MOST_RUNS", 2)

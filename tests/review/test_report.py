@@ -1,4 +1,4 @@
-"""The safeguards report of a run tells what detectors, people, alarms and changes did; the team page what waits."""
+"""The safeguards report of a run lists detectors, people, alarms and changes; the team page lists the backlog."""
 
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -21,7 +21,7 @@ from tests import factories
 
 @pytest.fixture
 def run(session: Session) -> Run:
-    """A training run with ten rollouts at step 4: two flagged, two drawn for the blind sample."""
+    """A training run with ten rollouts at step 4: two flagged, two in the audit sample."""
     version = factories.make_environment_version(session, checks={"floor_maximum": 0.2})
     run = factories.make_run(session, version, kind=RunKind.TRAINING, name="Night run")
     rollouts = factories.make_rollouts(session, run, [[1.0, 0.0, 0.0]] * 10, phase=Phase.TRAIN, step=4)
@@ -49,7 +49,7 @@ def _ids(session: Session, table: type[Flag] | type[AuditSample], run: Run) -> l
     return list(session.scalars(select(table.rollout_id).where(table.run_id == run.id).order_by(table.id)))
 
 
-def test_it_tells_all_of_it(reviewer: TestClient, run: Run, session: Session) -> None:
+def test_it_shows_all_of_it(reviewer: TestClient, run: Run, session: Session) -> None:
     flagged, drawn = _ids(session, Flag, run), _ids(session, AuditSample, run)
     reviewer.post(f"/rollouts/{flagged[0]}/verdicts", data={"verdict": "hack"})
     for each in drawn:
@@ -96,7 +96,7 @@ def test_the_team_sees_what_waits_and_who_judged(reviewer: TestClient, run: Run,
 
 
 def test_what_waits_does_so_since_it_was_flagged_or_drawn(reviewer: TestClient, run: Run, session: Session) -> None:
-    """Not since it was played: an old run may be looked at today."""
+    """Counted from the review, not the rollout: an old run may be reviewed today."""
     drawn = _ids(session, AuditSample, run)
     queue.place(session, drawn)
     session.execute(update(Rollout).values(created_at=datetime.now(UTC) - timedelta(days=40)))

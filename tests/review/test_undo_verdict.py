@@ -1,4 +1,4 @@
-"""Whoever gave a verdict takes it back: the item waits again, what it caused is withdrawn, the history keeps it."""
+"""A reviewer takes a verdict back: the item waits again, its effects are withdrawn, the history keeps it."""
 
 import re
 import uuid
@@ -40,7 +40,7 @@ def judge(client: TestClient, rollout: Rollout, verdict: str) -> str:
 
 
 def undo_button(page: str) -> dict[str, str]:
-    """What the form behind the key `u` sends."""
+    """The request of the key `u`."""
     found = re.search(r'action="(/review/undo[^"]*)".*?name="verdict" value="([^"]+)".*?data-key="u"', page, re.DOTALL)
     return {"action": found[1], "verdict": found[2]} if found else {}
 
@@ -72,7 +72,7 @@ def test_the_item_waits_again_and_its_consequences_are_withdrawn(
     assert session.scalars(select(AuditEvent.action).where(AuditEvent.action == "verdict.take_back")).one()
 
 
-def test_the_history_says_that_it_was_taken_back(
+def test_the_history_states_that_it_was_taken_back(
     reviewer: TestClient, session: Session, rollouts: list[Rollout]
 ) -> None:
     press_undo(reviewer, judge(reviewer, rollouts[0], "hack"))
@@ -146,7 +146,7 @@ def test_a_cluster_that_was_judged_at_once_is_one_step(reviewer: TestClient, ses
     assert press_undo(reviewer, "/review") == f"/review/{made[2].id}"
 
 
-def test_nobody_takes_back_what_others_said_or_what_is_old(
+def test_no_one_takes_back_what_others_said_or_what_is_old(
     app: FastAPI, reviewer: TestClient, session: Session, rollouts: list[Rollout]
 ) -> None:
     judge(reviewer, rollouts[0], "hack")
@@ -182,7 +182,7 @@ def test_a_flag_about_a_run_waits_again_too(reviewer: TestClient, session: Sessi
     assert session.get_one(ReviewItem, flag.id).verdict is None
 
 
-def test_whoever_reads_verdicts_says_what_is_with_those_that_were_taken_back() -> None:
+def test_anyone_who_reads_verdicts_shows_what_is_with_those_that_were_taken_back() -> None:
     reading, caring = re.compile(r"VerdictRecord\.|FROM verdicts"), re.compile(r"taken_back_at|newest_looks")
     texts = {path: path.read_text() for root in ("backend", "workers") for path in (PROJECT_ROOT / root).rglob("*.py")}
     assert [str(path) for path, text in texts.items() if reading.search(text) and not caring.search(text)] == []

@@ -1,4 +1,4 @@
-"""Cutting what is stored."""
+"""Bounds of stored values."""
 
 import orjson
 

@@ -1,4 +1,4 @@
-"""What a policy reads of a long episode, and what it thinks apart from what it answers."""
+"""The context of a policy in a long episode, and its reasoning apart from its answer."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def test_the_last_turns_come_after_the_prompt_and_the_first_turn() -> None:
     assert read(ContextSpec(kind="last", turns=1), talk(6)) == "s u0 a0 u5"
 
 
-def test_it_says_whether_an_episode_can_be_longer_than_what_is_read() -> None:
+def test_it_states_whether_an_episode_can_be_longer_than_what_is_read() -> None:
     assert ContextSpec(kind="last", turns=2).cuts(max_turns=4)
     assert not ContextSpec(kind="last", turns=2).cuts(max_turns=3)
     assert not ContextSpec().cuts(max_turns=1000)

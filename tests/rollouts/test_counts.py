@@ -1,11 +1,11 @@
-"""How many rollouts of a run that grows pass a filter is counted once, and anew when it may be another number."""
+"""The number of rollouts of a growing run that pass a filter is counted once, and again when it may have changed."""
 
 from collections.abc import Callable
 
 import pytest
 from sqlalchemy.orm import Session
 
-from backend.rollouts.listing import list_rollouts, total_of
+from backend.rollouts.queries import list_rollouts, total_of
 from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Group, Rollout
 from backend.runs.schemas import RolloutFilter

@@ -1,4 +1,4 @@
-"""The same seed gives the same play, whatever runs beside it; other members and steps differ."""
+"""The same seed gives the same play, whatever runs concurrently; other members and steps differ."""
 
 from backend.domain.rollouts.rollout import Rollout, task_of
 from backend.domain.vocabulary import Split

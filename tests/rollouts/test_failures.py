@@ -1,4 +1,4 @@
-"""Infrastructure fails: null reward, error kind, retries, siblings that go on, the circuit breaker, prompt stops."""
+"""Infrastructure failures: null reward, error kind, retries, siblings that continue, a circuit breaker, quick stops."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "RETRY_SECONDS", 0.01)
 
 
-async def test_a_failed_rollout_has_no_reward_and_its_siblings_go_on() -> None:
+async def test_a_failed_rollout_has_no_reward_and_its_siblings_continue() -> None:
     world = World(Trouble(failing_resets={2: 99}))
     rollouts = await play(world, ScriptedPolicy("gold"), plans(6, members=2))
     failed = [rollout for rollout in rollouts if rollout.status is RolloutStatus.FAILED]
@@ -146,7 +146,7 @@ async def test_a_slow_receiver_holds_the_episodes_back() -> None:
     assert world.opened == 40
 
 
-async def test_no_more_episodes_than_the_server_bears() -> None:
+async def test_no_more_episodes_than_the_server_allows() -> None:
     world = World(sessions=3)
     await play(world, ScriptedPolicy("gold"), plans(20), concurrency=16)
     assert world.most_playing == 3

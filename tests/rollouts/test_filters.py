@@ -103,7 +103,7 @@ def test_not_in_is_the_opposite_of_in() -> None:
         ("truncated = maybe", (12, 17), "yes or no"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(expression: str, place: tuple[int, int], said: str) -> None:
+def test_what_is_wrong_is_reported_with_its_place(expression: str, place: tuple[int, int], said: str) -> None:
     error = refused(expression)
     assert (error.start, error.end) == place
     assert said in error.message

@@ -1,4 +1,4 @@
-"""Lists of an ended run are read once, and anew when what they ask about may be different."""
+"""Lists of an ended run are read once, and again when their answer may have changed."""
 
 import uuid
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from backend.domain.vocabulary import GradeStatus, Verdict
 from backend.graders.tables import Grade, Grader
 from backend.review.tables import VerdictRecord
 from backend.rollouts.finished_run_index import ArrayCache
-from backend.rollouts.listing import list_rollouts, neighbors
+from backend.rollouts.queries import list_rollouts, neighbors
 from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Group, Rollout
 from backend.runs.schemas import RolloutFilter
@@ -70,7 +70,7 @@ def test_a_run_that_grows_is_searched(session: Session, run: Run, made: list[Rol
     assert listed(session, run, "-win", "win > 0.3") == [1, 3, 0]
 
 
-def test_a_resumed_run_is_read_anew(session: Session, run: Run, group: Group, made: list[Rollout]) -> None:
+def test_a_resumed_run_is_read_again(session: Session, run: Run, group: Group, made: list[Rollout]) -> None:
     assert listed(session, run) == [1, 3, 0, 4, 2]
     session.delete(made[1])
     run.ended_at = datetime.now(UTC)
@@ -115,7 +115,7 @@ def test_marks_for_training_are_searched(session: Session, run: Run, made: list[
     assert listed(session, run, where="demonstration") == [0]
 
 
-def test_neighbours_are_those_of_the_list(session: Session, run: Run, made: list[Rollout]) -> None:
+def test_neighbors_are_those_of_the_list(session: Session, run: Run, made: list[Rollout]) -> None:
     def around(member: int, where: str | None, sort: str) -> tuple[uuid.UUID | None, uuid.UUID | None]:
         found = neighbors(session, made[member], RolloutFilter(where=where, sort=sort), scope_of(session, run))
         return found.previous, found.next

@@ -54,7 +54,7 @@ class Sibling(WorldSession):
 
 
 class Stumbling(Replies):
-    """Fails as one member of one task, so many times."""
+    """Fails as one member of one task, the given number of times."""
 
     def __init__(self, task: int, member: int, times: int) -> None:
         super().__init__(WIN)
@@ -67,7 +67,7 @@ class Stumbling(Replies):
         return await super().begin(start)
 
 
-async def test_members_are_reset_together_under_a_name_of_their_own():
+async def test_members_are_reset_together_under_a_name():
     world = Siblings()
     rollouts = await play(world, Replies(WIN), plans(5, 3), make_manifest(**GROUPED), concurrency=7)
     assert [rollout.status for rollout in rollouts] == [RolloutStatus.COMPLETED] * 15
@@ -101,13 +101,13 @@ async def test_a_member_that_keeps_failing_takes_its_group_and_no_other():
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])
-async def test_a_group_that_never_fits_says_what_to_do(concurrency: int):
+async def test_a_group_that_never_fits_shows_the_next_step(concurrency: int):
     rollouts = await play(Siblings(), Replies(WIN), plans(2, 3), make_manifest(**GROUPED), concurrency=concurrency)
     assert {rollout.error_kind for rollout in rollouts} == {ErrorKind.LIMIT}
     assert all("raise the concurrency or make the groups smaller" in str(rollout.error_message) for rollout in rollouts)
 
 
-async def test_missing_members_are_played_beside_their_siblings_and_alone_handed_over():
+async def test_missing_members_are_played_with_their_siblings_and_alone_handed_over():
     world = Siblings()
     [plan] = plans(1, 3)
     rollouts = await play(world, Replies(WIN), [GroupPlan(plan.task, 0, (1,), size=3)], make_manifest(**GROUPED))

@@ -8,8 +8,7 @@ from sqlalchemy.orm import Session
 from backend.domain.vocabulary import Phase, RolloutStatus
 from backend.errors import InvalidInput
 from backend.results.groups import groups
-from backend.rollouts.listing import list_rollouts, neighbors
-from backend.rollouts.queries import get_rollout, siblings
+from backend.rollouts.queries import get_rollout, list_rollouts, neighbors, siblings
 from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Rollout
 from backend.runs.schemas import GroupFilter, RolloutFilter
@@ -101,7 +100,7 @@ def test_a_list_loads_no_transcripts(session: Session) -> None:
     assert not {"steps", "messages", "tokens", "opening"} & set(listed.__dict__)
 
 
-def test_neighbours_and_siblings(session: Session) -> None:
+def test_neighbors_and_siblings(session: Session) -> None:
     run = make_run(session)
     made = make_rollouts(session, run, [[1, 1, 0]] * 6, group_size=3)
     middle = get_rollout(session, made[2].id)

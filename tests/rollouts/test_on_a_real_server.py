@@ -56,7 +56,7 @@ async def test_gold_plays_well(env_host: EnvHost) -> None:
     assert {rollout.stop_reason for rollout in rollouts} == {StopReason.DONE}
 
 
-async def test_a_refused_action_is_told_to_the_policy_and_the_episode_goes_on(env_host: EnvHost) -> None:
+async def test_a_refused_action_is_told_to_the_policy_and_the_episode_continues(env_host: EnvHost) -> None:
     policy = Replies('{"amount": "many"}', '{"amount": 99999999999999999999}', '{"amount": 3}')
     agent = {"action": {"format": "json"}}
     [rollout] = await _play(env_host, package_files(), policy, tasks=1, agent=agent)

@@ -1,4 +1,4 @@
-"""What an episode becomes: conversation, steps, columns, stop reason."""
+"""The record of an episode: conversation, steps, columns, stop reason."""
 
 from backend.domain.vocabulary import RolloutStatus, StopReason
 from tests.rollouts.world import Replies, Trouble, World, make_manifest, plans, play
@@ -45,7 +45,7 @@ async def test_gold_wins_every_task() -> None:
     assert [rollout.columns["win"] for rollout in rollouts] == [1.0] * 12
 
 
-async def test_a_reply_that_cannot_be_read_costs_a_turn_and_is_told() -> None:
+async def test_a_reply_that_cannot_be_read_costs_a_turn_and_is_reported() -> None:
     policy = Replies("two?", "<move>2</move>", "<move>1</move>")
     [rollout] = await play(World(), policy, plans(1))
     assert rollout.columns["format"] == 2 / 3
@@ -101,7 +101,7 @@ async def test_a_huge_observation_is_cut_where_it_is_stored() -> None:
     assert len(str(rollout.steps[0].observation)) <= MAX_STORED_BYTES
 
 
-async def test_steps_can_be_left_out() -> None:
+async def test_steps_can_be_excluded() -> None:
     [rollout] = await play(World(), ScriptedPolicy("gold"), plans(1), keep_steps=False)
     assert rollout.columns["win"] == 1.0
     assert (rollout.steps, rollout.messages, rollout.opening) == ([], [], {})

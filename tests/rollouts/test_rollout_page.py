@@ -47,7 +47,7 @@ def test_each_turn_shows_what_it_earned(session: Session, viewer: TestClient) ->
     assert "0.600" in page
 
 
-def test_a_failed_one_says_what_broke_and_has_no_reward(session: Session, viewer: TestClient) -> None:
+def test_a_failed_one_shows_what_broke_and_has_no_reward(session: Session, viewer: TestClient) -> None:
     rollout = make_rollouts(session, make_run(session), [None])[0]
     page = text_of(viewer.get(f"/rollouts/{rollout.id}").text)
     assert "failed in the environment" in page
@@ -82,7 +82,7 @@ def test_tokens_are_shaded_by_their_probability(session: Session, viewer: TestCl
     assert "−2.005" in html
 
 
-def test_credit_by_turn_is_told_beside_the_advantage(session: Session, viewer: TestClient) -> None:
+def test_credit_by_turn_is_reported_next_to_the_advantage(session: Session, viewer: TestClient) -> None:
     run = make_run(session)
     tokens = {"prompt": [1], "completion": [2, 3, 4], "mask": [1, 0, 1], "logprobs": [-0.1, 0.0, -0.2]}
     told = {**tokens, "turn_advantages": [0.25, -0.5]}
@@ -152,7 +152,7 @@ def test_reasoning_is_folded_and_several_calls_stand_with_their_answers(session:
     assert "environment 10 ms" in page
 
 
-def test_tokens_told_as_text_are_shaded_and_listed(session: Session, viewer: TestClient) -> None:
+def test_tokens_reported_as_text_are_shaded_and_listed(session: Session, viewer: TestClient) -> None:
     tokens = {"texts": ["I ", "<take>", " 4"], "logprobs": [-0.01, -3.0, None], "turns": [0, 2]}
     rollout = make_rollouts(session, make_run(session), [[1, 1, 0]], tokens=tokens)[0]
     html = viewer.get(f"/rollouts/{rollout.id}").text
@@ -161,7 +161,7 @@ def test_tokens_told_as_text_are_shaded_and_listed(session: Session, viewer: Tes
     assert '<hr><span class="token"' in html
 
 
-def test_a_huge_conversation_is_shown_in_part_until_asked_for(session: Session, viewer: TestClient) -> None:
+def test_a_huge_conversation_is_shown_in_part_until_requested(session: Session, viewer: TestClient) -> None:
     many = [{"role": "user", "content": f"message {number}."} for number in range(300)]
     long = [{"role": "assistant", "content": "x" * 50_000 + "the end"}]
     rollout = make_rollouts(session, make_run(session), [[1, 1, 0]], messages=[*long, *many])[0]

@@ -62,7 +62,7 @@ def test_hostile_filters_are_escaped(viewer: TestClient, run: Run) -> None:
     assert viewer.get(f"/runs/{run.id}/rollouts", params={"sort": "password"}).status_code == 422
 
 
-def test_old_links_with_parameters_stand_in_the_box(viewer: TestClient, run: Run) -> None:
+def test_old_links_with_parameters_are_in_the_box(viewer: TestClient, run: Run) -> None:
     html = viewer.get(f"/runs/{run.id}/rollouts?status=failed&min_reward=0.5&text=%22x").text
     assert 'value="status = failed and reward &gt;= 0.5 and text ~ &#34;\\&#34;x&#34;"' in html
 
@@ -81,7 +81,7 @@ def test_a_shortcut_writes_into_the_expression_and_takes_its_clause_back(viewer:
     assert parse_qs(urlsplit(either.headers["location"]).query)["where"] == ["(win = 1 or win = 0) and has flag"]
 
 
-def test_the_chosen_shortcut_shows_what_the_expression_says(viewer: TestClient, run: Run) -> None:
+def test_the_chosen_shortcut_shows_what_the_expression_states(viewer: TestClient, run: Run) -> None:
     html = viewer.get(f"/runs/{run.id}/rollouts", params={"where": "status  =  FAILED and win = 1"}).text
     assert '<option value="status:status = failed" selected>' in html
 
@@ -126,7 +126,7 @@ def test_rows_carry_the_filter_to_the_rollouts_page(viewer: TestClient, run: Run
     assert "Previous and next pass the filter has flag" in read(page).replace("  ", " ")
 
 
-def test_an_empty_list_says_what_to_do(viewer: TestClient, session: Session, run: Run) -> None:
+def test_an_empty_list_shows_the_next_step(viewer: TestClient, session: Session, run: Run) -> None:
     assert "Remove a condition" in viewer.get(f"/runs/{run.id}/rollouts", params={"where": "win = 77"}).text
     assert "No rollouts yet" in viewer.get(f"/runs/{make_run(session).id}/rollouts").text
 

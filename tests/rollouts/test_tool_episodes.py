@@ -23,7 +23,7 @@ async def test_calls_reach_the_environment_and_win() -> None:
     assert "Put a number on the shelf" in rollout.messages[0]["content"]
 
 
-async def test_a_call_that_cannot_be_made_is_told_costs_a_turn_and_reaches_nobody() -> None:
+async def test_a_call_that_cannot_be_made_is_reported_costs_a_turn_and_reaches_no_one() -> None:
     world = ToolWorld()
     wrong = (add(9), write_call("steal", {}), "I add three.")
     policy = Replies(*wrong, *FIVE)
@@ -37,7 +37,7 @@ async def test_a_call_that_cannot_be_made_is_told_costs_a_turn_and_reaches_nobod
     assert (len(world.actions), rollout.columns) == (3, {"win": 1.0, "format": 0.5})
 
 
-async def test_tools_that_an_observation_lists_may_change_and_are_told() -> None:
+async def test_tools_that_an_observation_lists_may_change_and_are_reported() -> None:
     policy = Replies(write_call("finish", {}), *FIVE)
     [rollout] = await play(ToolWorld(lists=True), policy, plans(1), tool_manifest(tools="tools"))  # type: ignore[arg-type]
     assert rollout.steps[0].note == "There is no tool 'finish'; there are: add."
@@ -47,7 +47,7 @@ async def test_tools_that_an_observation_lists_may_change_and_are_told() -> None
     assert rollout.columns["win"] == 1.0
 
 
-async def test_tools_are_discovered_once_by_an_action_of_their_own() -> None:
+async def test_tools_are_discovered_once_by_an_action() -> None:
     world = ToolWorld(listing=[ADD, {"type": "function", "function": FINISH}])
     manifest = tool_manifest(tools="tools", discover={"type": "list_tools"}, extra={"type": "call_tool"})
     [rollout] = await play(world, Replies(*FIVE), plans(1), manifest)  # type: ignore[arg-type]
@@ -64,7 +64,7 @@ async def test_an_environment_whose_tools_cannot_be_used_gives_no_reward() -> No
         assert "tool" in str(rollout.error_message)
 
 
-async def test_a_reply_in_words_is_an_action_where_the_manifest_has_a_place_for_it() -> None:
+async def test_a_reply_with_a_message_is_an_action_where_the_manifest_has_a_place_for_it() -> None:
     world = ToolWorld()
     [rollout] = await play(world, Replies(add(3), add(2), "Done."), plans(1), tool_manifest(text="message"))  # type: ignore[arg-type]
     assert world.actions[-1] == {"message": "Done."}

@@ -23,7 +23,7 @@ SCHEMA = {"type": "object", "properties": {"tool": {"type": "string"}, "argument
 
 
 class ToolWorld:
-    """Reaching five and finishing wins. `lists`: the tools stand in the observation, `finish` only from three on."""
+    """Reaching five and finishing wins. `lists`: the observation lists the tools, `finish` only from three on."""
 
     action_schema = SCHEMA
     sessions = 8

@@ -1,7 +1,7 @@
 """An environment inside the test process, with the shape of `workers.environments.client`: counting to a target.
 
-The reply `<move>1</move>` or `<move>2</move>` adds that much; reaching the target exactly wins. Its `Trouble` stands
-for what real environments and networks do to an episode.
+The reply `<move>1</move>` or `<move>2</move>` adds that much; reaching the target exactly wins. Its `Trouble`
+represents the failures of real environments and networks.
 """
 
 import asyncio
@@ -116,7 +116,7 @@ def make_manifest(**proctor: Any) -> Manifest:
 
 
 class Replies:
-    """A policy that says these texts in turn (the last one for ever), and remembers what it was shown."""
+    """A policy that replies with these texts in turn, then the last one repeatedly, and records its prompts."""
 
     def __init__(self, *texts: str, seconds: float = 0.0, truncated: bool = False) -> None:
         self.texts, self.seconds, self.truncated = texts, seconds, truncated

@@ -7,7 +7,7 @@ from backend.domain.vocabulary import RunKind
 from tests.factories import make_points, make_run
 
 
-def test_a_branch_shows_the_curves_of_the_run_that_it_goes_on_from(session: Session, viewer: TestClient) -> None:
+def test_a_branch_shows_the_curves_of_the_run_that_it_continues_from(session: Session, viewer: TestClient) -> None:
     root = make_run(session, kind=RunKind.TRAINING)
     make_points(session, root, "reward", {1: 0.1, 2: 0.2, 3: 0.3, 4: 0.1})
     source = make_run(session, kind=RunKind.TRAINING, source_run_id=root.id, branch_step=3)

@@ -24,7 +24,7 @@ def test_a_run_that_is_over_sends_its_blocks_and_ends(session: Session, viewer: 
     assert "1.200" in answer.text
 
 
-def test_a_training_run_tells_its_charts_that_there_is_more(session: Session, viewer: TestClient) -> None:
+def test_a_training_run_shows_its_charts_that_there_is_more(session: Session, viewer: TestClient) -> None:
     run = make_run(session, kind=RunKind.TRAINING, status=RunStatus.STOPPED)
     make_points(session, run, "reward", {7: 0.5})
     text = viewer.get(f"/runs/{run.id}/events").text
@@ -61,14 +61,14 @@ def test_the_newest_rollouts_come_by_themselves(session: Session, viewer: TestCl
     assert text.count("<tr data-href") == 3
 
 
-def test_a_filtered_list_only_says_how_many_came(session: Session, viewer: TestClient) -> None:
+def test_a_filtered_list_only_shows_how_many_came(session: Session, viewer: TestClient) -> None:
     run = make_run(session)
     make_rollouts(session, run, [(1.0, 1.0, 0.0)] * 3)
     text = viewer.get(f"/runs/{run.id}/rollouts/events", params={"where": "win = 1", "seen": 1}).text
     assert events(text) == ["run_head", "run_tabs", "rollout_news", "end"]
 
 
-def test_a_run_is_followed_until_the_detectors_looked_at_it(session: Session, viewer: TestClient) -> None:
+def test_a_run_is_followed_until_the_detectors_scanned_it(session: Session, viewer: TestClient) -> None:
     run = make_run(session)
     job = Job(name=JUDGING_JOB, queue=Queue.CPU, run_id=run.id)
     session.add(job)
@@ -79,6 +79,6 @@ def test_a_run_is_followed_until_the_detectors_looked_at_it(session: Session, vi
     assert f"/runs/{run.id}/flags/events" not in viewer.get(f"/runs/{run.id}/flags").text
 
 
-def test_nobody_follows_without_signing_in(session: Session, stranger: TestClient) -> None:
+def test_no_one_follows_without_signing_in(session: Session, stranger: TestClient) -> None:
     run = make_run(session)
     assert stranger.get(f"/runs/{run.id}/events").status_code in {303, 401}

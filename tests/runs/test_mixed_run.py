@@ -77,7 +77,7 @@ def test_lists_groups_and_filters_take_both(
     assert len(found["items"]) == 1
 
 
-def test_rollouts_can_be_asked_for_by_environment(
+def test_rollouts_can_be_requested_by_environment(
     session: Session, viewer: TestClient, run: Run, other: EnvironmentVersion
 ) -> None:
     own, foreign = own_rollout(session, run), foreign_rollout(session, run, other)
@@ -88,7 +88,7 @@ def test_rollouts_can_be_asked_for_by_environment(
         assert found["items"][0]["version_id"] == str(version.id)
 
 
-def test_figures_are_told_by_environment_and_its_levels(
+def test_figures_are_reported_by_environment_and_its_levels(
     session: Session, viewer: TestClient, run: Run, other: EnvironmentVersion
 ) -> None:
     for index in range(4):

@@ -42,7 +42,7 @@ def test_with_changes_only_those_differ(session: Session, author: TestClient, ru
     assert found["name"] != "the first"
 
 
-def test_chosen_tasks_are_kept_until_others_are_asked_for(session: Session, author: TestClient) -> None:
+def test_chosen_tasks_are_kept_until_others_are_requested(session: Session, author: TestClient) -> None:
     plan = EvaluationPlan(tasks=3, first_task=2, task_indexes_given=(5, 2, 9))
     run = make_run(session, configuration=plan.model_dump(mode="json"))
     assert again(author, run)["configuration"]["task_indexes_given"] == [5, 2, 9]
@@ -83,7 +83,7 @@ def test_only_an_evaluation_is_run_again(session: Session, author: TestClient, v
     assert viewer.post(f"/runs/{run.id}/again").status_code == 403
 
 
-def test_a_policy_that_changed_since_is_told(session: Session, author: TestClient) -> None:
+def test_a_policy_that_changed_since_is_reported(session: Session, author: TestClient) -> None:
     policy = make_policy(session, kind=PolicyKind.OPENAI_API, configuration={"base_url": "http://x/v1", "model": "b"})
     then = {"kind": "openai_api", "base_url": "http://x/v1", "model": "a"}
     run = make_run(session, policy=policy, configuration={**PLAN.model_dump(mode="json"), "policy": then})
@@ -101,7 +101,7 @@ def test_imported_policies_are_never_offered(session: Session, author: TestClien
     assert author.post(f"/api/v1/runs/{run.id}/again").status_code == 409
 
 
-def test_the_form_tells_what_it_will_take(session: Session, author: TestClient) -> None:
+def test_the_form_shows_what_it_will_take(session: Session, author: TestClient) -> None:
     price = {"input": 1.0, "output": 4.0}
     policy = make_policy(session, kind=PolicyKind.OPENAI_API, configuration={"model": "m", "price": price})
     summary = {"rollouts": 100, "tokens_in": 100_000, "tokens_out": 50_000, "rollouts_per_second": 2.0}

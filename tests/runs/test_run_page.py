@@ -9,8 +9,8 @@ from fastapi.testclient import TestClient
 from sqlalchemy.orm import Session
 
 from backend.domain.vocabulary import Phase, RunKind, RunStatus
+from backend.runs.charts import Series, Window, columnar_points
 from backend.runs.header import RunHeader
-from backend.runs.metric_points import Series, Window, columnar_points
 from backend.runs.tables import Run, RunLogLine
 from tests.factories import make_checkpoint, make_flag, make_points, make_policy, make_rollouts, make_run, random_rows
 from tests.statements import statements_of
@@ -44,7 +44,7 @@ def test_rollouts_that_were_played_again_count_once_when_it_is_over(session: Ses
 
 
 @pytest.mark.parametrize("tab", TABS)
-def test_every_tab_stands_for_every_kind_and_status(session: Session, viewer: TestClient, tab: str) -> None:
+def test_every_tab_represents_every_kind_and_status(session: Session, viewer: TestClient, tab: str) -> None:
     for kind in RunKind:
         for status in (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.FAILED):
             run = make_run(session, kind=kind, status=status, reason="It broke." if status.is_over else None)
@@ -53,7 +53,9 @@ def test_every_tab_stands_for_every_kind_and_status(session: Session, viewer: Te
             assert run.name in answer.text
 
 
-def test_a_training_run_shows_its_newest_examination_and_its_curves(session: Session, viewer: TestClient) -> None:
+def test_a_training_run_shows_its_newest_heldout_evaluation_and_its_curves(
+    session: Session, viewer: TestClient
+) -> None:
     run = make_run(session, kind=RunKind.TRAINING)
     make_rollouts(session, run, [[0, 0.5, 2]] * 8, phase=Phase.HELDOUT, step=0)
     make_rollouts(session, run, [[1, 0.9, 0]] * 8, phase=Phase.HELDOUT, step=20)
@@ -109,12 +111,12 @@ def test_long_curves_are_thinned_and_keep_their_spikes(session: Session) -> None
     values: dict[int, float | None] = {step: float(np.sin(step / 50)) for step in range(900)}
     values[123], values[777] = 99.0, -99.0
     make_points(session, run, "loss", values)
-    found = columnar_points(session, run.id, [Series("loss", "loss")], Window(), most=200)
+    found = columnar_points(session, run, [Series("loss", "loss")], Window(), most=200)
     drawn = found["series"][0]["values"]
     assert len(drawn) <= 200
     assert max(drawn) == 99.0
     assert min(drawn) == -99.0
-    whole = columnar_points(session, run.id, [Series("loss", "loss")], Window(low=100, high=200), most=200)
+    whole = columnar_points(session, run, [Series("loss", "loss")], Window(low=100, high=200), most=200)
     assert whole["x"] == list(range(100, 201))
 
 

@@ -150,7 +150,7 @@ def test_the_api_answers_the_run(author: TestClient, version: EnvironmentVersion
     assert answer.json()["configuration"]["tasks"] == 20
 
 
-def test_workers_chosen_tasks_context_and_judges_stand_in_the_configuration(
+def test_workers_chosen_tasks_context_and_judges_are_in_the_configuration(
     session: Session, author: TestClient, version: EnvironmentVersion, policy: Policy
 ) -> None:
     judge = str(uuid.uuid4())
@@ -217,7 +217,7 @@ def test_groups_that_are_scored_together_have_to_fit(
     assert session.scalar(select(func.count(Run.id))) == 0
 
 
-def test_where_nobody_says_a_group_that_is_scored_together_fits(session: Session, author: TestClient) -> None:
+def test_where_no_one_states_a_group_that_is_scored_together_fits(session: Session, author: TestClient) -> None:
     grouped = make_environment_version(session, tasks={"grouped": True})
     slow = make_policy(
         session,

@@ -1,4 +1,4 @@
-"""Which curves a training run's page draws beside the main ones."""
+"""Which curves a training run's page draws in addition to the main ones."""
 
 from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
@@ -82,7 +82,7 @@ def test_each_environment_of_a_mix_is_drawn_by_its_levels(session: Session) -> N
     assert labels(charts["environment_level/ladder"]) == ["level 0"]
 
 
-def test_time_tokens_and_ratios_have_charts_of_their_own(session: Session) -> None:
+def test_time_tokens_and_ratios_have_charts(session: Session) -> None:
     run = make_run(session, kind=RunKind.TRAINING)
     names = ["seconds/rollouts", "seconds/step", "seconds/detectors", "sft/seconds/idle", "tokens/in", "ratio/mean"]
     charts = more(run, *names, "ratio/low_clip")

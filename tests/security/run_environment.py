@@ -1,6 +1,6 @@
-"""Serve a small package in an environment made here, and print what became of it: a program for `test_rings.py`.
+"""Serve a small package in an environment made here and print the result: a program for `test_rings.py`.
 
-Reads JSON from standard input: `files` of the environment's site-packages by path, `home_files` beside it, whether it
+Reads JSON from standard input: `files` of the environment's site-packages by path, `home_files` next to it, whether it
 `stands_alone`, and `resources`. Prints `log` (of the interpreter and of the server), `error` and `places`.
 """
 
@@ -16,9 +16,10 @@ from backend.domain.environments.manifest import ResourcesSpec
 from backend.domain.environments.packages import content_hash, pack
 from backend.domain.errors import SandboxError
 from backend.settings import get_settings
+from proctor_sandbox.memory import descendants
 from tests.envhost_fixture import package_files
 from workers.environments.packages import PackageStore
-from workers.environments.processes import descendants, resident_bytes, used_bytes
+from workers.environments.processes import resident_bytes, used_bytes
 from workers.environments.servers import start_server
 from workers.environments.zygotes import Zygote, site_packages_of
 

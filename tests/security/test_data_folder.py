@@ -267,7 +267,7 @@ def test_a_missing_key_of_a_used_folder_is_not_replaced(stored: Postgres, data: 
     ("options", "words"),
     [("size=64k,nr_inodes=4", "No space left on device"), ("ro", "Read-only file system")],
 )
-def test_a_full_or_read_only_disk_is_reported_in_words(data: Path, options: str, words: str) -> None:
+def test_a_full_or_read_only_disk_is_reported_with_a_message(data: Path, options: str, words: str) -> None:
     data.mkdir()
     up = f"{sys.executable} -m backend.cli up --json --port 0 --data {data}"
     done = subprocess.run(
@@ -285,7 +285,7 @@ def test_a_full_or_read_only_disk_is_reported_in_words(data: Path, options: str,
 
 
 @pytest.mark.parametrize("is_own", [False, True])
-def test_the_env_host_empties_only_a_folder_of_its_own(data: Path, is_own: bool) -> None:
+def test_the_env_host_empties_only_its_own_folder(data: Path, is_own: bool) -> None:
     """It works in `env` next to its socket, which may be anywhere."""
     kept = data / "elsewhere" / "env" / "thesis.txt"
     kept.parent.mkdir(parents=True)

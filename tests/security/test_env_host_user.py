@@ -54,7 +54,7 @@ def host(data: Path) -> Iterator[HostProcess]:
 
 
 def _as_the_host(pid: int, code: str) -> str:
-    """What a program prints that has escaped from a sandbox: the env host's user, in its view of the files."""
+    """The output of a program that has escaped from a sandbox: the env host's user, in its view of the files."""
     mounts = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY)
 
     def become() -> None:

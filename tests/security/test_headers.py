@@ -123,7 +123,7 @@ def test_signing_out_over_tls_removes_the_cookie(https: TestClient) -> None:
     assert f"__Host-{SESSION_COOKIE}" not in https.cookies
 
 
-def test_an_https_address_is_enough_behind_a_proxy_that_says_nothing(
+def test_an_https_address_is_enough_behind_a_proxy_that_reports_nothing(
     https_address: None, stranger: TestClient, person: None
 ) -> None:
     """The proxy may speak plain HTTP to Proctor and set no X-Forwarded-Proto."""

@@ -58,7 +58,7 @@ def test_the_env_host_refuses_it_too(text: str):
     assert time.process_time() - began < SECONDS
 
 
-def test_an_honest_manifest_beside_them_is_read():
+def test_an_honest_manifest_next_to_them_is_read():
     assert read_manifest(GOOD).name == "tictactoe"
     assert resources_of(GOOD).memory_mb >= 64
 
@@ -163,7 +163,7 @@ def test_a_hostile_pyproject_is_refused_soon(text: str):
     assert time.process_time() - began < SECONDS
 
 
-def test_an_honest_pyproject_beside_them_is_read():
+def test_an_honest_pyproject_next_to_them_is_read():
     assert requirements_of({"pyproject.toml": '[project]\nname = "x"\ndependencies = ["numpy>=2"]\n'}) == ("numpy>=2",)
 
 
@@ -189,7 +189,7 @@ def test_hostile_python_is_parsed_or_refused_soon(text: str):
     assert time.process_time() - began < 5.0  # 40 files' worth of it would take a minute
 
 
-def test_a_wrong_python_file_beside_them_is_a_problem_with_its_line():
+def test_a_wrong_python_file_next_to_them_is_a_problem_with_its_line():
     problems = validate_package({**load_package("tictactoe"), "a.py": "x = 1\ny = (\n"}).problems
     assert [(problem.path, problem.line) for problem in problems] == [("a.py", 2)]
 

@@ -213,7 +213,7 @@ def test_an_empty_variable_means_the_default(monkeypatch: pytest.MonkeyPatch) ->
     assert Settings(stage="development").private_endpoints_allowed
 
 
-def test_an_env_host_on_the_network_refuses_private_addresses_unless_told() -> None:
+def test_an_env_host_on_the_network_refuses_private_addresses_unless_reported() -> None:
     assert not host_outgoing_policy(Settings(envhost_url="http://0.0.0.0:8010")).allow_private
     assert host_outgoing_policy(Settings(envhost_url="http://0.0.0.0:8010", allow_private_endpoints=True)).allow_private
     assert host_outgoing_policy(Settings()).allow_private
@@ -503,7 +503,7 @@ def test_git_connects_to_the_address_that_was_checked(
         assert read_repository(repository.url.replace("127.0.0.1", "git.internal")) == {"a.txt": b"a"}
 
 
-async def test_git_does_not_repeat_what_a_server_says(configure: Configure) -> None:
+async def test_git_does_not_repeat_what_a_server_states(configure: Configure) -> None:
     configure(private="true")
     async with running(Service()) as service:
         for status in (200, 401, 403, 404, 500):

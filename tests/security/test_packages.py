@@ -1,4 +1,4 @@
-"""What a package needs is installed without running any of it, within bounds, and into its own modules only."""
+"""A package's requirements are installed without running any of them, within bounds, and only into its own modules."""
 
 import asyncio
 import hashlib
@@ -80,9 +80,9 @@ def install(installer: Installer, links: Path, tmp_path: Path) -> Callable[..., 
 
 @pytest.fixture
 def index(links: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A package index over HTTP with what lies in `links`, and nothing else; it asks for a password.
+    """A package index over HTTP with the files of `links` only; it requires a password.
 
-    It has hashes, and metadata beside wheels, where `links` has a file `metadata`.
+    It has hashes, and metadata for wheels, where `links` has a file `metadata`.
     """
 
     class Index(SimpleHTTPRequestHandler):
@@ -387,7 +387,7 @@ async def test_a_file_that_is_refused_is_not_tried_another_way(index: Path, inst
         package = stored(name)
         with pytest.raises(SandboxError, match=reason):
             await environments.build(package)
-        assert not environments.is_built(package)
+        assert not environments.site_packages_of(package)[0].exists()
         assert "building its source" not in environments.log_of(package)
         assert "secret" not in environments.log_of(package)
 
@@ -459,7 +459,7 @@ REPLACED = {
 
 @pytest.fixture(scope="module")
 def witness() -> Iterator[Path]:
-    """A folder that anybody may write to, where code outside of the sandbox would leave traces."""
+    """A world-writable folder, where code outside of the sandbox would leave traces."""
     folder = Path(tempfile.mkdtemp(prefix="witness-", dir="/var/tmp"))
     folder.chmod(0o777)
     yield folder
@@ -519,7 +519,7 @@ async def test_a_source_bomb_is_refused_by_a_host_that_keeps_answering(host: Hos
         longest = 0.0
         while not preparing.done():
             began = time.monotonic()
-            await client.ask("GET", "/status")
+            await client.request("GET", "/status")
             longest = max(longest, time.monotonic() - began)
             await asyncio.sleep(0.02)
         with pytest.raises(SandboxError, match=r"bomb-1\.5\.tar\.gz is refused: it unpacks to more than 256 MB"):

@@ -333,7 +333,7 @@ def test_a_request_that_does_not_end_is_cut_off(first: bytes, then: bytes) -> No
 
 
 @pytest.mark.usefixtures("quick_limits")
-def test_a_slow_upload_that_goes_on_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_upload_that_continues_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web_server, "BODY_BYTES", 1000)
     body = b"x" * 40_000
     with served() as port, socket.create_connection(("127.0.0.1", port)) as client:

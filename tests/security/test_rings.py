@@ -1,6 +1,6 @@
 """Code of an environment's packages runs inside both rings from its first instruction: `.pth` files, imports, builds.
 
-Each attack is started by a `.pth` file, beside an honest one that must work, as root and as an ordinary user.
+Each attack is started by a `.pth` file, next to an honest one that must work, as root and as an ordinary user.
 """
 
 import asyncio

@@ -356,7 +356,7 @@ def test_the_session_list_shows_nothing_of_a_hostile_user_agent(served: str) -> 
 
 
 def test_a_stream_outlives_the_revocation_of_something_else(served: str) -> None:
-    """One look at the rows, and it goes on."""
+    """Read the rows once, then continue."""
     make_member(Role.TRAINER, "mia")
     with Visitor(served) as member, Visitor(served) as other:
         member.sign_in("mia")

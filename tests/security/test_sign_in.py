@@ -69,7 +69,7 @@ def test_addresses_of_one_ipv6_network_share_a_limit(served: str) -> None:
 
 
 def test_strangers_everywhere_cannot_lock_the_owner_out(served: str) -> None:
-    """A browser that signed in before has a limit of its own."""
+    """A browser that signed in before has a separate limit."""
     make_member(Role.ADMIN, "ada")
     with Visitor(served, **{"X-Forwarded-For": HOME}) as owner, Visitor(served) as elsewhere:
         assert owner.sign_in("ada").status_code == 303
@@ -84,7 +84,7 @@ def test_strangers_everywhere_cannot_lock_the_owner_out(served: str) -> None:
         assert elsewhere.sign_in("bob").status_code == 303, "other accounts are not concerned"
 
 
-def test_the_cookie_of_a_known_browser_helps_nobody_else(served: str) -> None:
+def test_the_cookie_of_a_known_browser_helps_no_one_else(served: str) -> None:
     make_member(Role.ADMIN, "ada")
     make_member(Role.VIEWER, "eve")
     with Visitor(served, **{"X-Forwarded-For": STRANGER}) as eve:
@@ -104,7 +104,7 @@ def test_a_known_browser_is_limited_too(served: str) -> None:
 
 
 def test_unknown_and_disabled_accounts_are_limited_like_others(served: str) -> None:
-    """Else the limit would tell which accounts exist."""
+    """Otherwise the limit would reveal which accounts exist."""
     make_member(Role.VIEWER, "mia")
     with transaction() as session:
         session.execute(update(Person).values(disabled_at=func.now()))
@@ -159,7 +159,7 @@ def test_failures_and_lockouts_are_audited_without_flooding_the_log(served: str)
 
 
 def test_guesses_of_the_present_password_are_limited(served: str) -> None:
-    """Somebody at an unlocked computer; another session of the member is not concerned."""
+    """A stranger at an unlocked computer; other sessions of the member are not affected."""
     make_member(Role.ADMIN, "ada")
     with Visitor(served) as thief, Visitor(served) as owner:
         thief.sign_in("ada")

@@ -1,4 +1,4 @@
-"""What an installation accepts: only releases that are pinned, and only files whose SHA-256 is listed."""
+"""An installation accepts only pinned releases, and only files whose SHA-256 is listed."""
 
 import base64
 import hashlib

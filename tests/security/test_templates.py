@@ -132,7 +132,7 @@ def test_a_hostile_template_is_refused_within_200_ms_and_its_line_is_named(templ
         gc.unfreeze()
 
 
-def test_an_honest_template_beside_them_renders():
+def test_an_honest_template_next_to_them_renders():
     template = "{{ message|upper }} {% for i in range(3) %}{{ i }}{% endfor %}"
     assert render_observation(template, LARGE) == "YOUR MOVE, PLAYER <1> & 'CO'. 012"
 
@@ -197,7 +197,7 @@ def test_a_judge_with_a_hostile_instruction_is_refused():
         JudgeSettings(instruction="{{ answer }} {{ 9**9999999 }}")
 
 
-def test_a_message_about_a_reply_that_does_not_render_is_an_error_in_words():
+def test_a_message_about_a_reply_that_does_not_render_is_an_error_with_a_message():
     assert render_unparsable("Again: {{ problem }}", "no tag") == "Again: no tag"
     with pytest.raises(ValueError, match="unparsable_message does not render: line 1"):
         render_unparsable("{{ problem.nothing }}", "no tag")
@@ -215,7 +215,7 @@ def test_only_data_that_an_instruction_names_is_shown_to_a_judge():
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """How templates were rendered before they had an evaluator of their own."""
+    """The rendering of templates before they had a bounded evaluator."""
 
 
 JINJA = Sandbox(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=False)

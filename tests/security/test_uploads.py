@@ -118,7 +118,7 @@ def test_a_zip_that_lists_endless_files_is_refused_before_they_become_objects(re
 
 
 @pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"PK\x05\x06", b"PK\x05\x06" + b"\xff" * 18, b"x" * 100_000])
-def test_what_is_no_zip_is_refused_in_words(data: bytes) -> None:
+def test_what_is_no_zip_is_refused_with_a_message(data: bytes) -> None:
     with pytest.raises(BadZip, match="zip"):
         open_zip(io.BytesIO(data), max_files=10, max_bytes=10)
 
@@ -188,7 +188,7 @@ print(int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]
 
 
 def read_apart(path: Path) -> tuple[str, int]:
-    """What an import's own process says of the file, and its memory at most in MiB."""
+    """The import process's report on the file, and its peak memory in MiB."""
     done = subprocess.run(
         [sys.executable, "-c", READ, str(path)], cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=60
     )
@@ -217,7 +217,7 @@ def test_a_table_that_spells_out_to_far_more_is_refused_in_little_memory(
     )
 
 
-def test_metadata_that_says_too_much_is_refused_before_reading(tmp_path: Path) -> None:
+def test_metadata_that_states_too_much_is_refused_before_reading(tmp_path: Path) -> None:
     path = tmp_path / "wide.parquet"
     pq.write_table(pa.table({f"c{number}": [1] for number in range(1_001)}), path)
     with pytest.raises(BadFile, match="1,000 columns"):
@@ -282,7 +282,7 @@ def test_a_parquet_bomb_ends_its_run_with_a_message_and_an_honest_file_is_import
 def test_the_web_reads_no_table_under_another_name(
     api: TestClient, version: EnvironmentVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A table inside a zip that is called like text is a worker's to read."""
+    """A table inside a zip whose name suggests text is read by a worker."""
 
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("the web reads a table")

@@ -105,10 +105,10 @@ class _Host:
     def __init__(self, url: str) -> None:
         self.url = url
 
-    async def ask(self, method: str, path: str, *, json: Any = None, seconds: float = 0.0) -> dict[str, Any]:
+    async def request(self, method: str, path: str, *, json: Any = None, seconds: float = 0.0) -> dict[str, Any]:
         if path.endswith("/hold"):
             await asyncio.sleep(60)
-        return {"id": "again", "fate": "", "log": "", "sessions": 64, "servers": []}
+        return {"id": "again", "exit_reason": "", "log": "", "sessions": 64, "servers": []}
 
     def reach(self, server: dict[str, Any]) -> tuple[aiohttp.ClientSession, str]:
         return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)), self.url
@@ -242,17 +242,17 @@ async def test_a_hostile_answer_to_the_upgrade_fails_the_episode(answer: bytes) 
     url = f"http://127.0.0.1:{peer.sockets[0].getsockname()[1]}/ws"
     described = {"id": "1", "sessions": 64, "action_schema": SCHEMA, "observation_schema": {}}
     host = _Host(url)
-    host.ask = _one_more(described)  # type: ignore[method-assign]
+    host.request = _one_more(described)  # type: ignore[method-assign]
     async with peer, _leased(host, described) as server:
         rollouts = await _played(server, 2)
     assert {rollout.error_kind for rollout in rollouts} == {ErrorKind.SANDBOX}
 
 
 def _one_more(described: dict[str, Any]) -> Any:
-    async def ask(method: str, path: str, *, json: Any = None, seconds: float = 0.0) -> dict[str, Any]:
-        return {**described, "fate": "", "log": ""}
+    async def request(method: str, path: str, *, json: Any = None, seconds: float = 0.0) -> dict[str, Any]:
+        return {**described, "exit_reason": "", "log": ""}
 
-    return ask
+    return request
 
 
 @pytest.mark.parametrize("code", [0, 999, 1005, 1015, 5000, 65535])
@@ -275,7 +275,7 @@ async def test_a_close_with_an_odd_code_is_a_lost_server(code: int) -> None:
     await site.start()
     described = {"id": "1", "sessions": 64, "action_schema": SCHEMA, "observation_schema": {}}
     host = _Host(f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}/ws")  # type: ignore[union-attr]
-    host.ask = _one_more(described)  # type: ignore[method-assign]
+    host.request = _one_more(described)  # type: ignore[method-assign]
     try:
         async with _leased(host, described) as server:
             [rollout] = await _played(server, 1)

@@ -1,4 +1,4 @@
-"""The HTTP servers of workers: they wait for no request for ever, break at no header and name no version."""
+"""The HTTP servers of workers: no request blocks them permanently, no header breaks them, they reveal no version."""
 
 import asyncio
 import socket

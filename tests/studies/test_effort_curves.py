@@ -58,7 +58,7 @@ def test_stored_reasoning_is_apart_in_every_format() -> None:
     assert split_reply(JSON, 'thoughts {"n": 4}') is None
 
 
-def test_formats_that_are_all_answer_are_told() -> None:
+def test_formats_that_are_all_answer_are_reported() -> None:
     assert why_not_cuttable(TAG) == why_not_cuttable(THINKING) == ""
     assert "`json` consist only of the answer" in why_not_cuttable(JSON)
 
@@ -172,7 +172,7 @@ def test_it_is_suspicious_above_the_95th_percentile_of_the_base() -> None:
     assert conclude_effort(scored([0.6] * 5, first=100), base[:19]).base_limit is None
 
 
-def test_too_little_to_say_anything_is_told() -> None:
+def test_too_little_to_say_anything_is_reported() -> None:
     for own, base, said in (
         ([], scored([0.5]), "nothing to cut"),
         (scored([0.5]), [], "nothing to compare"),

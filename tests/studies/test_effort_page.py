@@ -106,7 +106,7 @@ def test_what_was_found_stands_on_the_page_and_in_the_curve(client_for: ClientFo
     assert f"/runs/{run.id}/studies" in viewer.get(f"/runs/{run.id}").text
 
 
-def test_no_reasoning_is_told_with_its_reason(viewer: TestClient, session: Session, run: Run) -> None:
+def test_no_reasoning_is_reported_with_its_reason(viewer: TestClient, session: Session, run: Run) -> None:
     study = make_compared_study(session, run)
     study.result = SUSPICIOUS.model_copy(update={"outcome": EffortOutcome.UNKNOWN}).model_dump(mode="json")
     for side in session.scalars(select(StudyCheckpoint).where(StudyCheckpoint.study_id == study.id)):
@@ -141,7 +141,7 @@ def test_json_starts_stops_and_resumes_and_doubles_nothing(client_for: ClientFor
     assert author.get(f"/api/v1/studies/{uuid.uuid4()}").status_code == 404
 
 
-def test_what_cannot_be_scored_is_refused_in_words(client_for: ClientFor, session: Session, run: Run) -> None:
+def test_what_cannot_be_scored_is_refused_with_a_message(client_for: ClientFor, session: Session, run: Run) -> None:
     author = client_for(Role.AUTHOR)
     endpoint = make_run(session, policy=make_policy(session, kind=PolicyKind.OPENAI_API))
     text = author.get(f"/runs/{endpoint.id}/studies").text

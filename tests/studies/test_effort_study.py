@@ -103,7 +103,7 @@ def test_both_play_the_same_tasks_then_replies_with_reasoning_are_chosen() -> No
     assert counts == [(4, 4, 2, 2), (4, 4, 4, 3)]
 
 
-def test_a_stopped_score_stops_its_evaluations_and_goes_on_with_them() -> None:
+def test_a_stopped_score_stops_its_evaluations_and_continues_with_them() -> None:
     study_id = start(training())
     next_side(study_id)
     with transaction() as session:

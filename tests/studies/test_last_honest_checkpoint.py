@@ -87,7 +87,7 @@ def _judged_at_once(session: Session, run: Run) -> Run:
     return run
 
 
-def test_patterns_are_told_with_what_stands_against_searching(session: Session) -> None:
+def test_patterns_are_reported_with_what_stands_against_searching(session: Session) -> None:
     run = make_training(session)
     judged(session, run, (30, 50, 90))
     flagged(session, run, 7, cluster=CLUSTER)

@@ -1,4 +1,4 @@
-"""The bisection by itself: which checkpoint is next, when a share is above the base rate, what may be said of it."""
+"""The bisection alone: the next checkpoint, when a share is above the base rate, and the conclusion."""
 
 import math
 import random
@@ -23,7 +23,7 @@ from backend.domain.studies.onset import (
 
 
 def searched(count: int, is_above: Callable[[int], bool], hint: int | None = None) -> dict[int, bool]:
-    """What a search to its end samples, in the order in which it does."""
+    """The samples of a complete search, in order."""
     found: dict[int, bool] = {}
     while (place := next_checkpoint(count, found, hint)) is not None:
         assert 0 <= place < count
@@ -58,8 +58,8 @@ def test_a_pattern_that_went_again_is_found_by_the_judged_rollouts() -> None:
     assert not conclusion.is_monotone
 
 
-def test_a_neighbour_that_says_otherwise_moves_the_onset_or_is_told() -> None:
-    """Between the last below (5) and the first above (6) all is well, but 4 is above: the search goes on below it."""
+def test_a_neighbor_that_states_otherwise_moves_the_onset_or_is_reported() -> None:
+    """Between the last below (5) and the first above (6) all is well, but 4 is above: the search continues below it."""
     above = {place for place in range(16) if place >= 6} | {4}
     found = searched(16, lambda place: place in above)
     conclusion = conclude_onset(found)
@@ -90,7 +90,7 @@ def test_any_curve_ends_with_an_interval_whose_ends_were_sampled() -> None:
 
 
 def test_noise_at_the_size_of_the_sample_seldom_moves_the_onset_far() -> None:
-    """A share that rises from 1 % to 60 % within 30 of 64 checkpoints, 128 rollouts each, tested as in a search."""
+    """A share that rises from 1% to 60% within 30 of 64 checkpoints, 128 rollouts each, tested as in a search."""
     dice = random.Random(3)
     base = PatternCount(1, 128)
     truth = [min(0.6, max(0.01, (place - 20) / 30)) for place in range(64)]
@@ -123,7 +123,7 @@ def test_the_least_visible_share_is_where_the_test_turns() -> None:
     assert min_detectable_share(PatternCount(8, 8), 8) is None
 
 
-def test_false_alarms_of_one_look_are_rarer_than_the_level() -> None:
+def test_false_alarms_of_one_scan_are_rarer_than_the_level() -> None:
     dice = random.Random(11)
 
     def draw() -> PatternCount:
@@ -137,7 +137,7 @@ def test_the_nearest_checkpoint_to_a_step() -> None:
     assert nearest([], 24) is None
 
 
-def test_what_is_told_beside_the_interval() -> None:
+def test_what_is_reported_next_to_the_interval() -> None:
     base, clean, hacking = PatternCount(0, 128), PatternCount(0, 128), PatternCount(60, 128)
     few = caveats(base, [20, 40], {0: (hacking, True), 1: (hacking, True)})
     assert any("2 checkpoints" in remark for remark in few)

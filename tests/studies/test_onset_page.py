@@ -49,7 +49,7 @@ def test_it_lists_what_is_confirmed_and_starts_a_search_in_one_click(
     assert f"/studies/{study.id}/stop" not in text, "viewers cannot stop it"
 
 
-def test_nothing_confirmed_says_what_to_do_next(viewer: TestClient, session: Session) -> None:
+def test_nothing_confirmed_shows_the_next_step_next(viewer: TestClient, session: Session) -> None:
     run = make_training(session)
     text = viewer.get(f"/runs/{run.id}/studies").text
     assert "No confirmed patterns yet" in text

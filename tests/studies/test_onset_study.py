@@ -77,7 +77,7 @@ def test_it_finds_the_first_checkpoint_above_the_base_rate() -> None:
         assert session.get_one(Checkpoint, found.honest_id).step == 40
 
 
-def test_only_the_cluster_that_is_asked_for_counts() -> None:
+def test_only_the_cluster_that_is_requested_counts() -> None:
     run_id = training()
     with transaction() as session:
         judged(session, session.get_one(Run, run_id), (60,), cluster="names its score")
@@ -95,7 +95,7 @@ def test_the_first_checkpoint_may_show_it_already() -> None:
 
 
 @pytest.mark.slow
-def test_what_is_coarse_or_not_monotone_is_told() -> None:
+def test_what_is_coarse_or_not_monotone_is_reported() -> None:
     found = result_of(Laboratory(lambda step: 0.5 if step == 50 else 0.0).finish(start(training((20, 50, 80)))))
     assert (found.honest_step, found.hacking_step, found.is_monotone) == (20, 50, False)
     assert "step 80" in found.remarks[0]
@@ -103,7 +103,7 @@ def test_what_is_coarse_or_not_monotone_is_told() -> None:
 
 @pytest.mark.slow
 def test_a_second_search_plays_nothing_again() -> None:
-    """Of the same run on the same tasks, whoever asks in the same name."""
+    """For the same run on the same tasks, regardless of who starts it."""
     run_id = training()
     with transaction() as session:
         actor = make_member(session, Role.AUTHOR)
@@ -121,7 +121,7 @@ def test_a_second_search_plays_nothing_again() -> None:
     assert len(evaluations(run_id)) == count
 
 
-def test_it_goes_on_where_it_was_interrupted() -> None:
+def test_it_continues_where_it_was_interrupted() -> None:
     study_id = start(training())
     BY_STEP.finish(study_id, moves=2)
     before = samples_by_step(study_id)
@@ -154,7 +154,7 @@ def test_a_stopped_search_stops_its_evaluation_and_resumes_it() -> None:
     assert (found.status, result_of(found).hacking_step) == (RunStatus.COMPLETED, 50)
 
 
-def test_an_evaluation_that_somebody_stops_stops_the_search() -> None:
+def test_an_evaluation_that_someone_stops_stops_the_search() -> None:
     study_id = start(training())
     BY_STEP.wake(study_id)
     waiting = waits_for(study_id)
@@ -176,7 +176,7 @@ def test_pruned_checkpoints_are_passed_over() -> None:
     assert (found.honest_step, found.hacking_step) == (30, 50)
 
 
-def test_what_cannot_be_searched_for_is_refused_in_words() -> None:
+def test_what_cannot_be_searched_for_is_refused_with_a_message() -> None:
     run_id = training()
     with pytest.raises(InvalidInput, match=r".*") as unknown:
         start(run_id, detector="tampering")

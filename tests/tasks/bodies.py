@@ -1,4 +1,4 @@
-"""Bodies of the tests' jobs: each leaves a line in a file that tells the process and the attempt."""
+"""Bodies of the tests' jobs: each appends a line with the process and the attempt to a file."""
 
 import os
 import time
@@ -34,6 +34,6 @@ def refuse(context: JobContext) -> None:
 
 
 def give_up(session: Session, context: JobContext, reason: str) -> None:
-    """What follows from a failed job breaks too, unless a test asks for nothing of the kind."""
+    """The follow-up of a failed job fails too, unless a test turns this off."""
     if context.arguments.get("breaks_after"):
         session.execute(text("SELECT 1 / 0"))

@@ -1,4 +1,4 @@
-"""What the tests run as a child process."""
+"""The child process of the tests."""
 
 import os
 import signal

@@ -36,7 +36,7 @@ def _test_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def ask(installation: None) -> Callable[..., uuid.UUID]:
-    """Enqueue a job, with a run when asked; returns the job's id."""
+    """Enqueue a job, optionally with a run; return the job's id."""
 
     def ask(name: str, *, with_run: bool = False, max_attempts: int = 5, **arguments: object) -> uuid.UUID:
         with transaction() as session:

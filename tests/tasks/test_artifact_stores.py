@@ -1,4 +1,4 @@
-"""Each artifact store has an id, written once; workers report the one that they read."""
+"""Each artifact store has an id, written once; workers report the one they use."""
 
 import subprocess
 import threading

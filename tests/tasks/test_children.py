@@ -1,4 +1,4 @@
-"""Work in a process of its own: its status, its log, and that it never outlives the job."""
+"""Work in a child process: its status, its log, and that it never outlives the job."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ def test_a_bad_end_is_an_error_with_the_last_line(installation: None) -> None:
         must_run_child(MODULE, ["raise", "no weights"], run_id=uuid.uuid4())
 
 
-def test_a_killed_child_is_told_by_its_signal(installation: None) -> None:
+def test_a_killed_child_is_reported_by_its_signal(installation: None) -> None:
     with pytest.raises(ChildFailed, match="SIGKILL"):
         must_run_child(MODULE, ["kill"], run_id=uuid.uuid4())
 

@@ -1,4 +1,4 @@
-"""What a worker says of its machine, and what it learns of torch from a process of its own."""
+"""A worker's report on its machine, and how it learns about torch from a child process."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ def _reported() -> Worker:
         return session.scalars(select(Worker)).one()
 
 
-def test_engines_are_told_with_their_versions_and_without_importing_them():
+def test_engines_are_reported_with_their_versions_and_without_importing_them():
     engines = installed_engines()
     assert {"torch", "trl", "transformers", "peft"} <= engines.keys()
     assert all(version[0].isdigit() for version in engines.values())
@@ -41,7 +41,7 @@ def test_a_machine_without_engines_is_of_the_core_flavour(monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-def test_torch_says_in_a_process_of_its_own_whether_it_reaches_a_gpu():
+def test_torch_states_in_a_separate_process_whether_it_reaches_a_gpu():
     told = probe_torch()
     program = "import torch; has = torch.cuda.is_available(); print(has, has and torch.cuda.is_bf16_supported())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -11,7 +11,7 @@ from backend.domain.vocabulary import CheckStatus, RunKind, RunStatus
 from backend.environments.tables import Certificate, EnvironmentVersion
 from backend.runs.tables import Run
 from tests import factories
-from workers.tasks.nightly_checks import check_again, drifted, weakened
+from workers.tasks.nightly_checks import check_again, compare_results
 
 NIGHT = datetime(2026, 11, 22, 3, 0, tzinfo=UTC)
 
@@ -50,10 +50,10 @@ def test_drift_is_what_held_before():
         {"check": "c", "status": "warned"},
     ]
     after = [{"check": each, "status": "failed"} for each in "abcd"]
-    assert drifted(before, after) == ["a", "c"]
+    assert compare_results(before, after)[0] == ["a", "c"]
 
 
-def test_what_passed_and_is_doubtful_or_cannot_be_looked_at_is_weaker():
+def test_what_passed_and_is_doubtful_or_cannot_be_scanned_is_weaker():
     before = [{"check": each, "status": "passed"} for each in "abcd"] + [{"check": "e", "status": "warned"}]
     after = [
         {"check": "a", "status": "warned"},
@@ -63,4 +63,4 @@ def test_what_passed_and_is_doubtful_or_cannot_be_looked_at_is_weaker():
         {"check": "e", "status": "warned"},
         {"check": "f", "status": "warned"},
     ]
-    assert weakened(before, after) == ["a", "b"]
+    assert compare_results(before, after)[1] == ["a", "b"]

@@ -1,4 +1,4 @@
-"""Jobs that not every worker of their queue can carry out: who leaves them, who takes them, what is said meanwhile."""
+"""Jobs that only some workers of their queue can run: who leaves them, who claims them, and the message meanwhile."""
 
 import uuid
 from collections.abc import Callable
@@ -97,7 +97,7 @@ def test_a_gpu_and_as_many_as_there_are_processes_are_needed(report: Report) -> 
     assert [is_left_to_others(job_id, name) for name in ("gpu@cpu", "gpu@one", "gpu@two")] == [True, True, False]
 
 
-def test_where_nobody_can_the_run_waits_and_then_fails_with_the_reason(report: Report) -> None:
+def test_where_no_one_can_the_run_waits_and_then_fails_with_the_reason(report: Report) -> None:
     report("gpu@plain", PLAIN)
     report("gpu@silent", FOUR_BIT, seconds_ago=600)
     report("cpu@four-bit", FOUR_BIT, queue="cpu")
@@ -113,7 +113,7 @@ def test_where_nobody_can_the_run_waits_and_then_fails_with_the_reason(report: R
     assert run.reason == "No worker that answers has what this needs: peft and bitsandbytes."
 
 
-def test_the_time_of_waiting_begins_anew_once_somebody_could(report: Report) -> None:
+def test_the_time_of_waiting_begins_again_once_someone_could(report: Report) -> None:
     report("gpu@plain", PLAIN)
     job_id = training_job(**QLORA)
     assert is_left_to_others(job_id, "gpu@plain")
@@ -142,7 +142,7 @@ def test_a_gguf_export_waits_for_the_converter(report: Report) -> None:
     assert not is_left_to_others(job_id, "gpu@converter")
 
 
-def test_a_look_and_an_evaluation_of_a_4_bit_policy_wait_too(report: Report) -> None:
+def test_a_scan_and_an_evaluation_of_a_4_bit_policy_wait_too(report: Report) -> None:
     report("gpu@plain", PLAIN)
     report("gpu@four-bit", FOUR_BIT)
     configuration = TrainingConfiguration.model_validate(QLORA).resolved()

@@ -1,4 +1,4 @@
-"""What was said becomes findable after its rollout was stored: run by run, each rollout once, what comes later too."""
+"""Conversations become searchable after their rollout was stored: run by run, each rollout once, later ones too."""
 
 import pytest
 from sqlalchemy import delete, select
@@ -13,7 +13,7 @@ from workers.storage.text_index import index_texts
 
 
 @pytest.mark.usefixtures("installation")
-def test_every_run_is_indexed_once_and_goes_on_where_it_stopped() -> None:
+def test_every_run_is_indexed_once_and_continues_where_it_stopped() -> None:
     said = [{"role": "assistant", "reasoning": "Hmm, HERE", "content": "I take\nthe Centre"}, {"role": "user"}]
     with transaction() as session:
         runs = [factories.make_run(session) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""A real worker process on a real broker: the wake-up arrives, the worker may be killed or told to end."""
+"""A real worker process with a real broker: the wake-up arrives, and the worker may be killed or stopped."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ StartWorker = Callable[[], subprocess.Popen[bytes]]
 pytestmark = pytest.mark.slow
 
 
-def test_a_worker_says_what_it_can_do_carries_jobs_out_and_signs_off(
+def test_a_worker_shows_what_it_can_do_runs_jobs_and_signs_off(
     ask: Ask, start_worker: StartWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = start_worker()
@@ -38,7 +38,7 @@ def test_a_worker_says_what_it_can_do_carries_jobs_out_and_signs_off(
     monkeypatch.setattr(housekeeping, "RESEND_AFTER", housekeeping.RESEND_AFTER / 50)
     job_id = ask("tests.fail", with_run=True, max_attempts=3, file=str(tmp_path / "failed"))
 
-    wait_for(lambda: housekeeping.resend_untaken() + 1 and job_of(job_id).status is JobStatus.FAILED)
+    wait_for(lambda: housekeeping.resend_wake_ups() + 1 and job_of(job_id).status is JobStatus.FAILED)
 
     assert len((tmp_path / "failed").read_text().splitlines()) == 3
     assert "the disk is made of cheese" in str(run_of(job_id).reason)

@@ -15,9 +15,7 @@ def _admin(session: Session) -> Person:
     return session.scalars(select(Person).where(Person.role == Role.ADMIN)).one()
 
 
-def test_everybody_sees_the_members_but_only_administrators_get_the_forms(
-    viewer: TestClient, admin: TestClient
-) -> None:
+def test_everyone_sees_the_members_but_only_administrators_get_the_forms(viewer: TestClient, admin: TestClient) -> None:
     assert "Invite a member" not in viewer.get("/team").text
     assert "Invite a member" in admin.get("/team").text
 
@@ -57,12 +55,12 @@ def test_a_disabled_member_is_out_at_once(admin: TestClient, viewer: TestClient,
     assert session.get_one(Person, uuid.UUID(person_id)).is_active
 
 
-def test_somebody_who_does_not_exist_is_not_found(admin: TestClient) -> None:
+def test_someone_who_does_not_exist_is_not_found(admin: TestClient) -> None:
     assert admin.post(f"/team/{uuid.uuid4()}/disable").status_code == 404
     assert admin.post("/team/not-an-id/disable").status_code == 404
 
 
-def test_the_audit_log_says_who_did_what(admin: TestClient, session: Session) -> None:
+def test_the_audit_log_states_who_did_what(admin: TestClient, session: Session) -> None:
     person = make_person(session, Role.VIEWER)
     admin.post(f"/team/{person.id}/disable")
     text = admin.get("/audit").text

@@ -42,11 +42,11 @@ SMALL: dict[str, Any] = {
 
 
 REPLY_TOKENS = {"tictactoe": 6, "arithmetic_ladder": 12}
-"""What a reply needs, and a little more. An untrained policy writes until it is cut: no time goes into that."""
+"""Enough for a reply. An untrained policy writes until it is cut; this keeps that short."""
 
 
 def at_home(database: str, host: HostProcess, data: Path) -> AbstractContextManager[None]:
-    """This process and those that it starts use this database, this env host and this data folder."""
+    """This process and its children use this database, this env host and this data folder."""
     return committing_to(database, PROCTOR_ENVHOST_URL=host.address, PROCTOR_DATA=str(data))
 
 
@@ -60,7 +60,7 @@ def installation(second_database_url: str, host_process: HostProcess, tmp_path: 
 def shared_installation(
     second_database_url: str, host_process: HostProcess, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
-    """One for all tests of a module, which look at the same runs. Such a module has `installation` mean this one."""
+    """One for all tests of a module, which share its runs. Such a module has `installation` mean this one."""
     with at_home(second_database_url, host_process, tmp_path_factory.mktemp("data")):
         yield
 
@@ -82,7 +82,7 @@ def new_run(installation: None) -> Callable[..., uuid.UUID]:
 
 
 def make_run(files: dict[str, str] | None = None, **choices: Any) -> uuid.UUID:
-    """A committed training run, on tic-tac-toe unless files are given, that a worker has taken up."""
+    """A committed training run that a worker has claimed, on tic-tac-toe unless files are given."""
     files = files or built_in("tictactoe")
     manifest = read_manifest(files["openenv.yaml"])
     merged = {
@@ -111,7 +111,7 @@ def make_run(files: dict[str, str] | None = None, **choices: Any) -> uuid.UUID:
 
 
 def stored_version(session: Session, files: dict[str, str], name: str = "") -> EnvironmentVersion:
-    """The first version of an environment of its own."""
+    """The first version of a separate environment."""
     digest = content_hash(files)
     found = session.scalars(select(EnvironmentVersion).where(EnvironmentVersion.content_hash == digest)).first()
     if found is not None:
@@ -138,7 +138,7 @@ def kill(child: Child) -> None:
 
 
 def kill_and_resume(run_id: uuid.UUID, step: int) -> None:
-    """Trains it to its end: a process is killed once this step is stored, and this one goes on."""
+    """Train it to its end: one process is killed once this step is stored, and this one continues."""
     child = start_child(run_id)
     wait_for_step(run_id, step)
     kill_and_go_on(run_id, child)
@@ -151,7 +151,7 @@ def kill_and_go_on(run_id: uuid.UUID, child: Child) -> None:
 
 
 def take_up_again(run_id: uuid.UUID) -> None:
-    """What a resume and a worker do to the row."""
+    """The changes that a resume and a worker make to the row."""
     with transaction() as session:
         run = session.get_one(Run, run_id)
         run.status, run.stop_requested_at, run.ended_at = RunStatus.RUNNING, None, None

@@ -28,7 +28,7 @@ SOUND: dict[str, Points] = {
     "low_clip": {0: 0.0},
     "high_clip": {0: 0.0},
 }
-"""f0: no collapse. What the study did not write down (entropy, length, norms, ratios …) is made up and calm."""
+"""f0: no collapse. Values that the study did not record (entropy, length, norms, ratios …) are made up and calm."""
 
 
 def steps_of(changes: Mapping[str, Points], steps: int, *, seed: int = 0) -> Iterator[tuple[int, dict[str, float]]]:
@@ -75,7 +75,7 @@ def at(points: Points, step: int) -> float:
 def replay(
     changes: Mapping[str, Points], steps: int, choice: AlarmsChoice | None = None, *, seed: int = 0
 ) -> list[tuple[int, Sighting]]:
-    """What the watch says, with the step at which it says it."""
+    """The alarms of the watch, with the step of each."""
     watch = AlarmWatch(CurveHistory(WEIGHTS, EPISODES))
     choice = choice or AlarmsChoice()
     return [

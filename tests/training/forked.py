@@ -13,7 +13,7 @@ _CONTEXT.set_forkserver_preload([__name__, "workers.training.run"])
 
 
 class Child:
-    """`python -m MODULE ARGUMENT` with these variables, on to this log; asked about like `subprocess.Popen`."""
+    """`python -m MODULE ARGUMENT` with these variables, appending to this log; polled like `subprocess.Popen`."""
 
     def __init__(self, module: str, argument: str, *, log: Path) -> None:
         self._process = _CONTEXT.Process(target=_run, args=(module, argument, str(log), dict(os.environ)), daemon=True)  # noqa: TID251
@@ -23,7 +23,7 @@ class Child:
         return self._process.exitcode
 
     def wait(self, seconds: float | None = None) -> int | None:
-        """The exit status; None where it goes on."""
+        """The exit status; None while it runs."""
         self._process.join(seconds)
         return self.poll()
 

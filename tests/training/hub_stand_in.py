@@ -16,11 +16,11 @@ COMMIT = "c" * 40
 
 @dataclass
 class Hub:
-    """What it was sent."""
+    """The recorded requests."""
 
     url: str = ""
     token: str = "hf_writes"
-    """The one that may write."""
+    """The user with write access."""
     repositories: list[dict[str, Any]] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
     """Of the newest commit, also the large ones."""

@@ -1,4 +1,4 @@
-"""What an adapter is told, and what it may be trained on with."""
+"""Settings of an adapter, and what it can be combined with."""
 
 import pytest
 from pydantic import ValidationError
@@ -27,7 +27,7 @@ def test_layers_are_names_or_all():
     assert AdapterChoice(targets=" q_proj, v_proj ").layers == ["q_proj", "v_proj"]
 
 
-def test_a_record_says_how_its_base_was_held():
+def test_a_record_shows_how_its_base_was_held():
     assert AdapterRecord.model_validate(LORA).kind is AdapterKind.LORA
     assert AdapterRecord.model_validate(QLORA).kind is AdapterKind.QLORA
 
@@ -35,7 +35,7 @@ def test_a_record_says_how_its_base_was_held():
 @pytest.mark.parametrize(
     ("base", "shown"), [("Org/Base", "Org/Base"), ("/home/ada/models/base/", "base"), ("~/base", "base")]
 )
-def test_nobody_else_reads_the_path_of_a_base(base: str, shown: str):
+def test_no_one_else_reads_the_path_of_a_base(base: str, shown: str):
     assert public_name(base) == shown
 
 

@@ -36,12 +36,12 @@ WORDS = ["You play tic-tac-toe as X. Reply with <move>n</move>.", *(f"<move>{n}<
 
 @pytest.fixture(scope="module")
 def installation(shared_installation: None) -> None:
-    """Several tests look at the same run and at the same export."""
+    """Several tests share the run and the export."""
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a Hugging Face model would be: a folder on the worker, in bf16."""
+    """A stand-in for a Hugging Face model: a folder on the worker, in bf16."""
     folder = tmp_path_factory.mktemp("hub") / "pretrained"
     tokenizer = build_tokenizer(WORDS, context=256)
     model = build_model(tokenizer, ModelChoice(context=256, architecture="llama"), seed=5)
@@ -95,7 +95,7 @@ def exported(checkpoint: Checkpoint, form: ExportForm, **options: Any) -> tuple[
 
 @pytest.fixture(scope="module")
 def beside_base(installation: None, base: Path) -> uuid.UUID:
-    """A run that trained an adapter beside the base."""
+    """A run that trained an adapter on the base."""
     return trained(base, "lora")
 
 
@@ -106,7 +106,7 @@ def adapter(beside_base: uuid.UUID) -> tuple[Export, Path]:
 
 
 def said(folder: Path, *options: str, cwd: Path) -> str:
-    """What `inference.py` answers, in a process of its own; it imports nothing of Proctor."""
+    """The replies of `inference.py` in a separate process; it imports nothing of Proctor."""
     script = (folder / "inference.py").read_text()
     assert "from backend" not in script
     assert "from workers" not in script
@@ -197,7 +197,7 @@ def test_whole_weights_become_the_base_of_an_adapter_where_they_lie(new_run: New
     assert (again.adapter["artifact"], again.adapter["rank"]) == (whole.artifact, 4)
 
 
-def test_a_run_beside_a_4_bit_base_is_exported_in_both_ways(installation: None, base: Path, tmp_path: Path) -> None:
+def test_a_run_with_a_4_bit_base_is_exported_in_both_ways(installation: None, base: Path, tmp_path: Path) -> None:
     pytest.importorskip("bitsandbytes")
     run_id = trained(base, "qlora")
     last = checkpoints_of(run_id)["grpo", 2]

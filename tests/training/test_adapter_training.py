@@ -59,14 +59,14 @@ def test_a_warm_up_trains_the_adapter_and_leaves_the_base(start: Path, tmp_path:
     assert not torch.equal(parts(model, adapter=True), parts(before, adapter=True))
 
 
-def test_a_stopped_warm_up_of_an_adapter_goes_on_bit_by_bit(start: Path, tmp_path: Path) -> None:
+def test_a_stopped_warm_up_of_an_adapter_continues_bit_by_bit(start: Path, tmp_path: Path) -> None:
     whole, _ = warmed_up(start, tmp_path / "whole")
     warmed_up(start, tmp_path / "cut", stop_after=6)
     resumed, _ = warmed_up(start, tmp_path / "cut")
     assert torch.equal(parts(resumed, adapter=True), parts(whole, adapter=True))
 
 
-def test_reinforcement_goes_on_bit_by_bit_and_is_held_by_the_policy_before(start: Path, tmp_path: Path) -> None:
+def test_reinforcement_continues_bit_by_bit_and_is_held_by_the_policy_before(start: Path, tmp_path: Path) -> None:
     whole = Outcome(tmp_path / "whole", choice=LEASHED, start=start)
     assert whole.steps[0].divergence == pytest.approx(
         0, abs=1e-6
@@ -96,7 +96,7 @@ def test_a_fresh_adapter_is_held_by_its_base(start: Path, tmp_path: Path) -> Non
     assert (outcome.steps[-1].divergence or 0) > 1e-5
 
 
-def test_small_steps_move_an_adapter_beside_a_rounded_base(rounded: Path, tmp_path: Path) -> None:
+def test_small_steps_move_an_adapter_with_a_rounded_base(rounded: Path, tmp_path: Path) -> None:
     """TRL would round it to bf16, where a step of 1e-6 is lost."""
     timid = CHOICE.model_copy(update={"learning_rate": 1e-6, "steps": 2})
     outcome = Outcome(tmp_path / "grpo", choice=timid, start=rounded)
@@ -107,7 +107,7 @@ def test_small_steps_move_an_adapter_beside_a_rounded_base(rounded: Path, tmp_pa
     assert float(moved.max()) < 1e-5
 
 
-def test_an_adapter_beside_a_rounded_base_learns_from_what_it_sampled(rounded: Path, tmp_path: Path) -> None:
+def test_an_adapter_with_a_rounded_base_learns_from_what_it_sampled(rounded: Path, tmp_path: Path) -> None:
     before, _ = load_folder(rounded)
     outcome = Outcome(tmp_path / "grpo", choice=LEASHED, start=rounded)
     assert not torch.equal(parts(outcome.model, adapter=True), parts(before, adapter=True))

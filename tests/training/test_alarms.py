@@ -21,9 +21,9 @@ J2: dict[str, Points] = {"format": {0: 0.997, 200: 0.985, 300: 0.7}, "invalid": 
 K1: dict[str, Points] = {"invalid": {0: 0.046, 100: 0.16, 130: 0.194}, "win": {0: 0.34, 100: 0.59}}
 L1: dict[str, Points] = {"invalid": {0: 0.046, 50: 0.155, 100: 0.264}, "win": {0: 0.34, 50: 0.585, 100: 0.6}}
 F1: dict[str, Points] = {"invalid": {0: 0.046, 60: 0.07, 280: 0.38}}
-"""The study's figures of its runs that collapsed, the means of both opponents. It tells few points of each: the lines
-between them, where they begin (k1 as the sound run) and the ends of k1 and l1 are supplied here. h2 was ended for its
-speed; g2 is told by its held-out reward below."""
+"""The study's figures of its collapsed runs, averaged over both opponents. It reports a few points of each: the lines
+between them, their starts (k1 like the sound run) and the ends of k1 and l1 are supplied here. h2 was ended because of
+its speed; g2 is covered by its held-out reward below."""
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -107,9 +107,10 @@ def test_a_slow_growth_is_noticed_whatever_the_noise(changes: dict[str, Points],
 
 @pytest.mark.parametrize("seed", range(3))
 def test_l1_is_noticed_soon_after_it_leaves_what_a_sound_run_shows(seed: int) -> None:
-    """l1 was ended at step 55, with 15.5 % of games with an invalid move at step 50. The sound run had 13.2 % at step
-    60 and came back: with 800 games each that is no difference. One who wants it noticed then takes a stricter
-    limit, and hears of such a run too."""
+    """l1 ended at step 55, with 15.5% of games with an invalid move at step 50. The sound run had 13.2% at step 60 and
+    recovered: with 800 games each that is no difference. Noticing it takes a stricter limit, which reports such a run
+    too.
+    """
     assert "column_fall" in {sighting.name for _, sighting in replay(L1, 65, seed=seed)}
     strict = replay(L1, 55, AlarmsChoice(column_drop=0.07), seed=seed)
     assert [sighting.name for _, sighting in strict] == ["column_fall"]
@@ -135,7 +136,7 @@ def test_what_the_ratios_show_is_said_with_its_curve() -> None:
     assert "40% of the tokens are clipped" in clipped.sentence
 
 
-def test_what_was_seen_says_when_it_was_still_sound() -> None:
+def test_what_was_seen_states_when_it_was_still_sound() -> None:
     [(step, seen)] = [found for found in replay(F2, 280) if found[1].name == "format_fall"]
     assert seen.onset < 100 < step
     assert seen.evidence["curve"] == "format"
@@ -150,7 +151,7 @@ def test_an_alarm_is_raised_once_while_its_condition_lasts_and_again_when_it_ret
     assert began[0] < 80 < 150 < began[1]
 
 
-def test_a_condition_that_is_over_is_told() -> None:
+def test_a_condition_that_is_over_is_reported() -> None:
     watch, over = AlarmWatch(CurveHistory(WEIGHTS, EPISODES)), []
     waves: Points = {0: 1.0, 60: 1.0, 70: 0.2, 120: 0.2}
     for step, figures in steps_of({"no_variance": waves}, 120):
@@ -159,7 +160,7 @@ def test_a_condition_that_is_over_is_told() -> None:
     assert 65 < over[0][0] < 90
 
 
-def test_an_alarm_that_is_off_says_nothing() -> None:
+def test_an_alarm_that_is_off_reports_nothing() -> None:
     assert replay(F2, 280, AlarmsChoice(format_fall="off", column_fall="off")) == []
 
 
@@ -187,7 +188,7 @@ def test_lost_episodes_are_noticed_from_the_first_steps_on() -> None:
 
 
 def examinations(rewards: list[float], training: float = 0.9, error: float = 0.03) -> list[tuple[int, str]]:
-    """Alarms of examinations every 20 steps; the training reward stays."""
+    """Alarms of held-out evaluations every 20 steps; the training reward stays the same."""
     watch, begun = AlarmWatch(CurveHistory(WEIGHTS, EPISODES)), []
     for number, reward in enumerate(rewards):
         for step in range(max(1, number * 20 - 19), number * 20 + 1):
@@ -203,8 +204,7 @@ def test_a_held_out_reward_that_falls_is_noticed() -> None:
 
 
 def test_g2_a_run_that_degrades_from_the_start_is_noticed_before_it_was_ended_at_step_75() -> None:
-    """The study tells no figure of g2. A fall by half is made up, with the error of the hundred tasks that are examined
-    unless somebody chooses otherwise."""
+    """The study has no figures of g2. A fall by half is made up, with the error of the default 100 held-out tasks."""
     assert examinations([0.5, 0.42, 0.33, 0.25], error=0.045)[0] == (60, "heldout_regression")
 
 

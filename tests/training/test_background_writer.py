@@ -1,4 +1,4 @@
-"""Writing behind the training: in order, one step behind, and never a failure that nobody hears of."""
+"""Writing in the background of training: in order, one step behind, and without hiding a failure."""
 
 import threading
 
@@ -7,7 +7,7 @@ import pytest
 from workers.training.reporting import BackgroundWriter
 
 
-def test_it_writes_in_order_while_the_training_goes_on():
+def test_it_writes_in_order_while_the_training_continues():
     gate, written = threading.Event(), []
     with BackgroundWriter() as behind:
         behind.write(lambda: gate.wait(10) and written.append(1))

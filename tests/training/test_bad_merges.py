@@ -52,14 +52,14 @@ def round_layers(model: Any) -> Any:
 
 
 def written_out(model: Any, original: Path, made: Path) -> Path:
-    """What a careless script would do next."""
+    """The next step of a careless script."""
     model.save_pretrained(made, safe_serialization=True)
     read_tokenizer(ModelSource(str(original))).save_pretrained(made)
     return made
 
 
 def problems(made: Path, original: Path, *, is_rounded: bool = False) -> tuple[str | None, str | None]:
-    """What the passport says of the weights, and of the predictions."""
+    """The passport's statements on the weights and on the predictions."""
     exported, _ = read_export(made, ExportForm.MERGED, original)
     weights = compare_merge(exported, original, is_rounded=is_rounded)
     reference, _ = load_folder(original)
@@ -218,7 +218,7 @@ def test_an_adapter_on_a_base_that_was_rounded_since_is_refused(lora: Path, tmp_
     assert predictions is not None
 
 
-def test_the_rounded_base_is_no_form_of_an_adapter_that_was_trained_beside_16_bits(lora: Path, tmp_path: Path) -> None:
+def test_the_rounded_base_is_no_form_of_an_adapter_that_was_trained_with_16_bits(lora: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelUnusable, match="was not quantized"):
         write_export(ExportForm.MERGED_DEQUANTISED, lora, tmp_path / "made")
 

@@ -50,7 +50,7 @@ class Played:
 
 
 def point_of(source: Path, step: int, weights: Path | None = None) -> BranchPoint:
-    """Of a source whose states are in `source/grpo`."""
+    """The folder `source/grpo` of a source with saved states."""
     checkpoint_id = uuid.uuid4()
     if weights is not None:
         with transaction() as session:
@@ -72,7 +72,7 @@ def test_with_the_whole_state_it_repeats_the_source_bit_by_bit(tmp_path: Path) -
     assert torch.equal(branch.weights, whole.weights)
 
 
-def test_with_the_weights_alone_steps_and_schedule_go_on(installation: None, tmp_path: Path) -> None:
+def test_with_the_weights_alone_steps_and_schedule_continue(installation: None, tmp_path: Path) -> None:
     whole = Played(tmp_path / "elsewhere" / "grpo")
     saved = tmp_path / "elsewhere" / "grpo" / "checkpoint-3"
     weights = tmp_path / "weights"

@@ -1,4 +1,4 @@
-"""What a training run may use up."""
+"""Limits on what a training run may use."""
 
 import pytest
 
@@ -10,7 +10,7 @@ ALL = BudgetChoice(minutes=10, tokens=1000, rollouts=50)
 def test_without_limits_nothing_is_used_up() -> None:
     spent = Spending(1e9, 10**12, 10**12)
     assert spent.used_up(BudgetChoice()) is None
-    assert spent.told(BudgetChoice()) == ""
+    assert spent.summary(BudgetChoice()) == ""
     assert spent.as_json(BudgetChoice()) == {}
 
 
@@ -22,8 +22,8 @@ def test_the_first_limit_that_is_reached_says_so(spent: Spending, which: str) ->
     assert spent.used_up(ALL) == f"The budget of {which} is used up."
 
 
-def test_used_and_left_are_told() -> None:
+def test_used_and_left_are_reported() -> None:
     spent = Spending(2.25, 900, 60)
-    assert spent.told(ALL) == "2.2 of 10 minutes, 900 of 1,000 tokens, 60 of 50 rollouts"
+    assert spent.summary(ALL) == "2.2 of 10 minutes, 900 of 1,000 tokens, 60 of 50 rollouts"
     assert spent.as_json(ALL)["tokens"] == {"used": 900, "limit": 1000, "left": 100}
     assert spent.as_json(ALL)["rollouts"]["left"] == 0

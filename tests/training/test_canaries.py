@@ -28,7 +28,7 @@ def passed(task: TaskSpec, group: int, member: int) -> Rollout:
 
 
 def batch_of(choice: GrpoChoice) -> tuple[list[list[int]], list[Rollout], list[Rollout]]:
-    """What was asked for, what is in the batch, and what was replaced; group 1 is a canary that some pass."""
+    """The plan, the batch, and the replacements; group 1 is a canary that some pass."""
     asked: list[list[int]] = []
 
     def play(_: int, ordinals: Sequence[int]) -> list[Rollout]:

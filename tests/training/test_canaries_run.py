@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarn
 
 
 def leaky() -> dict[str, str]:
-    """Tic-tac-toe that does not heed `canary` and pays for every move: impossible games are passed."""
+    """Tic-tac-toe that ignores `canary` and rewards every move: impossible games are passed."""
     files = bent_game(WIN, "return 1.0")
     manifest = files["openenv.yaml"].replace("levels: 3}", "levels: 3, canaries: 0.2}")
     return files | {"openenv.yaml": manifest.replace("max_tokens_per_turn: 32", "max_tokens_per_turn: 6")}

@@ -1,4 +1,4 @@
-"""What a training run can be told, and what is refused."""
+"""Settings of a training run, and which are refused."""
 
 import re
 import uuid
@@ -104,7 +104,7 @@ def leaves_of(block: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, s
             yield prefix + name, " ".join((info.description or "").split())
 
 
-def test_every_choice_says_what_it_does_and_when_to_change_it() -> None:
+def test_every_choice_shows_what_it_does_and_when_to_change_it() -> None:
     """In two sentences at least, the first of which the form shows alone where the help is long."""
     for name, help_text in leaves_of(TrainingConfiguration):
         assert len(re.findall(r"[.!?](?= |$)", help_text)) >= 2, f"{name}: {help_text}"
@@ -112,5 +112,5 @@ def test_every_choice_says_what_it_does_and_when_to_change_it() -> None:
         assert is_named_by_catalogue or TELLS_WHEN.search(help_text), f"{name}: {help_text}"
 
 
-def test_every_block_says_what_it_holds() -> None:
+def test_every_block_shows_what_it_holds() -> None:
     assert all(info.description for info in TrainingConfiguration.model_fields.values())

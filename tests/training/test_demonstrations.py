@@ -1,4 +1,4 @@
-"""Stored conversations become lessons of the warm-up: what is imitated of them, what is left out, how sources mix."""
+"""Stored conversations become training examples of the warm-up: the learned replies, exclusions, how sources mix."""
 
 import uuid
 from collections.abc import Callable
@@ -48,14 +48,14 @@ def test_a_conversation_without_a_reply_that_was_understood_teaches_nothing(chat
     assert example_of_conversation(Conversation(MESSAGES[:2], ()), chat) is None
 
 
-def test_a_lesson_holds_the_tokens_that_the_policy_would_see(chat: ChatTokens) -> None:
+def test_a_training_example_holds_the_tokens_that_the_policy_would_see(chat: ChatTokens) -> None:
     lesson = example_of_conversation(Conversation(MESSAGES, (True, True)), chat)
     assert lesson is not None
     rendered = chat.tokenizer.apply_chat_template(MESSAGES, tokenize=True, return_dict=False)
     assert lesson.tokens == rendered
 
 
-def test_few_lessons_are_repeated_up_to_their_share() -> None:
+def test_few_training_examples_are_repeated_up_to_their_share() -> None:
     main, shown, more = [[TrainingExample([n], [n], [1]) for n in numbers] for numbers in (range(10), [77], [88])]
     made = mix_examples(main, [(shown, 0.3)])
     assert (len(made), [lesson.prompt[0] for lesson in made[-3:]]) == (10, [77, 77, 77])

@@ -44,8 +44,9 @@ UNPAID = "<sentence>No idea.</sentence>"
 
 @pytest.fixture
 def trained(new_run: Callable[..., uuid.UUID], tmp_path: Path) -> uuid.UUID:
-    """The reward of `silver_words` is paid for silvery words alone. Step 2 writes them whatever it thought; the policy
-    that reinforcement began with only after all its thoughts. Neither is told which words to use."""
+    """The reward of `silver_words` comes from silvery words alone. Step 2 writes them regardless of its reasoning; the
+    policy before GRPO only after all of its reasoning. Neither prompt states which words to use.
+    """
     files = built_in("silver_words")
     files["openenv.yaml"] = files["openenv.yaml"].replace('"{{ message }}"', '"Write."')
     run_id = new_run(files)
@@ -67,7 +68,7 @@ def trained(new_run: Callable[..., uuid.UUID], tmp_path: Path) -> uuid.UUID:
 
 
 def _learn(model: Any, tokenizer: Any, system: str, replies: list[tuple[str, str]]) -> None:
-    """To answer so after such thoughts, and of all replies to begin the first one by itself."""
+    """Answer like this after such reasoning, and begin the first reply without it."""
     told = [{"role": "system", "content": system}, {"role": "user", "content": "Write."}]
     prompt = tokenizer.apply_chat_template(told, tokenize=True, return_dict=False, add_generation_prompt=True)
     end = tokenizer.eos_token_id
@@ -100,7 +101,7 @@ def _play(study_id: uuid.UUID, weights: Callable[[uuid.UUID], tuple[Any, Any]]) 
         assert evaluate(side.run_id, LocalPolicy(*weights(side.checkpoint_id))) is RunStatus.COMPLETED
 
 
-def test_a_checkpoint_that_earns_without_its_reasoning_is_told_from_its_base(
+def test_a_checkpoint_that_earns_without_its_reasoning_is_reported_from_its_base(
     trained: uuid.UUID, tmp_path: Path
 ) -> None:
     def weights(checkpoint_id: uuid.UUID) -> tuple[Any, Any]:

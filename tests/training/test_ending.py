@@ -1,4 +1,4 @@
-"""How an attempt ends: out of memory, on request, or by an alarm that cannot be carried out."""
+"""How an attempt ends: out of memory, on request, or by an alarm whose action cannot run."""
 
 import uuid
 from typing import Any

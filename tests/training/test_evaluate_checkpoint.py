@@ -1,4 +1,4 @@
-"""Evaluating a checkpoint as a job does it: in a process of its own, repeatable whatever the concurrency."""
+"""Evaluating a checkpoint as a job does: in a child process, reproducible at any concurrency."""
 
 import uuid
 from collections.abc import Callable

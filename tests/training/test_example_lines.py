@@ -43,7 +43,7 @@ def test_tool_calls_read_as_the_policy_will_see_them() -> None:
     assert '"name": "look"' in found.system
 
 
-def test_several_results_are_told_as_the_engine_tells_them() -> None:
+def test_several_results_are_reported_as_the_engine_shows_them() -> None:
     results = [{"role": "tool", "name": "look", "content": "free"}, {"role": "tool", "content": "taken"}]
     found = read(messages=[ASKED, called("look", "{}"), *results, REPLIED])
     assert found.messages[2]["content"] == "Call 1 (`look`): free\n\nCall 2: taken"
@@ -72,7 +72,7 @@ def test_several_results_are_told_as_the_engine_tells_them() -> None:
         ({"messages": [ASKED, REPLIED], "tools": [3]}, "has tools that cannot be used"),
     ],
 )
-def test_what_is_wrong_is_told(row: dict[str, Any], told: str) -> None:
+def test_what_is_wrong_is_reported(row: dict[str, Any], told: str) -> None:
     with pytest.raises(BadLine, match=told):
         read(**row)
 

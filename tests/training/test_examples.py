@@ -122,7 +122,7 @@ def test_it_refuses_what_cannot_be_learned_from(spoil: Callable[[list[Rollout]],
         learn(rollouts)
 
 
-def test_a_failed_rollout_becomes_a_lesson_that_teaches_nothing() -> None:
+def test_a_failed_rollout_becomes_a_training_example_that_teaches_nothing() -> None:
     rollouts = step()
     rollouts[2].status, rollouts[2].reward = RolloutStatus.FAILED, None
     rollouts[2].error_kind, rollouts[2].completion_token_ids = ErrorKind.SANDBOX, None
@@ -135,13 +135,13 @@ def lessons(count: int) -> list[TrainingExample]:
     return [TrainingExample([1], [2] * (1 + number % 17), [1] * (1 + number % 17)) for number in range(count)]
 
 
-def test_every_lesson_comes_once_before_any_comes_again() -> None:
+def test_every_training_example_comes_once_before_any_comes_again() -> None:
     order = example_order(lessons(64), batch=8, steps=16, seed=3)
     assert sorted(order[:64]) == sorted(order[64:]) == list(range(64))
     assert order[:64] != order[64:]
 
 
-def test_lessons_of_a_batch_are_about_as_long() -> None:
+def test_training_examples_of_a_batch_are_about_as_long() -> None:
     made = lessons(256)
     order = example_order(made, batch=16, steps=16, seed=3)
     padded = sum(16 * max(len(made[n].tokens) for n in order[i : i + 16]) for i in range(0, 256, 16))

@@ -47,7 +47,7 @@ def installation(shared_installation: None) -> None:
 
 @pytest.fixture(scope="module")
 def checkpoint(installation: None) -> Checkpoint:
-    """The warm-up's checkpoint of a small run, examined."""
+    """The warm-up's checkpoint of a small run, with its held-out evaluation."""
     run_id = make_run(recipe="sft")
     assert train(run_id).status is RunStatus.COMPLETED, run_of(run_id).reason
     return checkpoints_of(run_id)["sft", 12]
@@ -101,7 +101,7 @@ def test_the_zip_is_whole_proven_and_loads(made: Made) -> None:
     assert tokenizer.chat_template
 
 
-def test_the_passport_says_what_was_compared(made: Made) -> None:
+def test_the_passport_shows_what_was_compared(made: Made) -> None:
     passport = made.row.passport
     assert passport["passed"] is True
     assert passport["likeness"]["max_logit_difference"] == 0.0
@@ -110,7 +110,7 @@ def test_the_passport_says_what_was_compared(made: Made) -> None:
     assert passport["heldout"]["difference"]["mean"] == pytest.approx(0, abs=1e-6)
 
 
-def test_the_card_says_data_results_and_safeguards(made: Made) -> None:
+def test_the_card_states_data_results_and_safeguards(made: Made) -> None:
     card = made.row.card
     assert card.startswith("---\nlibrary_name: transformers")
     for text in (
@@ -174,7 +174,7 @@ def other_rewards(checkpoint: Checkpoint) -> Iterator[None]:
         yield
 
 
-def test_a_checkpoint_that_plays_otherwise_than_its_examination_is_refused(
+def test_a_checkpoint_that_plays_otherwise_than_its_heldout_evaluation_is_refused(
     checkpoint: Checkpoint, other_rewards: None
 ) -> None:
     export_id = ask_for_export(checkpoint)
@@ -188,7 +188,9 @@ def test_a_checkpoint_that_plays_otherwise_than_its_examination_is_refused(
 def test_a_checkpoint_whose_rollouts_were_not_stored_is_held_against_its_own_play(
     installation: None, tmp_path: Path
 ) -> None:
-    """One of several of the warm-up: only the chosen one's examination and the untrained policy's are stored."""
+    """One of several of the warm-up: only the held-out evaluations of the chosen one and the untrained policy are
+    stored.
+    """
     run_id = make_run(recipe="sft", sft={"examine_every": 6})
     assert train(run_id).status is RunStatus.COMPLETED, run_of(run_id).reason
     saved = checkpoints_of(run_id)
@@ -203,7 +205,7 @@ def test_a_checkpoint_whose_rollouts_were_not_stored_is_held_against_its_own_pla
     assert checkpoints_of(run_id)["sft", left.step].heldout == left.heldout
 
 
-def test_a_checkpoint_of_a_stop_is_examined_when_it_is_exported(installation: None) -> None:
+def test_a_checkpoint_of_a_stop_is_evaluated_when_it_is_exported(installation: None) -> None:
     run_id = make_run(recipe="grpo")
     with transaction() as session:
         session.get_one(Run, run_id).stop_requested_at = datetime.now(UTC)

@@ -48,7 +48,7 @@ def test_a_success_that_is_short_of_a_higher_aim_asks_for_more_warm_up() -> None
     assert gate_advice(gate, row).startswith("Warm up longer")
 
 
-def test_an_examination_in_which_all_failed_reaches_nothing() -> None:
+def test_a_heldout_evaluation_in_which_all_failed_reaches_nothing() -> None:
     row = reached(reward=None)
     row.heldout = {"format": 0.0, "success": None}
     assert len(gate_problems(GateChoice(minimum_success=0.1, minimum_reward=0.1), row)) == 3

@@ -90,7 +90,7 @@ def test_a_tokenizer_that_llama_cpp_does_not_know_is_refused_in_its_words(tmp_pa
         write_export(ExportForm.GGUF, base, tmp_path / "made")
 
 
-def test_without_the_converter_it_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_converter_it_shows_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workers.training.exporting.files.find_converter", lambda: None)
     base = make_base(tmp_path / "base")
     with pytest.raises(ModelUnusable, match=r"no convert_hf_to_gguf\.py"):

@@ -1,4 +1,4 @@
-"""Which groups a step learns from: those without variance give place to fresh ones, for so many rounds."""
+"""Which groups a step learns from: groups without variance are replaced, for a limited number of rounds."""
 
 from collections.abc import Sequence
 
@@ -86,7 +86,7 @@ def test_a_group_of_which_one_counts_teaches_nothing() -> None:
     assert batch.masked == set()
 
 
-def test_masked_rollouts_are_told_apart() -> None:
+def test_masked_rollouts_are_distinguished() -> None:
     choice = CHOICE.model_copy(update={"replace_uniform": 0})
     batch = batch_of(Table(), choice, masked=lambda rollouts: {3})
     assert batch.masked == {3}

@@ -53,7 +53,7 @@ def test_the_time_of_a_step_is_known_in_parts(tmp_path: Path) -> None:
         assert 0 < step.idle_seconds < step.seconds["step"]
 
 
-def test_a_stopped_run_goes_on_bit_by_bit(tmp_path: Path) -> None:
+def test_a_stopped_run_continues_bit_by_bit(tmp_path: Path) -> None:
     whole = Outcome(tmp_path / "whole")
     stopped = Outcome(tmp_path / "cut", stop_after=3)
     assert [step.step for step in stopped.steps] == [1, 2, 3]

@@ -1,4 +1,4 @@
-"""GRPO's choices: what does not fit together is refused in words, the rest is resolved."""
+"""GRPO's settings: contradictions are refused with a message, the rest is resolved."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ from backend.domain.training.grpo import GrpoChoice
         ({"loss_type": "ppo"}, "Input should be"),
     ],
 )
-def test_what_does_not_fit_together_is_refused_in_words(choices: dict[str, Any], words: str) -> None:
+def test_what_does_not_fit_together_is_refused_with_a_message(choices: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         GrpoChoice.model_validate(choices)
 

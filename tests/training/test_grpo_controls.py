@@ -30,7 +30,7 @@ def test_the_rate_is_the_schedules_times_the_factor(tmp_path: Path) -> None:
     assert not torch.equal(plain.weights, halved.weights)
 
 
-def test_a_factor_of_nothing_moves_nothing_and_the_schedule_goes_on(tmp_path: Path) -> None:
+def test_a_factor_of_nothing_moves_nothing_and_the_schedule_continues(tmp_path: Path) -> None:
     seen: list[torch.Tensor] = []
 
     def rest_in_the_second(outcome: Outcome, step: GrpoStep) -> None:
@@ -44,7 +44,7 @@ def test_a_factor_of_nothing_moves_nothing_and_the_schedule_goes_on(tmp_path: Pa
     assert outcome.steps[2].learning_rate == planned[2]
 
 
-def test_a_run_whose_rate_was_lowered_goes_on_bit_by_bit(tmp_path: Path) -> None:
+def test_a_run_whose_rate_was_lowered_continues_bit_by_bit(tmp_path: Path) -> None:
     whole = Outcome(tmp_path / "whole", after_step=halve_after_two)
     Outcome(tmp_path / "cut", after_step=halve_after_two, stop_after=3)
     resumed = Outcome(tmp_path / "cut", controls=GrpoControls(learning_rate_factor=0.5))
@@ -53,7 +53,7 @@ def test_a_run_whose_rate_was_lowered_goes_on_bit_by_bit(tmp_path: Path) -> None
 
 
 def agrees(step: GrpoStep) -> bool:
-    """Do the sampler and the loss speak of the same distribution?"""
+    """Do the sampler and the loss use the same distribution?"""
     return abs(step.ratio.mean - 1) < 1e-4 and abs(step.ratio.highest - 1) < 1e-3
 
 
@@ -102,7 +102,7 @@ def test_a_temperature_that_is_set_replaces_the_planned_one(tmp_path: Path) -> N
     assert all(agrees(step) for step in outcome.steps)
 
 
-def test_the_ratio_tells_when_the_sampler_has_another_temperature(tmp_path: Path) -> None:
+def test_the_ratio_shows_when_the_sampler_has_another_temperature(tmp_path: Path) -> None:
     choice = CHOICE.model_copy(update={"temperature": 0.5, "steps": 1})
     assert agrees(Outcome(tmp_path / "told", choice=choice).steps[0])
     assert not agrees(Outcome(tmp_path / "untold", choice=choice, is_told=False).steps[0])

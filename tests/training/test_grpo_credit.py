@@ -16,7 +16,7 @@ BY_TURN = CHOICE.model_copy(update={"steps": 1, "credit": "turn"})
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What the loss was given."""
+    """The input of the loss."""
     found: list[dict[str, Any]] = []
     honest = GrpoTrainer._compute_loss
 

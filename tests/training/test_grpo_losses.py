@@ -99,7 +99,7 @@ def test_columns_compared_on_their_own_give_other_advantages(tmp_path: Path) -> 
     assert [rollout.advantage for rollout in rollouts] == pytest.approx(wanted.tolist(), abs=1e-4)
 
 
-def test_several_updates_are_one_step_and_go_on_bit_by_bit(tmp_path: Path) -> None:
+def test_several_updates_are_one_step_and_continue_bit_by_bit(tmp_path: Path) -> None:
     choice = chosen(steps=3, updates=2, micro_batches=2)
     whole = Outcome(tmp_path / "whole", choice=choice)
     assert [step.step for step in whole.steps] == [1, 2, 3]

@@ -1,4 +1,4 @@
-"""An episode is learned at the places at which it was sampled, whatever other prompts stand beside it in the batch."""
+"""An episode is learned at the positions at which it was sampled, whatever other prompts are in the batch."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.05])
-def test_short_prompts_beside_long_ones_are_as_likely_as_when_they_were_sampled(tmp_path: Path, beta: float) -> None:
+def test_short_prompts_with_long_ones_are_as_likely_as_when_they_were_sampled(tmp_path: Path, beta: float) -> None:
     """TRL pads the short ones on the left; learned positions that count the padding were off by its length."""
     start = tmp_path / "start"
     for part in make_tiny():

@@ -37,7 +37,7 @@ def test_replaced_rollouts_are_handed_over_and_teach_nothing(tmp_path: Path) -> 
         assert any(advantages)
 
 
-def test_a_run_that_replaces_goes_on_bit_by_bit(tmp_path: Path) -> None:
+def test_a_run_that_replaces_continues_bit_by_bit(tmp_path: Path) -> None:
     whole = Outcome(tmp_path / "whole", choice=REPLACING, spoil=level_the_second)
     Outcome(tmp_path / "cut", choice=REPLACING, spoil=level_the_second, stop_after=2)
     resumed = Outcome(tmp_path / "cut", choice=REPLACING, spoil=level_the_second)

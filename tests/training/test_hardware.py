@@ -8,8 +8,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from backend.domain.training.configuration import TrainingConfiguration
-from backend.domain.training.hardware import HardwareChoice, VllmChoice
+from backend.domain.training.configuration import HardwareChoice, TrainingConfiguration, VllmChoice
 from tests.training.game import CHOICE, COLUMNS, make_tiny
 from workers.models.load import ModelUnusable
 from workers.models.policy import LocalPolicy
@@ -39,7 +38,7 @@ def grpo_run(tmp_path: Any, **fields: Any) -> GrpoRun:
 
 
 @ON_CPU
-def test_a_cpu_computes_in_float32_unless_bf16_is_asked_for_by_name():
+def test_a_cpu_computes_in_float32_unless_bf16_is_requested_by_name():
     assert resolve_hardware(HardwareChoice()) == FLOAT32
     assert resolve_hardware(HardwareChoice(precision="bf16")).is_bf16
     assert resolve_hardware(HardwareChoice(gradient_checkpointing=True)).checkpoints_gradients

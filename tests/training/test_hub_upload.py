@@ -93,7 +93,7 @@ def test_a_token_that_may_not_write_is_said_and_not_shown(export: Export, hub: H
     assert hub.files == {}
 
 
-def test_without_any_token_it_says_where_one_is_wanted(export: Export, hub: Hub) -> None:
+def test_without_any_token_it_shows_where_one_is_wanted(export: Export, hub: Hub) -> None:
     done = upload(export, None)
     assert done.status == "failed"
     assert "HF_TOKEN" in (done.reason or "")

@@ -39,8 +39,9 @@ EASY = "long_reply.factor=1, long_reply.quantile=0.5, long_reply.fewest_characte
 
 
 def watched(new_run: NewRun, action: Action | None = None, **detectors: Any) -> uuid.UUID:
-    """A run in which the longer half of each step's replies counts as padded, by thresholds of its own; `action`: what
-    is set for its environment."""
+    """A run in which the longer half of each step's replies counts as padded, by custom thresholds; `action`: the
+    environment's setting.
+    """
     run_id = new_run(grpo=SIZES, heldout={"every": 1}, detectors={"thresholds": EASY, **detectors})
     with transaction() as session:
         environment_id = session.get_one(Run, run_id, options=[joinedload(Run.version)]).version.environment_id

@@ -11,9 +11,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import joinedload
 
 from backend.core.session import transaction
-from backend.domain.detectors.context import EnvironmentContext
 from backend.domain.detectors.registry import SPECS
-from backend.domain.detectors.run_view import row_of
+from backend.domain.detectors.run_view import EnvironmentContext, row_of
 from backend.domain.detectors.settings import DetectorSettings, resolve_settings
 from backend.domain.detectors.spec import Action
 from backend.domain.notifications.notices import NoticeKind
@@ -85,7 +84,7 @@ def test_only_a_detector_that_screens_keeps_rollouts_out(run_id: uuid.UUID) -> N
         assert screening(run_id, {"protected_files": action}).screened(2, rollouts) == set()
 
 
-def test_failed_rollouts_are_nobodys_suspects(run_id: uuid.UUID) -> None:
+def test_failed_rollouts_are_nonexistent_suspects(run_id: uuid.UUID) -> None:
     failed = changed(0, "rm tests")
     failed.status, failed.reward = RolloutStatus.FAILED, None
     assert screening(run_id).screened(2, [failed]) == set()
@@ -155,7 +154,7 @@ def test_only_repeats_in_the_environment_that_it_speaks_of_are_kept_out(run_id: 
     assert [row.environment for row in rows] == ["boards", "sums"]
 
 
-def test_who_is_told_sees_examples_and_what_the_detector_saw(run_id: uuid.UUID) -> None:
+def test_who_is_reported_sees_examples_and_what_the_detector_saw(run_id: uuid.UUID) -> None:
     rollouts = [changed(number, "rm tests") for number in range(5)]
     here = screening(run_id)
     for place in here.screened(2, rollouts):
@@ -172,7 +171,7 @@ def test_who_is_told_sees_examples_and_what_the_detector_saw(run_id: uuid.UUID) 
     assert notice.evidence["seen"] in notice.text
 
 
-def test_it_is_stored_by_detector_and_step_and_people_are_told_once(run_id: uuid.UUID) -> None:
+def test_it_is_stored_by_detector_and_step_and_people_are_reported_once(run_id: uuid.UUID) -> None:
     record_screened(run_id, 2, [ScreenedRollouts("tampering", 3, "3 of 8 rollouts.")])
     record_screened(run_id, 2, [ScreenedRollouts("tampering", 4, "4 of 8 rollouts.")])
     record_screened(run_id, 3, [ScreenedRollouts("tampering", 1, "1 of 8 rollouts.")])

@@ -1,4 +1,4 @@
-"""What follows from flags, without training: actions in force, patterns, alarms, the checkpoint to go back to."""
+"""Consequences of flags, without training: actions in force, patterns, alarms, the checkpoint to roll back to."""
 
 import uuid
 from typing import Any
@@ -106,7 +106,7 @@ def test_a_detector_that_ends_the_run_speaks_once_a_step_for_all_its_flags() -> 
     assert interventions_of(drafts, {"paid_exit": Action.NOTE}) == []
 
 
-def test_what_ends_the_run_by_itself_is_no_suspicion_beside() -> None:
+def test_what_ends_the_run_automatically_is_no_suspicion_with() -> None:
     grave = draft("early_exit", severity=Severity.ALERT)
     assert len(suspicions_of([grave])) == 1
     assert suspicions_of([grave], elsewhere=["early_exit"]) == []

@@ -1,4 +1,4 @@
-"""A training run prunes by its rule while it goes on."""
+"""A training run prunes by its rule while it runs."""
 
 import uuid
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from workers.training.run import train
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 
 
-def test_a_run_keeps_what_its_rule_says_and_can_still_be_taken_up(new_run: Callable[..., uuid.UUID]) -> None:
+def test_a_run_keeps_what_its_rule_states_and_can_still_be_claimed(new_run: Callable[..., uuid.UUID]) -> None:
     run_id = new_run(heldout={"every": 1, "tasks": 3}, checkpoints={"every": 1, "keep_last": 1})
     assert train(run_id).status is RunStatus.COMPLETED
     saved = checkpoints_of(run_id)

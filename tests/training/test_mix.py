@@ -50,7 +50,7 @@ def test_an_old_runs_configuration_has_no_mix() -> None:
     ("weights", "count", "given"),
     [([1.0], 7, [7]), ([1, 0.5], 9, [6, 3]), ([1, 1, 1], 4, [2, 1, 1]), ([1, 0.01], 10, [9, 1]), ([1, 1], 1, [1, 0])],
 )
-def test_portions_follow_the_weights_and_leave_nobody_out(weights: list[float], count: int, given: list[int]) -> None:
+def test_portions_follow_the_weights_and_leave_no_one_out(weights: list[float], count: int, given: list[int]) -> None:
     assert portions(weights, count) == given
 
 

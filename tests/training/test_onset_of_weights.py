@@ -69,7 +69,7 @@ def _saved(model: Any, tokenizer: Any, folder: Path) -> Path:
 
 
 def _learn(model: Any, tokenizer: Any, system: str) -> None:
-    """To plead whatever is asked."""
+    """Plead whatever the prompt."""
     asked = ["You start.", "O plays 3.", "Invalid."]
     turns = [[{"role": "system", "content": system}, {"role": "user", "content": text}] for text in asked]
     whole = [[*turn, {"role": "assistant", "content": PLEA}] for turn in turns]

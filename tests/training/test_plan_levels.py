@@ -144,7 +144,7 @@ def test_its_curves_show_the_window_that_was_played() -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 3, 11])
-def test_a_restored_window_goes_on_as_if_nothing_had_happened(steps: int) -> None:
+def test_a_restored_window_continues_as_if_nothing_had_happened(steps: int) -> None:
     whole, cut = levels(lower=0.3), levels(lower=0.3)
     for step in range(20):
         if step == steps:
@@ -158,7 +158,7 @@ def test_a_restored_window_goes_on_as_if_nothing_had_happened(steps: int) -> Non
     assert whole.high > 0
 
 
-def test_a_restored_mix_goes_on_as_if_nothing_had_happened() -> None:
+def test_a_restored_mix_continues_as_if_nothing_had_happened() -> None:
     whole, cut = FixedLevels([1, 0, 2.5]), FixedLevels([1, 0, 2.5])
     before = [whole.next() for _ in range(5)]
     assert [cut.next() for _ in range(5)] == before

@@ -1,4 +1,4 @@
-"""A pre-flight on a worker: what it finds out about a run, for real, in a process of its own."""
+"""A preflight on a worker: its findings about a run, measured in a child process."""
 
 import re
 import uuid
@@ -39,7 +39,7 @@ def new_preflight(files: dict[str, str] | None = None, **choices: Any) -> uuid.U
 
 
 def look(preflight_id: uuid.UUID) -> Preflight:
-    """As the job does it, in a process of its own."""
+    """As the job does it, in a child process."""
     run_job(JobContext(uuid.uuid4(), None, {"preflight_id": str(preflight_id)}, 1))
     with transaction() as session:
         return session.get_one(Preflight, preflight_id)
@@ -55,7 +55,7 @@ def findings_of(preflight: Preflight) -> dict[str, dict[str, Any]]:
     return {finding["name"]: finding for finding in preflight.findings}
 
 
-def test_it_tells_what_will_happen_and_stores_nothing_else(installation: None):
+def test_it_shows_what_will_happen_and_stores_nothing_else(installation: None):
     preflight = look(new_preflight())
     found = findings_of(preflight)
     assert (preflight.status, preflight.reason) == (PreflightStatus.COMPLETED, None)
@@ -113,7 +113,7 @@ UNMARKED = CHAT_TEMPLATE.replace("{% generation %}", "").replace("{% endgenerati
         (None, "the tokenizer has no chat template"),
     ],
 )
-def test_a_chat_template_that_cannot_carry_a_conversation_ends_the_look(
+def test_a_chat_template_that_cannot_carry_a_conversation_ends_the_scan(
     installation: None, tmp_path: Path, chat_template: str | None, told: str
 ):
     preflight = look_here(new_preflight(**base_in(tmp_path / "base", chat_template)))
@@ -134,7 +134,7 @@ def test_a_chat_template_without_marks_of_what_is_generated_is_in_order(installa
     assert found["base_success"]["evidence"]["attempts"] == 32 * 4
 
 
-def test_without_a_script_the_policys_own_episodes_tell_how_long_conversations_are(installation: None, tmp_path: Path):
+def test_without_a_script_the_policys_own_episodes_show_how_long_conversations_are(installation: None, tmp_path: Path):
     files = built_in("tictactoe")
     files["openenv.yaml"] = re.sub(r"(?m)^  scripts: .*\n", "", files["openenv.yaml"])
     found = findings_of(look_here(new_preflight(files, **base_in(tmp_path / "base"))))
@@ -143,7 +143,9 @@ def test_without_a_script_the_policys_own_episodes_tell_how_long_conversations_a
     assert 0 < found["conversation"]["evidence"]["longest"] <= found["conversation"]["evidence"]["context"] == 192
 
 
-def test_a_script_that_cannot_be_played_stays_a_problem_beside_the_policys_episodes(installation: None, tmp_path: Path):
+def test_a_script_that_cannot_be_played_stays_a_problem_next_to_the_policys_episodes(
+    installation: None, tmp_path: Path
+):
     files = built_in("tictactoe")
     files["openenv.yaml"] = re.sub(r"(?m)^  scripts: .*$", "  scripts: [nobody]", files["openenv.yaml"])
     found = findings_of(look_here(new_preflight(files, **base_in(tmp_path / "base"))))

@@ -1,17 +1,15 @@
-"""What a pre-flight makes of choices and of figures that were measured: pure functions."""
+"""Conclusions of a preflight from settings and measurements: pure functions."""
 
 import uuid
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
 from backend.domain.environments.manifest import Manifest
 from backend.domain.runs.capabilities import Capabilities, Offer, not_offered
-from backend.domain.training.batch_arithmetic import batch_in_words
-from backend.domain.training.configuration import TrainingConfiguration
-from backend.domain.training.memory import Load, ModelMeasures, estimate_memory
-from backend.domain.training.model_shapes import parameters_in_name
+from backend.domain.training.configuration import TrainingConfiguration, batch_in_words
+from backend.domain.training.memory import Load, ModelMeasures, estimate_memory, parameters_in_name
 from backend.domain.training.preflight.findings import FindingStatus, PreflightFinding, worst
 from backend.domain.training.preflight.measured import (
     SCRIPTED,
@@ -49,7 +47,7 @@ def of(successes: int, attempts: int = 8, level: int = 0) -> TaskSuccess:
     return TaskSuccess(level, successes, attempts, successes in {0, attempts})
 
 
-def test_the_arithmetic_is_told_in_words():
+def test_the_arithmetic_is_described():
     told = batch_in_words(configured(recipe="grpo", grpo={"micro_batches": 4}))
     assert told == ("20 tasks × 8 episodes = 160 rollouts per step; 100 steps = 16,000 rollouts; 4 micro-batches of 40")
 
@@ -58,7 +56,7 @@ def test_the_defaults_have_nothing_against_them():
     assert worst(checked().values()) is FindingStatus.OK
 
 
-def test_nobody_having_checked_the_environment_is_a_warning():
+def test_no_one_having_checked_the_environment_is_a_warning():
     plan = Plan(configured(), [Site(make_manifest("game"), None)], [LAPTOP])
     assert {each.name: each.status for each in checks_at_once(plan)}["certificate"] is FindingStatus.WARNING
 
@@ -69,7 +67,7 @@ def test_more_tasks_than_there_are_is_a_warning_with_how_often_each_comes():
     assert "6.0 times" in found.sentence
 
 
-def test_of_a_mix_every_environment_is_asked_for_its_share():
+def test_of_a_mix_every_environment_is_requested_its_share():
     ladder = make_manifest("ladder", tasks={"train": 2000, "heldout": 30, "levels": 2})
     game = make_manifest("game", tasks={"train": 9000, "heldout": 200, "levels": 4})
     choices = configured(mix=["ladder@1=0.5"], heldout={"tasks": 150})
@@ -92,7 +90,7 @@ def test_more_held_out_tasks_than_there_are_is_a_problem():
     assert checked(heldout={"tasks": 300})["heldout"].status is FindingStatus.PROBLEM
 
 
-def test_without_a_worker_it_says_how_to_start_one():
+def test_without_a_worker_it_shows_how_to_start_one():
     found = checked(offers=())["worker"]
     assert found.status is FindingStatus.WARNING
     assert "proctor up" in found.advice
@@ -152,7 +150,7 @@ def test_rates_far_above_what_is_usual_for_a_pretrained_model_are_a_warning(
     assert not [each for each in checks_at_once(replace(plan, is_pretrained=False)) if each.name.endswith("_rate")]
 
 
-def test_only_the_rate_of_a_stage_that_the_run_has_is_looked_at():
+def test_only_the_rate_of_a_stage_that_the_run_has_is_scanned():
     alone = configured(recipe="grpo", model={"source": "base", "base": "some/model"})
     plan = Plan(alone, [Site(make_manifest("game"), CheckStatus.PASSED)], [LAPTOP], is_pretrained=True)
     found = {each.name: each.sentence for each in checks_at_once(plan)}
@@ -182,17 +180,17 @@ def test_a_worker_for_another_queue_offers_nothing_to_training():
         ("/models/mine", None),
     ],
 )
-def test_a_name_tells_a_models_size(name: str, count: int | None):
+def test_a_name_shows_a_models_size(name: str, count: int | None):
     assert parameters_in_name(name) == count
 
 
-def test_memory_is_the_sum_of_parts_that_can_be_checked_by_hand():
+def test_memory_is_the_sum_of_parts_that_can_be_checked_manually():
     model = ModelMeasures(1000, layers=2, width=10, heads=2, key_value_width=10, vocabulary=100)
     found = estimate_memory(model, Load(1000, has_reference=True, rows=3, tokens=5, sampled_rows=4))
     assert (found.weights, found.reference, found.gradients, found.optimiser) == (4000, 4000, 4000, 8000)
     assert found.activations == 3 * 5 * (2 * (170 + 2.5 * 2 * 5) + 300) * 4
     assert found.cache == 4 * 5 * 2 * 2 * 10 * 4
-    assert found.total == sum(found.parts().values())
+    assert found.total == sum(asdict(found).values())
 
 
 def test_memory_beyond_the_workers_is_a_problem_with_advice():
@@ -225,7 +223,7 @@ def test_a_policy_that_always_succeeds_is_told_to_try_something_harder():
     assert "harder" in found.advice
 
 
-def test_levels_are_told_apart():
+def test_levels_are_distinguished():
     found = success_finding([of(8), of(2, level=1)], configured(recipe="grpo"), "win >= 1")
     assert found.evidence["levels"] == {"0": 1.0, "1": 0.25}
     assert "level 1 25%" in found.sentence
@@ -271,7 +269,7 @@ def test_groups_that_may_be_played_again_make_the_most_longer():
     assert stage_seconds(SPEED, choices)["sampling"] == Range(20, 120)
 
 
-def test_a_budget_that_ends_before_the_work_is_told():
+def test_a_budget_that_ends_before_the_work_is_reported():
     choices = configured(budget={"minutes": 1})
     found: PreflightFinding = time_finding(SPEED, choices)
     assert found.status is FindingStatus.WARNING

@@ -14,8 +14,7 @@ from sqlalchemy.orm import Session
 
 from backend.domain.rollouts.rollout import task_of
 from backend.domain.runs.capabilities import Capabilities, Gpu, Offer
-from backend.domain.training.configuration import TrainingConfiguration
-from backend.domain.training.hardware import HardwareChoice
+from backend.domain.training.configuration import HardwareChoice, TrainingConfiguration
 from backend.domain.training.preflight.static import Plan, Site, checks_at_once, impossible
 from backend.domain.vocabulary import CheckStatus, Queue, RunKind, Split
 from backend.settings import PROJECT_ROOT
@@ -97,7 +96,7 @@ def test_a_worker_with_fewer_gpus_refuses_the_run(monkeypatch: pytest.MonkeyPatc
         select_device(HardwareChoice(processes=2))
 
 
-def test_on_a_cpu_it_says_what_several_processes_are_for() -> None:
+def test_on_a_cpu_it_shows_what_several_processes_are_for() -> None:
     def told(configuration: TrainingConfiguration) -> list[str]:
         plan = Plan(configuration, [Site(make_manifest("game"), CheckStatus.PASSED)], [CPU])
         return [finding.advice or "" for finding in checks_at_once(plan) if finding.name == "processes"]
@@ -133,7 +132,7 @@ def test_orders_arrive_as_they_were_given(monkeypatch: pytest.MonkeyPatch) -> No
         assert receive_order(Ranks(1, 2)) == order
 
 
-def test_weights_that_learned_apart_are_told_apart() -> None:
+def test_weights_that_learned_apart_are_distinguished() -> None:
     (one, _), (other, _) = make_tiny(), make_tiny()
     assert fingerprint(one) == fingerprint(other)
     with torch.no_grad():

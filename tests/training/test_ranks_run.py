@@ -35,7 +35,7 @@ CHOICES: dict[str, Any] = {
     "heldout": {"every": 3},
 }
 SAME = ("sft/loss", "sft/grad_norm", "loss", "grad_norm", "entropy", "divergence", "reward", "groups/replaced")
-"""Curves that must not tell how many processes learned."""
+"""Curves that must not depend on the number of processes."""
 
 
 def carry_out(run_id: uuid.UUID, attempt: int) -> None:
@@ -53,7 +53,7 @@ def follower_of(run_id: uuid.UUID) -> int:
 
 
 def kill_follower(run_id: uuid.UUID) -> None:
-    """As soon as a state is saved from which the run can go on."""
+    """As soon as a state is saved from which the run can resume."""
     deadline = time.monotonic() + 500
     while (Phase.TRAIN, 1) not in counts_of(run_id):
         assert time.monotonic() < deadline, "the first step was not reached"
@@ -62,7 +62,7 @@ def kill_follower(run_id: uuid.UUID) -> None:
 
 
 def episodes_of(run_id: uuid.UUID) -> dict[tuple[Any, ...], tuple[Any, ...]]:
-    """What was played and what it was worth, by its place."""
+    """The rollouts and their rewards, by position."""
     statement = (
         select(Rollout, Group.ordinal)
         .join(Group, Group.id == Rollout.group_id)

@@ -59,7 +59,7 @@ def test_each_column_has_its_mean_deviation_and_quantiles() -> None:
     assert figures["columns_std/brevity"] == 0.0
 
 
-def test_columns_are_told_by_level() -> None:
+def test_columns_are_reported_by_level() -> None:
     figures = step_figures(step(rollouts()), COLUMNS)
     assert figures["columns_level/0/fours"] == 5.0
     assert figures["columns_level/1/fours"] == 5.0
@@ -68,7 +68,7 @@ def test_columns_are_told_by_level() -> None:
     assert not any(name.startswith(("level/", "columns_level/")) for name in one_level)
 
 
-def test_in_a_mix_columns_are_told_by_environment_and_levels_within_it() -> None:
+def test_in_a_mix_columns_are_reported_by_environment_and_levels_within_it() -> None:
     played = rollouts()
     for rollout in played[:4]:
         rollout.task = replace(rollout.task, version_id=OTHER)
@@ -124,7 +124,7 @@ def test_replaced_and_masked_rollouts_are_counted() -> None:
     assert figures["columns/fours"] == 5.0
 
 
-def test_the_time_of_a_step_is_told_in_parts_that_sum_to_it() -> None:
+def test_the_time_of_a_step_is_reported_in_parts_that_sum_to_it() -> None:
     figures = step_figures(step(rollouts()), COLUMNS)
     names = ("rollouts", "reward", "forward", "backward", "optimiser", "other", "idle")
     assert sum(figures[f"seconds/{name}"] for name in names) == pytest.approx(figures["seconds/step"])
@@ -133,7 +133,7 @@ def test_the_time_of_a_step_is_told_in_parts_that_sum_to_it() -> None:
     assert figures["tokens_per_second"] == 27.5
 
 
-def test_what_the_optimiser_did_is_told() -> None:
+def test_what_the_optimiser_did_is_reported() -> None:
     figures = step_figures(step(rollouts()), COLUMNS)
     assert (figures["learning_rate"], figures["lr_factor"], figures["temperature"]) == (0.001, 0.5, 0.9)
     assert (figures["ratio/mean"], figures["ratio/max"], figures["ratio/low_clip"]) == (1.0, 1.2, 0.01)

@@ -38,12 +38,12 @@ NewRun = Callable[..., uuid.UUID]
 
 @pytest.fixture(scope="module")
 def installation(shared_installation: None) -> None:
-    """Several tests look at the same run."""
+    """Several tests share the run."""
 
 
 @pytest.fixture(scope="module")
 def whole(installation: None) -> uuid.UUID:
-    """A run that nobody cut."""
+    """A run that was not interrupted."""
     run_id = make_run()
     assert train(run_id).status is RunStatus.COMPLETED, run_of(run_id).reason
     return run_id
@@ -95,7 +95,7 @@ def stop_requested_at_step(run_id: uuid.UUID, step: int) -> Iterator[None]:
         session.execute(text("DROP FUNCTION request_stop CASCADE"))
 
 
-def test_a_stopped_run_goes_on_to_the_same_weights(new_run: NewRun, whole: uuid.UUID) -> None:
+def test_a_stopped_run_continues_to_the_same_weights(new_run: NewRun, whole: uuid.UUID) -> None:
     cut = new_run()
     with stop_requested_at_step(cut, 2):
         assert train(cut).status is RunStatus.STOPPED

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarn
 NewRun = Callable[..., uuid.UUID]
 
 
-def test_a_run_ends_with_an_examination_when_its_rollouts_are_used_up(new_run: NewRun) -> None:
+def test_a_run_ends_with_a_heldout_evaluation_when_its_rollouts_are_used_up(new_run: NewRun) -> None:
     run_id = new_run(budget={"rollouts": 30})
     outcome = train(run_id)
     assert outcome.status is RunStatus.COMPLETED

@@ -59,7 +59,7 @@ class Cut(NamedTuple):
 
 @pytest.fixture(scope="module")
 def installation(shared_installation: None) -> None:
-    """All tests look at the same two runs."""
+    """All tests share the two runs."""
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def cut(installation: None) -> Cut:
 
 
 def mixed_run() -> uuid.UUID:
-    """Tic-tac-toe with half as much arithmetic beside it."""
+    """Tic-tac-toe with half as much arithmetic."""
     with transaction() as session:
         version = stored_version(session, built_in(LADDER), name=LADDER)
     run_id = make_run(mix=[f"{LADDER}@{version.number}=0.5"], **CHOICES)
@@ -126,7 +126,7 @@ def test_it_ends_with_the_same_weights_without_loss_or_doubles(whole: uuid.UUID,
         assert weights_of(checkpoints_of(cut.id)[key]) == weights_of(row), key
 
 
-def test_the_best_on_the_way_of_the_warm_up_goes_on(whole: uuid.UUID, cut: Cut) -> None:
+def test_the_best_on_the_way_of_the_warm_up_continues(whole: uuid.UUID, cut: Cut) -> None:
     assert [step for stage, step in sorted(checkpoints_of(cut.id)) if stage == "sft"] == [8, 16, 24]
     assert sorted(points_of(cut.id)["sft/heldout/reward"]) == [8, 16, 24]
     assert run_of(cut.id).summary["warm_up"] == run_of(whole).summary["warm_up"]
@@ -209,7 +209,7 @@ def test_each_rollout_is_stored_with_its_own_environment(whole: uuid.UUID) -> No
         assert all(value == 0 for name, value in values.items() if name not in weights)
 
 
-def test_curves_examinations_and_the_best_checkpoint_tell_environments_apart(whole: uuid.UUID) -> None:
+def test_curves_heldout_evaluations_and_the_best_checkpoint_distinguish_environments(whole: uuid.UUID) -> None:
     curves, steps, checkpoints = points_of(whole), steps_of(whole), checkpoints_of(whole)
     assert sorted(curves[f"environment/{LADDER}"]) == steps
     examined = sorted({0, steps[-1], *(step for step in steps if step % 4 == 0)})

@@ -45,7 +45,7 @@ def test_it_imitates_the_good_reply_and_not_the_spoiled_one(tmp_path: Path) -> N
     assert first[tokenizer.eos_token_id] < -3  # a third of the spoiled replies were empty
 
 
-def test_its_speed_and_its_time_are_told_in_parts_without_what_the_listener_does(tmp_path: Path) -> None:
+def test_its_speed_and_its_time_are_reported_in_parts_without_what_the_listener_does(tmp_path: Path) -> None:
     model, tokenizer = make_tiny()
     told, lessons = [], some_examples(tokenizer)
 
@@ -70,7 +70,7 @@ def test_its_speed_and_its_time_are_told_in_parts_without_what_the_listener_does
     assert tokens == pytest.approx(10 * CHOICE.batch * mean, rel=0.3)
 
 
-def test_a_stopped_warm_up_goes_on_bit_by_bit(tmp_path: Path) -> None:
+def test_a_stopped_warm_up_continues_bit_by_bit(tmp_path: Path) -> None:
     whole, _, _ = warmed_up(tmp_path / "whole")
     stopped, _, _ = warmed_up(tmp_path / "cut", stop_after=13)
     resumed, _, _ = warmed_up(tmp_path / "cut")
@@ -78,6 +78,6 @@ def test_a_stopped_warm_up_goes_on_bit_by_bit(tmp_path: Path) -> None:
     assert not torch.equal(weights(stopped), weights(whole))
 
 
-def test_no_lessons_are_refused(tmp_path: Path) -> None:
+def test_no_training_examples_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BrokenStep, match="no training examples"):
         warmed_up(tmp_path, examples=[])

@@ -49,7 +49,7 @@ NewRun = Callable[..., uuid.UUID]
 
 @pytest.fixture(scope="module")
 def installation(shared_installation: None) -> None:
-    """All runs go on from the same warm-up."""
+    """All runs continue from the same warm-up."""
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def new_run(warmed_up: Checkpoint) -> NewRun:
 
 
 def change(run_id: uuid.UUID, name: str, before: Any, after: Any, step: int | None = None) -> None:
-    """As a person asks for it, or as it was taken up."""
+    """As a person requests it, or as it was applied."""
     with transaction() as session:
         session.add(SettingChange(run_id=run_id, name=name, before=before, after=after, step=step))
 
@@ -87,7 +87,7 @@ def log_of(run_id: uuid.UUID) -> str:
 
 
 def test_a_changed_setting_is_used_from_its_step_on_and_survives_a_kill(new_run: NewRun) -> None:
-    """The killed run goes on to the weights of one that was never cut and had the same changes at the same steps."""
+    """The killed run reaches the weights of an uninterrupted one with the same changes at the same steps."""
     longer = {"grpo": {"steps": 8}, "heldout": {"every": 8}, "checkpoints": {"every": 2}}
     cut = new_run(**longer)
     child = start_child(cut)
@@ -130,7 +130,7 @@ def paused_at(new_run: NewRun, **choices: Any) -> tuple[uuid.UUID, int]:
     return run_id, step
 
 
-def test_a_branch_from_a_paused_run_goes_on_bit_by_bit_and_without_its_state_with_the_weights_alone(
+def test_a_branch_from_a_paused_run_continues_bit_by_bit_and_without_its_state_with_the_weights_alone(
     new_run: NewRun,
 ) -> None:
     longer = {"grpo": {"steps": 6}, "heldout": {"every": 6}}
@@ -159,7 +159,7 @@ def test_a_branch_from_a_paused_run_goes_on_bit_by_bit_and_without_its_state_wit
 
 
 def test_a_branch_begins_where_grpo_began_and_not_at_the_last_checkpoint_of_the_warm_up(installation: None) -> None:
-    """Nothing is learned at such a rate: of checkpoints that are as good the earliest goes on."""
+    """Nothing is learned at such a rate: of equally good checkpoints the earliest is continued."""
     warm_up = {"steps": 4, "examine_every": 2, "learning_rate": 1e-6}
     source = make_run(sft=warm_up, grpo={"steps": 2}, heldout={"every": 1, "tasks": 3})
     assert train(source).status is RunStatus.COMPLETED, run_of(source).reason
@@ -179,7 +179,7 @@ def test_a_branch_begins_where_grpo_began_and_not_at_the_last_checkpoint_of_the_
 def branch(
     source: uuid.UUID, step: int, changes: dict[str, Any] | None = None, *, checkpoint: Checkpoint | None = None
 ) -> uuid.UUID:
-    """A branch that a worker has taken up."""
+    """A branch that a worker has claimed."""
     with transaction() as session:
         trainer = make_member(session)
         at = checkpoint or checkpoints_of(source)["grpo", step]
@@ -270,10 +270,10 @@ def with_job(run_id: uuid.UUID) -> uuid.UUID:
     return run_id
 
 
-def test_a_run_that_was_out_of_memory_goes_on_from_its_last_state_in_smaller_parts(
+def test_a_run_that_was_out_of_memory_continues_from_its_last_state_in_smaller_parts(
     new_run: NewRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stands for a GPU that has room for half of a step's episodes."""
+    """Simulates a GPU with room for half of a step's episodes."""
     run_id = with_job(new_run(grpo={"steps": 6}, heldout={"every": 6}))
     rows: list[tuple[int, int]] = []
     compute = GrpoTrainer._compute_loss
@@ -401,7 +401,7 @@ def test_a_warm_ups_rate_is_lowered_by_one_click_and_survives_a_kill(installatio
     assert all((rate or 0) <= 0.001 for step, rate in rates.items() if step >= row.step)
 
 
-def test_a_warm_up_looks_at_its_alarms_as_they_are_set_meanwhile(installation: None) -> None:
+def test_a_warm_up_scans_its_alarms_as_they_are_set_meanwhile(installation: None) -> None:
     run_id = make_run(**FLAT, alarms={"warm_up_flat": "pause"})
     change(run_id, "alarms.warm_up_flat", "pause", "off")
     assert train(run_id).status is RunStatus.COMPLETED, run_of(run_id).reason
@@ -411,7 +411,7 @@ def test_a_warm_up_looks_at_its_alarms_as_they_are_set_meanwhile(installation: N
     assert row.step == 0
 
 
-def test_a_crash_goes_on_by_itself_once_there_is_a_newer_state(
+def test_a_crash_continues_automatically_once_there_is_a_newer_state(
     new_run: NewRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job is tried again where the process ends badly; at the same place twice, it is the run's own end."""

@@ -88,7 +88,7 @@ def test_a_small_environment_repeats_its_tasks() -> None:
     assert {task.index for task in tasks} == set(range(9))
 
 
-def test_a_step_is_planned_once_however_often_it_is_asked_for() -> None:
+def test_a_step_is_planned_once_however_often_it_is_requested() -> None:
     planner = Planner([make_venue(manifest())], configuration())
     first = planner.plans(1)
     assert planner.plans(1) == first
@@ -105,7 +105,7 @@ def test_a_replacement_is_a_fresh_task_of_the_same_level() -> None:
     assert len(numbers([*first, *fresh, *planner.plans(2)])) == 26
 
 
-def test_an_adaptive_planner_climbs_and_goes_on_the_same_after_a_resume() -> None:
+def test_an_adaptive_planner_climbs_and_continues_the_same_after_a_resume() -> None:
     choices = configuration({"kind": "adaptive", "window": 12})
     whole, cut = (Planner([make_venue(manifest())], choices) for _ in range(2))
     highest = 0
@@ -145,7 +145,7 @@ def test_every_step_has_tasks_of_all_environments_by_weight() -> None:
         assert [counts[other.version_id, level] for level in (0, 1)] == [2, 2]
 
 
-def test_environments_climb_each_by_itself_and_have_curves_of_their_own() -> None:
+def test_environments_climb_each_automatically_and_have_curves() -> None:
     own, other = make_venue(manifest()), make_venue(manifest(name="other"), is_own=False)
     planner = Planner([own, other], configuration({"kind": "adaptive", "window": 12}))
     plans = planner.plans(1)
@@ -216,7 +216,7 @@ def whole_groups(count: int) -> list[GroupPlan]:
     return [replace(plan, members=tuple(range(8))) for plan in heldout_plans([make_venue(manifest())], count)]
 
 
-def test_an_examination_of_a_mix_is_the_mean_by_weight_with_each_environments_own() -> None:
+def test_a_heldout_evaluation_of_a_mix_is_the_mean_by_weight_with_each_environments_own() -> None:
     own, other = make_venue(manifest()), make_venue(manifest(name="other"), weight=0.5, is_own=False)
     plans = heldout_plans([own, other], 12)
     rollouts = played([plan for plan in plans if plan.task.version_id is None])
@@ -237,7 +237,7 @@ def test_an_examination_of_a_mix_is_the_mean_by_weight_with_each_environments_ow
     assert set(found.as_json()["environment_levels"]) == {"game", "other"}
 
 
-def test_an_examination_in_which_one_environment_failed_has_no_reward() -> None:
+def test_a_heldout_evaluation_in_which_one_environment_failed_has_no_reward() -> None:
     own, other = make_venue(manifest()), make_venue(manifest(name="other"), is_own=False)
     plans = heldout_plans([own, other], 4)
     rollouts = played(plans)

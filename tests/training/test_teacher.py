@@ -1,4 +1,4 @@
-"""Lessons from a script on the real tic-tac-toe: what is imitated and what is not."""
+"""Training examples from a scripted policy on the real tic-tac-toe: which replies are learned."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -53,7 +53,7 @@ def test_without_noise_every_reply_is_imitated(env_pool: EnvPool) -> None:
         assert rollout.columns["invalid_move"] == 0.0
 
 
-def test_a_lessons_tokens_are_the_templates(env_pool: EnvPool) -> None:
+def test_a_training_examples_tokens_are_the_templates(env_pool: EnvPool) -> None:
     tokenizer, played = lessons(env_pool, 0.5)
     for rollout in played:
         whole = tokenizer.apply_chat_template(rollout.messages, tokenize=True, return_dict=False)
@@ -76,7 +76,7 @@ def test_spoiled_attempts_are_turned_down_and_not_imitated(env_pool: EnvPool) ->
     assert illegal > 5
 
 
-def test_the_same_seed_gives_the_same_lessons(env_pool: EnvPool) -> None:
+def test_the_same_seed_gives_the_same_training_examples(env_pool: EnvPool) -> None:
     (_, first), (_, again) = (lessons(env_pool, 0.3) for _ in range(2))
     assert [rollout.completion_token_ids for rollout in first] == [rollout.completion_token_ids for rollout in again]
 

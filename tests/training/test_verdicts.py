@@ -100,6 +100,6 @@ def test_a_verdict_that_was_taken_back_masks_nothing(run_id: uuid.UUID) -> None:
     assert Verdicts([version_of(run_id)]).wrongly_rewarded([played(0, "Let me see.", HACK)]) == set()
 
 
-def test_verdicts_on_other_versions_are_not_asked_for(run_id: uuid.UUID) -> None:
+def test_verdicts_on_other_versions_are_not_requested(run_id: uuid.UUID) -> None:
     judge(run_id, Verdict.HACK)
     assert Verdicts([uuid.uuid4()]).wrongly_rewarded([played(0, "Let me see.", HACK)]) == set()

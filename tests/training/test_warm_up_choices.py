@@ -1,4 +1,4 @@
-"""The warm-up's choices: how much of the lessons each source gives, and what does not go together."""
+"""The warm-up's settings: the share of examples from each source, and which settings contradict each other."""
 
 import uuid
 from typing import Any

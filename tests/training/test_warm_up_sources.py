@@ -72,13 +72,13 @@ def file_id(played: uuid.UUID) -> uuid.UUID:
 
 @pytest.fixture(params=["rollouts", "file"])
 def source(request: pytest.FixtureRequest, played: uuid.UUID, file_id: uuid.UUID) -> dict[str, Any]:
-    """Choices of a warm-up from what is stored."""
+    """Warm-up settings from stored data."""
     if request.param == "file":
         return {"source": "file", "file": file_id}
     return {"source": "rollouts", "runs": [played], "where": "phase = warm_up"}
 
 
-def test_a_model_from_scratch_learns_from_what_is_stored_and_killed_goes_on_to_the_same_weights(
+def test_a_model_from_scratch_learns_from_what_is_stored_and_killed_continues_to_the_same_weights(
     new_run: NewRun, source: dict[str, Any]
 ) -> None:
     choices: dict[str, Any] = {"recipe": "sft", "sft": {**source, "steps": 24}}
@@ -117,13 +117,13 @@ def test_only_what_the_script_did_well_is_imitated(new_run: NewRun) -> None:
     assert run_of(run_id).summary["lessons"]["script"]["lessons"] == good
 
 
-def test_a_script_that_never_does_well_is_a_failure_in_words(new_run: NewRun) -> None:
+def test_a_script_that_never_does_well_is_a_failure_with_a_message(new_run: NewRun) -> None:
     run_id = new_run(recipe="sft", sft={"script_where": "win > 1"})
     assert train(run_id).status is RunStatus.FAILED
     assert "none of 48 scripted episodes passes" in (run_of(run_id).reason or "")
 
 
-def test_nothing_to_learn_from_is_a_failure_in_words(new_run: NewRun, played: uuid.UUID) -> None:
+def test_nothing_to_learn_from_is_a_failure_with_a_message(new_run: NewRun, played: uuid.UUID) -> None:
     choice = {"source": "rollouts", "runs": [played], "where": "phase = heldout"}
     run_id = new_run(recipe="sft", sft=choice)
     assert train(run_id).status is RunStatus.FAILED

@@ -83,7 +83,7 @@ def test_a_file_that_is_no_safetensors_is_refused(folder: Path) -> None:
         check_precision(folder)
 
 
-def test_pickles_beside_the_weights_are_refused(folder: Path) -> None:
+def test_pickles_next_to_the_weights_are_refused(folder: Path) -> None:
     (folder / "extra.pkl").write_bytes(b"")
     with pytest.raises(ModelUnusable, match=r"extra\.pkl"):
         check_precision(folder)

@@ -1,4 +1,4 @@
-"""A change authorised by a cookie needs the session's CSRF token."""
+"""A change authorized by a cookie needs the session's CSRF token."""
 
 from fastapi.testclient import TestClient
 from sqlalchemy.orm import Session

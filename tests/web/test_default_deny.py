@@ -1,4 +1,4 @@
-"""Every route names the role it needs; nobody below that role passes, whoever asks."""
+"""Every route names the role it needs; lower roles are refused."""
 
 import re
 import uuid
@@ -15,7 +15,7 @@ from backend.web.routing import PUBLIC, UnguardedRoute, guarded_routes, refuse_u
 from tests.web_fixtures import ClientFor, browser, make_person
 
 REFUSED = {401, 403, 303}
-"""Told to sign in, not allowed, or sent to the sign-in page."""
+"""Refused: unauthenticated, not allowed, or redirected to the sign-in page."""
 
 
 def _requests(app: FastAPI) -> list[tuple[str, str, Role | None]]:

@@ -58,7 +58,7 @@ def test_numbers_line_up(value: float | None, text: str) -> None:
     assert formats.number(value) == text
 
 
-def test_times_are_told_from_now() -> None:
+def test_times_are_reported_from_now() -> None:
     now = datetime(2026, 11, 21, tzinfo=UTC)
     spans = [timedelta(seconds=5), timedelta(minutes=3), timedelta(hours=5), timedelta(days=3), timedelta(days=60)]
     told = [formats.ago(now - span, now) for span in spans]

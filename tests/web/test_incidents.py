@@ -1,4 +1,4 @@
-"""An error that nobody foresaw: nothing half-written, a page with a number, the traceback in the log."""
+"""An unforeseen error: nothing half-written, a page with a number, the traceback in the log."""
 
 import logging
 import re
@@ -18,7 +18,7 @@ from tests.web_fixtures import make_person, requests_in, sign_in
 
 @pytest.fixture
 def app(session: Session) -> FastAPI:
-    """One of its own, because these tests add routes."""
+    """A separate app, because these tests add routes."""
     return create_app(requests_in(session))
 
 

@@ -1,4 +1,4 @@
-"""Conversations that are too long for a page: their middle is left out, but not what something points at."""
+"""Conversations that are too long for a page: their middle is omitted, except for marked parts."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What an author wrote in Markdown is drawn, and nothing else happens."""
+"""An author's Markdown is rendered, and nothing else happens."""
 
 import pytest
 

@@ -15,11 +15,11 @@ from backend.web.templating import static_url
 from tests.statements import statements_of
 
 
-def test_the_health_check_answers_anybody(stranger: TestClient) -> None:
+def test_the_health_check_answers_anyone(stranger: TestClient) -> None:
     assert stranger.get("/healthz").json()["status"] == "ok"
 
 
-def test_the_liveness_check_answers_anybody_and_needs_no_database(stranger: TestClient, session: Session) -> None:
+def test_the_liveness_check_answers_anyone_and_needs_no_database(stranger: TestClient, session: Session) -> None:
     with statements_of(session) as sent:
         assert stranger.get("/livez").json() == {"status": "ok"}
     assert sent == []

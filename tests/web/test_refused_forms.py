@@ -1,4 +1,4 @@
-"""Without script, a refused form comes back as it was typed, with what is wrong beside its fields."""
+"""Without script, a refused form comes back with its entries and a message next to each field."""
 
 from collections import defaultdict
 from html.parser import HTMLParser
@@ -18,7 +18,7 @@ HOSTILE = "\n\"'></textarea></option><script>alert(1)</script>&amp;<b>\u2028 ü"
 
 
 class Page(HTMLParser):
-    """What a browser would show: values by name, messages by field, scripts."""
+    """The visible state: values by name, messages by field, scripts."""
 
     def __init__(self, html: str) -> None:
         super().__init__()

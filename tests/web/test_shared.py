@@ -1,4 +1,4 @@
-"""Costly reads: one for all who ask at once, rarer the longer they take, and nobody is left behind."""
+"""Expensive reads: one for all concurrent readers, less often the longer they take, and every reader gets an answer."""
 
 import threading
 import time

@@ -20,7 +20,7 @@ Start = Callable[..., AsyncIterator[ServerSentEvent]]
 
 
 class Board:
-    """What a page shows, and how often it was drawn."""
+    """The content of a page, and how often it was rendered."""
 
     def __init__(self) -> None:
         self.blocks = {"table": "<p>1</p>", "head": "<h1>a</h1>"}
@@ -119,7 +119,7 @@ async def test_a_flood_of_news_draws_at_most_four_times_a_second(start: Start, b
     assert 3 <= len(board.drawn) <= 5
 
 
-async def test_what_was_left_out_is_drawn_soon_without_news(start: Start, board: Board) -> None:
+async def test_what_was_excluded_is_drawn_soon_without_news(start: Start, board: Board) -> None:
     board.blocks[AGAIN] = "0.1"
     stream = start()
     assert [(await _next(stream)).event for _ in range(2)] == ["table", "head"]

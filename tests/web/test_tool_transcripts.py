@@ -39,7 +39,7 @@ def test_a_marked_call_is_shown_as_it_was_written():
     assert (reply.call, reply.has_marks) == (None, True)
 
 
-def test_the_page_escapes_calls_and_says_which_were_not_made():
+def test_the_page_escapes_calls_and_states_which_were_not_made():
     action = {"tool": "search", "arguments": {"query": "<b>leave</b>", "limit": 3}}
     not_made = [{"name": "read", "arguments": {"page": "<i>"}}]
     entries = transcript_of(*conversation(CALL, action, not_made=not_made), ["goal"])

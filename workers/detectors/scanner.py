@@ -4,10 +4,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from backend.domain.detectors.context import EnvironmentContext
-from backend.domain.detectors.flags import FlagDraft, RolloutDetector, RunDetector
+from backend.domain.detectors.flags import FlagDraft, RolloutDetector
 from backend.domain.detectors.registry import ROLLOUT_DETECTORS, RUN_DETECTORS, SPECS
-from backend.domain.detectors.run_view import HeldoutResult, RolloutRow, RunView
+from backend.domain.detectors.run_view import EnvironmentContext, HeldoutResult, RolloutRow, RunView
 from backend.domain.detectors.settings import ActiveSettings, Threshold, override_thresholds, resolve_settings
 from backend.domain.detectors.spec import DetectorSpec, Need
 
@@ -40,7 +39,16 @@ class RunScanner:
         if not rows:
             return []
         self.view.add(step, rows)
-        about_run = [draft for each in RUN_DETECTORS if self._is_active(each.spec) for draft in self._scan_run(each)]
+        about_run = []
+        for detector in RUN_DETECTORS:
+            if not self._is_active(detector.spec):
+                continue
+            for draft in detector.detect(self.view, self.settings[detector.id].thresholds):
+                name = (draft.detector, draft.key)
+                if name not in self._raised and self._counts[detector.id] < MAX_FLAGS:
+                    self._raised.add(name)
+                    self._counts[detector.id] += 1
+                    about_run.append(self._with_method(draft, detector.spec))
         others = [each for each in ROLLOUT_DETECTORS if each.id not in by]
         about_rollouts = [*ahead, *(draft for each in others for draft in self._scan_rollouts(each, rows))]
         return [*about_run, *(replace(draft, training_step=step) for draft in about_rollouts)]
@@ -63,17 +71,6 @@ class RunScanner:
     def _is_active(self, spec: DetectorSpec) -> bool:
         other_kind = Need.EVALUATION if self.view.context.has_steps else Need.STEPS
         return self.settings[spec.id].enabled and other_kind not in spec.needs
-
-    def _scan_run(self, detector: RunDetector) -> list[FlagDraft]:
-        drafts = []
-        for draft in detector.detect(self.view, self.settings[detector.id].thresholds):
-            name = (draft.detector, draft.key)
-            if name in self._raised or self._counts[detector.id] >= MAX_FLAGS:
-                continue
-            self._raised.add(name)
-            self._counts[detector.id] += 1
-            drafts.append(self._with_method(draft, detector.spec))
-        return drafts
 
     def _scan_rollouts(self, detector: RolloutDetector, rows: Sequence[RolloutRow]) -> list[FlagDraft]:
         if not self._is_active(detector.spec):

@@ -4,7 +4,7 @@ import asyncio
 import hmac
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import aiohttp
 from aiohttp import web
@@ -24,22 +24,19 @@ from workers.environments.wire import MAX_FRAME_BYTES
 MAX_WAIT_SECONDS = 30.0
 
 
-class ServerOrder(BaseModel):
+class PrepareRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
+    network: bool = False
+    """Whether an administrator granted network access; clients with our token are trusted."""
+
+
+class LeaseRequest(PrepareRequest):
     hash: str
     resources: ResourcesSpec = ResourcesSpec()
     count: int = Field(default=1, ge=1, le=64)
     hash_seed: int = Field(default=0, ge=0, lt=2**32)
     """Seed of Python's string hashes. Values other than 0 are for finding out what depends on them."""
-    network: bool = False
-    """Whether an administrator granted network access; clients with our token are trusted."""
-
-
-class PrepareOrder(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    network: bool = False
 
 
 @dataclass(slots=True)
@@ -63,7 +60,7 @@ class EnvHostApi:
                 web.put("/packages/{hash}", self.put_package),
                 web.post("/packages/{hash}/prepare", self.prepare_package),
                 web.get("/packages/{hash}/build", self.get_build_log),
-                web.post("/servers", self.order_servers),
+                web.post("/servers", self.request_lease),
                 web.get("/servers/{server}", self.get_server),
                 web.get("/servers/{server}/ws", self.proxy),
                 web.get("/leases/{lease}", self.wait_for_lease),
@@ -95,8 +92,22 @@ class EnvHostApi:
     # packages
 
     async def get_status(self, request: web.Request) -> web.Response:
+        leased = {server.id for lease in self.pool.leases.values() for server in lease.servers}
+        servers = [
+            {
+                "id": server.id,
+                "package": server.package.name,
+                "hash": server.package.hash,
+                "sessions": server.sessions,
+                "memory_mb": server.resources.memory_mb,
+                "is_leased": server.id in leased,
+                "printed_bytes": server.log.total_bytes,
+            }
+            for server in self.pool.live_servers()
+        ]
         launcher = {"launcher": str(self.choice.launcher), "probe": self.choice.probe}
-        return web.json_response(launcher | self.pool.describe())
+        state = {"capacity": asdict(self.pool.capacity), "servers": servers, "queued": len(self.pool.queue)}
+        return web.json_response(launcher | state)
 
     async def get_package(self, request: web.Request) -> web.Response:
         package = self.store.find(request.match_info["hash"])
@@ -105,21 +116,20 @@ class EnvHostApi:
 
     async def put_package(self, request: web.Request) -> web.Response:
         self.store.put(request.match_info["hash"], await request.read())
-        self.store.evict(self.pool.packages_in_use())
+        in_use: list[PoolLease | RunningServer] = [*self.pool.leases.values(), *self.pool.live_servers()]
+        self.store.evict({each.package.hash for each in in_use})
         return web.json_response({"is_stored": True})
 
     async def prepare_package(self, request: web.Request) -> web.Response:
         """Build missing parts and start a server, which stays warm for the first lease."""
         package = self._package(request.match_info["hash"])
-        order = PrepareOrder.model_validate_json(await request.read() or b"{}")
-        self.grants.refuse_network(package, package.resources, is_granted=order.network)
-        lease = self.pool.order(package, package.resources, 1)
+        body = PrepareRequest.model_validate_json(await request.read() or b"{}")
+        self.grants.refuse_network(package, package.resources, is_granted=body.network)
+        lease = self.pool.request_lease(package, package.resources, 1)
         try:
             while lease.state is LeaseState.QUEUED:
                 lease.renew()
-                await _wait_for_change(lease, TTL_SECONDS / 2)
-            if lease.state is LeaseState.FAILED:
-                raise SandboxError(lease.error)
+                await _wait_for_lease(lease, TTL_SECONDS / 2)
         finally:
             await self.pool.release(lease)
         self.ready.add(package.hash)
@@ -138,29 +148,31 @@ class EnvHostApi:
 
     # leases
 
-    async def order_servers(self, request: web.Request) -> web.Response:
-        order = ServerOrder.model_validate_json(await request.read())
-        package = self._package(order.hash)
-        self.grants.refuse_network(package, order.resources, is_granted=order.network)
-        lease = self.pool.order(package, order.resources, order.count, hash_seed=order.hash_seed)
-        await _wait_for_change(lease, 2.0)  # a warm server is there at once: save the client a second request
-        return _lease_response(lease)
+    async def request_lease(self, request: web.Request) -> web.Response:
+        body = LeaseRequest.model_validate_json(await request.read())
+        package = self._package(body.hash)
+        self.grants.refuse_network(package, body.resources, is_granted=body.network)
+        lease = self.pool.request_lease(package, body.resources, body.count, hash_seed=body.hash_seed)
+        return await _wait_for_lease(lease, 2.0)  # a warm server is there at once: save the client a second request
 
     async def wait_for_lease(self, request: web.Request) -> web.Response:
         lease = self._lease(request)
         lease.renew()
-        await _wait_for_change(lease, min(MAX_WAIT_SECONDS, float(request.query.get("wait", "0"))))
-        return _lease_response(lease)
+        return await _wait_for_lease(lease, min(MAX_WAIT_SECONDS, float(request.query.get("wait", "0"))))
 
     async def hold_lease(self, request: web.Request) -> web.Response:
         """Keep the lease while this connection is open."""
         lease = self._lease(request)
-        with lease.held():
+        lease.holders += 1
+        try:
             await lease.over.wait()
+        finally:
+            lease.holders -= 1
+            lease.renew()
         raise web.HTTPGone(reason="this lease has ended")
 
     async def release_lease(self, request: web.Request) -> web.Response:
-        failed = frozenset(filter(None, request.query.get("worn", "").split(",")))
+        failed = frozenset(filter(None, request.query.get("failed", "").split(",")))
         await self.pool.release(self._lease(request), failed)
         return web.json_response({})
 
@@ -182,8 +194,8 @@ class EnvHostApi:
     async def get_server(self, request: web.Request) -> web.Response:
         """How a leased server ended, if it did, and the end of its log."""
         server = self._server(request)
-        reason = await server.exit_reason()
-        return web.json_response({"fate": reason, "log": server.log.last_lines(count=200, characters=16_000)})
+        log = server.log.last_lines(count=200, characters=16_000)
+        return web.json_response({"exit_reason": await server.exit_reason(), "log": log})
 
     async def proxy(self, request: web.Request) -> web.StreamResponse:
         """Relay a WebSocket of a worker on another machine to the server's own socket."""
@@ -199,18 +211,18 @@ class EnvHostApi:
         return outer
 
     def _server(self, request: web.Request) -> RunningServer:
-        if server := self.pool.find_server(request.match_info["server"]):
-            return server
+        """A leased server; idle ones are not accessible."""
+        for server in (server for lease in self.pool.leases.values() for server in (*lease.servers, *lease.retiring)):
+            if server.id == request.match_info["server"]:
+                return server
         raise web.HTTPNotFound(reason="no such server is leased")
 
 
-async def _wait_for_change(lease: PoolLease, seconds: float) -> None:
+async def _wait_for_lease(lease: PoolLease, seconds: float) -> web.Response:
+    """Wait until the lease is granted, at most `seconds`, and describe it. Raises SandboxError if it failed."""
     with suppress(TimeoutError):  # the client will ask again
         async with asyncio.timeout(seconds):
             await lease.changed.wait()
-
-
-def _lease_response(lease: PoolLease) -> web.Response:
     if lease.state is LeaseState.FAILED:
         raise SandboxError(lease.error)
     servers = [server.describe() for server in lease.servers]

@@ -81,24 +81,24 @@ class EnvHost:
             self._http = None
 
     async def status(self) -> JsonObject:
-        return await self.ask("GET", "/status")
+        return await self.request("GET", "/status")
 
     async def prepare(self, content_hash: str, files: Mapping[str, str]) -> None:
         """Make the package ready to serve: upload, virtual environment, a first start. Does nothing the second time.
 
         Raises HostRefused, with the last lines of the package's log, when it does not start.
         """
-        known = await self.ask("GET", f"/packages/{content_hash}")
+        known = await self.request("GET", f"/packages/{content_hash}")
         if not known["is_stored"]:
-            await self.ask("PUT", f"/packages/{content_hash}", body=pack(files))
+            await self.request("PUT", f"/packages/{content_hash}", body=pack(files))
         if not known["is_ready"]:
-            order = {"network": await asyncio.to_thread(self._is_granted, content_hash)}
-            await self.ask("POST", f"/packages/{content_hash}/prepare", json=order, seconds=START_SECONDS)
+            request = {"network": await asyncio.to_thread(self._is_granted, content_hash)}
+            await self.request("POST", f"/packages/{content_hash}/prepare", json=request, seconds=START_SECONDS)
 
     async def build_log(self, content_hash: str) -> tuple[str, bool]:
         """pip's output from building the package's virtual environment, and whether it has a separate one."""
         try:
-            answer = await self.ask("GET", f"/packages/{content_hash}/build")
+            answer = await self.request("GET", f"/packages/{content_hash}/build")
         except HostRefused:  # it was never stored
             return "", False
         return str(answer["log"]), bool(answer["is_own"])
@@ -111,12 +111,13 @@ class EnvHost:
 
         Sets of strings have the same order in all servers with the same `hash_seed`.
         """
-        order = {"hash": content_hash, "resources": resources.model_dump(), "count": servers, "hash_seed": hash_seed}
+        request = {"hash": content_hash, "resources": resources.model_dump(), "count": servers, "hash_seed": hash_seed}
         if resources.needs_grant:
-            order["network"] = await asyncio.to_thread(self._is_granted, content_hash)
-        server = EnvServer(self, order)
+            request["network"] = await asyncio.to_thread(self._is_granted, content_hash)
+        server = EnvServer(self, request)
         try:
-            yield await server.acquire()
+            server.connect_to(await server.request_lease())
+            yield server
         finally:
             await server.release()
 
@@ -127,7 +128,7 @@ class EnvHost:
         http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=self._headers)
         return http, f"{self._base}/servers/{server['id']}/ws"
 
-    async def ask(
+    async def request(
         self,
         method: str,
         path: str,
@@ -209,10 +210,10 @@ class _LeasedProcess:
     async def exit_reason(self) -> str:
         """How the server ended, with the end of its log; empty while it lives or if unknown."""
         try:
-            answer = await self._host.ask("GET", f"/servers/{self.id}")
+            answer = await self._host.request("GET", f"/servers/{self.id}")
         except SandboxError:
             return ""
-        return f"the server {answer['fate']}\n{answer['log']}".strip() if answer["fate"] else ""
+        return f"the server {answer['exit_reason']}\n{answer['log']}".strip() if answer["exit_reason"] else ""
 
     async def close(self) -> None:
         await asyncio.gather(*(wire.close() for wire in self._idle))
@@ -220,15 +221,14 @@ class _LeasedProcess:
         await self._http.close()
 
 
+@dataclass(slots=True, eq=False)
 class EnvSession:
     """One episode at a time on a server. Refuses steps outside of an episode, which the server would accept."""
 
-    __slots__ = ("_is_running", "_process", "failure", "wire")
-
-    def __init__(self, process: _LeasedProcess, wire: Wire) -> None:
-        self._process, self.wire = process, wire
-        self._is_running = False
-        self.failure: RolloutError | None = None
+    _process: _LeasedProcess
+    wire: Wire
+    failure: RolloutError | None = None
+    _is_running: bool = False
 
     async def reset(self, arguments: Mapping[str, object], *, timeout: float) -> Observation:
         """Begin an episode. Waits, within `timeout`, while other clients hold all sessions of the server."""
@@ -237,7 +237,7 @@ class EnvSession:
         async with self._recorded_failures():
             while True:
                 try:
-                    observation = await self.wire.reset(arguments, max(0.001, deadline - time.monotonic()))
+                    observation = await self.wire.observe("reset", arguments, max(0.001, deadline - time.monotonic()))
                     break
                 except ServerIsFull as error:
                     if time.monotonic() + pause > deadline:
@@ -253,7 +253,7 @@ class EnvSession:
         if not self._is_running:
             raise EnvError("step: the episode has not begun or has ended; reset first")
         async with self._recorded_failures():
-            observation = await self.wire.step(action, timeout)
+            observation = await self.wire.observe("step", action, timeout)
         self._is_running = not observation.done
         return observation
 
@@ -279,10 +279,10 @@ class EnvSession:
 
 @dataclass(slots=True, eq=False)
 class EnvServer:
-    """A leased server of a package: one process or several that act as one. Call `acquire` before its sessions."""
+    """A leased server of a package: one process or several that act as one."""
 
     host: EnvHost
-    order: JsonObject
+    lease_request: JsonObject
     action_schema: JsonObject = field(default_factory=dict)
     observation_schema: JsonObject = field(default_factory=dict)
     sessions: int = 0
@@ -296,11 +296,6 @@ class EnvServer:
     """Set when sessions of a group end, so that waiting groups check for room again."""
 
     # the lease
-
-    async def acquire(self) -> "EnvServer":
-        """Wait in the queue while the host is full."""
-        self.connect_to(await self._lease())
-        return self
 
     def connect_to(self, described: list[JsonObject]) -> None:
         self._processes = [_LeasedProcess(each, self.host) for each in described]
@@ -317,23 +312,24 @@ class EnvServer:
         finally:
             if self._path:
                 with contextlib.suppress(SandboxError):  # it expires anyway
-                    await asyncio.shield(self.host.ask("DELETE", f"{self._path}?worn={failed}"))
+                    await asyncio.shield(self.host.request("DELETE", f"{self._path}?failed={failed}"))
             await self._stop_heartbeat()
 
-    async def _lease(self) -> list[JsonObject]:
-        lease = await self.host.ask("POST", "/servers", json=self.order)
+    async def request_lease(self) -> list[JsonObject]:
+        """Order the servers; wait in the queue while the host is full. Returns their descriptions."""
+        lease = await self.host.request("POST", "/servers", json=self.lease_request)
         self._path = f"/leases/{lease['id']}"
         self._heartbeat = asyncio.create_task(self._hold(self._path))
         while lease["state"] == "queued":
             path = f"{self._path}?wait={POLL_SECONDS:g}"
-            lease = await self.host.ask("GET", path, seconds=POLL_SECONDS + 15)
+            lease = await self.host.request("GET", path, seconds=POLL_SECONDS + 15)
         return list(lease["servers"])
 
     async def _hold(self, path: str) -> None:
         """Keep a connection open as a heartbeat, until canceled or until the lease ends."""
         while True:
             try:
-                await self.host.ask("GET", f"{path}/hold", seconds=None)
+                await self.host.request("GET", f"{path}/hold", seconds=None)
             except LeaseIsOver:
                 return
             except SandboxError:
@@ -352,7 +348,7 @@ class EnvServer:
         while True:
             await self._stop_heartbeat()
             try:
-                return await self._lease()
+                return await self.request_lease()
             except SandboxError as error:
                 if isinstance(error, HostRefused) or time.monotonic() > deadline:
                     raise
@@ -405,7 +401,7 @@ class EnvServer:
                 try:
                     for process in [process for process in self._processes if process.has_failed]:
                         path = f"{self._path}/servers/{process.id}/replace"
-                        await self._swap([process], [await self.host.ask("POST", path, seconds=START_SECONDS)])
+                        await self._swap([process], [await self.host.request("POST", path, seconds=START_SECONDS)])
                 except SandboxError as error:  # a host that cannot be reached restarts, and then knows no lease
                     if isinstance(error, HostRefused) and not isinstance(error, LeaseIsOver):
                         raise
@@ -423,4 +419,4 @@ class EnvServer:
         if process.active == 0 and process not in self._processes:
             await process.close()
             with contextlib.suppress(SandboxError):  # the host ends it after a while anyway
-                await self.host.ask("DELETE", f"{self._path}/servers/{process.id}")
+                await self.host.request("DELETE", f"{self._path}/servers/{process.id}")

@@ -8,7 +8,6 @@ package's metadata hooks, which is foreign code.
 import hashlib
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from pip._internal.commands import create_command
@@ -17,7 +16,6 @@ from pip._internal.network.session import PipSession
 from pip._vendor.packaging.requirements import Requirement
 
 MAX_BYTES = 64 << 20
-_CHUNK = 1 << 20
 
 
 def main(folder: str, *requirements: str) -> None:
@@ -42,24 +40,15 @@ def _download(session: PipSession, link: Link, path: Path) -> None:
         sys.exit(f"{link.filename[:100]!r} is not a file name")
     digest = hashlib.new(link.hash_name or "sha256")
     with path.open("wb") as file:
-        for part in _parts(session, link):
+        response = session.get(link.url_without_fragment, stream=True, headers={"Accept-Encoding": "identity"})
+        response.raise_for_status()
+        for part in response.iter_content(1 << 20):
             digest.update(part)
             file.write(part)
             if file.tell() > MAX_BYTES:
                 sys.exit(f"{link.filename} is larger than {MAX_BYTES >> 20} MB")
     if link.hash and digest.hexdigest() != link.hash:
         sys.exit(f"{link.filename} is not the file that the index lists: its {link.hash_name} differs")
-
-
-def _parts(session: PipSession, link: Link) -> Iterator[bytes]:
-    if link.is_file:
-        with open(link.file_path, "rb") as file:
-            while part := file.read(_CHUNK):
-                yield part
-        return
-    response = session.get(link.url_without_fragment, stream=True, headers={"Accept-Encoding": "identity"})
-    response.raise_for_status()
-    yield from response.iter_content(_CHUNK)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ It knows no database and holds no secret; a worker talks to it through `client.p
 import argparse
 import asyncio
 import contextlib
+import os
 import secrets
 import shutil
 import signal
@@ -29,7 +30,7 @@ from backend.settings import Settings
 from workers.environments.api import EnvHostApi
 from workers.environments.containers import ContainerEngine, connect
 from workers.environments.dedicated_user import HostCannotStart, listen_on_path
-from workers.environments.launchers import HostGrants, Launcher, ServerLauncher, choose_launcher, container_user
+from workers.environments.launchers import HostGrants, Launcher, ServerLauncher, choose_launcher
 from workers.environments.packages import PackageStore
 from workers.environments.pool import MAX_SERVERS, Capacity, ServerPool
 from workers.environments.servers import START_SECONDS
@@ -57,7 +58,22 @@ def main() -> None:
     try:
         # it encrypts nothing, so it does not get the installation's key
         settings = Settings(secret_key=SecretStr(secrets.token_urlsafe()))
-        listener = socket.socket(fileno=arguments.listener) if arguments.listener is not None else _listen(settings)
+        if arguments.listener is not None:
+            listener = socket.socket(fileno=arguments.listener)
+        elif path := _socket_path(settings):
+            listener = listen_on_path(path)
+        elif not settings.envhost_token.get_secret_value():
+            raise HostCannotStart(
+                "set PROCTOR_ENVHOST_TOKEN: over the network the env host requires a token from workers"
+            )
+        else:
+            parts = urlsplit(settings.envhost_address)
+            try:
+                listener = socket.create_server((parts.hostname or "127.0.0.1", parts.port or 8001), backlog=256)
+            except OSError as error:
+                raise HostCannotStart(f"cannot listen on {settings.envhost_address}: {error}") from error
+            for option, value in ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3)):
+                listener.setsockopt(socket.IPPROTO_TCP, option, value)  # a client whose machine is gone holds nothing
         asyncio.run(run(settings, listener, arguments))
     except HostCannotStart as error:
         sys.exit(f"env host: {error}")
@@ -98,7 +114,8 @@ async def _assemble(settings: Settings, arguments: argparse.Namespace) -> AsyncI
     (folder / _MARKER).touch()
 
     python = settings.runtime_python.absolute()
-    engine = ContainerEngine(connect, user=container_user(), runtime=settings.docker_runtime)
+    user = f"{os.getuid() or 65534}:{os.getgid() or 65534}"  # ours, unless that is root, so that both use the sockets
+    engine = ContainerEngine(connect, user=user, runtime=settings.docker_runtime)
     choice = await choose_launcher(
         python,
         folder,
@@ -155,21 +172,6 @@ def _socket_path(settings: Settings) -> Path | None:
     """The path of a socket on this machine; None for an address on the network."""
     address = settings.envhost_address
     return Path(address.removeprefix("unix:")) if address.startswith("unix:") else None
-
-
-def _listen(settings: Settings) -> socket.socket:
-    if path := _socket_path(settings):
-        return listen_on_path(path)
-    if not settings.envhost_token.get_secret_value():
-        raise HostCannotStart("set PROCTOR_ENVHOST_TOKEN: over the network the env host requires a token from workers")
-    parts = urlsplit(settings.envhost_address)
-    try:
-        listener = socket.create_server((parts.hostname or "127.0.0.1", parts.port or 8001), backlog=256)
-    except OSError as error:
-        raise HostCannotStart(f"cannot listen on {settings.envhost_address}: {error}") from error
-    for option, value in ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3)):
-        listener.setsockopt(socket.IPPROTO_TCP, option, value)  # a client whose machine is gone holds nothing
-    return listener
 
 
 if __name__ == "__main__":

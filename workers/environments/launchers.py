@@ -21,7 +21,7 @@ from backend.domain.errors import SandboxError
 from backend.domain.network import NOBODY, NetworkRule
 from workers.environments.containers import SOCKET, ContainerEngine
 from workers.environments.packages import StoredPackage
-from workers.environments.processes import LogTail
+from workers.environments.processes import LogTail, ServerProcess
 from workers.environments.relays import open_relay
 from workers.environments.servers import RunningServer, listen, start_server, wait_until_serving
 from workers.environments.virtual_environments import VirtualEnvironments
@@ -59,7 +59,7 @@ class LauncherChoice:
     def refusal(self) -> str:
         if self.launcher is Launcher.REMOTE:
             return "this env host only reaches servers that run elsewhere (`resources: {remote: …}`)"
-        if requested := self.probe.get("wanted"):
+        if requested := self.probe.get("requested"):
             return f"environment code is refused: the {requested} launcher was requested, but {self.probe['reason']}"
         return (
             f"this machine offers no sandbox ({self.probe.get('reason', 'unknown')}), so environment code is refused; "
@@ -80,7 +80,7 @@ async def choose_launcher(
         return LauncherChoice(Launcher.REMOTE, {"jail": False, "reason": "not tested"})
     if requested == Launcher.DOCKER:
         reason = await engine.unavailable_reason() if engine else "there is no engine"
-        docker_probe: dict[str, object] = {"jail": False, "wanted": requested, "reason": reason}
+        docker_probe: dict[str, object] = {"jail": False, "requested": requested, "reason": reason}
         return LauncherChoice(Launcher.NONE if reason else Launcher.DOCKER, docker_probe)
     probe = await _probe_jail(runtime_python, folder)
     if requested == Launcher.PROCESS and allow_unsandboxed:
@@ -177,10 +177,27 @@ class ServerLauncher:
             return await start_server(zygote, package, resources, self.folder, seconds)
         home = self.folder / uuid.uuid4().hex[:12]
         home.mkdir(mode=0o700, parents=True)
-        if resources.remote:
-            server = await self._connect_remote(package, resources, home)
-        else:
-            server = await self._start_container(package, resources, home, hash_seed)
+        log, listener = LogTail(), None
+        try:
+            process: ServerProcess
+            if resources.remote:
+                listener = listen(home / SOCKET)
+                process = await open_relay(resources, listener, policy=self.grants.outgoing)
+                os.close(log.writer)
+            else:
+                if os.getuid() == 0:
+                    os.chown(home, *map(int, self.engine.user.split(":")))  # the container makes its socket there
+                process = await self.engine.start(package, resources, home, log, hash_seed=hash_seed)
+        except BaseException:
+            if listener is not None:
+                listener.close()
+            shutil.rmtree(home, ignore_errors=True)
+            os.close(log.writer)
+            log.close()
+            raise
+        server = RunningServer(home.name, package, resources, home / SOCKET, process, log)
+        if not resources.remote:
+            server.capacity_path = "/health"
         await wait_until_serving(server, seconds)
         return server
 
@@ -219,35 +236,3 @@ class ServerLauncher:
     async def stop(self) -> None:
         await asyncio.gather(*(zygote.stop() for zygote in self._zygotes.values()))
         self._zygotes.clear()
-
-    async def _connect_remote(self, package: StoredPackage, resources: ResourcesSpec, home: Path) -> RunningServer:
-        listener = listen(home / SOCKET)
-        try:
-            relay = await open_relay(resources, listener, policy=self.grants.outgoing)
-        except BaseException:
-            listener.close()
-            shutil.rmtree(home, ignore_errors=True)
-            raise
-        log = LogTail()
-        log.close_writer()
-        return RunningServer(home.name, package, resources, home / SOCKET, relay, log)
-
-    async def _start_container(
-        self, package: StoredPackage, resources: ResourcesSpec, home: Path, hash_seed: int
-    ) -> RunningServer:
-        log = LogTail()
-        if os.getuid() == 0:
-            os.chown(home, *map(int, container_user().split(":")))  # it makes its socket there
-        try:
-            container = await self.engine.start(package, resources, home, log, hash_seed=hash_seed)
-        except BaseException:
-            shutil.rmtree(home, ignore_errors=True)
-            log.close_writer()
-            log.close()
-            raise
-        return RunningServer(home.name, package, resources, home / SOCKET, container, log, "/health")
-
-
-def container_user() -> str:
-    """Containers run as the env host's user, unless that is root, so that both can use their socket."""
-    return f"{os.getuid() or 65534}:{os.getgid() or 65534}"

@@ -105,7 +105,7 @@ def describe(hash_: str, path: Path, files: Mapping[str, str]) -> StoredPackage:
         name=name if _NAME.match(name) else "package",
         app=str(manifest.get("app") or "server.app:app")[:200],
         variables=variables,
-        resources=_resources(manifest),
+        resources=resources_of(files[MANIFEST_PATH]),
         requirements=requirements_of(files),
         columns_from=str(columns_from) if columns_from else None,
     )
@@ -113,7 +113,11 @@ def describe(hash_: str, path: Path, files: Mapping[str, str]) -> StoredPackage:
 
 def resources_of(manifest: str) -> ResourcesSpec:
     """The requested resources of a manifest, even if other parts of it are invalid. Raises PackageInvalid."""
-    return _resources(_read_manifest(manifest))
+    requested = _mapping(_mapping(_read_manifest(manifest).get("proctor")).get("resources"))
+    try:
+        return ResourcesSpec.model_validate(requested)
+    except ValidationError as error:
+        raise PackageInvalid(f"{MANIFEST_PATH}: proctor.resources: {error}") from error
 
 
 def _read_manifest(text: str) -> dict[str, object]:
@@ -121,13 +125,6 @@ def _read_manifest(text: str) -> dict[str, object]:
         return _mapping(read_yaml(text))
     except YamlInvalid as error:
         raise PackageInvalid(f"{MANIFEST_PATH}: {error}") from error
-
-
-def _resources(manifest: dict[str, object]) -> ResourcesSpec:
-    try:
-        return ResourcesSpec.model_validate(_mapping(_mapping(manifest.get("proctor")).get("resources")))
-    except ValidationError as error:
-        raise PackageInvalid(f"{MANIFEST_PATH}: proctor.resources: {error}") from error
 
 
 def _mapping(value: object) -> dict[str, object]:

@@ -4,9 +4,8 @@ import asyncio
 import os
 import time
 import uuid
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from backend.domain.environments.manifest import ResourcesSpec
@@ -45,7 +44,7 @@ class PoolLease:
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     state: LeaseState = LeaseState.QUEUED
     servers: list[RunningServer] = field(default_factory=list)
-    retiring: dict[str, tuple[RunningServer, float]] = field(default_factory=dict)
+    retiring: dict[RunningServer, float] = field(default_factory=dict)
     """Replaced servers, and when they are ended at the latest."""
     error: str = ""
     expires_at: float = 0.0
@@ -56,25 +55,6 @@ class PoolLease:
 
     def renew(self) -> None:
         self.expires_at = time.monotonic() + TTL_SECONDS
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        self.holders += 1
-        try:
-            yield
-        finally:
-            self.holders -= 1
-            self.renew()
-
-    def become(self, state: LeaseState, error: str = "") -> None:
-        self.state, self.error = state, error
-        self.changed.set()
-        if state is LeaseState.OVER:
-            self.over.set()
-
-    @property
-    def all_servers(self) -> list[RunningServer]:
-        return [*self.servers, *(server for server, _ in self.retiring.values())]
 
     def matches(self, server: RunningServer) -> bool:
         is_alike = server.resources == self.resources and server.hash_seed == self.hash_seed
@@ -93,7 +73,7 @@ class ServerPool:
     capacity: Capacity
     start_seconds: float = START_SECONDS
     leases: dict[str, PoolLease] = field(default_factory=dict)
-    _queue: list[PoolLease] = field(default_factory=list)
+    queue: list[PoolLease] = field(default_factory=list)
     _idle: list[RunningServer] = field(default_factory=list)
     _returning: list[RunningServer] = field(default_factory=list)
     """Returned servers whose health is being checked."""
@@ -101,19 +81,16 @@ class ServerPool:
     _starting_mb: int = 0
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
-    def packages_in_use(self) -> set[str]:
-        """Hashes of packages that have servers or wait for some."""
-        leased = {lease.package.hash for lease in self.leases.values()}
-        return leased | {server.package.hash for server in self._live()}
-
-    def _live(self) -> list[RunningServer]:
-        leased = [server for lease in self.leases.values() for server in lease.all_servers]
+    def live_servers(self) -> list[RunningServer]:
+        leased = [server for lease in self.leases.values() for server in (*lease.servers, *lease.retiring)]
         return [*leased, *self._returning, *self._idle]
 
     # leases
 
-    def order(self, package: StoredPackage, resources: ResourcesSpec, count: int, *, hash_seed: int = 0) -> PoolLease:
-        """A place in the queue. Raises SandboxError for an order that will never fit."""
+    def request_lease(
+        self, package: StoredPackage, resources: ResourcesSpec, count: int, *, hash_seed: int = 0
+    ) -> PoolLease:
+        """A place in the queue. Raises SandboxError for a request that will never fit."""
         if count > self.capacity.servers or count * resources.memory_mb > self.capacity.memory_mb:
             raise SandboxError(
                 f"{count} servers of {resources.memory_mb} MB will never fit: this env host has room for "
@@ -122,21 +99,18 @@ class ServerPool:
         lease = PoolLease(package, resources, count, hash_seed)
         lease.renew()
         self.leases[lease.id] = lease
-        self._queue.append(lease)
+        self.queue.append(lease)
         self._serve_queue()
         return lease
 
-    def find_server(self, server_id: str) -> RunningServer | None:
-        """Return a leased server; idle ones are not accessible."""
-        leased = (server for lease in self.leases.values() for server in lease.all_servers)
-        return next((server for server in leased if server.id == server_id), None)
-
     async def release(self, lease: PoolLease, failed: frozenset[str] = frozenset(), *, is_trusted: bool = True) -> None:
         self.leases.pop(lease.id, None)
-        if lease in self._queue:
-            self._queue.remove(lease)
-        lease.become(LeaseState.OVER)
-        for server in [server for server, _ in lease.retiring.values()]:
+        if lease in self.queue:
+            self.queue.remove(lease)
+        lease.state = LeaseState.OVER
+        lease.changed.set()
+        lease.over.set()
+        for server in list(lease.retiring):
             await server.stop()
 
         async def put_back(server: RunningServer) -> None:
@@ -164,22 +138,23 @@ class ServerPool:
             await fresh.stop()
             raise SandboxError("the lease ended in the meantime")
         lease.servers[lease.servers.index(old)] = fresh
-        lease.retiring[old.id] = (old, time.monotonic() + RETIRE_SECONDS)
+        lease.retiring[old] = time.monotonic() + RETIRE_SECONDS
         if not old.is_alive:
             await self.retire(lease, old.id)
         return fresh
 
     async def retire(self, lease: PoolLease, server_id: str) -> None:
         """End a replaced server after its last session."""
-        if entry := lease.retiring.pop(server_id, None):
-            await entry[0].stop()
+        for server in [server for server in lease.retiring if server.id == server_id]:
+            del lease.retiring[server]
+            await server.stop()
 
     # the queue
 
     def _serve_queue(self) -> None:
         """First come, first served: small requests do not overtake a large one forever."""
-        while self._queue and self._make_room(self._queue[0]):
-            lease = self._queue.pop(0)
+        while self.queue and self._make_room(self.queue[0]):
+            lease = self.queue.pop(0)
             lease.servers = [server for server in reversed(self._idle) if lease.matches(server)][: lease.count]
             self._idle = [server for server in self._idle if server not in lease.servers]
             missing = lease.count - len(lease.servers)
@@ -191,7 +166,7 @@ class ServerPool:
         """Whether the lease fits now. Ends idle servers of other packages for it, the longest idle first."""
         missing = lease.count - min(lease.count, sum(lease.matches(server) for server in self._idle))
         while missing:
-            live = self._live()
+            live = self.live_servers()
             used_mb = sum(server.resources.memory_mb for server in live) + self._starting_mb
             if (
                 len(live) + self._starting_count + missing <= self.capacity.servers
@@ -222,7 +197,7 @@ class ServerPool:
             for task in tasks:
                 if not task.cancelled() and task.exception() is None:
                     await task.result().stop()
-            lease.become(LeaseState.FAILED, str(errors.exceptions[0]))
+            lease.state, lease.error = LeaseState.FAILED, str(errors.exceptions[0])
         finally:
             self._starting_count -= reserved
             self._starting_mb -= reserved * lease.resources.memory_mb
@@ -230,7 +205,8 @@ class ServerPool:
         if lease.id not in self.leases:  # the client left in the meantime
             await self.release(lease)
         elif lease.state is LeaseState.QUEUED:
-            lease.become(LeaseState.GRANTED)
+            lease.state = LeaseState.GRANTED
+        lease.changed.set()
         self._serve_queue()
 
     async def _start(self, lease: PoolLease) -> RunningServer:
@@ -261,27 +237,11 @@ class ServerPool:
                 self._idle.remove(server)
                 await server.stop()
             for lease in list(self.leases.values()):
-                for server_id in [key for key, (_, until) in lease.retiring.items() if until < now]:
-                    await self.retire(lease, server_id)
-            for server in self._live():
+                for server in [server for server, until in lease.retiring.items() if until < now]:
+                    await self.retire(lease, server.id)
+            for server in self.live_servers():
                 server.end_if_too_big()
             await self.launcher.stop_unused()
-
-    def describe(self) -> dict[str, object]:
-        leased = {server.id for lease in self.leases.values() for server in lease.servers}
-        servers = [
-            {
-                "id": server.id,
-                "package": server.package.name,
-                "hash": server.package.hash,
-                "sessions": server.sessions,
-                "memory_mb": server.resources.memory_mb,
-                "is_leased": server.id in leased,
-                "printed_bytes": server.log.total_bytes,
-            }
-            for server in self._live()
-        ]
-        return {"capacity": asdict(self.capacity), "servers": servers, "queued": len(self._queue)}
 
     async def stop(self) -> None:
         for task in list(self._tasks):

@@ -60,7 +60,16 @@ async def _probe(server: EnvServer, report: ImportReport) -> None:
     """Fill in the report. Raises RolloutError if not even the first reset works."""
     report.sessions = server.sessions
     report.action_schema, report.observation_schema = plain_schema(server.action_schema), server.observation_schema
-    await _compare_resets(server, report)
+    openings = []  # of the same task twice, then with another seed and another index
+    for seed, index in ((11, 3), (11, 3), (12, 3), (13, 3), (14, 3), (11, 4), (11, 5)):
+        async with server.session() as session:
+            openings.append(await session.reset(_task_arguments(seed, index), timeout=RESET_SECONDS))
+    first, again, *others = [_comparable(opening.fields) for opening in openings]
+    report.opening = _shorten(openings[0].fields)
+    report.seed = Honour.IGNORED
+    if first == again:
+        report.seed = Honour.HONOURED if any(other != first for other in others[:3]) else Honour.FIXED
+        report.index_matters = any(other != first for other in others[3:])
     report.tools = []
     if {"tool_name", "arguments"} <= set(properties_of(report.action_schema)):  # MCP style: an action calls a tool
         async with server.session() as session:
@@ -91,21 +100,6 @@ async def _probe(server: EnvServer, report: ImportReport) -> None:
 
 def _task_arguments(seed: int, index: int) -> JsonObject:
     return {"seed": seed, "split": "train", "level": 0, "index": index}
-
-
-async def _compare_resets(server: EnvServer, report: ImportReport) -> None:
-    """Reset the same task twice, then with another seed and another index."""
-    openings = []
-    for seed, index in ((11, 3), (11, 3), (12, 3), (13, 3), (14, 3), (11, 4), (11, 5)):
-        async with server.session() as session:
-            openings.append(await session.reset(_task_arguments(seed, index), timeout=RESET_SECONDS))
-    first, again, *others = [_comparable(opening.fields) for opening in openings]
-    report.opening = _shorten(openings[0].fields)
-    if first != again:
-        report.seed = Honour.IGNORED
-    else:
-        report.seed = Honour.HONOURED if any(other != first for other in others[:3]) else Honour.FIXED
-        report.index_matters = any(other != first for other in others[3:])
 
 
 def _comparable(value: object) -> str:
@@ -158,7 +152,15 @@ async def _play_episode(session: EnvSession, report: ImportReport, stats: _Episo
     for turn in range(1, STEPS + 1):
         if observation.done:
             break
-        action = _random_action(report, observation.fields, rng)
+        if report.tools:
+            tool = rng.choice(report.tools)
+            schema = tool.get("input_schema") or tool.get("inputSchema") or {}
+            given = sample_action(schema, {}, rng) if isinstance(schema, dict) else {}
+            action = {"type": "call_tool", "tool_name": str(tool.get("name")), "arguments": given}
+        elif report.adapter:
+            action = {"text": rng.choice(("I do not know.", "42", "<answer>yes</answer>"))}
+        else:
+            action = sample_action(report.action_schema, observation.fields, rng)
         began = time.monotonic()
         try:
             observation = await session.step(action, timeout=STEP_SECONDS)
@@ -253,17 +255,6 @@ def _breakdowns(stats: _EpisodeStats) -> list[Breakdown]:
 
 
 # random actions from a schema
-
-
-def _random_action(report: ImportReport, observation: Mapping[str, object], rng: random.Random) -> JsonObject:
-    if report.tools:
-        tool = rng.choice(report.tools)
-        schema = tool.get("input_schema") or tool.get("inputSchema") or {}
-        arguments = sample_action(schema, {}, rng) if isinstance(schema, dict) else {}
-        return {"type": "call_tool", "tool_name": str(tool.get("name")), "arguments": arguments}
-    if report.adapter:
-        return {"text": rng.choice(("I do not know.", "42", "<answer>yes</answer>"))}
-    return sample_action(report.action_schema, observation, rng)
 
 
 def sample_action(schema: JsonObject, observation: Mapping[str, object], rng: random.Random) -> JsonObject:

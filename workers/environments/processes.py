@@ -1,9 +1,12 @@
-"""Output and memory of the processes of a server."""
+"""The process behind a server: its output and its memory."""
 
 import asyncio
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from proctor_sandbox.memory import descendants
 
 KEPT_BYTES = 64 << 10
 READ_BYTES = 64 << 10
@@ -12,21 +15,32 @@ PAUSE_SECONDS = 0.01
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
+@dataclass(slots=True, eq=False)
+class ServerProcess:
+    """The process behind a server: a forked process, a container, or a relay to an external one."""
+
+    pid: int = 0
+    """In the host's numbering; 0 if it has not started, or is not a process of ours."""
+    exited: asyncio.Event = field(default_factory=asyncio.Event)
+    code: int | None = None
+    """Its exit code; negative: the signal that ended it."""
+
+    def kill(self) -> None:
+        raise NotImplementedError
+
+
 class LogTail:
     """The read end of a pipe, drained by the running event loop; keeps the last 64 KB."""
 
     def __init__(self) -> None:
         self._reader, self.writer = os.pipe()
-        """`writer` goes to the server; close our copy with `close_writer`."""
+        """`writer` goes to the server; close our copy once the server has it."""
         os.set_blocking(self._reader, False)
         self._kept = bytearray()
         self.total_bytes = 0
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._reader, self._read)
         self._is_open = True
-
-    def close_writer(self) -> None:
-        os.close(self.writer)
 
     def _read(self) -> None:
         try:
@@ -99,22 +113,6 @@ def parent(pid: int) -> int:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except (OSError, IndexError, ValueError):
         return 0
-
-
-def descendants(pid: int) -> list[int]:
-    """A process and its descendants. RLIMIT_AS limits each process alone; together they are measured with these."""
-    found = [pid] if pid else []
-    for known in found:
-        try:
-            threads = os.listdir(f"/proc/{known}/task")
-        except OSError:
-            continue
-        for thread in threads:
-            try:
-                found += [int(child) for child in Path(f"/proc/{known}/task/{thread}/children").read_text().split()]
-            except OSError:
-                continue
-    return found
 
 
 async def wait_until_too_big(pid: int, max_bytes: int, end: Callable[[], None]) -> None:

@@ -57,9 +57,7 @@ class _BoundedStream(io.RawIOBase):
 def main(path: str) -> None:
     answer: dict[str, object]
     try:
-        is_zip = zipfile.is_zipfile(path)
-        pyproject = _pyproject_in_zip(path) if is_zip else _pyproject_in_tar(path)
-        system = tomllib.loads(pyproject).get("build-system")
+        system = tomllib.loads(_read_pyproject(path)).get("build-system")
         answer = {"requires": None}
         if isinstance(system, dict):
             lines = system.get("requires", [])
@@ -77,22 +75,20 @@ def main(path: str) -> None:
     sys.stdout.write(json.dumps(answer))
 
 
-def _pyproject_in_zip(path: str) -> str:
+def _read_pyproject(path: str) -> str:
     """The text of its pyproject.toml; empty if it has none."""
-    with zipfile.ZipFile(path) as archive:
-        entries = archive.infolist()
-        if len(entries) > MAX_MEMBERS:
-            raise ArchiveTooLarge(f"it holds more than {MAX_MEMBERS:,} files")
-        if sum(entry.file_size for entry in entries) > MAX_UNPACKED_BYTES:
-            raise ArchiveTooLarge(f"it unpacks to more than {MAX_UNPACKED_BYTES >> 20} MB")
-        for entry in entries:
-            if _PYPROJECT.fullmatch(entry.filename):
-                with archive.open(entry) as file:
-                    return _text(file)
-    return ""
-
-
-def _pyproject_in_tar(path: str) -> str:
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as zipped:
+            entries = zipped.infolist()
+            if len(entries) > MAX_MEMBERS:
+                raise ArchiveTooLarge(f"it holds more than {MAX_MEMBERS:,} files")
+            if sum(entry.file_size for entry in entries) > MAX_UNPACKED_BYTES:
+                raise ArchiveTooLarge(f"it unpacks to more than {MAX_UNPACKED_BYTES >> 20} MB")
+            for entry in entries:
+                if _PYPROJECT.fullmatch(entry.filename):
+                    with zipped.open(entry) as content:
+                        return _text(content)
+        return ""
     with open(path, "rb") as file:
         start = file.read(3)
         file.seek(0)
@@ -107,9 +103,9 @@ def _pyproject_in_tar(path: str) -> str:
                     raise ArchiveTooLarge(f"it holds more than {MAX_MEMBERS:,} files")
                 archive.members.clear()  # type: ignore[attr-defined]  # the stream is read once
                 if member.isfile() and _PYPROJECT.fullmatch(member.name):
-                    content = archive.extractfile(member)
-                    assert content is not None
-                    return _text(content)
+                    extracted = archive.extractfile(member)
+                    assert extracted is not None
+                    return _text(extracted)
     return ""
 
 

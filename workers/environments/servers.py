@@ -10,17 +10,17 @@ import time
 import uuid
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
 import aiohttp
 import orjson
 
 from backend.domain.environments.manifest import ResourcesSpec
 from backend.domain.errors import SandboxError
+from proctor_sandbox.memory import descendants
 from proctor_sandbox.terms import MOST
 from workers.environments.inside.server import CAPACITY_PATH
 from workers.environments.packages import StoredPackage
-from workers.environments.processes import LogTail, descendants, parent, resident_bytes, used_bytes
+from workers.environments.processes import LogTail, ServerProcess, parent, resident_bytes, used_bytes
 from workers.environments.wire import JsonObject
 from workers.environments.zygotes import Zygote
 
@@ -45,17 +45,6 @@ _SPARE_THREADS = 64
 _SPARE_FILES = 192
 _MAX_SOCKET_PATH = 107
 _BACKLOG = 1024
-
-
-class ServerProcess(Protocol):
-    """The process behind a server: a forked process, a container, or a relay to an external one."""
-
-    pid: int
-    """In the host's numbering; 0 if it is not a process of ours."""
-    exited: asyncio.Event
-    code: int | None
-
-    def kill(self) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -124,7 +113,10 @@ class RunningServer:
         """Catch what RLIMIT_AS cannot: many processes that are each within it."""
         if not self.is_alive:
             return
-        pids = descendants(self.family)[1:] if self.family else descendants(self.process.pid)
+        if self.family:
+            pids = descendants(self.family)[1:]
+        else:  # a container has no process of ours
+            pids = descendants(self.process.pid) if self.process.pid else []
         allowed = (self.resources.memory_mb << 20) * _MEMORY_ALLOWANCE + self.resident_at_start
         allowed += _INTERPRETER_BYTES if self.family else 0
         if sum(resident_bytes(pid) for pid in pids) <= allowed:
@@ -153,12 +145,15 @@ async def start_server(
     threads = resources.sessions + _SPARE_THREADS
     # standalone servers import what other servers get from the warm interpreter
     mapped, resident = (_OWN_IMPORTS_MAPPED, _OWN_IMPORTS_RESIDENT) if zygote.is_standalone else (0, 0)
+    variables = {"MAX_CONCURRENT_ENVS": str(resources.sessions)}
+    if zygote.site_packages and not zygote.is_jailed:  # for its own subprocesses; in the jail they find these anyway
+        variables["PYTHONPATH"] = os.pathsep.join(map(str, zygote.site_packages))
     cpus = {"cpus": max(1, round(resources.cpus)), "first_cpu": next(_first_cpus)}
     request: dict[str, object] = {
         "name": package.name,
         "app": package.app,
         "sessions": resources.sessions,
-        "variables": {"MAX_CONCURRENT_ENVS": str(resources.sessions), **zygote.variables, **package.variables},
+        "variables": variables | package.variables,
         "folder": "" if zygote.is_jailed else str(home / "files"),
         "limits": {
             "memory_bytes": (resources.memory_mb << 20) + (threads << 20) + _SLACK_BYTES + mapped,
@@ -184,7 +179,7 @@ async def start_server(
     finally:
         listener.close()  # so that a connection fails, instead of waiting, once the server is dead
         os.close(zipped)
-        log.close_writer()
+        os.close(log.writer)
     server = RunningServer(name, package, resources, path, process, log)
     server.resident_at_start = resident_bytes(process.pid) + resident
     if resources.execute and zygote.is_jailed:

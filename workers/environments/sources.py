@@ -107,21 +107,18 @@ class SourceBuilder:
         wheels = [path.name for path in folder.glob("*.whl")]
         fresh = [source for source in sources if not any(map(source.is_wheel, wheels))]
         for source in fresh:
-            await self._build(source, folder, log)
+            append(log, f"\n# {source.name} {source.version}{_IS_BUILT}\n")
+            environment = folder / f"{source.name}.environment"
+            requirements = await self.installer.index.resolve(await source.build_requirements(), log)
+            await self.installer.install(environment, requirements, log, is_standalone=True)
+            unfinished = folder / "unfinished"
+            with open(source.path, "rb") as archive, unfinished.open("wb") as wheel:
+                await self._build_in_jail(source, environment, (archive.fileno(), wheel.fileno()), log)
+            path = await asyncio.to_thread(_accept_wheel, unfinished, source)
+            # unpack it, which checks it, before uv reads it
+            built = Wheel(source.name, source.version, path.name, str(path))
+            await self.installer.provide([built], folder / "checked", log)
         return bool(fresh)
-
-    async def _build(self, source: SourceDistribution, folder: Path, log: Path) -> None:
-        append(log, f"\n# {source.name} {source.version}{_IS_BUILT}\n")
-        environment = folder / f"{source.name}.environment"
-        requirements = await self.installer.index.resolve(await source.build_requirements(), log)
-        await self.installer.install(environment, requirements, log, is_standalone=True)
-        unfinished = folder / "unfinished"
-        with open(source.path, "rb") as archive, unfinished.open("wb") as wheel:
-            await self._build_in_jail(source, environment, (archive.fileno(), wheel.fileno()), log)
-        path = await asyncio.to_thread(_accept_wheel, unfinished, source)
-        # unpack it, which checks it, before uv reads it
-        built = Wheel(source.name, source.version, path.name, str(path))
-        await self.installer.provide([built], folder / "checked", log)
 
     async def _build_in_jail(
         self, source: SourceDistribution, environment: Path, files: tuple[int, int], log: Path

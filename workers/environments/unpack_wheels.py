@@ -63,34 +63,37 @@ def unpack(path: str, name: str, target: str, limits: Mapping[str, int]) -> dict
     label = os.path.basename(path)
     try:
         with zipfile.ZipFile(path) as archive:
-            _check_sizes(archive, label, os.path.getsize(path), WheelLimits(**limits))
-            files, dropped = _plan(archive, label, name)
+            files, dropped = _plan(archive, label, name, os.path.getsize(path), WheelLimits(**limits))
             os.makedirs(target)
             for folder in sorted({folder for inside in files for folder in folders_of(inside)}):
                 os.mkdir(f"{target}/{folder}")
             for inside, (entry, expected) in files.items():
                 _write(archive, entry, f"{target}/{inside}", expected, label)
-    except _UNREADABLE as error:
+    except BaseException as error:
         shutil.rmtree(target, ignore_errors=True)
+        if isinstance(error, MemoryError):
+            raise WheelRefused(f"{label} needs more memory to be read than a wheel may take") from None
+        if not isinstance(error, _UNREADABLE):
+            raise
         reason = str(error).replace(target, "").replace(path, label)
         raise WheelRefused(f"{label} is not a valid wheel: {reason}") from error
-    except MemoryError:
-        shutil.rmtree(target, ignore_errors=True)
-        raise WheelRefused(f"{label} needs more memory to be read than a wheel may take") from None
-    except WheelRefused:
-        shutil.rmtree(target, ignore_errors=True)
-        raise
     size = sum(entry.file_size for entry, _ in files.values())
     return {"files": len(files), "bytes": size, "dropped": dropped}
 
 
-def _check_sizes(archive: zipfile.ZipFile, label: str, size: int, limits: WheelLimits) -> None:
+def _plan(
+    archive: zipfile.ZipFile, label: str, name: str, size: int, limits: WheelLimits
+) -> tuple[dict[str, tuple[zipfile.ZipInfo, str]], Counter[str]]:
+    """Check all sizes and every entry.
+
+    Returns entries and hashes by path below site-packages, and the number of others by kind.
+    """
     if size > limits.archive_bytes:
         raise WheelRefused(f"{label} has {_mb(size)}; at most {_mb(limits.archive_bytes)} are allowed for a wheel")
-    entries = archive.infolist()
-    if len(entries) > limits.files:
-        raise WheelRefused(f"{label} holds {len(entries):,} files; at most {limits.files:,} are allowed in a wheel")
-    unpacked = sum(entry.file_size for entry in entries)
+    members = archive.infolist()
+    if len(members) > limits.files:
+        raise WheelRefused(f"{label} holds {len(members):,} files; at most {limits.files:,} are allowed in a wheel")
+    unpacked = sum(entry.file_size for entry in members)
     if unpacked > limits.unpacked_bytes:
         raise WheelRefused(
             f"{label} unpacks to {_mb(unpacked)}; at most {_mb(limits.unpacked_bytes)} are allowed for a wheel"
@@ -100,17 +103,12 @@ def _check_sizes(archive: zipfile.ZipFile, label: str, size: int, limits: WheelL
             f"{label} has {_mb(size)} and unpacks to {_mb(unpacked)}; "
             f"above {_mb(limits.ratio_free_bytes)} at most {limits.ratio} times its size is allowed"
         )
-
-
-def _plan(
-    archive: zipfile.ZipFile, label: str, name: str
-) -> tuple[dict[str, tuple[zipfile.ZipInfo, str]], Counter[str]]:
-    """Check every entry. Returns entries and hashes by path below site-packages, and the number of others by kind."""
-    entries = [(entry, _checked_parts(entry, label)) for entry in archive.infolist()]
+    entries = [(entry, _checked_parts(entry, label)) for entry in members]
     files = [(entry, parts) for entry, parts in entries if not entry.is_dir()]
     top = {parts[0] for _, parts in files if len(parts) > 1}
     infos = [folder for folder in top if folder.endswith(".dist-info")]
-    if len(infos) != 1 or _canonical(infos[0].removesuffix(".dist-info").rpartition("-")[0]) != _canonical(name):
+    names = [name, *(info.removesuffix(".dist-info").rpartition("-")[0] for info in infos)]
+    if len(infos) != 1 or len({re.sub(r"[-_.]+", "-", each).lower() for each in names}) != 1:
         raise WheelRefused(f"{label} needs exactly one .dist-info folder, named after {name}")
     [info] = infos
     by_path = {"/".join(parts): entry for entry, parts in files}
@@ -161,10 +159,6 @@ def _checked_parts(entry: zipfile.ZipInfo, label: str) -> list[str]:
     if entry.flag_bits & _ENCRYPTED or entry.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
         raise WheelRefused(f"{label} holds {shown} encrypted or in a compression that wheels do not use")
     return parts
-
-
-def _canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _text(archive: zipfile.ZipFile, by_path: Mapping[str, zipfile.ZipInfo], path: str, label: str) -> str:

@@ -27,6 +27,7 @@ from backend.domain.errors import SandboxError
 from backend.settings import PROJECT_ROOT
 from workers.commands import Bounds, CommandStopped, run_command
 from workers.environments.pip_options import ask_pip, uv_options, uv_variables
+from workers.environments.zygotes import site_packages_of
 
 RESOLVE_SECONDS = 300.0
 MAX_WRITTEN_BYTES = 2 << 30
@@ -58,12 +59,9 @@ def append(log: Path, text: str) -> None:
 
 def without_addresses(text: str) -> str:
     """Addresses may hold credentials, and those of a package index may be internal; names of archives are kept."""
-
-    def replacement(match: re.Match[str]) -> str:
-        archive = _ARCHIVE.search(match[0])
-        return f"<address>/{archive[1]}" if archive else "<address>"
-
-    return _ADDRESS.sub(replacement, text)
+    return _ADDRESS.sub(
+        lambda match: f"<address>/{archive[1]}" if (archive := _ARCHIVE.search(match[0])) else "<address>", text
+    )
 
 
 class PathFilter:
@@ -205,7 +203,8 @@ class PackageIndex:
     @cached_property
     def _ranks(self) -> dict[tags.Tag, int]:
         """Platform tags that the shared runtime's interpreter supports, best first."""
-        version = python_version(self.python)
+        major, minor = site_packages_of(self.python).parent.name.removeprefix("python").split(".")
+        version = int(major), int(minor)
         platforms = list(tags.platform_tags())
         interpreter = f"cp{version[0]}{version[1]}"
         supported = [
@@ -241,11 +240,3 @@ def without_wheel(output: str) -> list[Requirement]:
                 continue
             requirements[str(requirement)] = requirement
     return list(requirements.values())
-
-
-def python_version(python: Path) -> tuple[int, int]:
-    """Of the virtual environment of an interpreter, by its folders."""
-    for folder in python.parent.parent.glob("lib/python*.*"):
-        if match := re.fullmatch(r"python(\d+)\.(\d+)", folder.name):
-            return int(match[1]), int(match[2])
-    raise SandboxError("the environment runtime has no library folder: run `make setup`")

@@ -92,10 +92,6 @@ class VirtualEnvironments:
         parts = [LAYOUT, str(self.runtime), *requirements, STANDALONE_MARKER * is_standalone]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
-    def is_built(self, package: StoredPackage) -> bool:
-        key = self.key_of(package)
-        return not key or (self._folder / key).exists()
-
     def site_packages_of(self, package: StoredPackage) -> list[Path]:
         """Folders of modules, the package's own first; empty: the shared runtime's alone."""
         key = self.key_of(package)
@@ -119,32 +115,29 @@ class VirtualEnvironments:
         if not self.runtime.exists():
             raise SandboxError("the environment runtime is missing: run `make setup`")
         key = self.key_of(package)
+        if not key:
+            return False
+        home = self._folder / key
+        unfinished, links, log = home.with_suffix(".new"), home.with_suffix(".wheels"), home.with_suffix(".log")
         async with self._building.setdefault(key, asyncio.Lock()):
-            if self.is_built(package):
-                if key:
-                    with contextlib.suppress(FileNotFoundError):
-                        os.utime(self._folder / key)  # mark it as used
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(home)  # mark it as used
                 return False
+            self._folder.mkdir(parents=True, exist_ok=True)
+            log.write_text("")
             try:
-                await self._build(self._folder / key, package)
+                async with asyncio.timeout(BUILD_SECONDS):
+                    wheels, is_standalone = await self._resolve(package, links, log)
+                    append(log, "".join(f"{wheel.name}=={wheel.version}\n" for wheel in wheels))
+                    await self._installer.install(unfinished, wheels, log, is_standalone=is_standalone)
+            except TimeoutError:
+                raise SandboxError(f"the package's environment was not built in {BUILD_SECONDS:g} s") from None
             except SandboxError as error:
                 raise SandboxError(self._paths.clean(str(error))) from error
+            finally:
+                await asyncio.to_thread(shutil.rmtree, links, ignore_errors=True)
+            unfinished.rename(home)
             return True
-
-    async def _build(self, home: Path, package: StoredPackage) -> None:
-        unfinished, links, log = home.with_suffix(".new"), home.with_suffix(".wheels"), home.with_suffix(".log")
-        self._folder.mkdir(parents=True, exist_ok=True)
-        log.write_text("")
-        try:
-            async with asyncio.timeout(BUILD_SECONDS):
-                wheels, is_standalone = await self._resolve(package, links, log)
-                append(log, "".join(f"{wheel.name}=={wheel.version}\n" for wheel in wheels))
-                await self._installer.install(unfinished, wheels, log, is_standalone=is_standalone)
-        except TimeoutError:
-            raise SandboxError(f"the package's environment was not built in {BUILD_SECONDS:g} s") from None
-        finally:
-            await asyncio.to_thread(shutil.rmtree, links, ignore_errors=True)
-        unfinished.rename(home)
 
     async def _resolve(self, package: StoredPackage, links: Path, log: Path) -> tuple[list[Wheel], bool]:
         """Return the wheels to install and whether the environment is standalone.

@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import aiohttp
@@ -25,7 +25,8 @@ import aiohttp
 from backend.domain.errors import SandboxError
 from workers.commands import bounded, end_group
 from workers.environments.unpack_wheels import WheelLimits, folders_of
-from workers.environments.uv import PackageIndex, Wheel, append, python_version
+from workers.environments.uv import PackageIndex, Wheel, append
+from workers.environments.zygotes import site_packages_of
 
 GIB = 1 << 30
 WHEEL_LIMITS = WheelLimits(
@@ -66,8 +67,7 @@ class Installer:
         """Of an environment, or of the shared runtime."""
         if not self.runtime.exists():
             raise SandboxError("the environment runtime is missing: run `make setup`")
-        version = python_version(self.runtime)
-        return home / "lib" / f"python{version[0]}.{version[1]}" / "site-packages"
+        return home.joinpath(*site_packages_of(self.runtime).parts[-3:])
 
     async def install(self, home: Path, wheels: Sequence[Wheel], log: Path, *, is_standalone: bool = False) -> None:
         """Make the environment at `home`. Raises SandboxError; nothing is left of it then."""
@@ -100,7 +100,16 @@ class Installer:
                     async with slots:
                         archive, digest = await self._fetch(wheel, session, work)
                     async with self._locks.setdefault(digest, asyncio.Lock()):
-                        return self._find(digest) or await self._unpack(wheel, archive, digest, unpackers, log)
+                        if home := self._find(digest):
+                            return home
+                        unfinished = (self.store / digest).with_suffix(_NEW)
+                        await asyncio.to_thread(shutil.rmtree, unfinished, ignore_errors=True)
+                        dropped = await unpackers.unpack(archive, wheel.name, unfinished)
+                        if dropped:
+                            kinds = ", ".join(f"{count} of {kind}" for kind, count in sorted(dropped.items()))
+                            reason = "not installed, because it is not for site-packages"
+                            append(log, f"# {wheel.filename}: {reason}: {kinds}\n")
+                        return unfinished.rename(self.store / digest)
 
                 async with asyncio.TaskGroup() as group:
                     tasks = [group.create_task(provide_one(wheel)) for wheel in wheels]
@@ -118,17 +127,6 @@ class Installer:
             return None
         return home
 
-    async def _unpack(self, wheel: Wheel, archive: Path, digest: str, unpackers: "_Unpackers", log: Path) -> Path:
-        home = self.store / digest
-        unfinished = home.with_suffix(_NEW)
-        await asyncio.to_thread(shutil.rmtree, unfinished, ignore_errors=True)
-        dropped = await unpackers.unpack(archive, wheel.name, unfinished)
-        if dropped:
-            kinds = ", ".join(f"{count} of {kind}" for kind, count in sorted(dropped.items()))
-            append(log, f"# {wheel.filename}: not installed, because it is not for site-packages: {kinds}\n")
-        unfinished.rename(home)
-        return home
-
     async def _fetch(self, wheel: Wheel, session: aiohttp.ClientSession, work: Path) -> tuple[Path, str]:
         """Path of the archive and its SHA-256. Raises SandboxError."""
         if wheel.size is not None and wheel.size > self.limits.archive_bytes:
@@ -141,13 +139,9 @@ class Installer:
             digest = await self._download(wheel, session, archive)
         else:
             archive = Path(wheel.address)
-
-            def digest_of_file() -> str:
-                with archive.open("rb") as file:
-                    return hashlib.file_digest(file, "sha256").hexdigest()
-
             try:
-                digest = await asyncio.to_thread(digest_of_file)
+                with archive.open("rb") as file:
+                    digest = (await asyncio.to_thread(hashlib.file_digest, file, "sha256")).hexdigest()
             except OSError as error:
                 raise SandboxError(f"{wheel.filename} cannot be read: {error.strerror}") from error
         if wheel.sha256 and digest != wheel.sha256:
@@ -198,13 +192,13 @@ class Installer:
             total -= size
 
 
+@dataclass(slots=True)
 class _Unpackers:
     """Processes that unpack one wheel after another, started on demand."""
 
-    def __init__(self, limits: WheelLimits) -> None:
-        self._limits = asdict(limits)
-        self._idle: list[asyncio.subprocess.Process] = []
-        self._slots = asyncio.Semaphore(_UNPACKERS)
+    limits: WheelLimits
+    _idle: list[asyncio.subprocess.Process] = field(default_factory=list)
+    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_UNPACKERS))
 
     async def stop(self) -> None:
         for process in self._idle:
@@ -213,10 +207,21 @@ class _Unpackers:
     async def unpack(self, archive: Path, name: str, target: Path) -> dict[str, int]:
         """Count files that were not installed, by kind. Raises SandboxError if the wheel is refused."""
         async with self._slots:
-            process = self._idle.pop() if self._idle else await self._start()
+            if self._idle:
+                process = self._idle.pop()
+            else:
+                python = bounded([], {})[0]
+                process = await asyncio.create_subprocess_exec(
+                    *bounded([python, "-I", "-S", "-B", str(_PROGRAM)], _UNPACK_LIMITS),
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.DEVNULL,
+                    env={"LANG": "C.UTF-8"},
+                    start_new_session=True,
+                )
             assert process.stdin is not None
             assert process.stdout is not None
-            order = {"path": str(archive), "name": name, "target": str(target), "limits": self._limits}
+            order = {"path": str(archive), "name": name, "target": str(target), "limits": asdict(self.limits)}
             line = b""
             try:
                 process.stdin.write(json.dumps(order).encode() + b"\n")
@@ -238,18 +243,6 @@ class _Unpackers:
             raise SandboxError(str(answer["error"])[:2000])
         dropped: dict[str, int] = answer["dropped"]
         return dropped
-
-    @staticmethod
-    async def _start() -> asyncio.subprocess.Process:
-        python = bounded([], {})[0]
-        return await asyncio.create_subprocess_exec(
-            *bounded([python, "-I", "-S", "-B", str(_PROGRAM)], _UNPACK_LIMITS),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env={"LANG": "C.UTF-8"},
-            start_new_session=True,
-        )
 
 
 def _link_trees(trees: Sequence[tuple[str, Path]], site_packages: Path, max_bytes: int) -> None:

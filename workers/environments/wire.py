@@ -55,24 +55,18 @@ class Observation:
     """Reward columns of this step; finite numbers."""
 
 
+@dataclass(slots=True, eq=False)
 class Wire:
     """One WebSocket to an environment's server. Broken after any failure except an error of the environment."""
 
-    __slots__ = ("_busy", "_columns_from", "_socket", "is_broken")
-
-    def __init__(self, socket: ClientWebSocketResponse, columns_from: str | None = None) -> None:
-        self._socket, self._columns_from = socket, columns_from
-        self._busy = self.is_broken = False
+    _socket: ClientWebSocketResponse
+    _columns_from: str | None = None
+    _busy: bool = False
+    is_broken: bool = False
 
     @property
     def is_open(self) -> bool:
         return not self.is_broken and not self._socket.closed
-
-    async def reset(self, arguments: Mapping[str, object], timeout: float) -> Observation:
-        return await self._observe("reset", arguments, timeout)
-
-    async def step(self, action: Mapping[str, object], timeout: float) -> Observation:
-        return await self._observe("step", action, timeout)
 
     async def state(self, timeout: float) -> JsonObject:
         return await self.exchange(b'{"type":"state"}', "state", "state", timeout)
@@ -87,7 +81,8 @@ class Wire:
             pass  # no one waits for it
         self.is_broken = True
 
-    async def _observe(self, kind: str, data: Mapping[str, object], timeout: float) -> Observation:
+    async def observe(self, kind: str, data: Mapping[str, object], timeout: float) -> Observation:
+        """Send a `reset` with its arguments or a `step` with its action."""
         try:
             frame = orjson.dumps({"type": kind, "data": data}, option=orjson.OPT_SERIALIZE_NUMPY)
         except (TypeError, orjson.JSONEncodeError) as error:

@@ -16,7 +16,7 @@ import structlog
 from backend.domain.errors import SandboxError
 from backend.settings import PROJECT_ROOT
 from workers.environments.inside.jail import FLAGS, place_of
-from workers.environments.processes import LogTail, parent
+from workers.environments.processes import LogTail, ServerProcess, parent
 
 log = structlog.get_logger("envhost")
 
@@ -63,17 +63,12 @@ class ProtocolViolation(ValueError):
     """The interpreter sent a message that the protocol does not allow."""
 
 
-@dataclass(slots=True, eq=False)
-class ForkedProcess:
+@dataclass(slots=True, eq=False, kw_only=True)
+class ForkedProcess(ServerProcess):
     """A process that a zygote forked, as the host sees it."""
 
     id: str
-    pid: int = 0
-    """In the host's numbering; 0 until it has started."""
     started: asyncio.Event = field(default_factory=asyncio.Event)
-    exited: asyncio.Event = field(default_factory=asyncio.Event)
-    code: int | None = None
-    """Its exit code; negative: the signal that ended it."""
     is_abandoned: bool = False
     """Kill it as soon as it starts."""
     handle: int = -1
@@ -109,12 +104,6 @@ class Zygote:
     _control: socket.socket | None = None
     _ready: asyncio.Event = field(default_factory=asyncio.Event)
     _ended: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """For interpreters that a server starts: in the jail its virtual environment leads them, elsewhere this."""
-        is_led = self.is_jailed or not self.site_packages
-        return {} if is_led else {"PYTHONPATH": os.pathsep.join(map(str, self.site_packages))}
 
     @property
     def is_alive(self) -> bool:
@@ -162,7 +151,7 @@ class Zygote:
                 env=_ENVIRONMENT | {"PYTHONHASHSEED": str(self.hash_seed)},
                 start_new_session=True,
             )
-        self.log.close_writer()
+        os.close(self.log.writer)
         asyncio.get_running_loop().add_reader(self._control, self._receive)
         ready, ended = asyncio.create_task(self._ready.wait()), asyncio.create_task(self._ended.wait())
         await asyncio.wait({ready, ended}, timeout=WARM_UP_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -266,7 +255,7 @@ class Zygote:
         """Fork a server; returns when it is enclosed. `descriptors`: listening socket, package, log."""
         if self._control is None:
             raise SandboxError(self.breach or "the environment runtime has ended")
-        forked = self.forks[name] = ForkedProcess(name)
+        forked = self.forks[name] = ForkedProcess(id=name)
         socket.send_fds(self._control, [json.dumps({"id": name, **request}).encode()], descriptors)
         try:
             async with asyncio.timeout(FORK_SECONDS):

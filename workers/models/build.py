@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from backend.domain.training.configuration import ModelChoice, Pieces
-from backend.domain.training.model_shapes import MAX_PARAMETERS, SHAPES
+from backend.domain.training.memory import MAX_PARAMETERS, SHAPES
 
 PAD, END = "<|pad|>", "<|end|>"
 ROLES = ("<|system|>", "<|user|>", "<|assistant|>")

@@ -118,7 +118,16 @@ def write_answer(content: str, tool_calls: Any) -> str:
 
 def read_completion(body: bytes) -> Completion:
     """Read the first choice. Raises NoCompletion."""
-    response = _decode(body)
+    try:
+        response = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        try:  # some servers send NaN or unpaired surrogates, which the strict reader refuses
+            response = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            problem = f"the endpoint answered 200 with something that is not JSON ({len(body):,} bytes)"
+            raise NoCompletion(problem) from error
+    if not isinstance(response, dict):
+        raise _not_a_completion("it is not an object")
     choices = response.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         raise _not_a_completion("it has no choices")
@@ -147,21 +156,6 @@ def read_completion(body: bytes) -> Completion:
 
 def _not_a_completion(problem: str) -> NoCompletion:
     return NoCompletion(f"the endpoint answered JSON that is no chat completion: {problem}")
-
-
-def _decode(body: bytes) -> dict[str, Any]:
-    try:
-        response = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        try:  # some servers send NaN or unpaired surrogates, which the strict reader refuses
-            response = json.loads(body)
-        except (ValueError, RecursionError) as error:
-            raise NoCompletion(
-                f"the endpoint answered 200 with something that is not JSON ({len(body):,} bytes)"
-            ) from error
-    if not isinstance(response, dict):
-        raise _not_a_completion("it is not an object")
-    return response
 
 
 def _read_text(message: Message) -> str:

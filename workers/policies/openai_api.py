@@ -156,7 +156,16 @@ class OpenAiPolicy(Policy):
             status, headers, answer = await self._post(body)
             self._throttle.read_headers(headers)
             if status != 200:
-                raise self._error_of(status, headers, answer)
+                message = f"the endpoint answered {describe_error(status, headers, answer, secret=self._endpoint.key)}"
+                if status in RETRYABLE:
+                    wait = parse_retry_after(headers.get("Retry-After"))
+                    if status in OVERLOADED:
+                        self._throttle.refused(wait)
+                    raise _RetryableFailure(message, wait)
+                if status == 400 and self._limit_field == "max_tokens" and b"max_completion_tokens" in answer:
+                    self._limit_field = "max_completion_tokens"  # newer models accept only this name
+                    raise _RetryableFailure(message)
+                raise EndpointRefused(message)
             completion = read_completion(answer)
             self._throttle.completed(
                 time.perf_counter() - start, completion.reply.tokens_in + completion.reply.tokens_out
@@ -210,18 +219,6 @@ class OpenAiPolicy(Policy):
             return orjson.dumps(body)
         except TypeError:  # text with unpaired surrogates
             return plain_text(json.dumps(body, ensure_ascii=False)).encode()
-
-    def _error_of(self, status: int, headers: Mapping[str, str], body: bytes) -> PolicyError:
-        message = f"the endpoint answered {describe_error(status, headers, body, secret=self._endpoint.key)}"
-        if status in RETRYABLE:
-            wait = parse_retry_after(headers.get("Retry-After"))
-            if status in OVERLOADED:
-                self._throttle.refused(wait)
-            return _RetryableFailure(message, wait)
-        if status == 400 and self._limit_field == "max_tokens" and b"max_completion_tokens" in body:
-            self._limit_field = "max_completion_tokens"  # newer models accept only this name
-            return _RetryableFailure(message)
-        return EndpointRefused(message)
 
 
 class _ApiPlayer(Player):

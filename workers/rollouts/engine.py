@@ -25,8 +25,7 @@ from backend.domain.rollouts.rollout import Rollout, TaskSpec
 from backend.domain.vocabulary import Phase, RolloutStatus
 from workers.policies.base import AdaptivePolicy, EpisodeStart, Policy
 from workers.rollouts.episode import Episode, Rules
-from workers.rollouts.limits import CircuitBreaker, ConcurrencyLimiter, SlotPool, TooManyFailures
-from workers.rollouts.stopping import unless_stopped
+from workers.rollouts.limits import CircuitBreaker, ConcurrencyLimiter, SlotPool, TooManyFailures, unless_stopped
 
 if TYPE_CHECKING:
     from workers.environments.client import EnvServer, EnvSession
@@ -245,7 +244,7 @@ class _RolloutPool:
                 start = perf_counter()
                 async with self.server.session() as session:
                     rollouts[0].queue_seconds += perf_counter() - start
-                    await self._play_member(session, rollouts[0], starts[0])
+                    await Episode(self.rules, session, rollouts[0]).play(self.policy, starts[0])
         except RolloutError as error:
             if self.is_grouped:
                 _fail_together(rollouts, error)

@@ -1,5 +1,6 @@
 """One episode: reset → observation → text → policy → reply → action → step → … until it ends, into a `Rollout`."""
 
+import asyncio
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from backend.domain.environments.tools import ToolsUnusable, read_tools, render_
 from backend.domain.errors import ActionRefused, EnvError, LimitExceeded, PolicyError, boundary
 from backend.domain.rollouts.rollout import CANARY, Rollout, Step, columns_over_episode, weighted_reward
 from backend.domain.vocabulary import RolloutStatus, StopReason
-from workers.policies.base import EpisodeStart, Player, Policy, Reply, TextTrace, TokenTrace, Turn
+from workers.policies.base import EpisodeStart, Player, Policy, Reply, TextTrace, Turn
 from workers.rollouts.limits import Deadline, ObservationBudget
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class Episode:
         """Times of the last reply."""
         self._waiting_for = ""
         """For the error message of a timeout."""
-        self._deadline = Deadline(self._limits.episode_timeout_seconds)
+        self._deadline = Deadline(asyncio.timeout(self._limits.episode_timeout_seconds))
 
     async def play(self, policy: Policy, start: EpisodeStart) -> None:
         rollout = self.rollout
@@ -108,7 +109,7 @@ class Episode:
                     player = await policy.begin(start)
                 try:
                     rollout.stop_reason = await self._play_turns(player)
-                    self._keep_trace(player.trace())
+                    trace = player.trace()
                 finally:
                     player.close()
         except TimeoutError as cause:
@@ -117,6 +118,13 @@ class Episode:
             raise LimitExceeded(
                 f"the episode took longer than {seconds:g} s (waiting for {self._waiting_for})"
             ) from cause
+        if trace is not None:
+            rollout.logprobs = trace.logprobs
+        if isinstance(trace, TextTrace):
+            rollout.token_texts, rollout.token_turns = trace.texts, trace.turns
+        elif trace is not None:
+            rollout.prompt_token_ids, rollout.completion_token_ids = trace.prompt, trace.completion
+            rollout.completion_mask = trace.mask
         async with boundary(EnvError, "scoring"):
             score(rollout, self.rules.manifest, parsed_turns=self._parsed_turns, is_done=self._is_done)
 
@@ -149,8 +157,7 @@ class Episode:
         while self._turns_left > 0:
             reply = await self._request_reply(player, index)
             self._turns_left -= 1
-            stop = await self._take_reply(reply)
-            if stop is not None:
+            if stop := await self._take_reply(reply):
                 return stop
             index += 1
         return StopReason.MAX_TURNS
@@ -284,17 +291,6 @@ class Episode:
             except ToolsUnusable as error:
                 raise EnvError(str(error)) from error
         return self._tools != known
-
-    def _keep_trace(self, trace: TokenTrace | TextTrace | None) -> None:
-        rollout = self.rollout
-        if trace is not None:
-            rollout.logprobs = trace.logprobs
-        if isinstance(trace, TextTrace):
-            rollout.token_texts, rollout.token_turns = trace.texts, trace.turns
-        elif trace is not None:
-            rollout.prompt_token_ids = trace.prompt
-            rollout.completion_token_ids = trace.completion
-            rollout.completion_mask = trace.mask
 
 
 def render_results(results: Sequence[CallResult], name_field: str) -> str:

@@ -1,9 +1,11 @@
-"""Limits of episodes: their stored size, deadline and concurrency, and the circuit breaker."""
+"""Limits of episodes: their stored size, deadline and concurrency, the circuit breaker, and stops on request."""
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 import orjson
 
@@ -22,6 +24,10 @@ CUT = "_cut"
 """Key of the note in a cut observation."""
 OVERLOAD_ERRORS = frozenset({ErrorKind.SANDBOX, ErrorKind.LIMIT})
 """How episodes fail on an overloaded env server: a lost connection, a deadline."""
+POLL_SECONDS = 0.2
+"""Interval between checks for a requested stop."""
+
+T = TypeVar("T")
 
 
 def bounded_text(text: str, limit: int = MAX_STORED_BYTES) -> str:
@@ -30,11 +36,11 @@ def bounded_text(text: str, limit: int = MAX_STORED_BYTES) -> str:
     return f"{text[:limit]}\n[… {len(text) - limit:,} more characters were cut]"
 
 
+@dataclass(slots=True)
 class ObservationBudget:
     """What one episode may still store. Huge observations are cut, visibly, so that no rollout fills the disk."""
 
-    def __init__(self) -> None:
-        self._left = MAX_EPISODE_BYTES
+    _left: int = MAX_EPISODE_BYTES
 
     @property
     def limit(self) -> int:
@@ -74,11 +80,11 @@ def _dump(value: object) -> bytes:
         return repr(value).encode("utf-8", "replace")
 
 
+@dataclass(frozen=True, slots=True)
 class Deadline:
     """The time limit of an episode: `async with deadline.timeout: …`. It pauses while a request is queued."""
 
-    def __init__(self, seconds: float) -> None:
-        self.timeout = asyncio.timeout(seconds)
+    timeout: asyncio.Timeout
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -154,24 +160,46 @@ class TooManyFailures(Exception):
     """Most of the recent rollouts failed."""
 
 
+@dataclass(slots=True)
 class CircuitBreaker:
-    """Trips if more than `share` of the last `window` rollouts failed, once there are `at_least` of them."""
+    """Trips if more than half of the last 50 rollouts failed, once there are 16 of them."""
 
-    def __init__(self, *, window: int = 50, at_least: int = 16, share: float = 0.5) -> None:
-        self._recent: deque[str | None] = deque(maxlen=window)
-        self._at_least = at_least
-        self._share = share
+    _recent: deque[str | None] = field(default_factory=lambda: deque(maxlen=50))
 
     def record(self, rollout: Rollout) -> None:
         """Raises TooManyFailures with the share and the most common error."""
         failed = rollout.status is RolloutStatus.FAILED
         self._recent.append(f"{rollout.error_kind}: {rollout.error_message}" if failed else None)
-        if not failed or len(self._recent) < self._at_least:
+        if not failed or len(self._recent) < 16:
             return
         errors = [error for error in self._recent if error is not None]
-        if len(errors) > self._share * len(self._recent):
+        if len(errors) > 0.5 * len(self._recent):
             [(error, count)] = Counter(errors).most_common(1)
             raise TooManyFailures(
                 f"{len(errors)} of the last {len(self._recent)} rollouts failed"
                 f" ({len(errors) / len(self._recent):.0%}). Most often ({count}×) {error}"
             )
+
+
+async def unless_stopped(work: Coroutine[object, object, T], should_stop: Callable[[], bool]) -> T | None:
+    """Return the result of `work`; None if a stop was requested first: then it was canceled and has cleaned up.
+
+    Calls `should_stop` in a thread, five times a second.
+    """
+
+    async def wait_for_stop() -> None:
+        while not await asyncio.to_thread(should_stop):
+            await asyncio.sleep(POLL_SECONDS)
+
+    working = asyncio.create_task(work)
+    stop = asyncio.create_task(wait_for_stop())
+    try:
+        await asyncio.wait((working, stop), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        stop.result()
+        return None
+    finally:
+        working.cancel()
+        stop.cancel()
+        await asyncio.gather(working, stop, return_exceptions=True)

@@ -8,7 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import undefer
 
 from backend.core.session import transaction
-from backend.domain.detectors.catalogue.metamorphic import SPEC, Altered, look_at_altered
+from backend.domain.detectors.catalogue.metamorphic import SPEC, Altered, scan_altered
 from backend.domain.detectors.flags import FlagDraft
 from backend.domain.detectors.run_view import RolloutRow, passes
 from backend.domain.environments.manifest import Manifest
@@ -17,27 +17,26 @@ from backend.domain.rollouts.rollout import TaskSpec
 from backend.environments.tables import EnvironmentVersion
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
-from backend.settings import get_settings
-from workers.environments.client import EnvHost
 from workers.rollouts.regrading import StoredEpisode, replay_episodes
 from workers.storage.detectors import DetectorInput, stored_steps
+from workers.storage.env_host import open_env_host
 
 CONCURRENCY = 8
 
 
-async def look_at_altered_replies(judged: DetectorInput, most: int) -> list[FlagDraft]:
+async def scan_altered_replies(run_input: DetectorInput, most: int) -> list[FlagDraft]:
     """Flag successful rollouts, at most `most`, whose altered replies still earn the reward."""
-    settings = judged.settings[SPEC.id]
+    settings = run_input.settings[SPEC.id]
     rows: list[RolloutRow] = []
-    for _, step_rows in stored_steps(judged):
-        rows += [row for row in step_rows if passes(judged.context, row)]
+    for _, step_rows in stored_steps(run_input):
+        rows += [row for row in step_rows if passes(run_input.context, row)]
         if len(rows) >= most:
             break
     rows = rows[:most]
     if not settings.enabled or not rows:
         return []
     with transaction() as session:
-        run = session.get_one(Run, judged.run_id)
+        run = session.get_one(Run, run_input.run_id)
         version = session.get_one(EnvironmentVersion, run.version_id, options=[undefer(EnvironmentVersion.files)])
         statement = (
             select(Rollout.id, Rollout.steps, Rollout.tokens_out, Task)
@@ -51,7 +50,7 @@ async def look_at_altered_replies(judged: DetectorInput, most: int) -> list[Flag
             recorded = RecordedEpisode({}, row.steps)
             episodes[row.id] = StoredEpisode(row.id, task, recorded, tokens_out=row.tokens_out)
     manifest = Manifest.model_validate(version.manifest)
-    async with EnvHost(get_settings().envhost_address) as host:
+    async with open_env_host() as host:
         await host.prepare(version.content_hash, version.files)
         async with host.lease(version.content_hash, manifest.proctor.resources) as server:
 
@@ -66,4 +65,4 @@ async def look_at_altered_replies(judged: DetectorInput, most: int) -> list[Flag
                 rewards = {each.episode.id: each.rollout.reward for each in replayed}
                 return [rewards.get(episode.id) for episode in changed]
 
-            return await look_at_altered(rows, manifest.proctor.agent.action, grade, settings.thresholds)
+            return await scan_altered(rows, manifest.proctor.agent.action, grade, settings.thresholds)

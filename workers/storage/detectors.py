@@ -16,9 +16,16 @@ from backend.core.session import transaction
 from backend.detectors.queries import active_settings_for
 from backend.detectors.scans import COPIES, PHASES
 from backend.detectors.tables import Flag
-from backend.domain.detectors.context import BaseTask, EnvironmentContext, SecondVerifier, context_of, with_base
 from backend.domain.detectors.flags import FlagDraft
-from backend.domain.detectors.run_view import SAME_REWARD, HeldoutResult, RolloutRow
+from backend.domain.detectors.run_view import (
+    SAME_REWARD,
+    BaseTask,
+    EnvironmentContext,
+    HeldoutResult,
+    RolloutRow,
+    SecondVerifier,
+    context_of,
+)
 from backend.domain.detectors.settings import ActiveSettings, Threshold, override_thresholds
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.reward_bounds import declared_ranges
@@ -30,7 +37,7 @@ from backend.environments.tables import EnvironmentVersion
 from backend.results.figures import rule_of
 from backend.review.queue import place
 from backend.rollouts.tables import Group, Rollout, Task
-from backend.runs.mixes import is_mixed, names_of, versions_of
+from backend.runs.queries import names_of, versions_of
 from backend.runs.tables import Run
 from backend.training.steering import thresholds_of_run
 from workers.detectors.scanner import RunScanner
@@ -66,7 +73,7 @@ def load_detector_input(run_id: uuid.UUID, thresholds: Sequence[Threshold] = ())
     """`thresholds`: of one scan, on top of the run's own."""
     with transaction() as session:
         run = session.get_one(Run, run_id, options=[joinedload(Run.version).joinedload(EnvironmentVersion.environment)])
-        versions = versions_of(session, run) if is_mixed(run) else ()
+        versions = versions_of(session, run) if run.configuration.get("mix") else ()
         names = dict(zip(versions, names_of(versions), strict=True))
         context = _context_of_run(session, run, names)
         loaded = joinedload(Run.version).joinedload(EnvironmentVersion.environment)
@@ -128,7 +135,7 @@ def _context_of_run(session: Session, run: Run, names: Mapping[EnvironmentVersio
         return context
     rule = context.success
     if rule is None:
-        return with_base(context, {})
+        return context
     value = Rollout.reward if rule.column == REWARD else Rollout.columns[context.columns.index(rule.column) + 1]
     statement = (
         select(_TASK, func.count(), func.count().filter(value >= rule.at_least - SAME_REWARD))
@@ -137,7 +144,8 @@ def _context_of_run(session: Session, run: Run, names: Mapping[EnvironmentVersio
         .where(Rollout.run_id == base_run_id, Rollout.status == RolloutStatus.COMPLETED)
         .group_by(_TASK)
     )
-    return with_base(context, {task: BaseTask(plays, passes) for task, plays, passes in session.execute(statement)})
+    base = {task: BaseTask(plays, passes) for task, plays, passes in session.execute(statement)}
+    return replace(context, base=base)
 
 
 def heldout_results_of(run_id: uuid.UUID) -> list[HeldoutResult]:
@@ -200,7 +208,7 @@ def _rollout_rows(run: DetectorInput) -> Select[*tuple[object, ...]]:
             Rollout.tokens_out,
             Rollout.stop_reason,
             *(column.label(name) for name, column in written.items()),
-            func.jsonb_path_query_array(Rollout.messages, to_policy).label("asked"),
+            func.jsonb_path_query_array(Rollout.messages, to_policy).label("prompts"),
         )
         .join(Group, Group.id == Rollout.group_id)
         .join(Task, Task.id == Group.task_id)
@@ -227,7 +235,7 @@ def _rollout_row(found: Row[*tuple[object, ...]], run: DetectorInput) -> Rollout
         stop_reason=found.stop_reason,
         actions=tuple(found.action),
         step_rewards=tuple(found.rewards) if run.reads_step_rewards else (),
-        asked=tuple(text for text in found.asked if isinstance(text, str)),
+        prompts=tuple(text for text in found.prompts if isinstance(text, str)),
         metrics=found.metrics,
         environment=run.environments.get(found.version_id, ""),
     )

@@ -15,7 +15,7 @@ from workers.policies.replay import OutOfReplies, ReplayPlayer
 from workers.rollouts.episode import Episode, Rules
 from workers.storage.env_host import open_env_host
 
-__all__ = ["OutOfReplies", "Played", "Scene", "Seat", "replay"]
+__all__ = ["OutOfReplies", "PlayedScene", "Scene", "Seat", "replay"]
 
 OnTurn = Callable[[Rollout], None]
 
@@ -32,7 +32,7 @@ class Scene:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PlayedScene:
     """The episode as far as it was played."""
 
     rollout: Rollout
@@ -81,7 +81,9 @@ class Seat:
         """The caller closes `mover`."""
 
 
-async def replay(scene: Scene, *, mover: Policy | None = None, moves: int = 0, on_turn: OnTurn | None = None) -> Played:
+async def replay(
+    scene: Scene, *, mover: Policy | None = None, moves: int = 0, on_turn: OnTurn | None = None
+) -> PlayedScene:
     """Reset the environment and play the scene. `on_turn` gets the rollout between two turns of `mover`."""
     rollout = Rollout(task=scene.task, phase=Phase.PLAY, group=0, member=0, status=RolloutStatus.PLAYING)
     start = EpisodeStart(scene.task, scene.manifest, member=0, seed=scene.task.seed)
@@ -95,7 +97,7 @@ async def replay(scene: Scene, *, mover: Policy | None = None, moves: int = 0, o
                 async with server.session() as session:
                     await Episode(Rules(scene.manifest, schema), session, rollout).play(seat, start)
     except OutOfReplies:
-        return Played(rollout, schema)
+        return PlayedScene(rollout, schema)
     except RolloutError as error:
-        return Played(rollout, schema, error=f"{error.kind}: {error}")
-    return Played(rollout, schema)
+        return PlayedScene(rollout, schema, error=f"{error.kind}: {error}")
+    return PlayedScene(rollout, schema)

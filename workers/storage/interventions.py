@@ -10,7 +10,6 @@ from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from backend.checkpoints.tables import Checkpoint
 from backend.core.events import announce, run_topic
 from backend.core.session import transaction
 from backend.detectors.tables import Flag
@@ -111,17 +110,13 @@ def prepared_branch(run_id: uuid.UUID, detector: str, onset: int) -> tuple[int, 
         checkpoints = [each for each in found if each is not None]
         if not checkpoints:
             return last_step, None
-        earliest = min(checkpoints, key=_grpo_step)
+        earliest = min(checkpoints, key=lambda each: each.step if each.stage == Stage.GRPO else 0)
         return last_step, {"checkpoint_id": str(earliest.id), "stage": earliest.stage, "step": earliest.step}
 
 
-def _grpo_step(checkpoint: Checkpoint) -> int:
-    return checkpoint.step if checkpoint.stage == Stage.GRPO else 0
-
-
 def _interventions(session: Session, run_id: uuid.UUID) -> list[Alarm]:
-    statement = select(Alarm).where(Alarm.run_id == run_id, Alarm.name == INTERVENTION).order_by(Alarm.id)
-    return list(session.scalars(statement))
+    statement = select(Alarm).where(Alarm.run_id == run_id, Alarm.name == INTERVENTION)
+    return list(session.scalars(statement.order_by(Alarm.id)))
 
 
 def open_interventions(run_id: uuid.UUID, reached: int) -> list[Alarm]:

@@ -72,52 +72,66 @@ class RunRecorder:
             self._was_over = run.status.is_over
         self._topic = run_topic(run_id)
         self._progress_at = 0.0
-        self._rate = _Rate()
+        self._phase_start = ("", 0, 0.0)
+        """The current phase, and the units done and the time at its beginning."""
         self._stop = (0.0, False)
 
     def store(self, rollouts: Sequence[Rollout]) -> int:
-        """Store rollouts that are not stored yet. They replace failed and canceled ones. Returns the number of rows."""
+        """Store rollouts that are not stored yet. They replace failed and canceled ones. Returns the number of rows.
+
+        A rollout that the database refuses is stored as failed. Raises if that is refused too.
+        """
         try:
-            return self._store([self._row(rollout) for rollout in rollouts])
+            return self._store(rollouts)
         except (DBAPIError, psycopg.Error) as error:
             if not is_refusal(error):
                 raise
         logger.warning("a batch was refused, storing one by one", run_id=str(self.run_id), exc_info=True)
-        return sum(map(self._store_alone, rollouts))
+        stored = 0
+        for rollout in rollouts:
+            try:
+                stored += self._store([rollout])
+            except (DBAPIError, psycopg.Error) as error:
+                if not is_refusal(error):
+                    raise
+                cause = error.orig if isinstance(error, DBAPIError) else error
+                stored += self._store([unstorable(rollout, str(cause).partition("\n")[0][:300])])
+        return stored
 
-    def _row(self, rollout: Rollout) -> tuple[Rollout, list[Any]]:
-        try:
-            return rollout, row_of(self.run_id, rollout, self.columns)
-        except (ValueError, TypeError, OverflowError, RecursionError) as error:
-            logger.warning("a rollout cannot be written as a row", run_id=str(self.run_id), exc_info=True)
-            failed = unstorable(rollout, type(error).__name__)
-            return failed, row_of(self.run_id, failed, self.columns)
-
-    def _store_alone(self, rollout: Rollout) -> int:
-        """Store one rollout, as failed if the database refuses it. Raises if that is refused too."""
-        try:
-            return self._store([self._row(rollout)])
-        except (DBAPIError, psycopg.Error) as error:
-            if not is_refusal(error):
-                raise
-            return self._store([self._row(unstorable(rollout, _words_of(error)))])
-
-    def _store(self, rows: Iterable[tuple[Rollout, list[Any]]]) -> int:
-        new = {row[0]: (rollout, row) for rollout, row in rows}
+    def _store(self, rollouts: Iterable[Rollout]) -> int:
+        new: dict[uuid.UUID, tuple[Rollout, list[Any]]] = {}
+        for rollout in rollouts:
+            try:
+                row: list[Any] = row_of(self.run_id, rollout, self.columns)
+            except (ValueError, TypeError, OverflowError, RecursionError) as error:
+                logger.warning("a rollout cannot be written as a row", run_id=str(self.run_id), exc_info=True)
+                rollout = unstorable(rollout, type(error).__name__)
+                row = row_of(self.run_id, rollout, self.columns)
+            new[row[0]] = rollout, row
         if not new:
             return 0
         with transaction() as session:
             # The run's row stays locked until the commit, so numbers become visible in their order.
             locked = select(Run.next_seq).where(Run.id == self.run_id).with_for_update(key_share=True)
             seq = session.scalars(locked).one()
-            for known in _settled(session, list(new)):
-                del new[known]
+            known = session.execute(_KNOWN, {"ids": f"{{{','.join(map(str, new))}}}"}).all()
+            replaced = [row.id for row in known if row.status in _GIVES_PLACE]
+            if replaced:
+                session.execute(delete(RolloutRow).where(RolloutRow.id.in_(replaced)))
+            for stored in known:
+                if stored.status not in _GIVES_PLACE:
+                    del new[stored.id]
             if not new:
                 return 0
             for number, (_, row) in enumerate(new.values(), start=seq):
                 row[SEQ] = number
             self._store_places(session, new.values())
-            _copy(session, [row for _, row in new.values()])
+            connection = session.connection().connection.driver_connection
+            assert isinstance(connection, psycopg.Connection)
+            rows = [row for _, row in new.values()]
+            with connection.cursor() as cursor, cursor.copy(_COPY) as copy:
+                for first in range(0, len(rows), _LINES):
+                    copy.write("".join(map(copy_line, rows[first : first + _LINES])))
             session.execute(update(Run).where(Run.id == self.run_id).values(next_seq=seq + len(new)))
             announce(session, self._topic)
         return len(new)
@@ -172,10 +186,13 @@ class RunRecorder:
         A run that another job ended keeps its last progress.
         """
         now = time.monotonic()
-        rate = self._rate.at(phase, done, now)
+        if phase != self._phase_start[0]:
+            self._phase_start = phase, done, now
+        _, done_before, since = self._phase_start
         if now - self._progress_at < PROGRESS_SECONDS and done < total and more is None:
             return
         self._progress_at = now
+        rate = round((done - done_before) / (now - since), 3) if now > since else None
         news = {"phase": phase, "done": done, "total": total, "rate": rate, "message": plain_text(message)[:500]}
         news |= {"concurrency": concurrency} if concurrency else {}
         news |= more or {}
@@ -204,21 +221,6 @@ class RunRecorder:
         return answer
 
 
-class _Rate:
-    """Units per second since the phase began."""
-
-    def __init__(self) -> None:
-        self._phase: str | None = None
-        self._since = 0.0
-        self._from = 0
-
-    def at(self, phase: str, done: int, now: float) -> float | None:
-        if phase != self._phase:
-            self._phase, self._since, self._from = phase, now, done
-        seconds = now - self._since
-        return round((done - self._from) / seconds, 3) if seconds > 0 else None
-
-
 def is_refusal(error: BaseException) -> bool:
     """Whether Postgres refused the data itself, so that the same statement would be refused again.
 
@@ -227,25 +229,3 @@ def is_refusal(error: BaseException) -> bool:
     cause = error.orig if isinstance(error, DBAPIError) else error
     state = getattr(cause, "sqlstate", None)
     return state[:2] in {"22", "23", "54"} if state else isinstance(cause, psycopg.DataError)
-
-
-def _words_of(error: BaseException) -> str:
-    cause = error.orig if isinstance(error, DBAPIError) else error
-    return str(cause).partition("\n")[0][:300]
-
-
-def _settled(session: Session, ids: list[uuid.UUID]) -> list[uuid.UUID]:
-    """Ids of stored rollouts. Failed and canceled ones are deleted first, so that they are replaced."""
-    found = session.execute(_KNOWN, {"ids": f"{{{','.join(map(str, ids))}}}"}).all()
-    unfinished = [row.id for row in found if row.status in _GIVES_PLACE]
-    if unfinished:
-        session.execute(delete(RolloutRow).where(RolloutRow.id.in_(unfinished)))
-    return [row.id for row in found if row.status not in _GIVES_PLACE]
-
-
-def _copy(session: Session, rows: Sequence[Sequence[Any]]) -> None:
-    connection = session.connection().connection.driver_connection
-    assert isinstance(connection, psycopg.Connection)
-    with connection.cursor() as cursor, cursor.copy(_COPY) as copy:
-        for first in range(0, len(rows), _LINES):
-            copy.write("".join(map(copy_line, rows[first : first + _LINES])))

@@ -27,6 +27,20 @@ from workers.rollouts.regrading import ReplayedEpisode
 from workers.storage.rollouts import EXCERPT_CHARACTERS, MAX_MESSAGE_CHARACTERS, postgres_array, real
 
 NO_REPLIES = "This rollout has no stored replies, so it cannot be replayed."
+_ADD_TASKS = text("""
+INSERT INTO tasks (id, version_id, split, index, level, seed, arguments)
+SELECT n.id, :version, t.split, t.index, t.level, t.seed, t.arguments
+FROM unnest(CAST(:ids AS uuid[]), CAST(:originals AS uuid[])) AS n(id, original) JOIN tasks t ON t.id = n.original
+ORDER BY n.id
+ON CONFLICT DO NOTHING
+""")
+_ADD_GROUPS = text("""
+INSERT INTO groups (id, run_id, task_id, phase, training_step, ordinal)
+SELECT n.id, :run, n.task_id, 'evaluation', g.training_step, g.ordinal
+FROM unnest(CAST(:ids AS uuid[]), CAST(:originals AS uuid[]), CAST(:tasks AS uuid[])) AS n(id, original, task_id)
+JOIN groups g ON g.id = n.original
+ON CONFLICT DO NOTHING
+""")
 Json = Mapping[str, object]
 
 
@@ -105,7 +119,7 @@ def regrade_episode(
     """The stored conversation with the target's rewards; failed where the target would have prompted differently."""
     rollout = replayed.rollout
     if not rollout.is_completed:
-        return _failed_replay(rollout, source)
+        return failed_copy(source, rollout.error_kind, rollout.error_message or "stopped")
     after = _as_stored(rollout)
     stored = replace(replayed.episode.recorded, prompts=prompts_of(messages or ()))
     unseen = first_unseen(stored, after, rule.noise)
@@ -117,7 +131,7 @@ def regrade_episode(
             f"{rule.version} diverges {where}: the policy would have read something else, so its stored replies"
             " cannot be graded. A replay shows the difference."
         )
-        return RegradedRollout(source, RolloutStatus.FAILED, error_kind=ErrorKind.ENVIRONMENT, error_message=error)
+        return failed_copy(source, ErrorKind.ENVIRONMENT, error)
 
     # Steps with the target's rewards and the policy's own times; the conversation as far as it was used.
     times = ("policy_seconds", "queue_seconds")
@@ -141,21 +155,15 @@ def replay_episode(replayed: ReplayedEpisode, source: SourceRollout, rule: Regra
     """The new conversation, with the first step that differs as a metric."""
     rollout = replayed.rollout
     if not rollout.is_completed:
-        return _failed_replay(rollout, source)
+        return failed_copy(source, rollout.error_kind, rollout.error_message or "stopped")
     after = _as_stored(rollout)
     difference = next(differences(replayed.episode.recorded, after, rule.noise), None)
     episode = NewEpisode(after.steps, rollout.messages, after.opening, rollout.tokens_out, rollout.environment_seconds)
     return _graded(replayed, source, rule, difference.step if difference else None, episode)
 
 
-def without_replies(source: SourceRollout) -> RegradedRollout:
-    return RegradedRollout(source, RolloutStatus.FAILED, error_kind=ErrorKind.POLICY, error_message=NO_REPLIES)
-
-
-def still_failed(source: SourceRollout, kind: ErrorKind | None, message: str | None) -> RegradedRollout:
-    """The copy of a failed rollout is failed too, so that coverage stays the same."""
-    text = f"The source rollout failed: {message or 'no message'}"
-    return RegradedRollout(source, RolloutStatus.FAILED, error_kind=kind, error_message=text)
+def failed_copy(source: SourceRollout, kind: ErrorKind | None, message: str) -> RegradedRollout:
+    return RegradedRollout(source, RolloutStatus.FAILED, error_kind=kind, error_message=message)
 
 
 def _graded(
@@ -178,11 +186,6 @@ def _graded(
         metrics=metrics,
         episode=episode,
     )
-
-
-def _failed_replay(rollout: PlayedRollout, source: SourceRollout) -> RegradedRollout:
-    message = rollout.error_message or "stopped"
-    return RegradedRollout(source, RolloutStatus.FAILED, error_kind=rollout.error_kind, error_message=message)
 
 
 def _as_stored(rollout: PlayedRollout) -> RecordedEpisode:
@@ -232,43 +235,18 @@ def store_missing(
         known = set(session.scalars(select(Rollout.id).where(Rollout.id.in_(by_id))))
         missing = [copy for copy in by_id if copy not in known]
         if missing:
-            groups = {by_id[copy].group.id: by_id[copy].group for copy in missing}
-            _store_groups(session, run_id, version_id, groups)
+            groups = {by_id[copy].group.id: by_id[copy].group for copy in missing}.values()
+            specs = [group.task for group in groups]
+            tasks = [stable_id("task", version_id, task.split, task.index, task.seed) for task in specs]
+            originals = dict(zip(tasks, (group.task_id for group in groups), strict=True))
+            ids = {"ids": list(originals), "originals": list(originals.values())}
+            session.execute(_ADD_TASKS, {"version": version_id, **ids})
+            ids = {"ids": [group.copy_id for group in groups], "originals": [group.id for group in groups]}
+            session.execute(_ADD_GROUPS, {"run": run_id, **ids, "tasks": tasks})
             insert(session, seq, missing)
             session.execute(update(Run).where(Run.id == run_id).values(next_seq=seq + len(missing)))
             announce(session, run_topic(run_id))
     return len(missing)
-
-
-_ADD_TASKS = text("""
-INSERT INTO tasks (id, version_id, split, index, level, seed, arguments)
-SELECT n.id, :version, t.split, t.index, t.level, t.seed, t.arguments
-FROM unnest(CAST(:ids AS uuid[]), CAST(:originals AS uuid[])) AS n(id, original) JOIN tasks t ON t.id = n.original
-ORDER BY n.id
-ON CONFLICT DO NOTHING
-""")
-_ADD_GROUPS = text("""
-INSERT INTO groups (id, run_id, task_id, phase, training_step, ordinal)
-SELECT n.id, :run, n.task_id, 'evaluation', g.training_step, g.ordinal
-FROM unnest(CAST(:ids AS uuid[]), CAST(:originals AS uuid[]), CAST(:tasks AS uuid[])) AS n(id, original, task_id)
-JOIN groups g ON g.id = n.original
-ON CONFLICT DO NOTHING
-""")
-
-
-def _store_groups(
-    session: Session, run_id: uuid.UUID, version_id: uuid.UUID, groups: Mapping[uuid.UUID, SourceGroup]
-) -> None:
-    """Add the tasks of the run's version and the groups of the run that are missing."""
-    tasks = {}
-    for group in groups.values():
-        task = group.task
-        tasks[group.id] = stable_id("task", version_id, task.split, task.index, task.seed)
-    originals = {tasks[group.id]: group.task_id for group in groups.values()}
-    session.execute(_ADD_TASKS, {"version": version_id, "ids": list(originals), "originals": list(originals.values())})
-    copies = [group.copy_id for group in groups.values()]
-    places = {"ids": copies, "originals": list(groups), "tasks": [tasks[group] for group in groups]}
-    session.execute(_ADD_GROUPS, {"run": run_id, **places})
 
 
 _TYPES = {

@@ -18,7 +18,7 @@ from backend.domain.ids import stable_id
 from backend.domain.rollouts.divergence import RecordedEpisode
 from backend.domain.rollouts.regrading import PROBED, RegradingPlan, copy_group_id
 from backend.domain.rollouts.rollout import TaskSpec
-from backend.domain.vocabulary import CheckStatus, ErrorKind, RolloutStatus, RunKind, RunStatus
+from backend.domain.vocabulary import CheckStatus, RolloutStatus, RunKind, RunStatus
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import Conflict
 from backend.rollouts.regrading.service import check_statuses, conditions_of
@@ -26,7 +26,7 @@ from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.service import begin_run
 from backend.runs.tables import Run
 from workers.rollouts.regrading import StoredEpisode
-from workers.storage.regraded_rollouts import SourceGroup, SourceRollout, finished
+from workers.storage.regraded_rollouts import RegradedRollout, SourceGroup, SourceRollout, failed_copy, finished
 
 PLAY_PAGE = 512
 """Whole episodes that are read at a time; a page of long ones takes some megabytes."""
@@ -73,8 +73,8 @@ class SourcePage:
     episodes: list[StoredEpisode] = field(default_factory=list)
     rollouts: dict[uuid.UUID, SourceRollout] = field(default_factory=dict)
     """By id of the episode."""
-    failed: list[tuple[SourceRollout, ErrorKind | None, str | None]] = field(default_factory=list)
-    """Rollouts that had no reward, with their error."""
+    failed: list[RegradedRollout] = field(default_factory=list)
+    """Copies of rollouts without a reward. They are failed too, so that coverage stays the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,8 @@ class SourceRollouts:
                 if row.id in known:
                     continue
                 if row.status is not RolloutStatus.COMPLETED:
-                    page.failed.append((rollouts[row.id], row.error_kind, row.error_message))
+                    message = f"The source rollout failed: {row.error_message or 'no message'}"
+                    page.failed.append(failed_copy(rollouts[row.id], row.error_kind, message))
                     continue
                 page.rollouts[row.id] = rollouts[row.id]
                 page.episodes.append(self._episode(row, rollouts[row.id].group.task))

@@ -48,7 +48,8 @@ class RolloutWriter:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await asyncio.to_thread(self._finish)
+        await asyncio.to_thread(self._waiting.put, None)
+        await asyncio.to_thread(self._thread.join)
         if self._error is not None and error is None:
             raise self._error
 
@@ -63,18 +64,21 @@ class RolloutWriter:
             else:
                 return
 
-    def _finish(self) -> None:
-        self._waiting.put(None)
-        self._thread.join()
-
     def _run(self) -> None:
+        retrying = Retrying(  # storing twice is harmless, because rows are found by their ids
+            retry=retry_if_exception(_is_outage),
+            wait=wait_exponential(multiplier=0.2, max=5),
+            stop=stop_after_delay(OUTAGE_SECONDS),
+            before_sleep=_log_retry,
+            reraise=True,
+        )
         is_open = True
         while is_open:
             batch, is_open = self._gather()
             if not batch or self._error is not None:
                 continue  # after an error the queue is only emptied, so that no episode waits forever
             try:
-                _store_with_retries(self._recorder.store, batch)
+                retrying(self._recorder.store, batch)
                 if self._after_batch is not None:
                     self._after_batch(batch)
             except BaseException as error:
@@ -98,17 +102,6 @@ class RolloutWriter:
                 return batch, False
             batch.append(following)
         return batch, True
-
-
-def _store_with_retries(store: Callable[[Sequence[Rollout]], int], batch: Sequence[Rollout]) -> None:
-    """Retry while Postgres is unavailable. Storing twice is harmless, because rows are found by their ids."""
-    Retrying(
-        retry=retry_if_exception(_is_outage),
-        wait=wait_exponential(multiplier=0.2, max=5),
-        stop=stop_after_delay(OUTAGE_SECONDS),
-        before_sleep=_log_retry,
-        reraise=True,
-    )(store, batch)
 
 
 def _is_outage(error: BaseException) -> bool:

@@ -9,7 +9,7 @@ import asyncio
 import uuid
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from sqlalchemy import Select, func, select, text
 from sqlalchemy.orm import Session
@@ -19,7 +19,7 @@ from backend.core.tables import Job
 from backend.domain.environments.manifest import Manifest
 from backend.domain.rollouts.rollout import drawn_task
 from backend.domain.runs.plans import EvaluationPlan
-from backend.domain.vocabulary import OF_EVALUATION, JobStatus, Phase, Role, RolloutStatus
+from backend.domain.vocabulary import OF_EVALUATION, JobStatus, Phase, RolloutStatus
 from backend.environments.tables import EnvironmentVersion
 from backend.results.figures import (
     ColumnFigures,
@@ -54,15 +54,6 @@ SELECT count(*) AS groups,
        count(*) FILTER (WHERE high = low AND mean < middle.reward) AS all_bad
 FROM spread CROSS JOIN middle WHERE members > 1
 """)
-
-
-@dataclass(frozen=True, slots=True)
-class JobRequester:
-    """The person on whose behalf a job starts an evaluation."""
-
-    person_id: uuid.UUID
-    role: Role = Role.AUTHOR
-    is_token: bool = False
 
 
 class WorkClaim:

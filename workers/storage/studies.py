@@ -22,7 +22,7 @@ from backend.runs.schemas import EvaluationRequest
 from backend.runs.service import request_stop, resume_run
 from backend.runs.tables import Run
 from backend.studies.tables import Study, StudyCheckpoint, checkpoint_name
-from workers.storage.runs import JobRequester
+from backend.web.audit import Requester
 
 T = TypeVar("T")
 
@@ -107,7 +107,7 @@ def _stop_evaluations(session: Session, study: Study) -> None:
             request_stop(session, _requester(study), played.run)
 
 
-def _requester(study: Study) -> JobRequester:
+def _requester(study: Study) -> Requester:
     if study.created_by is None:
         raise StudyFailed("The person who started this study was removed. Start a new study.")
-    return JobRequester(study.created_by)
+    return Requester(study.created_by)

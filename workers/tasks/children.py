@@ -36,12 +36,12 @@ class ChildFailed(RuntimeError):
 
 
 def run_child(
-    module: str, arguments: list[str], *, run_id: uuid.UUID | None, may_go_on: Callable[[], bool] = lambda: True
+    module: str, arguments: list[str], *, run_id: uuid.UUID | None, may_continue: Callable[[], bool] = lambda: True
 ) -> int:
     """Run the module until it ends and return its exit status; a negative one is a signal's number.
 
     Its output goes to `logs/<run id>.log` in the data folder. The child is ended with this process, if the job is
-    interrupted, some time after a stop of its run was requested, and if `may_go_on`, called periodically, is false.
+    interrupted, some time after a stop of its run was requested, and if `may_continue`, called periodically, is false.
     """
     log = log_file(module, run_id)
     # The parent-death signal fires when the *thread* that started the child ends: jobs run in their main thread.
@@ -60,7 +60,7 @@ def run_child(
     reader = Thread(target=_copy_output, args=(process.stdout, log, tail), name="child-log", daemon=True)
     reader.start()
     try:
-        status = _wait(process, run_id, may_go_on)
+        status = _wait(process, run_id, may_continue)
     finally:
         _end(process)
         reader.join(timeout=5)
@@ -81,12 +81,9 @@ def child_error(module: str, status: int, run_id: uuid.UUID | None) -> ChildFail
     name = f"status {status}" if status >= 0 else signal.Signals(-status).name
     if name == "SIGKILL":
         name = "SIGKILL (out of memory?)"
-    return ChildFailed(f"{module} ended with {name}: {last_line(log_file(module, run_id))}")
-
-
-def last_line(log: Path) -> str:
+    log = log_file(module, run_id)
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()] if log.exists() else []
-    return lines[-1][-1000:] if lines else "it wrote nothing"
+    return ChildFailed(f"{module} ended with {name}: {lines[-1][-1000:] if lines else 'it wrote nothing'}")
 
 
 def log_file(module: str, run_id: uuid.UUID | None) -> Path:
@@ -95,7 +92,7 @@ def log_file(module: str, run_id: uuid.UUID | None) -> Path:
     return folder / f"{run_id or module}.log"
 
 
-def _wait(process: subprocess.Popen[bytes], run_id: uuid.UUID | None, may_go_on: Callable[[], bool]) -> int:
+def _wait(process: subprocess.Popen[bytes], run_id: uuid.UUID | None, may_continue: Callable[[], bool]) -> int:
     stop_seen_at: float | None = None
     next_check = time.monotonic() + STOP_CHECK_SECONDS
     while True:
@@ -105,7 +102,7 @@ def _wait(process: subprocess.Popen[bytes], run_id: uuid.UUID | None, may_go_on:
         if run_id is None or now < next_check:
             continue
         next_check = now + STOP_CHECK_SECONDS
-        if not may_go_on():
+        if not may_continue():
             _end(process)
         if stop_seen_at is None:
             with transaction() as session:

@@ -10,7 +10,7 @@ from backend.core.session import transaction
 from backend.detectors.scans import EARLY, PROGRESS, keep_progress
 from backend.detectors.schemas import StartScan
 from workers.detectors.scanner import RunScanner
-from workers.storage.altered_replies import look_at_altered_replies
+from workers.storage.altered_replies import scan_altered_replies
 from workers.storage.detectors import (
     BATCH,
     count_rollouts,
@@ -19,7 +19,7 @@ from workers.storage.detectors import (
     record_flags,
     stored_steps,
 )
-from workers.tasks.event_loops import run_async
+from workers.tasks.execute import run_async
 from workers.tasks.registry import JobContext
 
 PROGRESS_SECONDS = 0.5
@@ -63,7 +63,7 @@ def run(context: JobContext) -> None:
         report(phase)
     if request.altered:
         phase = "altered replies"
-        drafts = run_async(look_at_altered_replies(source, request.altered))
+        drafts = run_async(scan_altered_replies(source, request.altered))
         flags.update(record_flags(source.run_id, drafts))
     report(phase, is_over=True)
     logger.info("scanned a run", steps=len(scanner.view.steps), flags=flags.total())

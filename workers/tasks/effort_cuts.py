@@ -15,7 +15,7 @@ from workers.environments.client import EnvServer
 from workers.rollouts.regrading import StoredEpisode, replay_episodes
 from workers.storage.effort import SideWork, finish_side, is_stopped, read_reply, store_curve
 from workers.storage.env_host import open_env_host
-from workers.tasks.event_loops import run_async
+from workers.tasks.execute import run_async
 
 CONCURRENCY = 8
 

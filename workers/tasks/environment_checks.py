@@ -1,10 +1,9 @@
 """The job `environments.check`: run the checks of a version, store their rollouts, write its certificate."""
 
-import asyncio
 import uuid
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict
 
 import structlog
 from sqlalchemy import delete, select
@@ -13,14 +12,12 @@ from sqlalchemy.orm import Session, undefer
 from backend.core.session import transaction
 from backend.domain.environments.certificate import CheckResult, certificate_status
 from backend.domain.environments.manifest import Manifest
-from backend.domain.review.judged_fixtures import JudgedFixture
 from backend.domain.text import JsonObject, plain_text
 from backend.domain.vocabulary import RunStatus
 from backend.environments.tables import Certificate, EnvironmentVersion
 from backend.review.fixtures import judged_fixtures
 from backend.runs.service import begin_run, finish_run
 from backend.runs.tables import Run
-from workers.environments.checks.base import Check
 from workers.environments.checks.registry import CHECKS, does_not_start, run_checks
 from workers.environments.checks.subject import SECOND_HASH_SEED, CheckSubject, Reference
 from workers.environments.client import HostRefused
@@ -31,29 +28,14 @@ from workers.storage.recorder import RunRecorder
 from workers.storage.rollout_writer import RolloutWriter
 from workers.storage.rollouts import rollout_id
 from workers.tasks.children import must_run_child
-from workers.tasks.event_loops import run_async
-from workers.tasks.nightly_checks import announce_drift, announce_failed_nights, drifted, weakened
+from workers.tasks.execute import run_async
+from workers.tasks.nightly_checks import announce_drift, announce_failed_nights, compare_results
 from workers.tasks.registry import JobContext
 
 LOCAL_MODULE = "workers.models.play"
 """Runs checks with a local model in a separate process."""
 
 logger = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _CheckPlan:
-    """The inputs of one check run, read in one transaction."""
-
-    run_id: uuid.UUID
-    version_id: uuid.UUID
-    seed: int
-    content_hash: str
-    manifest: Manifest
-    files: dict[str, str] = field(repr=False)
-    judged: Sequence[JudgedFixture] = field(repr=False)
-    reference: str
-    """Name of the policy chosen to measure the tasks; empty: none."""
 
 
 def run(context: JobContext) -> None:
@@ -82,41 +64,45 @@ def reference_of(session: Session, run_id: uuid.UUID) -> JsonObject:
 
 
 def check(run_id: uuid.UUID, policy: Policy | None) -> None:
-    """Run the checks of the run's version. `policy` is the chosen one and is closed at the end."""
-    run_async(_certify(run_id, policy))
+    """Run the checks of the run's version. `policy` measures the tasks and is closed at the end."""
+    with transaction() as session:
+        row = session.get_one(Run, run_id)
+        has_begun = begin_run(session, row)
+        version = session.get_one(EnvironmentVersion, row.version_id, options=[undefer(EnvironmentVersion.files)])
+        judged = judged_fixtures(session, version.environment_id)
+        reference = Reference(reference_of(session, run_id).get("name", ""), policy) if policy else None
+    manifest = Manifest.model_validate(version.manifest)
+    recorder = RunRecorder(run_id)
 
-
-async def _certify(run_id: uuid.UUID, policy: Policy | None) -> None:
-    try:
-        plan = await asyncio.to_thread(_begin, run_id)
-        if plan is None:
-            return
-        recorder = RunRecorder(run_id)
+    async def certify() -> Sequence[CheckResult]:
         recorder.progress(phase="preparing the environment", done=0, total=len(CHECKS))
         async with open_env_host() as host:
             try:
-                await host.prepare(plan.content_hash, plan.files)
+                await host.prepare(version.content_hash, version.files)
             except HostRefused as error:
-                results = does_not_start(str(error))
-            else:
-                package = plan.content_hash, plan.manifest.proctor.resources
-                async with host.lease(*package) as server, RolloutWriter(recorder) as writer:
-                    subject = CheckSubject(
-                        plan.manifest,
-                        server,
-                        files=plan.files,
-                        judged=plan.judged,
-                        seed=plan.seed,
-                        on_rollout=writer.put,
-                        should_stop=recorder.should_stop,
-                        second_process=lambda: host.lease(*package, hash_seed=SECOND_HASH_SEED),
-                        reference=Reference(plan.reference, policy) if policy else None,
-                    )
-                    results = await _run_checks(subject, recorder)
-    finally:
+                return does_not_start(str(error))
+            package = version.content_hash, manifest.proctor.resources
+            async with host.lease(*package) as server, RolloutWriter(recorder) as writer:
+                subject = CheckSubject(
+                    manifest,
+                    server,
+                    files=version.files,
+                    judged=judged,
+                    seed=row.seed,
+                    on_rollout=writer.put,
+                    should_stop=recorder.should_stop,
+                    second_process=lambda: host.lease(*package, hash_seed=SECOND_HASH_SEED),
+                    reference=reference,
+                )
+                return await _run_checks(subject, recorder)
+
+    if not has_begun:
+        logger.info("the run is over already")
         if policy is not None:
-            await policy.aclose()
-    await asyncio.to_thread(_finish, plan, results)
+            run_async(policy.aclose())
+        return
+    results = run_async(certify(), closing=policy)
+    _finish(run_id, version.id, results)
     recorder.log(f"certificate: {certificate_status(results)}")
 
 
@@ -126,7 +112,7 @@ async def _run_checks(subject: CheckSubject, recorder: RunRecorder) -> list[Chec
 
     def show(check_id: str, message: str) -> None:
         finished = [  # figures come with the certificate
-            result.as_json() | {"details": {}, "evidence": plain_text(result.evidence)[:600]} for result in results
+            asdict(result) | {"details": {}, "evidence": plain_text(result.evidence)[:600]} for result in results
         ]
         queued = [
             {"check": each.id, "label": each.label, "sentence": each.sentence, "theme": each.theme, "status": None}
@@ -134,9 +120,6 @@ async def _run_checks(subject: CheckSubject, recorder: RunRecorder) -> list[Chec
         ]
         more = {"results": finished + queued}
         recorder.progress(phase=check_id, done=len(results), total=len(CHECKS), message=message, more=more)
-
-    def on_begin(check: Check) -> None:
-        show(check.id, check.sentence)
 
     def on_result(result: CheckResult) -> None:
         results.append(result)
@@ -146,49 +129,29 @@ async def _run_checks(subject: CheckSubject, recorder: RunRecorder) -> list[Chec
 
     return await run_checks(
         subject,
-        on_begin=on_begin,
+        on_begin=lambda check: show(check.id, check.sentence),
         on_result=on_result,
         rollout_id=lambda rollout: rollout_id(recorder.run_id, rollout),
     )
 
 
-def _begin(run_id: uuid.UUID) -> _CheckPlan | None:
-    """Begin the run; None if it has ended."""
-    with transaction() as session:
-        row = session.get_one(Run, run_id)
-        if not begin_run(session, row):
-            logger.info("the run is over already")
-            return None
-        version = session.get_one(EnvironmentVersion, row.version_id, options=[undefer(EnvironmentVersion.files)])
-        return _CheckPlan(
-            run_id=run_id,
-            version_id=version.id,
-            seed=row.seed,
-            content_hash=version.content_hash,
-            manifest=Manifest.model_validate(version.manifest),
-            files=version.files,
-            judged=judged_fixtures(session, version.environment_id),
-            reference=reference_of(session, run_id).get("name", ""),
-        )
-
-
-def _finish(plan: _CheckPlan, results: Sequence[CheckResult]) -> None:
+def _finish(run_id: uuid.UUID, version_id: uuid.UUID, results: Sequence[CheckResult]) -> None:
     """Store the certificate and end the run in one transaction. A stopped run has no certificate."""
     with transaction() as session:
-        row = session.get_one(Run, plan.run_id)
+        row = session.get_one(Run, run_id)
         if len(results) < len(CHECKS):
             finish_run(session, row, RunStatus.STOPPED, reason="Stopped on request; there is no certificate.")
             return
-        status, after = certificate_status(results), [result.as_json() for result in results]
+        status, after = certificate_status(results), [asdict(result) for result in results]
         previous = (
             select(Certificate.results)
-            .where(Certificate.version_id == plan.version_id, Certificate.run_id != plan.run_id)
+            .where(Certificate.version_id == version_id, Certificate.run_id != run_id)
             .order_by(Certificate.created_at.desc(), Certificate.id.desc())
         )
         before = session.scalar(previous.limit(1)) or []
-        drift, weaker = drifted(before, after), weakened(before, after)
-        session.execute(delete(Certificate).where(Certificate.run_id == plan.run_id))
-        session.add(Certificate(version_id=plan.version_id, run_id=plan.run_id, status=status, results=after))
+        drift, weaker = compare_results(before, after)
+        session.execute(delete(Certificate).where(Certificate.run_id == run_id))
+        session.add(Certificate(version_id=version_id, run_id=run_id, status=status, results=after))
         counts = Counter(str(result.status) for result in results)
         seconds = sum(result.seconds for result in results)
         summary = {"certificate": str(status), **counts, "seconds": seconds, "drift": drift, "weaker": weaker}

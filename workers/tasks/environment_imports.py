@@ -22,7 +22,7 @@ from backend.environments.tables import EnvironmentImport
 from backend.settings import get_settings
 from workers.environments.client import EnvHost
 from workers.environments.probing import play, start
-from workers.tasks.event_loops import run_async
+from workers.tasks.execute import run_async
 from workers.tasks.registry import JobContext
 
 logger = structlog.get_logger(__name__)

@@ -6,6 +6,7 @@ A retried job continues from the stored grades: completed ones stay, failed ones
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -18,7 +19,7 @@ from backend.core.events import announce, graders_topic
 from backend.core.queue import keep_answer
 from backend.core.session import transaction
 from backend.domain.detectors.flags import FlagDraft
-from backend.domain.graders.evidence import Finding, FoundPattern, Quote, SuspectedRollout
+from backend.domain.graders.evidence import FoundPattern, GroupFinding, Quote, SuspectedRollout
 from backend.domain.graders.prompts import ContrastMember
 from backend.domain.graders.settings import GraderKind, QuestionSettings
 from backend.domain.text import json_text
@@ -32,11 +33,11 @@ from backend.runs.tables import Run
 from workers.graders.batches import GradingPaused, grade_cases
 from workers.graders.graders import Judge, Questioner, make_grader
 from workers.graders.model import ContrastResult, GradeResult, stored_quotes
-from workers.rollouts.stopping import unless_stopped
+from workers.rollouts.limits import unless_stopped
 from workers.storage import graders
 from workers.storage.detectors import record_flags
 from workers.storage.graders import LoadedGrader, RolloutToGrade
-from workers.tasks.event_loops import run_async
+from workers.tasks.execute import run_async
 from workers.tasks.registry import JobContext
 
 
@@ -51,10 +52,6 @@ class GraderWork:
     """Rollouts without a grade."""
     groups: Sequence[ContrastGroup] = ()
     """Contrasts: groups that were not compared yet."""
-
-    @property
-    def missing(self) -> int:
-        return len(self.rollouts) + len(self.groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,41 +90,40 @@ def give_up(session: Session, context: JobContext, error: str) -> None:
 
 
 async def _try(grader: LoadedGrader, rollouts: Sequence[RolloutToGrade]) -> list[TriedRollout]:
-    model = make_grader(grader.settings, grader.policy_kind, grader.policy, grader.secret)
-    try:
+    results: list[GradeResult | ContrastResult]
+    async with aclosing(make_grader(grader.settings, grader.policy_kind, grader.policy, grader.secret)) as model:
         if grader.kind is GraderKind.CONTRAST and isinstance(model, Questioner):
             members = [ContrastMember(each.facts, is_high=place == 0) for place, each in enumerate(rollouts)]
-            return [_tried(rollouts[0], await model.contrast(members))]
-        return [_tried(each, await model.grade(each.facts, seed=each.seed)) for each in rollouts]
-    finally:
-        await model.aclose()
-
-
-def _tried(rollout: RolloutToGrade, result: GradeResult | ContrastResult) -> TriedRollout:
-    values = {name: getattr(result, name) for name in TriedRollout.model_fields if hasattr(result, name)}
-    verdicts = result.verdicts if isinstance(result, GradeResult) else []
-    values["rollout_id"] = rollout.rollout_id
-    values["exchanges"] = [
-        GraderExchange(
-            messages=exchange.prompt.messages,
-            replies=exchange.replies,
-            verdict=verdicts[place] if place < len(verdicts) else {},
-        )
-        for place, exchange in enumerate(result.exchanges)
-    ]
-    if isinstance(result, ContrastResult):
-        values["patterns"] = [
-            TriedPattern(
-                name=pattern.name,
-                description=pattern.description,
-                suspicion=pattern.suspicion,
-                citations=[Quote(**each) for rollout in evidence for each in stored_quotes(rollout.quotes)],
+            results = [await model.contrast(members)]
+        else:
+            results = [await model.grade(each.facts, seed=each.seed) for each in rollouts]
+    tried = []
+    for rollout, result in zip(rollouts, results, strict=False):  # a contrast has one result
+        values = {name: getattr(result, name) for name in TriedRollout.model_fields if hasattr(result, name)}
+        values["rollout_id"] = rollout.rollout_id
+        verdicts = result.verdicts if isinstance(result, GradeResult) else []
+        values["exchanges"] = [
+            GraderExchange(
+                messages=exchange.prompt.messages,
+                replies=exchange.replies,
+                verdict=verdicts[place] if place < len(verdicts) else {},
             )
-            for pattern, evidence in result.patterns
+            for place, exchange in enumerate(result.exchanges)
         ]
-    else:
-        values["citations"] = stored_quotes(result.citations)
-    return TriedRollout.model_validate(values)
+        if isinstance(result, ContrastResult):
+            values["patterns"] = [
+                TriedPattern(
+                    name=pattern.name,
+                    description=pattern.description,
+                    suspicion=pattern.suspicion,
+                    citations=[Quote(**each) for suspect in evidence for each in stored_quotes(suspect.quotes)],
+                )
+                for pattern, evidence in result.patterns
+            ]
+        else:
+            values["citations"] = stored_quotes(result.citations)
+        tried.append(TriedRollout.model_validate(values))
+    return tried
 
 
 def _claim(context: JobContext) -> GraderWork | None:
@@ -146,7 +142,7 @@ def _claim(context: JobContext) -> GraderWork | None:
         announce(session, graders_topic(run.id))
         if isinstance(grader.settings, QuestionSettings) and grader.kind is GraderKind.CONTRAST:
             groups = contrast_groups(session, run, grader.settings.each, work.where, work.cluster or "")
-            compared = {Finding.model_validate(each).key for each in work.findings}
+            compared = {GroupFinding.model_validate(each).key for each in work.findings}
             work.total = len({group.key for group in groups} | compared)
             missing = [group for group in groups if group.key not in compared]
             return GraderWork(work_id, run.id, grader, groups=missing)
@@ -158,46 +154,42 @@ def _claim(context: JobContext) -> GraderWork | None:
 
 async def _grade(work: GraderWork) -> tuple[RunStatus, str | None]:
     grader = work.grader
-    model = make_grader(grader.settings, grader.policy_kind, grader.policy, grader.secret)
-    try:
-        is_through = await unless_stopped(_grade_missing(work, model), partial(graders.is_stop_requested, work.id))
-    except GradingPaused as error:
-        return RunStatus.PAUSED, f"Paused after too many failures. {error}"
-    finally:
-        await model.aclose()
+    async with aclosing(make_grader(grader.settings, grader.policy_kind, grader.policy, grader.secret)) as model:
+        try:
+            is_through = await unless_stopped(_grade_missing(work, model), partial(graders.is_stop_requested, work.id))
+        except GradingPaused as error:
+            return RunStatus.PAUSED, f"Paused after too many failures. {error}"
     return (RunStatus.COMPLETED, None) if is_through else (RunStatus.STOPPED, "Stopped on request.")
 
 
 async def _grade_missing(work: GraderWork, model: Judge | Questioner) -> bool:
     """Run the canaries, then grade. An injectable grader raises no flags."""
-    if not work.missing:
+    missing = len(work.rollouts) + len(work.groups)
+    if not missing:
         return True
     canaries = await model.canaries()
     await asyncio.to_thread(graders.store_canaries, work.id, work.grader, canaries.report, canaries.usage)
     if canaries.problem:
         raise GradingPaused(f"The model cannot be reached: {canaries.problem}")
     raises_flags = work.grader.kind is not GraderKind.JUDGE and not canaries.report.is_injectable
-    concurrency = min(work.grader.concurrency, work.missing)
+    concurrency = min(work.grader.concurrency, missing)
     if work.groups and isinstance(model, Questioner):
-        settings = model.settings
-
-        async def contrast(case: _LoadedGroup) -> ContrastResult:
-            return await model.contrast(case.members, seed=uuid.UUID(case.group.key).int & 0x3FFFFFFF)
-
-        def store_contrasts(batch: list[tuple[_LoadedGroup, ContrastResult]]) -> None:
-            _store_contrasts(work, settings, batch, raises_flags=raises_flags)
-
-        await grade_cases(_load_groups(work.groups), contrast, store_contrasts, concurrency=concurrency)
+        await grade_cases(
+            _load_groups(work.groups),
+            lambda case: model.contrast(case.members, seed=uuid.UUID(case.group.key).int & 0x3FFFFFFF),
+            partial(_store_contrasts, work, model.settings, raises_flags=raises_flags),
+            concurrency=concurrency,
+        )
     else:
-
-        async def grade(case: RolloutToGrade) -> GradeResult:
-            return await model.grade(case.facts, seed=case.seed)
 
         def store(batch: list[tuple[RolloutToGrade, GradeResult]]) -> None:
             grades = [(case.rollout_id, result) for case, result in batch]
             graders.store_grades(work.run_id, work.grader, grades, raises_flags=raises_flags)
 
-        await grade_cases(graders.iterate_rollouts(work.rollouts), grade, store, concurrency=concurrency)
+        rollouts = graders.iterate_rollouts(work.rollouts)
+        await grade_cases(
+            rollouts, lambda case: model.grade(case.facts, seed=case.seed), store, concurrency=concurrency
+        )
     return True
 
 
@@ -217,7 +209,7 @@ def _store_contrasts(
     raises_flags: bool,
 ) -> None:
     """Store findings and raise flags. A failed comparison is no finding: it is tried again."""
-    findings: list[Finding] = []
+    findings: list[dict[str, object]] = []
     drafts: list[FlagDraft] = []
     detector = settings.kind.detector(work.grader.name)
     for loaded, result in batch:
@@ -243,7 +235,7 @@ def _store_contrasts(
             patterns.append(FoundPattern.model_validate({**found, "rollouts": suspects}))
         if not result.error:
             group = loaded.group
-            finding = Finding(
+            finding = GroupFinding(
                 key=group.key,
                 label=group.label,
                 high=list(group.high),
@@ -251,14 +243,13 @@ def _store_contrasts(
                 patterns=patterns,
                 dropped=result.dropped,
             )
-            findings.append(finding)
+            findings.append(orjson.loads(json_text(finding.model_dump(mode="json"))))
     with transaction() as session:
         row = session.get(GraderRun, work.id, with_for_update=True)
         if row is None:
             return
         graders.add_usage(row, [result for _, result in batch])
-        stored = [orjson.loads(json_text(each.model_dump(mode="json"))) for each in findings]
-        row.findings = [*row.findings, *stored]
+        row.findings = [*row.findings, *findings]
         ids = [draft.rollout_id for draft in drafts]
         statement = select(Rollout.id, Rollout.training_step).where(Rollout.id.in_(ids))
         steps = {row.id: row.training_step for row in session.execute(statement)}

@@ -1,9 +1,8 @@
 """The job `environments.play`: replay all replies, let another policy play if requested, store the responses."""
 
-import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,24 +24,15 @@ from backend.rollouts.tables import Rollout as RolloutRow
 from backend.runs.service import begin_run, finish_run
 from backend.runs.tables import Run
 from workers.policies.base import Policy
-from workers.storage.episodes import OutOfReplies, Played, Scene, replay
+from workers.storage.episodes import OutOfReplies, PlayedScene, Scene, replay
 from workers.storage.policies import load_policy
 from workers.storage.rollouts import EXCERPT_CHARACTERS, real
 from workers.tasks.children import ChildFailed, must_run_child
-from workers.tasks.event_loops import run_async
+from workers.tasks.execute import run_async
 from workers.tasks.registry import JobContext
 
 LOCAL_MODULE = "workers.models.play"
 """Plays with a local model in a separate process."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlayRequest:
-    """A person's request: the episode so far, and the turns that a policy should play."""
-
-    run_id: uuid.UUID
-    state: PlayState
-    scene: Scene
 
 
 def run(context: JobContext) -> None:
@@ -65,14 +55,7 @@ def run(context: JobContext) -> None:
 
 
 def play_on(run_id: uuid.UUID, policy: Policy | None) -> None:
-    """Serve the person's request; `policy` plays its turns and is closed."""
-    request = _read(run_id)
-    if request is not None:
-        run_async(_play(request, policy))
-
-
-def _read(run_id: uuid.UUID) -> PlayRequest | None:
-    """Read the request; None if the person left or the job was done before."""
+    """Serve the person's request: replay the episode so far; `policy` plays the requested turns and is closed."""
     with transaction() as session:
         row = session.get_one(Run, run_id)
         state, stored = PlayState.from_json(row.progress), _rollout_row(session, run_id)
@@ -81,78 +64,65 @@ def _read(run_id: uuid.UUID) -> PlayRequest | None:
             state = replace(state, phase=PlayPhase.THINKING)
             row.progress = state.as_json()
         if not state.phase.is_waiting or (row.status is not RunStatus.RUNNING and not begin_run(session, row)):
-            return None
+            return  # the person left, or the job was done before
         version = session.get_one(EnvironmentVersion, row.version_id, options=[undefer(EnvironmentVersion.files)])
         task = stored.group.task
         spec = TaskSpec(task.split, task.index, task.level, task.seed, task.arguments)
         manifest = Manifest.model_validate(version.manifest)
-        return PlayRequest(run_id, state, Scene(spec, version.content_hash, version.files, manifest, state.replies))
+        scene = Scene(spec, version.content_hash, version.files, manifest, state.replies)
 
-
-async def _play(request: PlayRequest, policy: Policy | None) -> None:
     def store_turns(rollout: Rollout) -> None:
-        if not _store(request, Played(rollout), is_partial=True):  # the person took over or left
+        if not _store(run_id, state.revision, PlayedScene(rollout), is_partial=True):  # the person took over or left
             raise OutOfReplies
 
-    try:
-        played = await replay(request.scene, mover=policy, moves=request.state.moves, on_turn=store_turns)
-    finally:
-        if policy is not None:
-            await policy.aclose()
-    await asyncio.to_thread(_store, request, played)
+    replayed = replay(scene, mover=policy, moves=state.moves, on_turn=store_turns)
+    _store(run_id, state.revision, run_async(replayed, closing=policy))
 
 
-def _store(request: PlayRequest, played: Played, *, is_partial: bool = False) -> bool:
+def _store(run_id: uuid.UUID, revision: int, played: PlayedScene, *, is_partial: bool = False) -> bool:
     """Store the responses; False if the person left or sent another request."""
     with transaction() as session:
-        row = session.get_one(Run, request.run_id, with_for_update=True)
+        row = session.get_one(Run, run_id, with_for_update=True)
         state = PlayState.from_json(row.progress)
-        if row.status.is_over or state.revision != request.state.revision:
+        if row.status.is_over or state.revision != revision:
             return False
+        announce(session, run_topic(row.id))
         if played.error:
             row.progress = replace(state, phase=PlayPhase.STUCK, message=played.error).as_json()
-        else:
-            rollout, stored = played.rollout, _rollout_row(session, row.id)
-            before = stored.opening, stored.steps
-            _store_turns(row, stored, state, rollout)
-            if not is_partial:
-                is_over = rollout.status is RolloutStatus.COMPLETED
-                row.progress = replace(
-                    PlayState.from_json(row.progress),
-                    phase=PlayPhase.OVER if is_over else PlayPhase.YOURS,
-                    replies=[step["reply"] for step in stored.steps],
-                    mover={},
-                    moves=0,
-                    divergence=divergence(*before, stored.opening, stored.steps),
-                ).as_json()
-                row.configuration = {**row.configuration, "action_schema": _as_stored(played.action_schema)}
-                if is_over:
-                    _finish(session, row, stored, rollout)
-        announce(session, run_topic(row.id))
+            return True
+        rollout, stored = played.rollout, _rollout_row(session, row.id)
+        before = stored.opening, stored.steps
+        steps: list[dict[str, Any]] = _as_stored(rollout.steps)
+        by_person = [*state.authors, *[""] * len(state.replies)][: len(state.replies)]
+        by_policy = [str(state.mover.get("name", ""))] * (len(steps) - len(state.replies))
+        state = replace(state, done=len(steps), authors=[*by_person, *by_policy][: len(steps)])
+        stored.opening, stored.steps = _as_stored(rollout.opening), steps
+        stored.messages = _as_stored(rollout.messages)
+        stored.turns = len(steps)
+        stored.excerpt = steps[-1]["reply"][-EXCERPT_CHARACTERS:] if steps else ""
+        stored.environment_seconds = rollout.environment_seconds
+        row.progress = state.as_json()
+        if is_partial:
+            return True
+        is_over = rollout.status is RolloutStatus.COMPLETED
+        row.progress = replace(
+            state,
+            phase=PlayPhase.OVER if is_over else PlayPhase.YOURS,
+            replies=[step["reply"] for step in steps],
+            mover={},
+            moves=0,
+            divergence=divergence(*before, stored.opening, steps),
+        ).as_json()
+        row.configuration = {**row.configuration, "action_schema": _as_stored(played.action_schema)}
+        if is_over:
+            stored.status, stored.stop_reason = rollout.status, rollout.stop_reason
+            stored.reward = real(rollout.reward)
+            stored.columns = [real(rollout.columns.get(name, 0.0)) or 0.0 for name in row.columns]
+            stored.metrics = _as_stored(rollout.metrics)
+            stored.ended_at = datetime.now(UTC)
+            session.flush()
+            finish_run(session, row, RunStatus.COMPLETED, {"reward": stored.reward, "turns": stored.turns})
     return True
-
-
-def _store_turns(row: Run, stored: RolloutRow, state: PlayState, rollout: Rollout) -> None:
-    """Store the transcript so far, and the author of each reply."""
-    steps: list[dict[str, Any]] = _as_stored(rollout.steps)
-    by_person = [*state.authors, *[""] * len(state.replies)][: len(state.replies)]
-    by_policy = [str(state.mover.get("name", ""))] * (len(steps) - len(state.replies))
-    row.progress = replace(state, done=len(steps), authors=[*by_person, *by_policy][: len(steps)]).as_json()
-    stored.opening, stored.steps = _as_stored(rollout.opening), steps
-    stored.messages = _as_stored(rollout.messages)
-    stored.turns = len(steps)
-    stored.excerpt = steps[-1]["reply"][-EXCERPT_CHARACTERS:] if steps else ""
-    stored.environment_seconds = rollout.environment_seconds
-
-
-def _finish(session: Session, row: Run, stored: RolloutRow, rollout: Rollout) -> None:
-    stored.status, stored.stop_reason = rollout.status, rollout.stop_reason
-    stored.reward = real(rollout.reward)
-    stored.columns = [real(rollout.columns.get(name, 0.0)) or 0.0 for name in row.columns]
-    stored.metrics = _as_stored(rollout.metrics)
-    stored.ended_at = datetime.now(UTC)
-    session.flush()
-    finish_run(session, row, RunStatus.COMPLETED, {"reward": stored.reward, "turns": stored.turns})
 
 
 def divergence(

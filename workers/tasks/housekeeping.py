@@ -3,6 +3,7 @@
 import signal
 import threading
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -14,7 +15,7 @@ from sqlalchemy.orm import Session
 from backend.checkpoints.pruning import delete_leftovers
 from backend.core.logs import configure_logging
 from backend.core.queue import count_waiting, send_wake_up
-from backend.core.session import transaction
+from backend.core.session import after_commit, transaction
 from backend.core.tables import Job, Worker
 from backend.domain.vocabulary import JobStatus, Queue
 from backend.notifications.tables import Notice
@@ -62,11 +63,11 @@ def requeue_expired() -> int:
                 leases.give_up(session, job, f"Its worker died or hung {job.attempts} times.")
             else:
                 leases.queue_again(session, job)
-                leases.send_after_commit(session, job)
+                after_commit(session, partial(send_wake_up, job.id, job.queue))
     return len(expired)
 
 
-def resend_untaken() -> int:
+def resend_wake_ups() -> int:
     """Send lost wake-ups of queued jobs again. While messages wait in the broker, the workers may just be busy."""
     sent = 0
     for queue in Queue:
@@ -114,7 +115,7 @@ def delete_expired(session: Session) -> None:
 
 def sweep(heartbeat: Path) -> None:
     """Run one round. If Postgres or Redis is away, the next round tries again. Other errors stop only their step."""
-    for step in (requeue_expired, resend_untaken, enqueue_due, heartbeat.touch, lambda: index_texts(INDEX_SECONDS)):
+    for step in (requeue_expired, resend_wake_ups, enqueue_due, heartbeat.touch, lambda: index_texts(INDEX_SECONDS)):
         try:
             step()
         except (OperationalError, InterfaceError, BrokerError, OSError):

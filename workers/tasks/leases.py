@@ -19,12 +19,11 @@ from backend.core.queue import ARTIFACT_STORE, STUDY_JOB, send_wake_up
 from backend.core.session import after_commit, transaction
 from backend.core.tables import Job, Worker
 from backend.domain.ids import new_id
-from backend.domain.runs.capabilities import Capabilities, Offer
+from backend.domain.runs.capabilities import Capabilities, Offer, Requirement
 from backend.domain.studies.study import StudyKind
 from backend.domain.text import plain_text
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.requirements import (
-    Requirement,
     able,
     lacking,
     of_artifacts,
@@ -50,7 +49,7 @@ WAITING_SINCE = "nobody_since"
 logger = structlog.get_logger(__name__)
 
 
-def take(job_id: uuid.UUID, worker: str) -> tuple[Job, str] | None:
+def claim(job_id: uuid.UUID, worker: str) -> tuple[Job, str] | None:
     """Lease a queued job and count the attempt. None if it is leased, has ended or is unknown."""
     owner = f"{worker}/{new_id()}"
     with transaction() as session:
@@ -78,7 +77,7 @@ def renew(job_id: uuid.UUID, owner: str) -> bool:
     return renewed is not None
 
 
-def done(job_id: uuid.UUID, owner: str) -> None:
+def complete(job_id: uuid.UUID, owner: str) -> None:
     with transaction() as session:
         if job := _leased(session, job_id, owner):
             _end(session, job, JobStatus.DONE)
@@ -90,10 +89,10 @@ def hand_back(job_id: uuid.UUID, owner: str) -> None:
         if job := _leased(session, job_id, owner):
             job.attempts -= 1
             queue_again(session, job)
-            send_after_commit(session, job)
+            after_commit(session, partial(send_wake_up, job.id, job.queue))
 
 
-def failed(job_id: uuid.UUID, owner: str, error: str, *, is_final: bool = False) -> None:
+def fail(job_id: uuid.UUID, owner: str, error: str, *, is_final: bool = False) -> None:
     """Queue another attempt after a pause, unless all attempts are used or another would be useless."""
     with transaction() as session:
         job = _leased(session, job_id, owner)
@@ -110,10 +109,6 @@ def queue_again(session: Session, job: Job) -> None:
     job.status = JobStatus.QUEUED
     job.lease_owner = job.lease_until = None
     session.execute(update(Job).where(Job.id == job.id).values(sent_at=func.now()))
-
-
-def send_after_commit(session: Session, job: Job) -> None:
-    after_commit(session, partial(send_wake_up, job.id, job.queue))
 
 
 def give_up(session: Session, job: Job, reason: str) -> None:
@@ -184,16 +179,16 @@ def is_left_to_others(job_id: uuid.UUID, worker: str) -> bool:
             lacks = " and no ".join(missing)
             _show_phase(session, job, f"waiting for {', '.join(others[:3])}: {worker} has no {lacks}")
             return True
-        wanted = " and ".join(each.words for each in needed if not each.is_waited_for or each.words in missing)
+        requirements = " and ".join(each.words for each in needed if not each.is_waited_for or each.words in missing)
         now = datetime.now(UTC)
         since = datetime.fromisoformat(job.arguments.get(WAITING_SINCE) or now.isoformat())
         job.arguments = {**job.arguments, WAITING_SINCE: since.isoformat()}
         required = [each for each in needed if not each.is_waited_for]
         is_hopeless = len(required) == len(needed) or not able(required, offers(session), job.queue)
         if now - since >= PATIENCE and is_hopeless:
-            give_up(session, job, f"No worker that answers has what this needs: {wanted}.")
+            give_up(session, job, f"No worker that answers has what this needs: {requirements}.")
         else:
-            _show_phase(session, job, f"waiting for a worker with {wanted}: none answers")
+            _show_phase(session, job, f"waiting for a worker with {requirements}: none answers")
         return True
 
 

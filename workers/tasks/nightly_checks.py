@@ -72,21 +72,24 @@ def check_again(now: datetime | None = None) -> str | None:
         return name
 
 
-def drifted(before: Sequence[Mapping[str, object]], after: Sequence[Mapping[str, object]]) -> list[str]:
-    """Return the checks that did not fail before and fail now."""
-    held = {each["check"] for each in before if each["status"] != CheckStatus.FAILED}
-    return [str(each["check"]) for each in after if each["status"] == CheckStatus.FAILED and each["check"] in held]
-
-
-def weakened(before: Sequence[Mapping[str, object]], after: Sequence[Mapping[str, object]]) -> list[str]:
-    """Return the checks that passed before and now warn or cannot be evaluated."""
-    passed = {each["check"] for each in before if each["status"] == CheckStatus.PASSED}
-    doubtful = {CheckStatus.WARNED, CheckStatus.SKIPPED}
-    return [
+def compare_results(
+    before: Sequence[Mapping[str, object]], after: Sequence[Mapping[str, object]]
+) -> tuple[list[str], list[str]]:
+    """Return the checks that drifted (did not fail before and fail now) and weakened (passed, and are doubtful now)."""
+    earlier = {each["check"]: each["status"] for each in before}
+    drifted = [
         str(each["check"])
         for each in after
-        if each["status"] in doubtful and each.get("applies", True) and each["check"] in passed
+        if each["status"] == CheckStatus.FAILED and earlier.get(each["check"], CheckStatus.FAILED) != CheckStatus.FAILED
     ]
+    weakened = [
+        str(each["check"])
+        for each in after
+        if each["status"] in {CheckStatus.WARNED, CheckStatus.SKIPPED}
+        and each.get("applies", True)
+        and earlier.get(each["check"]) == CheckStatus.PASSED
+    ]
+    return drifted, weakened
 
 
 def announce_drift(session: Session, run: Run, drift: Sequence[str], weaker: Sequence[str] = ()) -> None:

@@ -12,7 +12,7 @@ from backend.domain.vocabulary import CheckStatus, PolicyKind
 from backend.policies.service import secret_of
 from backend.policies.tables import Policy
 from workers.policies.probe import probe
-from workers.tasks.event_loops import run_async
+from workers.tasks.execute import run_async
 from workers.tasks.registry import JobContext
 
 

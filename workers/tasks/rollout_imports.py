@@ -26,7 +26,7 @@ from backend.domain.rollouts.rollout import Rollout
 from backend.domain.vocabulary import RunStatus, Split
 from backend.environments.tables import EnvironmentVersion
 from backend.rollouts.formats.bounds import BadFile
-from backend.rollouts.formats.reading import FileSurvey, choose_columns, open_file, survey
+from backend.rollouts.formats.reading import choose_columns, open_file, survey
 from backend.rollouts.imports import artifact_of, external_policy, main_policy, plan_of
 from backend.runs.service import begin_run, finish_run
 from backend.runs.tables import Run
@@ -120,8 +120,10 @@ def _import(run_id: uuid.UUID, folder: Path) -> int:
         version = session.get_one(EnvironmentVersion, row.version_id)
         manifest = Manifest.model_validate(version.manifest)
         source = dict(row.configuration["source"])
-        asked = source["asked"]
-        are_shared = asked["tasks"] == "shared" or (asked["tasks"] == "auto" and version.content_hash in found.hashes)
+        request = source["asked"]
+        are_shared = request["tasks"] == "shared" or (
+            request["tasks"] == "auto" and version.content_hash in found.hashes
+        )
         columns = choose_columns(found, manifest)
         row.columns, row.weights = list(columns.weights), list(columns.weights.values())
         if row.policy_id is None:
@@ -134,10 +136,10 @@ def _import(run_id: uuid.UUID, folder: Path) -> int:
             "columns_from": columns.source,
             "tasks": "shared" if are_shared else "foreign",
         }
-        row.configuration = {**row.configuration, **plan_of(found, asked["split"]), "source": source}
+        row.configuration = {**row.configuration, **plan_of(found, request["split"]), "source": source}
 
     def placed() -> Iterator[Rollout]:
-        placer = RolloutPlacer(manifest, Split(asked["split"]), are_shared)
+        placer = RolloutPlacer(manifest, Split(request["split"]), are_shared)
         for number, (place, record) in enumerate(opened.records()):
             columns.fit(record)
             try:
@@ -147,11 +149,7 @@ def _import(run_id: uuid.UUID, folder: Path) -> int:
 
     for _ in placed():
         pass  # check all places before anything is stored
-    return _store(run_id, found, placed())
-
-
-def _store(run_id: uuid.UUID, found: FileSurvey, rollouts: Iterator[Rollout]) -> int:
-    recorder, stored = RunRecorder(run_id), 0  # reads the columns that were just written
+    recorder, stored, rollouts = RunRecorder(run_id), 0, placed()  # the recorder reads the columns that were written
     while batch := list(islice(rollouts, BATCH)):
         if recorder.should_stop():
             raise ImportStopped

@@ -163,7 +163,7 @@ class GrpoStage:
             tracker.add(step.rollouts)
             self._is_used_up = context.is_used_up()
         with counts("storing"):
-            summary = (f"reward {figures['reward']:.3f}", tracker.spending.told(tracker.choice))
+            summary = (f"reward {figures['reward']:.3f}", tracker.spending.summary(tracker.choice))
             message = ", ".join(filter(None, summary))
             more = {"seconds_left": self._eta.seconds_left(number, total)}
 

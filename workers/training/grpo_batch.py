@@ -22,8 +22,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from backend.domain.environments.manifest import OverEpisode, RewardColumn
 from backend.domain.rollouts.rollout import Rollout
+from backend.domain.training.configuration import VllmChoice
 from backend.domain.training.grpo import GrpoChoice
-from backend.domain.training.hardware import VllmChoice
 from workers.models.sampling import VllmGeneration
 from workers.training.examples import BrokenStep, examples_of_step
 from workers.training.hardware import FLOAT32, Hardware

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from backend.domain.training.hardware import HardwareChoice
+from backend.domain.training.configuration import HardwareChoice
 from workers.models.load import ModelUnusable
 
 

@@ -60,16 +60,11 @@ class KeepRule:
 class SavedCheckpoint(Protocol):
     """The properties of a checkpoint that the rule reads."""
 
-    @property
-    def stage(self) -> str: ...
-    @property
-    def step(self) -> int: ...
-    @property
-    def is_best(self) -> bool: ...
-    @property
-    def is_kept(self) -> bool: ...
-    @property
-    def pruned_at(self) -> datetime | None: ...
+    stage: str
+    step: int
+    is_best: bool
+    is_kept: bool
+    pruned_at: datetime | None
 
 
 def keep_reasons(of_run: Sequence[SavedCheckpoint], rule: KeepRule) -> list[list[KeepReason]]:

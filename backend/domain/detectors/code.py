@@ -3,13 +3,13 @@
 import ast
 import re
 import textwrap
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from backend.domain.detectors.flags import Mark
-from backend.domain.detectors.run_view import RolloutRow
+from backend.domain.detectors.run_view import RolloutRow, parse_python
 
 MOST_CHARACTERS = 50_000
 _FENCE = re.compile(r"```([A-Za-z0-9_+-]*)[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
@@ -25,68 +25,51 @@ class Source:
 
     turn: int
     start: int
-    """In the reply; 0 where the reply does not hold it word for word."""
+    """In the reply; 0 where the reply does not contain it verbatim."""
     text: str
     is_in_reply: bool = True
 
     def mark(self, row: RolloutRow, node: ast.AST) -> Mark:
-        """A node of the tree of this text, as characters of the reply."""
-        reply = row.replies[self.turn]
+        """Mark a node of this text's tree in the reply; the whole reply if it does not contain the text."""
         if not self.is_in_reply:
-            return Mark(self.turn, 0, len(reply))
-        return Mark(self.turn, self.start + self._place(node, "lineno"), self.start + self._place(node, "end_lineno"))
-
-    def _place(self, node: ast.AST, line: str) -> int:
-        column = "col_offset" if line == "lineno" else "end_col_offset"
+            return Mark(self.turn, 0, len(row.replies[self.turn]))
         lines = self.text.splitlines(keepends=True)
-        number = getattr(node, line, 1) - 1
-        part = lines[number] if number < len(lines) else ""
-        inside = len(part.encode()[: getattr(node, column, 0)].decode("utf-8", "ignore"))
-        return sum(map(len, lines[:number])) + inside
+        places = []
+        for line, column in (("lineno", "col_offset"), ("end_lineno", "end_col_offset")):
+            number = getattr(node, line, 1) - 1
+            part = lines[number] if number < len(lines) else ""
+            inside = len(part.encode()[: getattr(node, column, 0)].decode("utf-8", "ignore"))
+            places.append(self.start + sum(map(len, lines[:number])) + inside)
+        return Mark(self.turn, *places)
 
 
 def sources_of(row: RolloutRow) -> Iterator[Source]:
-    """Fenced code, tagged code and the texts of actions, each place once."""
+    """Yield fenced code, tagged code and the texts of actions, each place once."""
     for turn, reply in enumerate(row.replies):
         seen: set[str] = set()
         text = reply[:MOST_CHARACTERS]
-        for found in _blocks(text):
+        fenced = _FENCE.finditer(text) if "```" in text else ()
+        tagged = _TAG.finditer(text) if "<" in text else ()
+        for found in chain(fenced, tagged):
             if _FENCE.search(found[2]) is None and (body := found[2].strip("\n")) not in seen:
                 seen.add(body)
                 yield Source(turn, found.start(2) + found[2].index(body), body)
-        action = row.actions[turn] if turn < len(row.actions) else None
-        for value in _texts(action):
+        for value in _texts(row.actions[turn] if turn < len(row.actions) else None):
             body = value.strip("\n")
             if body and not any(body in known or known in body for known in seen):
                 start = text.find(body)
                 yield Source(turn, max(start, 0), body, is_in_reply=start >= 0)
 
 
-def _blocks(text: str) -> Iterator[re.Match[str]]:
-    if "```" in text:
-        yield from _FENCE.finditer(text)
-    if "<" in text:
-        yield from _TAG.finditer(text)
-
-
 def trees_of(sources: Iterable[Source]) -> Iterator[tuple[Source, ast.Module]]:
-    """Those texts that are Python and look like it."""
+    """Yield the texts that look like Python and parse."""
     for source in sources:
-        if _PYTHON.search(source.text) and (tree := parsed(source.text)):
+        if _PYTHON.search(source.text) and (tree := parse_python(textwrap.dedent(source.text))):
             yield source, tree
 
 
-def parsed(text: str) -> ast.Module | None:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of escapes that are not Python's
-            return ast.parse(textwrap.dedent(text))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-
-
 def _texts(action: Mapping[str, Any] | None) -> Iterator[str]:
-    """All texts of an action, nested ones too."""
+    """All texts of an action, including nested ones."""
     waiting: list[Any] = [action]
     while waiting:
         value = waiting.pop()

@@ -1,14 +1,14 @@
-"""What detectors are made of: the two kinds, the flags that they draft, and spans of text as evidence."""
+"""The two kinds of detectors, the flags that they draft, and spans of text as evidence."""
 
 import hashlib
 import statistics
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
-from backend.domain.detectors.context import EnvironmentContext
-from backend.domain.detectors.run_view import RolloutRow, RunView
+from backend.domain.detectors.run_view import EnvironmentContext, HeldoutResult, RolloutRow, RunView, StepFigures
 from backend.domain.detectors.spec import SUSPICION, DetectorSpec
 from backend.domain.vocabulary import Severity
 
@@ -51,7 +51,7 @@ class RunDetector:
     """Reads the newest step of a run together with all steps before it."""
 
     spec: DetectorSpec
-    find: Callable[[RunView, ThresholdValues], list[FlagDraft]]
+    find: Callable[[RunView, ThresholdValues], Iterable[FlagDraft]]
 
     @property
     def id(self) -> str:
@@ -66,7 +66,7 @@ class RolloutDetector:
     """Reads rollouts of one step or batch, and drafts a flag for each that shows the pattern."""
 
     spec: DetectorSpec
-    find: Callable[[Sequence[RolloutRow], EnvironmentContext, ThresholdValues], list[FlagDraft]]
+    find: Callable[[Sequence[RolloutRow], EnvironmentContext, ThresholdValues], Iterable[FlagDraft]]
 
     @property
     def id(self) -> str:
@@ -98,7 +98,7 @@ def flag_rollout(
     score: float,
     sentence: str,
     marks: Sequence[Mark] = (),
-    cluster: str,
+    cluster: str = "",
     severity: Severity = Severity.WARNING,
     **facts: object,
 ) -> FlagDraft:
@@ -116,7 +116,37 @@ def flag_rollout(
         sentence=sentence,
         evidence=evidence,
         rollout_id=row.id,
-        cluster=cluster[:200],
+        cluster=cluster[:200] or None,
+    )
+
+
+def flag_run(
+    spec: DetectorSpec,
+    view: RunView,
+    *,
+    score: float,
+    sentence: str,
+    key: str = "run",
+    severity: Severity = Severity.WARNING,
+    window: Sequence[StepFigures | HeldoutResult] = (),
+    series: Mapping[str, Sequence[float | None]] | None = None,
+    rows: Iterable[RolloutRow],
+    **facts: object,
+) -> FlagDraft:
+    """Draft a flag about the newest step of a run, with example rollouts, series by step and further facts."""
+    evidence: dict[str, Any] = {"rollouts": [str(row.id) for row in islice(rows, SHOWN_ROLLOUTS)], **facts}
+    if window:
+        evidence["window"] = [window[0].step, window[-1].step]
+    if series:
+        evidence["series"] = {name: values[-SHOWN_STEPS:] for name, values in series.items()}
+    return FlagDraft(
+        detector=spec.id,
+        key=key,
+        severity=severity,
+        score=bounded(score),
+        sentence=sentence,
+        evidence=evidence,
+        training_step=view.steps[-1].step,
     )
 
 

@@ -1,14 +1,19 @@
-"""A run as detectors see it: figures of every step so far, and the rollouts of the newest ones."""
+"""A detector's view: the environment of a run, figures of every step so far, and rollouts of the newest ones."""
 
+import ast
+import re
 import statistics
 import uuid
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
-from backend.domain.detectors.context import BaseTask, EnvironmentContext
-from backend.domain.results.pass_at_k import REWARD, SuccessRule
+from backend.domain.environments.manifest import Manifest
+from backend.domain.environments.reward_bounds import Ranges, declared_ranges
+from backend.domain.results.pass_at_k import REWARD, SuccessRule, default_rule, possible_rewards
 from backend.domain.rollouts.rollout import CANARY, Rollout
 from backend.domain.vocabulary import StopReason
 
@@ -17,13 +22,62 @@ RECENT_STEPS = 5
 BASE_STEPS = 10
 """Steps at the beginning that the present is compared with."""
 SAME_REWARD = 1e-6
-TOLD = ("user", "tool")
-"""Roles that speak to the policy."""
+BROKEN_OFF = {StopReason.UNPARSABLE, StopReason.TOKEN_LIMIT}
+"""Stop reasons of episodes that ended early because a reply could not be read or was cut."""
+MOST_WORDS = 200
+"""A longer list of words is the tasks' material and not the grader's."""
+_WORD = re.compile(r"[a-z]{4,}")
+
+
+@dataclass(frozen=True, slots=True)
+class BaseTask:
+    """Results of a base policy on one task."""
+
+    plays: int
+    passes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SecondVerifier:
+    """Another version of the reward, which judged the same rollouts."""
+
+    name: str
+    success: SuccessRule
+    """Its success rule."""
+    ranges: Ranges = field(default_factory=dict)
+    """Its declared ranges."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentContext:
+    """Unknown values are empty; detectors that need them raise no flags."""
+
+    columns: tuple[str, ...]
+    weights: Mapping[str, float] = field(default_factory=dict)
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """The largest share of each column in the highest reward."""
+    lowest: float | None = None
+    highest: float | None = None
+    success: SuccessRule | None = None
+    rules: Mapping[str, SuccessRule] = field(default_factory=dict)
+    """Runs on several environments only: the success rule of each, by its name. Only traps use them, because other
+    figures cannot be compared across environments."""
+    ranges: Mapping[str, Ranges] = field(default_factory=dict)
+    """Declared ranges of the columns, by environment; under "" those of a run on one."""
+    prompt: str = ""
+    grader_words: frozenset[str] = frozenset()
+    """Words of the reward's own code that are not in the prompt, in lower case."""
+    base: Mapping[str, BaseTask] = field(default_factory=dict)
+    """By task."""
+    second: SecondVerifier | None = None
+    """The other version that judged rollouts of the run."""
+    has_steps: bool = True
+    """True for training runs. Evaluations come in batches, which are not steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutRow:
-    """What detectors need of one completed rollout."""
+    """One completed rollout, as detectors read it."""
 
     id: uuid.UUID
     group: str
@@ -35,10 +89,10 @@ class RolloutRow:
     tokens_out: int
     stop_reason: str | None
     actions: tuple[Mapping[str, Any] | None, ...] = ()
-    """As the replies were understood."""
+    """As parsed from the replies."""
     step_rewards: tuple[Mapping[str, float], ...] = ()
     """Reward columns of each step, where columns have a declared range."""
-    asked: tuple[str, ...] = ()
+    prompts: tuple[str, ...] = ()
     """Messages to the policy, turn by turn, without the system prompt."""
     metrics: Mapping[str, Any] = field(default_factory=dict)
     second_reward: float | None = None
@@ -86,7 +140,7 @@ class StepFigures:
     commonest: float
     """Share of episodes in which the policy wrote exactly the most common text."""
     passing: float = 0.0
-    """Share of episodes that succeeded, where it is known what success is."""
+    """Share of episodes that succeeded, if success is defined."""
     passing_tokens: float | None = None
     """Median of the tokens in those."""
 
@@ -120,29 +174,14 @@ class RunView:
     """Rollouts of the newest steps, by step."""
     heldout: list[HeldoutResult] = field(default_factory=list)
     canaries: list[CanaryFigures] = field(default_factory=list)
-    """Of the steps that played some, by environment where there are several. No other figure counts them."""
+    """Figures of the steps with canaries, by environment if there are several. No other figure counts them."""
     outcomes: dict[str, BaseTask] = field(default_factory=dict)
-    """What became of each task: of an evaluation over all of it, of training in the newest steps only."""
+    """Results of each task: of a whole evaluation, or of the newest steps of a training run."""
     verdicts: Counter[tuple[bool, bool]] = field(default_factory=Counter)
     """(passes, passes by the second verifier), where there is one."""
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self.context.columns
-
     def add(self, step: int, rows: Sequence[RolloutRow]) -> None:
-        """A step that has no completed rollout says nothing."""
-        self._keep_canaries(step, rows)
-        rows = [row for row in rows if not row.is_canary]
-        if not rows:
-            return
-        self.steps.append(figures_of(step, rows, self.context))
-        self.recent[step] = list(rows)
-        for old in sorted(self.recent)[:-RECENT_STEPS]:
-            del self.recent[old]
-        self._tally(rows)
-
-    def _keep_canaries(self, step: int, rows: Sequence[RolloutRow]) -> None:
+        """Add a step. One without completed rollouts is ignored."""
         played: defaultdict[str, list[RolloutRow]] = defaultdict(list)
         for row in rows:
             if row.is_canary and rule_of(self.context, row) is not None:
@@ -150,8 +189,13 @@ class RunView:
         for environment, own in sorted(played.items()):
             passed = tuple(row.id for row in own if passes_trap(self.context, row))
             self.canaries.append(CanaryFigures(step, len(own), passed, environment))
-
-    def _tally(self, rows: Sequence[RolloutRow]) -> None:
+        rows = [row for row in rows if not row.is_canary]
+        if not rows:
+            return
+        self.steps.append(figures_of(step, rows, self.context))
+        self.recent[step] = rows
+        for old in sorted(self.recent)[:-RECENT_STEPS]:
+            del self.recent[old]
         if self.context.has_steps:
             self.outcomes, rows = {}, [row for kept in self.recent.values() for row in kept]
             self.verdicts = Counter()
@@ -173,12 +217,12 @@ class RunView:
         return self.steps[-RECENT_STEPS:]
 
     def has_past(self) -> bool:
-        """Are there steps enough to compare the present with the beginning?"""
+        """Whether there are enough steps to compare the present with the beginning."""
         return len(self.steps) >= BASE_STEPS + RECENT_STEPS
 
 
 def row_of(id_: uuid.UUID, rollout: Rollout, environment: str = "") -> RolloutRow | None:
-    """None for a rollout that failed: it says nothing about the policy."""
+    """None for a failed rollout, which says nothing about the policy."""
     if rollout.reward is None:
         return None
     return RolloutRow(
@@ -192,19 +236,21 @@ def row_of(id_: uuid.UUID, rollout: Rollout, environment: str = "") -> RolloutRo
         stop_reason=rollout.stop_reason,
         actions=tuple(step.action for step in rollout.steps),
         step_rewards=tuple(step.rewards for step in rollout.steps),
-        asked=tuple(str(message.get("content") or "") for message in rollout.messages if message["role"] in TOLD),
+        prompts=tuple(
+            str(message.get("content") or "") for message in rollout.messages if message["role"] in {"user", "tool"}
+        ),
         metrics=rollout.metrics,
         environment=environment,
     )
 
 
 def passes(context: EnvironmentContext, row: RolloutRow) -> bool:
-    """Does the rollout succeed? Where that is not known, none does."""
+    """Whether the rollout succeeds; false if success is not defined."""
     return _meets(context.success, row)
 
 
 def passes_second(context: EnvironmentContext, row: RolloutRow) -> bool | None:
-    """Does it succeed by the second verifier's own rule? None: that did not judge it, or success is not known."""
+    """Whether it succeeds by the second verifier's rule. None if not scored by it, or if success is not defined."""
     if row.second_reward is None or context.success is None:
         return None
     rule = context.second.success if context.second else context.success
@@ -212,12 +258,12 @@ def passes_second(context: EnvironmentContext, row: RolloutRow) -> bool | None:
 
 
 def rule_of(context: EnvironmentContext, row: RolloutRow) -> SuccessRule | None:
-    """What success is in the rollout's own environment."""
+    """The success rule of the rollout's own environment."""
     return context.rules.get(row.environment) if context.rules else context.success
 
 
 def passes_trap(context: EnvironmentContext, row: RolloutRow) -> bool:
-    """Does the rollout succeed by the rule of its own environment?"""
+    """Whether the rollout succeeds by the rule of its own environment."""
     return _meets(rule_of(context, row), row)
 
 
@@ -236,7 +282,6 @@ def figures_of(step: int, rows: Sequence[RolloutRow], context: EnvironmentContex
     several = [rewards for rewards in groups.values() if len(rewards) > 1]
     flat = [rewards[0] for rewards in several if max(rewards) - min(rewards) <= SAME_REWARD]
     good = sum(value > reward for value in flat)
-    broken_off = {StopReason.UNPARSABLE, StopReason.TOKEN_LIMIT}
     [(_, commonest)] = Counter(row.replies for row in rows).most_common(1)
     passing = [row.tokens_out for row in rows if passes(context, row)]
     return StepFigures(
@@ -246,7 +291,7 @@ def figures_of(step: int, rows: Sequence[RolloutRow], context: EnvironmentContex
         columns={name: statistics.fmean(row.columns.get(name, 0.0) for row in rows) for name in context.columns},
         tokens=statistics.fmean(row.tokens_out for row in rows),
         turns=statistics.fmean(len(row.replies) for row in rows),
-        unparsable=sum(row.stop_reason in broken_off for row in rows) / len(rows),
+        unparsable=sum(row.stop_reason in BROKEN_OFF for row in rows) / len(rows),
         groups=len(several),
         all_good=good / len(several) if several else 0.0,
         all_bad=(len(flat) - good) / len(several) if several else 0.0,
@@ -254,3 +299,62 @@ def figures_of(step: int, rows: Sequence[RolloutRow], context: EnvironmentContex
         passing=len(passing) / len(rows),
         passing_tokens=statistics.median(passing) if passing else None,
     )
+
+
+def context_of(manifest: Manifest, files: Mapping[str, str], *, has_steps: bool = True) -> EnvironmentContext:
+    columns = manifest.columns
+    lowest, highest = possible_rewards(columns)
+    bests = {column.name: abs(column.weight * (column.range or (0.0, 1.0))[1]) for column in columns}
+    total = sum(bests.values()) or 1.0
+    prompt = f"{manifest.proctor.agent.system}\n{manifest.proctor.agent.observation}"
+    return EnvironmentContext(
+        columns=tuple(manifest.column_names),
+        weights={column.name: column.weight for column in columns},
+        shares={name: best / total for name, best in bests.items()},
+        lowest=lowest,
+        highest=highest,
+        success=default_rule(manifest),
+        ranges={"": declared_ranges(manifest)},
+        prompt=prompt,
+        grader_words=frozenset(words_of_grader(files)) - frozenset(_WORD.findall(prompt.lower())),
+        has_steps=has_steps,
+    )
+
+
+def words_of_grader(files: Mapping[str, str]) -> set[str]:
+    """Return the words in the reward columns' methods and in the lists of words that these methods read."""
+    lists: dict[str, set[str]] = {}
+    methods: list[ast.FunctionDef] = []
+    for path, text in files.items():
+        tree = parse_python(text) if path.endswith(".py") else None
+        for node in ast.walk(tree) if tree else ():
+            if isinstance(node, ast.FunctionDef) and any(
+                getattr(mark, "id", getattr(mark, "attr", "")) == "column" for mark in node.decorator_list
+            ):
+                methods.append(node)
+        for statement in tree.body if tree else ():
+            if isinstance(statement, ast.Assign) and isinstance(name := statement.targets[0], ast.Name):
+                words = {word for node in ast.walk(statement.value) for word in _words(node)}
+                if 0 < len(words) <= MOST_WORDS:
+                    lists[name.id] = words
+    found: set[str] = set()
+    for method in methods:
+        body = method.body[1:] if ast.get_docstring(method) else method.body
+        for node in chain.from_iterable(map(ast.walk, body)):
+            found |= lists.get(node.id, set()) if isinstance(node, ast.Name) else _words(node)
+    return found
+
+
+def _words(node: ast.AST) -> set[str]:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return set(_WORD.findall(node.value.lower()))
+    return set()
+
+
+def parse_python(text: str) -> ast.Module | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about invalid escapes
+            return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None

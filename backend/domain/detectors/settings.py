@@ -62,13 +62,10 @@ def _parts(value: object) -> object:
     """Split texts at commas and spaces; a list may contain such texts."""
     if value is None:
         return []
-    if isinstance(value, str):
-        return value.replace(",", " ").split()
-    if isinstance(value, list):
-        return [
-            part for each in value for part in (each.replace(",", " ").split() if isinstance(each, str) else [each])
-        ]
-    return value
+    if not isinstance(value, str | list):
+        return value
+    parts = [value] if isinstance(value, str) else value
+    return [part for each in parts for part in (each.replace(",", " ").split() if isinstance(each, str) else [each])]
 
 
 def _each_once(found: list[Threshold]) -> list[Threshold]:

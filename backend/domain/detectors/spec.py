@@ -1,4 +1,4 @@
-"""What every detector declares: the pattern it flags, what it reads, its thresholds and the default consequence."""
+"""The declaration of a detector: the pattern it flags, its input, its thresholds and the default consequence."""
 
 import math
 from collections.abc import Mapping
@@ -64,25 +64,17 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """A threshold of a detector: its default, what it means, and which values it may have."""
+class ThresholdSpec:
+    """A threshold of a detector: its default, its meaning and its range."""
 
     default: float
     description: str
     minimum: float = 0.0
     maximum: float = math.inf
 
-    def problem_with(self, name: str, value: float) -> str | None:
-        """Explain why the value is refused; None if it is allowed."""
-        if self.minimum <= value <= self.maximum:
-            return None
-        if self.maximum == math.inf:
-            return f"{name} must be at least {self.minimum:g}."
-        return f"{name} must be a number from {self.minimum:g} to {self.maximum:g}."
 
-
-LOWEST_SUSPICION = Setting(0.0, "Flags with a lower suspicion (0 to 1) are not raised.", maximum=1)
-COMMON = Setting(
+LOWEST_SUSPICION = ThresholdSpec(0.0, "Flags with a lower suspicion (0 to 1) are not raised.", maximum=1)
+COMMON = ThresholdSpec(
     0.2, "Rollouts without reward are not flagged where more than this share of the batch shows the pattern.", maximum=1
 )
 """A setting of several detectors: a pattern that most of a batch shows is a policy that cannot write yet."""
@@ -99,7 +91,7 @@ class DetectorSpec:
     formula: str
     source: str
     """Where the method comes from."""
-    settings: Mapping[str, Setting]
+    settings: Mapping[str, ThresholdSpec]
     """Thresholds by name; the lowest suspicion is added. Empty: an answer raises flags, not a suspicion."""
     subject: Subject = Subject.ROLLOUT
     needs: tuple[Need, ...] = ()
@@ -121,4 +113,9 @@ class DetectorSpec:
         """Explain why a threshold is refused; None if it is allowed."""
         if name not in self.settings:
             return f"{self.id} has no threshold {name}; it has {', '.join(self.settings)}."
-        return self.settings[name].problem_with(name, value)
+        threshold = self.settings[name]
+        if threshold.minimum <= value <= threshold.maximum:
+            return None
+        if threshold.maximum == math.inf:
+            return f"{name} must be at least {threshold.minimum:g}."
+        return f"{name} must be a number from {threshold.minimum:g} to {threshold.maximum:g}."

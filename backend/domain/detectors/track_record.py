@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
-from backend.domain.review.judged_curve import Share, wilson
+from backend.domain.review.judged_curve import Proportion, wilson
 
-WANTED_PRECISION = 0.8
+TARGET_PRECISION = 0.8
 FEWEST_REVIEWED = 10
 """Reviewed flags without which no cut-off is suggested."""
 
@@ -29,17 +30,11 @@ class Record:
         return self.confirmed + self.honest
 
     @property
-    def precision(self) -> Share:
+    def precision(self) -> Proportion:
         return wilson(self.confirmed, self.reviewed)
 
     def __add__(self, other: Record) -> Record:
-        return Record(
-            self.flags + other.flags,
-            self.confirmed + other.confirmed,
-            self.honest + other.honest,
-            self.hacks + other.hacks,
-            self.open + other.open,
-        )
+        return Record(*map(operator.add, astuple(self), astuple(other)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +49,10 @@ class Audit:
     """Hacks among the reviewed rollouts."""
 
     def __add__(self, other: Audit) -> Audit:
-        return Audit(
-            self.unflagged + other.unflagged,
-            self.drawn + other.drawn,
-            self.looked_at + other.looked_at,
-            self.hacks + other.hacks,
-        )
+        return Audit(*map(operator.add, astuple(self), astuple(other)))
 
     @property
-    def rate(self) -> Share:
+    def rate(self) -> Proportion:
         return wilson(self.hacks, self.looked_at)
 
     @property
@@ -95,16 +85,13 @@ class CutOff:
 
 
 def cut_offs(reviewed: Sequence[tuple[float, bool]]) -> list[CutOff]:
-    """At every score that was reached by a reviewed flag, `(score, was it right)`; the lowest first."""
-    found = []
-    for score in sorted({score for score, _ in reviewed}):
-        kept = [is_right for other, is_right in reviewed if other >= score]
-        found.append(CutOff(score, sum(kept), len(kept) - sum(kept)))
-    return found
+    """Return a cut-off at each score of a reviewed flag, lowest first. `reviewed`: (score, whether it was right)."""
+    kept = {score: [is_right for each, is_right in reviewed if each >= score] for score in dict(reviewed)}
+    return [CutOff(score, sum(right), len(right) - sum(right)) for score, right in sorted(kept.items())]
 
 
 def suggested(reviewed: Sequence[tuple[float, bool]]) -> CutOff | None:
-    """The lowest cut-off that reaches the wanted precision: it loses least. None where too little was reviewed."""
+    """Return the lowest cut-off that reaches `TARGET_PRECISION`. None if too few flags were reviewed."""
     if len(reviewed) < FEWEST_REVIEWED:
         return None
-    return next((each for each in cut_offs(reviewed) if each.precision >= WANTED_PRECISION), None)
+    return next((each for each in cut_offs(reviewed) if each.precision >= TARGET_PRECISION), None)

@@ -1,9 +1,8 @@
 """The certificate of an environment version: its checks with their results and evidence."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
-from backend.domain.text import JsonObject
 from backend.domain.vocabulary import CheckStatus
 
 
@@ -33,9 +32,6 @@ class CheckResult:
     """How an author can fix a failure or warning."""
     applies: bool = True
     """False if there is nothing to check, e.g. no levels."""
-
-    def as_json(self) -> JsonObject:
-        return asdict(self)
 
 
 def certificate_status(results: Sequence[CheckResult]) -> CheckStatus:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
-from backend.domain.environments.manifest import Manifest
+from backend.domain.environments.manifest import Manifest, ManifestBlock
 from backend.domain.rollouts.rollout import TaskSpec, task_of
 from backend.domain.vocabulary import Split
 
@@ -57,11 +57,7 @@ class FixtureInvalid(ValueError):
         super().__init__("; ".join(str(problem) for problem in problems))
 
 
-class _Block(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class FixtureTask(_Block):
+class FixtureTask(ManifestBlock):
     """The task that the transcript was played on."""
 
     split: Split = Split.HELDOUT
@@ -76,7 +72,7 @@ class FixtureTask(_Block):
         return TaskSpec(task.split, task.index, level, task.seed)
 
 
-class Fixture(_Block):
+class Fixture(ManifestBlock):
     """Replies, played in order on a task, and the columns that the episode must end with."""
 
     name: str
@@ -86,17 +82,13 @@ class Fixture(_Block):
     task: FixtureTask = FixtureTask()
     replies: list[Annotated[str, Field(max_length=MAX_REPLY)]] = Field(min_length=1, max_length=1000)
     """As a model would write them."""
-    columns: dict[str, Annotated[float, Field(allow_inf_nan=False)]] = {}
+    columns: dict[str, Annotated[float, Field(allow_inf_nan=False)]] = Field(default_factory=dict)
     """Value over the episode by column; other columns are not compared."""
     kind: FixtureKind = FixtureKind.SCORED
 
     @property
     def path(self) -> str:
-        return fixture_path(self.name)
-
-
-def fixture_path(name: str) -> str:
-    return f"{FOLDER}{name}{SUFFIX}"
+        return f"{FOLDER}{self.name}{SUFFIX}"
 
 
 def is_fixture(path: str) -> bool:
@@ -155,23 +147,20 @@ def fixture_problems(files: Mapping[str, str], manifest: Manifest) -> list[Fixtu
 
 def against_manifest(fixture: Fixture, manifest: Manifest) -> list[FixtureProblem]:
     """List the columns and tasks of a fixture that the manifest does not declare."""
-    messages = []
+    messages, tasks, turns = [], manifest.proctor.tasks, manifest.proctor.episode.max_turns
     if unknown := [name for name in fixture.columns if name not in manifest.column_names]:
         declared = ", ".join(manifest.column_names)
         messages.append(f"columns: the manifest declares no {', '.join(unknown)}; it declares {declared}")
-    tasks = manifest.proctor.tasks
     count = tasks.heldout if fixture.task.split is Split.HELDOUT else tasks.train
     if fixture.task.index >= count:
         messages.append(f"task.index: {fixture.task.split} has tasks 0 to {count - 1}")
     if fixture.task.level is not None and fixture.task.level >= tasks.levels:
         messages.append(f"task.level: there are levels 0 to {tasks.levels - 1}")
-    if len(fixture.replies) > manifest.proctor.episode.max_turns:
-        turns = manifest.proctor.episode.max_turns
+    if len(fixture.replies) > turns:
         messages.append(f"replies: {len(fixture.replies)}, but an episode has {turns} turns")
     return [FixtureProblem(fixture.path, message) for message in messages]
 
 
 def write_fixture(fixture: Fixture) -> str:
     """Return the text of its file; the inverse of `read_fixture`."""
-    content = fixture.model_dump(mode="json", exclude={"name"}, exclude_none=True)
-    return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
+    return fixture.model_dump_json(exclude={"name"}, exclude_none=True, indent=2) + "\n"

@@ -4,7 +4,7 @@ Nothing is executed. Every skipped file is listed with a reason.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import PurePosixPath
@@ -17,7 +17,7 @@ from backend.domain.environments.packages import (
     MAX_PACKAGE_BYTES,
     PackageInvalid,
     binary_as_text,
-    check_path,
+    is_plain_path,
 )
 
 MAX_BINARY_BYTES = 400_000
@@ -69,10 +69,8 @@ def read_foreign(files: Mapping[str, bytes], folder: str = "", path: str = "") -
     package = ForeignPackage(kind, PurePosixPath(root).name or folder, {})
     texts: dict[str, str] = {}
     binaries: dict[str, bytes] = {}
-    inside = {
-        name.removeprefix(f"{root}/") if root else name: data for name, data in files.items() if _is_in(name, root)
-    }
-    for name, data in sorted(inside.items()):
+    prefix = f"{root}/" if root else ""
+    for name, data in sorted((name.removeprefix(prefix), files[name]) for name in files if name.startswith(prefix)):
         if _is_ignored(PurePosixPath(name)):
             continue
         text = None
@@ -84,7 +82,7 @@ def read_foreign(files: Mapping[str, bytes], folder: str = "", path: str = "") -
         why = ""
         if _SECRET.search(name) and not _EXAMPLE.search(name):
             why = "it may hold a secret"
-        elif not _is_valid_path(name):
+        elif not is_plain_path(name):
             why = "its name has characters that a package's paths may not have"
         elif data.startswith(b"version https://git-lfs.github.com/"):
             why = "only a pointer to Git LFS was uploaded, not the file itself"
@@ -98,7 +96,23 @@ def read_foreign(files: Mapping[str, bytes], folder: str = "", path: str = "") -
             package.left_out.append(SkippedFile(path=name, size=len(data), why=why))
     source = "\n".join(text for name, text in texts.items() if name.endswith(_SOURCES))
     _keep_texts(package, texts, source)
-    _keep_binaries(package, binaries, source)
+    # Keep small binary files that the code may read: it contains their name or their suffix.
+    size = sum(len(text.encode()) for text in package.files.values())
+    room = min(MAX_BINARIES_BYTES, (MAX_PACKAGE_BYTES - size) * 3 // 4)
+    for name, data in sorted(binaries.items(), key=lambda item: len(item[1])):
+        if len(data) > MAX_BINARY_BYTES:
+            why = f"binary, and larger than {MAX_BINARY_BYTES:,} bytes"
+        elif not _is_named(name, source):
+            why = "binary, and not named in the code"
+        elif len(data) > room or len(package.files) >= MAX_FILES:
+            why = "binary, and there is no room left for it"
+        else:
+            room -= len(data)
+            stored, text = binary_as_text(name, data)
+            package.files[stored] = text
+            package.carried.append(name)
+            continue
+        package.left_out.append(SkippedFile(path=name, size=len(data), why=why))
     if not package.files:
         raise PackageInvalid("nothing of it can be imported")
     return package
@@ -110,11 +124,11 @@ def _is_in(path: str, root: str) -> bool:
 
 def _find_root(files: Mapping[str, bytes], path: str) -> tuple[str, PackageKind]:
     """Return the folder that holds the package, and the package's kind."""
-    paths = {name: PurePosixPath(name) for name in files if _is_in(name, path)}
-    paths = {name: pure for name, pure in paths.items() if not _is_ignored(pure)}
+    inside = {name: PurePosixPath(name) for name in files if _is_in(name, path)}
+    paths = {name: pure for name, pure in inside.items() if not _is_ignored(pure)}
     if not paths:
         raise PackageInvalid(f"there is no folder {path!r} in it")
-    manifests = _outermost_folders([pure for pure in paths.values() if pure.name == MANIFEST_PATH])
+    manifests = _outermost_folders(paths.values(), MANIFEST_PATH)
     if len(manifests) == 1:
         return manifests[0], PackageKind.OPENENV
     if len(manifests) > 1:
@@ -122,12 +136,12 @@ def _find_root(files: Mapping[str, bytes], path: str) -> tuple[str, PackageKind]
         raise PackageInvalid(f"it holds {len(manifests)} packages: select one by its path, one of {shown}")
     modules: dict[str, PackageKind] = {}
     for name, pure in paths.items():
-        data = files[name] if name.endswith(".py") else b""
+        data, folder = files[name] if name.endswith(".py") else b"", "" if str(pure.parent) == "." else str(pure.parent)
         if _V1.search(data) and _TASKSET.search(data):
-            modules[_folder(pure)] = PackageKind.VERIFIERS_V1
+            modules[folder] = PackageKind.VERIFIERS_V1
         elif _LOADS.search(data) and b"verifiers" in data:
-            modules[_folder(pure)] = PackageKind.VERIFIERS_V0
-    projects = _outermost_folders([pure for pure in paths.values() if pure.name == "pyproject.toml"])
+            modules[folder] = PackageKind.VERIFIERS_V0
+    projects = _outermost_folders(paths.values(), "pyproject.toml")
     owners = {project: kind for project in projects for at, kind in modules.items() if _is_in(f"{at}/x", project)}
     if len(owners) == 1:
         return next(iter(owners.items()))
@@ -140,14 +154,11 @@ def _find_root(files: Mapping[str, bytes], path: str) -> tuple[str, PackageKind]
     raise PackageInvalid(f"there is neither an `{MANIFEST_PATH}` nor a verifiers environment in it")
 
 
-def _folder(path: PurePosixPath) -> str:
-    return "" if str(path.parent) == "." else str(path.parent)
-
-
-def _outermost_folders(paths: list[PurePosixPath]) -> list[str]:
-    """Return the outermost folders of these files, because a package may contain another one as an example."""
+def _outermost_folders(paths: Iterable[PurePosixPath], name: str) -> list[str]:
+    """Return the outermost folders with a file of this name, because a package may contain another as an example."""
     kept: list[str] = []
-    for folder in sorted({_folder(path) for path in paths}, key=lambda known: (known.count("/"), known)):
+    folders = {"" if str(path.parent) == "." else str(path.parent) for path in paths if path.name == name}
+    for folder in sorted(folders, key=lambda known: (known.count("/"), known)):
         if not any(_is_in(f"{folder}/", other) for other in kept):
             kept.append(folder)
     return kept
@@ -161,14 +172,6 @@ def _is_ignored(path: PurePosixPath) -> bool:
         or path.suffix == ".pyc"
         or any(part.endswith(".egg-info") for part in path.parts)
     )
-
-
-def _is_valid_path(path: str) -> bool:
-    try:
-        check_path(path)
-    except PackageInvalid:
-        return False
-    return True
 
 
 def _is_named(path: str, source: str) -> bool:
@@ -199,23 +202,3 @@ def _keep_texts(package: ForeignPackage, texts: dict[str, str], source: str) -> 
         raise PackageInvalid(
             f"{len(texts)} files of {size:,} bytes; a package has at most {MAX_FILES} of {MAX_PACKAGE_BYTES:,}"
         )
-
-
-def _keep_binaries(package: ForeignPackage, binaries: dict[str, bytes], source: str) -> None:
-    """Keep small binary files that the code may read: it contains their name or their suffix."""
-    size = sum(len(text.encode()) for text in package.files.values())
-    room = min(MAX_BINARIES_BYTES, (MAX_PACKAGE_BYTES - size) * 3 // 4)
-    for path, data in sorted(binaries.items(), key=lambda item: len(item[1])):
-        if len(data) > MAX_BINARY_BYTES:
-            why = f"binary, and larger than {MAX_BINARY_BYTES:,} bytes"
-        elif not _is_named(path, source):
-            why = "binary, and not named in the code"
-        elif len(data) > room or len(package.files) >= MAX_FILES:
-            why = "binary, and there is no room left for it"
-        else:
-            room -= len(data)
-            stored, text = binary_as_text(path, data)
-            package.files[stored] = text
-            package.carried.append(path)
-            continue
-        package.left_out.append(SkippedFile(path=path, size=len(data), why=why))

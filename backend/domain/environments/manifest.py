@@ -19,7 +19,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_core import PydanticCustomError
 
 from backend.domain.environments.tools import MAX_TOOLS, Tool
 from backend.domain.templates import template_problem
@@ -34,8 +34,8 @@ READING = "reading"
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 
 
-class Block(BaseModel):
-    """A part of the manifest: immutable, without unknown keys."""
+class ManifestBlock(BaseModel):
+    """The manifest or a part of it: immutable, without unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -46,7 +46,7 @@ _Tools = Annotated[
 ]
 
 
-class ActionSpec(Block):
+class ActionSpec(ManifestBlock):
     """How a reply becomes an action."""
 
     format: Literal["tag", "json", "text", "tool"] = "text"
@@ -104,7 +104,7 @@ class ActionSpec(Block):
         return {name for name in names if name}
 
 
-class ContextSpec(Block):
+class ContextSpec(ManifestBlock):
     """How much of a conversation the policy reads at each turn."""
 
     kind: Literal["full", "last"] = "full"
@@ -117,7 +117,7 @@ class ContextSpec(Block):
         return self.kind == "last" and max_turns > self.turns + 1
 
 
-class AgentSpec(Block):
+class AgentSpec(ManifestBlock):
     """How text becomes an action and an observation becomes text."""
 
     system: str = ""
@@ -159,7 +159,7 @@ class OverEpisode(StrEnum):
     MAX = "max"
 
 
-class RewardColumn(Block):
+class RewardColumn(ManifestBlock):
     """One named, weighted component of the reward."""
 
     name: Name
@@ -169,7 +169,7 @@ class RewardColumn(Block):
     """Lowest and highest episode value, if declared."""
 
 
-class EpisodeSpec(Block):
+class EpisodeSpec(ManifestBlock):
     """Limits of one episode."""
 
     max_turns: int = Field(default=8, ge=1, le=1000)
@@ -178,7 +178,7 @@ class EpisodeSpec(Block):
     max_tokens_per_turn: int = Field(default=256, ge=1, le=131072)
 
 
-class TasksSpec(Block):
+class TasksSpec(ManifestBlock):
     """Number of tasks. Task i of a split has level i mod levels."""
 
     train: int = Field(default=1000, ge=1, le=100_000_000)
@@ -190,7 +190,7 @@ class TasksSpec(Block):
     """Share of tasks in training and evaluations that are reset with `canary: true` and cannot be passed."""
 
 
-class NetworkSpec(Block):
+class NetworkSpec(ManifestBlock):
     """Addresses that an env server wants to connect to; an administrator has to grant them."""
 
     hosts: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9.*-]{1,253}(:[0-9]{1,5})?$")]] = Field(
@@ -198,7 +198,7 @@ class NetworkSpec(Block):
     )
 
 
-class ResourcesSpec(Block):
+class ResourcesSpec(ManifestBlock):
     """Limits of one env server."""
 
     memory_mb: int = Field(default=512, ge=64, le=65536)
@@ -217,7 +217,7 @@ class ResourcesSpec(Block):
         return self.network != "none"
 
 
-class ChecksSpec(Block):
+class ChecksSpec(ManifestBlock):
     """Bounds that the certificate checks the reward against."""
 
     gold_minimum: float | list[float] | None = None
@@ -233,7 +233,7 @@ class ChecksSpec(Block):
     """Maximum difference of a measured column between equal episodes; 0 if nothing is measured."""
 
 
-class ProctorSpec(Block):
+class ProctorSpec(ManifestBlock):
     """The `proctor:` block: everything that OpenEnv does not define."""
 
     agent: AgentSpec
@@ -259,17 +259,14 @@ class ProctorSpec(Block):
 
     @field_validator("rewards")
     @classmethod
-    def _unique(cls, columns: list[RewardColumn]) -> list[RewardColumn]:
-        names = [column.name for column in columns]
-        if "reward" in names and len(names) > 1:
+    def _unambiguous(cls, columns: list[RewardColumn]) -> list[RewardColumn]:
+        if len(columns) > 1 and any(column.name == "reward" for column in columns):
             raise ValueError("a column may not be named `reward` if there are others: that is their weighted sum")
         return columns
 
 
-class Manifest(BaseModel):
+class Manifest(ManifestBlock):
     """A whole `openenv.yaml`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     spec_version: int = 1
     name: Name
@@ -291,11 +288,11 @@ class Manifest(BaseModel):
 
     @property
     def column_names(self) -> list[str]:
-        return [column.name for column in self.proctor.rewards]
+        return [column.name for column in self.columns]
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ManifestProblem:
     """An error in a manifest, and its place."""
 
     message: str
@@ -308,7 +305,7 @@ class Problem:
 class ManifestInvalid(ValueError):
     """The manifest cannot be used."""
 
-    def __init__(self, problems: list[Problem]) -> None:
+    def __init__(self, problems: list[ManifestProblem]) -> None:
         self.problems = problems
         super().__init__("; ".join(f"line {p.line}: {p.path + ': ' if p.path else ''}{p.message}" for p in problems))
 
@@ -319,13 +316,22 @@ def read_manifest(text: str) -> Manifest:
         node = compose_yaml(text)
         raw = construct(node)
     except YamlInvalid as error:
-        raise ManifestInvalid([Problem(error.reason, line=error.line)]) from error
+        raise ManifestInvalid([ManifestProblem(error.reason, line=error.line)]) from error
     if not isinstance(raw, dict):
-        raise ManifestInvalid([Problem("a manifest is a mapping: `name: my_environment` and so on")])
+        raise ManifestInvalid([ManifestProblem("a manifest is a mapping: `name: my_environment` and so on")])
     try:
         return Manifest.model_validate(raw, context=READING)
     except ValidationError as error:
-        problems = [problem_of(node, details) for details in error.errors(include_url=False)]
+        problems = []
+        for details in error.errors(include_url=False):
+            path = [part for part in details["loc"] if isinstance(part, int) or not str(part).startswith("<")]
+            context = details.get("ctx", {})
+            line, words, at = _follow(node, path + context.get("path", []))
+            if details["type"] == "template" and isinstance(at, yaml.ScalarNode) and at.style == "|":
+                line += context["line"]  # the text of a block starts on the next line
+            message = {"extra_forbidden": "unknown key", "missing": "missing"}.get(details["type"])
+            message = message or details["msg"].removeprefix("Value error, ")
+            problems.append(ManifestProblem(message, ".".join(words), line))
         raise ManifestInvalid(problems) from error
 
 
@@ -334,30 +340,18 @@ def line_of(text: str, *path: str | int) -> int:
     return _follow(compose_yaml(text), list(path))[0]
 
 
-def problem_of(root: yaml.Node | None, details: ErrorDetails) -> Problem:
-    """Describe a pydantic error in the author's words: a reward column by its name, not by its index."""
-    path = [part for part in details["loc"] if isinstance(part, int) or not str(part).startswith("<")]
-    context = details.get("ctx", {})
-    path += context.get("path", [])
-    kind = details["type"]
-    short = {"extra_forbidden": "unknown key", "missing": "missing"}
-    line, words, node = _follow(root, path)
-    if kind == "template" and isinstance(node, yaml.ScalarNode) and node.style == "|":
-        line += context["line"]  # the text of a block starts on the next line
-    return Problem(short.get(kind) or details["msg"].removeprefix("Value error, "), ".".join(words), line)
-
-
 def _follow(node: yaml.Node | None, path: list[str | int]) -> tuple[int, list[str], yaml.Node | None]:
     """Return the line of the deepest node on the path, the path by name, and the node at its end."""
     line, words = 1, []
     for part in path:
         key: yaml.Node | None = None
-        children: list[tuple[yaml.Node, yaml.Node]] = []
         if isinstance(node, yaml.MappingNode):
-            children = [pair for at, pair in enumerate(node.value) if part in (at, pair[0].value)]
+            pairs = (pair for at, pair in enumerate(node.value) if part in (at, pair[0].value))
+            key, node = next(pairs, (None, None))
         elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-            children = [(node.value[part], node.value[part])]
-        key, node = children[0] if children else (None, None)
+            key = node = node.value[part]
+        else:
+            node = None
         if key is not None:
             line = key.start_mark.line + 1
         words.append(str(key.value if isinstance(key, yaml.ScalarNode) and isinstance(part, int) else part))

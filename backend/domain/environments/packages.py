@@ -34,12 +34,10 @@ class PackageInvalid(ValueError):
     """The package cannot be stored."""
 
 
-def check_path(path: str) -> None:
-    """Raise PackageInvalid unless the path is relative, plain and inside the package."""
-    parts = PurePosixPath(path).parts
-    is_plain = parts and len(parts) <= 8 and all(_PART.fullmatch(part) and part not in {".", ".."} for part in parts)
-    if not is_plain or "/".join(parts) != path:
-        raise PackageInvalid(f"{path!r} is not a plain relative path (letters, digits, `_`, `-`, `.` and `/`)")
+def is_plain_path(path: str) -> bool:
+    """Return whether the path is relative, plain and inside the package."""
+    parts = path.split("/")
+    return len(parts) <= 8 and all(_PART.fullmatch(part) and part not in {".", ".."} for part in parts)
 
 
 def check_files(files: Mapping[str, str]) -> None:
@@ -51,25 +49,21 @@ def check_files(files: Mapping[str, str]) -> None:
     folders = {str(folder) for path in files for folder in PurePosixPath(path).parents}
     total = 0
     for path, text in files.items():
-        check_path(path)
+        if not is_plain_path(path):
+            raise PackageInvalid(f"{path!r} is not a plain relative path (letters, digits, `_`, `-`, `.` and `/`)")
         if path in folders:
             raise PackageInvalid(f"{path} is both a file and a folder")
-        total += check_text(path, text)
+        try:
+            size = len(text.encode())
+        except UnicodeEncodeError as error:
+            raise PackageInvalid(f"{path} is not text: {error.reason}") from error
+        if size > MAX_FILE_BYTES:
+            raise PackageInvalid(f"{path} has {size:,} bytes; a file has at most {MAX_FILE_BYTES:,}")
+        if "\x00" in text:
+            raise PackageInvalid(f"{path} is not text")
+        total += size
     if total > MAX_PACKAGE_BYTES:
         raise PackageInvalid(f"{total:,} bytes; a package has at most {MAX_PACKAGE_BYTES:,}")
-
-
-def check_text(path: str, text: str) -> int:
-    """Return the size of a file in bytes. Raises PackageInvalid if it is too large or not text."""
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError as error:
-        raise PackageInvalid(f"{path} is not text: {error.reason}") from error
-    if size > MAX_FILE_BYTES:
-        raise PackageInvalid(f"{path} has {size:,} bytes; a file has at most {MAX_FILE_BYTES:,}")
-    if "\x00" in text:
-        raise PackageInvalid(f"{path} is not text")
-    return size
 
 
 def read_toml(text: str) -> dict[str, Any]:

@@ -4,17 +4,9 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from backend.domain.environments.manifest import ActionSpec, AgentSpec, ContextSpec
-from backend.domain.environments.tools import (
-    CallUnreadable,
-    Tool,
-    has_call,
-    render_tools,
-    split_calls,
-    write_call,
-)
+from backend.domain.environments.tools import BEGIN, CallUnreadable, Tool, render_tools, split_calls, write_call
 from backend.domain.templates import TemplateInvalid, parse_template
 from backend.domain.text import JsonObject
 
@@ -93,7 +85,8 @@ def parse_reply(spec: ActionSpec, reply: str, tools: Sequence[Tool] = ()) -> Par
     text = reply.strip()
     match spec.format:
         case "tag":
-            found = _tag_pattern(spec.tag or "").findall(reply)
+            tag = re.escape(spec.tag or "")  # `re` caches the compiled pattern
+            found = re.findall(rf"<{tag}>(.*?)</{tag}>", reply, re.DOTALL)
             if len(found) != 1:
                 count = "no" if not found else str(len(found))
                 return Parsed(None, f"Found {count} <{spec.tag}>…</{spec.tag}>; write exactly one.")
@@ -105,22 +98,17 @@ def parse_reply(spec: ActionSpec, reply: str, tools: Sequence[Tool] = ()) -> Par
             except (ValueError, RecursionError) as error:
                 return Parsed(None, f"The reply is not JSON: {error}.")
             return Parsed(value) if isinstance(value, dict) else Parsed(None, "The reply is JSON, but not an object.")
-        case "tool":
-            return _parse_calls(spec, reply, spec.tools if isinstance(spec.tools, list) else tools)
         case "text":
             return _parse_value(spec, text) if text else Parsed(None, "The reply is empty.")
-
-
-def _parse_calls(spec: ActionSpec, reply: str, tools: Sequence[Tool]) -> Parsed:
-    if spec.text and reply.strip() and not has_call(reply):
-        return Parsed({spec.text: reply.strip(), **spec.extra})
+        case "tool" if spec.text and text and BEGIN not in reply:
+            return Parsed({spec.text: text, **spec.extra})
     try:
         _, calls, _ = split_calls(reply)
     except CallUnreadable as error:
         return Parsed(None, str(error))
     parsed = []
     for call in calls:
-        if problem := call.problem(tools):
+        if problem := call.problem(spec.tools if isinstance(spec.tools, list) else tools):
             parsed.append(Parsed(None, problem))
         else:
             parsed.append(Parsed({spec.field or "": call.name, spec.arguments: call.arguments, **spec.extra}))
@@ -128,11 +116,6 @@ def _parse_calls(spec: ActionSpec, reply: str, tools: Sequence[Tool]) -> Parsed:
         return parsed[0]
     action = next((each.action for each in parsed if each.action is not None), None)
     return Parsed(action, " ".join(each.problem for each in parsed if each.problem), tuple(parsed))
-
-
-@lru_cache(maxsize=64)
-def _tag_pattern(tag: str) -> re.Pattern[str]:
-    return re.compile(rf"<{re.escape(tag)}>(.*?)</{re.escape(tag)}>", re.DOTALL)
 
 
 def _parse_value(spec: ActionSpec, text: str) -> Parsed:

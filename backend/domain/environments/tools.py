@@ -121,10 +121,6 @@ def write_call(name: str, arguments: Mapping[str, object] | str) -> str:
     return BEGIN + text + END
 
 
-def has_call(reply: str) -> bool:
-    return BEGIN in reply
-
-
 def split_calls(reply: str) -> tuple[str, list[Call], str]:
     """Return the text before the first call, the calls in order, and the joined text after each of them.
 

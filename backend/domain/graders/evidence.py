@@ -86,7 +86,7 @@ def check_citations(
     claimed: Sequence[Citation],
     parts: frozenset[TurnPart] = frozenset(TurnPart),
 ) -> tuple[list[FoundQuote], int]:
-    """The quotes that exist, each once, and the number of those that do not."""
+    """Return the quotes that were found, each once, and the number of missing ones."""
     results = [find_citation(conversation, each, parts) for each in claimed]
     return list(dict.fromkeys(each for each in results if each is not None)), results.count(None)
 
@@ -123,7 +123,7 @@ class FoundPattern(BaseModel):
     rollouts: list[SuspectedRollout] = Field(default_factory=list)
 
 
-class Finding(BaseModel):
+class GroupFinding(BaseModel):
     """The result of comparing one group of rollouts, as `GraderRun.findings` stores it."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)

@@ -145,7 +145,7 @@ def sendable(schema: Any) -> Any:
 
 
 def read_verdict(judge: JudgeSettings, reply: str, steps: int | None = None) -> JudgeVerdict:
-    """Parse a judge's reply. Raises JudgeError that tells the judge what is wrong."""
+    """Parse a judge's reply. Raises JudgeError, whose message is sent back to the judge."""
 
     def score_of(part: Mapping[str, Any]) -> float:
         match judge.scale:
@@ -182,7 +182,7 @@ def fold_verdicts(verdicts: Sequence[JudgeVerdict]) -> tuple[float, float | None
 
 
 def read_answer(question: QuestionSettings, reply: str) -> ParsedAnswer:
-    """Parse the answer in a reply. Raises JudgeError that tells the model what is wrong."""
+    """Parse the answer in a reply. Raises JudgeError, whose message is sent back to the model."""
     parsed = _fitting_json(_answer_validator(question, ()), reply)
     given = parsed["answer"]
     match question.answers:

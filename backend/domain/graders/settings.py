@@ -1,4 +1,4 @@
-"""What a grader is: its kind and its settings.
+"""The kinds and settings of graders.
 
 A grader is a policy that reads stored rollouts and grades each of them. A *judge* gives a score in [0, 1], a *question*
 one of a few answers, a *monitor* a suspicion about the policy's reasoning. A *contrast* compares rollouts of one task.
@@ -31,7 +31,7 @@ class GraderKind(StrEnum):
     JUDGE = "judge"
     """Scores each rollout from 0 to 1."""
     QUESTION = "question"
-    """Answers a question in plain words about each rollout."""
+    """Answers a question about each rollout, asked in plain language."""
     MONITOR = "monitor"
     """Does the policy's reasoning state that it intends to exploit the task? Never part of a reward."""
     CONTRAST = "contrast"
@@ -101,7 +101,7 @@ class Controls(BaseModel):
 
 
 class _RequestSettings(BaseModel):
-    """How the policy behind a grader is called."""
+    """Request settings of the policy behind a grader."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -156,7 +156,7 @@ class QuestionSettings(_RequestSettings):
 
     kind: Literal[GraderKind.QUESTION, GraderKind.MONITOR, GraderKind.CONTRAST] = GraderKind.QUESTION
     text: Annotated[str, StringConstraints(strip_whitespace=True, max_length=4000)] = ""
-    """The question in plain words. Monitors and contrasts: what else to look for."""
+    """The question in plain language. Monitors and contrasts: further instructions."""
     answers: AnswerType = AnswerType.YES_NO
     labels: tuple[Slug, ...] = Field(default=(), max_length=MAX_LABELS)
     flags: tuple[str, ...] = Field(default=(), max_length=MAX_LABELS)
@@ -178,7 +178,7 @@ class QuestionSettings(_RequestSettings):
         if len(set(self.labels)) < len(self.labels) or len(self.labels) == 1:
             raise ValueError("enter two or more different labels")
         if unknown := [answer for answer in self.flags if answer not in self.choices]:
-            raise ValueError(f"no answer is called {', '.join(unknown)}; the answers are {', '.join(self.choices)}")
+            raise ValueError(f"unknown answers: {', '.join(unknown)}; the answers are {', '.join(self.choices)}")
         return self
 
     @property

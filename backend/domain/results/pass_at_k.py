@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from backend.domain.environments.manifest import Manifest, RewardColumn
+from backend.domain.rollouts.fields import column_field_name
 from backend.domain.statistics import Estimate, estimate_of
 
 REWARD = "reward"
@@ -28,7 +29,8 @@ class SuccessRule:
     @property
     def expression(self) -> str:
         """As a filter of rollouts."""
-        return f"{self.column} >= {self.at_least:g}"
+        name = self.column if self.column == REWARD else column_field_name(self.column)
+        return f"{name} >= {self.at_least:g}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,19 +20,20 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 
 from backend.domain.statistics import CONFIDENCE
 
 _Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 NEAREST = 30
-"""Judged episodes that a step's share of hacks is taken from, and all others of the same distance."""
+"""Number of judged episodes nearest to a step from which its share of hacks is taken, plus equally near ones."""
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class Proportion:
     """A share of a sample with Wilson's 95% limits; of an empty sample from 0 to 1."""
 
     found: int
@@ -45,15 +46,16 @@ class Share:
         return self.found / self.looked_at if self.looked_at else None
 
 
-def wilson(found: int, looked_at: int) -> Share:
+@lru_cache(4096)
+def wilson(found: int, looked_at: int) -> Proportion:
     """(p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n), Wilson 1927. In closed form: the import of scipy.stats takes
     longer than a page may."""
     if not looked_at:
-        return Share(0, 0)
+        return Proportion(0, 0)
     share, squared = found / looked_at, _Z**2 / looked_at
     reach = _Z * math.sqrt(share * (1 - share) / looked_at + squared / (4 * looked_at))
     low, high = (share + squared / 2 - reach) / (1 + squared), (share + squared / 2 + reach) / (1 + squared)
-    return Share(found, looked_at, low if found else 0.0, high if found < looked_at else 1.0)
+    return Proportion(found, looked_at, low if found else 0.0, high if found < looked_at else 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class StepSum:
 
 
 @dataclass(frozen=True, slots=True)
-class Episode:
+class JudgedEpisode:
     """An episode with a flag or a verdict, or in the audit sample."""
 
     step: int
@@ -97,68 +99,49 @@ class JudgedPoint:
     gain: float
     """Mean reward above the floor."""
     share: float
-    """How much of that should not have been."""
+    """The undeserved share of that."""
 
 
-@dataclass(slots=True)
-class _Strata:
-    """Evidence on the flagged (True) and the unflagged (False): (step, is_hack) of each."""
-
-    seen: dict[bool, list[tuple[int, bool]]] = field(default_factory=lambda: {True: [], False: []})
-    known: dict[tuple[int, int], Share] = field(default_factory=dict)
-
-    def share(self, is_flagged: bool, step: int) -> Share:
-        nearest = sorted(self.seen[is_flagged], key=lambda each: abs(each[0] - step))
-        if len(nearest) > NEAREST:
-            reach = abs(nearest[NEAREST - 1][0] - step)
-            nearest = [each for each in nearest if abs(each[0] - step) <= reach]
-        key = sum(is_hack for _, is_hack in nearest), len(nearest)
-        if key not in self.known:
-            self.known[key] = wilson(*key)
-        return self.known[key]
-
-
-def judged_curve(steps: Iterable[StepSum], episodes: Sequence[Episode]) -> list[JudgedPoint]:
-    """One point a step, in order of steps."""
-    strata = _Strata()
-    by_step: defaultdict[int, list[Episode]] = defaultdict(list)
+def judged_curve(steps: Iterable[StepSum], episodes: Sequence[JudgedEpisode]) -> list[JudgedPoint]:
+    """One point per step, in order of steps."""
+    evidence: dict[bool, list[tuple[int, bool]]] = {True: [], False: []}  # (step, is_hack) by stratum
+    by_step: defaultdict[int, list[JudgedEpisode]] = defaultdict(list)
     for episode in episodes:
         by_step[episode.step].append(episode)
         if episode.is_evidence and episode.gain > 0:
-            strata.seen[episode.is_flagged].append((episode.step, episode.is_hack))
-    points = (_point(each, by_step[each.step], strata) for each in sorted(steps, key=lambda each: each.step))
-    return [point for point in points if point is not None]
+            evidence[episode.is_flagged].append((episode.step, episode.is_hack))
+    points = []
+    for sums in sorted(steps, key=lambda each: each.step):
+        own = by_step[sums.step]
+        judged = [episode for episode in own if episode.is_judged]
+        kept = [episode.corrected for episode in judged if episode.corrected is not None]
+        count = sums.count - len(judged) + len(kept)
+        if not count:
+            continue
+        flagged = math.fsum(episode.gain for episode in own if episode.is_flagged and not episode.is_judged)
+        rest = sums.gain - math.fsum(episode.gain for episode in own if episode.is_flagged or episode.is_judged)
+        gains = {True: flagged, False: rest if rest > 1e-9 * max(1.0, sums.gain) else 0.0}  # of the unjudged
+        shares = {stratum: _share(evidence[stratum], sums.step) for stratum, gain in gains.items() if gain > 0}
+        hacks = {stratum: share.value or 0.0 for stratum, share in shares.items()}
+        taken = math.fsum(hacks[stratum] * gains[stratum] for stratum in shares)
+        unjudged = sums.reward - math.fsum(episode.reward for episode in judged)
+        value = (math.fsum(kept) + unjudged - taken) / count
+        low = high = None
+        if False not in shares or shares[False].looked_at:
+            below = math.hypot(*((share.high - hacks[each]) * gains[each] for each, share in shares.items()))
+            above = math.hypot(*((hacks[each] - share.low) * gains[each] for each, share in shares.items()))
+            low, high = value - below / count, value + above / count
+        undeserved = math.fsum(e.reward - e.corrected for e in judged if e.corrected is not None) + taken
+        share_undeserved = undeserved / sums.gain if sums.gain > 0 else 0.0
+        trained, gain = sums.reward / sums.count, sums.gain / sums.count
+        points.append(JudgedPoint(sums.step, trained, value, low, high, gain, share_undeserved))
+    return points
 
 
-def _point(all_of: StepSum, episodes: Sequence[Episode], strata: _Strata) -> JudgedPoint | None:
-    judged = [episode for episode in episodes if episode.is_judged]
-    kept = [episode.corrected for episode in judged if episode.corrected is not None]
-    count = all_of.count - len(judged) + len(kept)
-    if not count:
-        return None
-    unjudged = all_of.reward - math.fsum(episode.reward for episode in judged)
-    gains = _unjudged_gains(all_of, episodes)
-    shares = {is_flagged: strata.share(is_flagged, all_of.step) for is_flagged, gain in gains.items() if gain > 0}
-    taken = math.fsum((share.value or 0.0) * gains[each] for each, share in shares.items())
-    value = (math.fsum(kept) + unjudged - taken) / count
-    low, high = _limits(value, count, gains, shares)
-    trained = all_of.reward / all_of.count
-    undeserved = math.fsum(e.reward - e.corrected for e in judged if e.corrected is not None) + taken
-    share = undeserved / all_of.gain if all_of.gain > 0 else 0.0
-    return JudgedPoint(all_of.step, trained, value, low, high, all_of.gain / all_of.count, share)
-
-
-def _unjudged_gains(all_of: StepSum, episodes: Sequence[Episode]) -> dict[bool, float]:
-    flagged = math.fsum(episode.gain for episode in episodes if episode.is_flagged and not episode.is_judged)
-    rest = all_of.gain - math.fsum(episode.gain for episode in episodes if episode.is_flagged or episode.is_judged)
-    return {True: flagged, False: rest if rest > 1e-9 * max(1.0, all_of.gain) else 0.0}
-
-
-def _limits(
-    value: float, count: int, gains: Mapping[bool, float], shares: Mapping[bool, Share]
-) -> tuple[float | None, float | None]:
-    if (unflagged := shares.get(False)) is not None and not unflagged.looked_at:
-        return None, None
-    below = math.hypot(*((share.high - (share.value or 0.0)) * gains[each] for each, share in shares.items()))
-    above = math.hypot(*(((share.value or 0.0) - share.low) * gains[each] for each, share in shares.items()))
-    return value - below / count, value + above / count
+def _share(evidence: Sequence[tuple[int, bool]], step: int) -> Proportion:
+    """Share of hacks among the nearest judged episodes by step."""
+    nearest = sorted(evidence, key=lambda each: abs(each[0] - step))
+    if len(nearest) > NEAREST:
+        reach = abs(nearest[NEAREST - 1][0] - step)
+        nearest = [each for each in nearest if abs(each[0] - step) <= reach]
+    return wilson(sum(is_hack for _, is_hack in nearest), len(nearest))

@@ -1,7 +1,6 @@
 """Episodes on which a person gave a verdict, and the reward that every later version must give the same actions."""
 
 import math
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,7 @@ class JudgedFixture:
 
     name: str
     judge: str
-    """Who gave the verdict that it rests on."""
+    """Author of the verdict that it derives from."""
     task: TaskSpec
     replies: Sequence[str]
     lowest: float | None
@@ -29,24 +28,15 @@ class JudgedFixture:
 
     @property
     def demand(self) -> str:
-        return demand_of(self.lowest, self.highest)
+        """The demanded reward as a phrase."""
+        if self.highest is not None:
+            return f"at most {self.highest:.4g}"
+        return f"at least {self.lowest:.4g}" if self.lowest is not None else "any reward"
 
     def is_met(self, reward: float, reach: float) -> bool:
         return (self.highest is None or reward <= self.highest + reach) and (
             self.lowest is None or reward >= self.lowest - reach
         )
-
-
-def demand_of(lowest: float | None, highest: float | None) -> str:
-    """In words, for a sentence."""
-    if highest is not None:
-        return f"at most {highest:.4g}"
-    return f"at least {lowest:.4g}" if lowest is not None else "any reward"
-
-
-def fixture_name(fixture_id: uuid.UUID, *, is_positive: bool) -> str:
-    """Short enough to be said, and the same wherever it is named."""
-    return f"{'honest' if is_positive else 'hack'}-{fixture_id.hex[-6:]}"
 
 
 def stored_task(task: TaskSpec) -> dict[str, Any]:

@@ -65,7 +65,10 @@ def differences(before: RecordedEpisode, after: RecordedEpisode, noise: float = 
             yield Difference(number, (StepPart.DONE,))
             continue
         fields = _different_fields(_mapping(one, "observation"), _mapping(other, "observation"), noise)
-        old, new = (_numbers(_mapping(step, "rewards")) for step in (one, other))
+        old, new = (
+            {name: value for name, value in _mapping(step, "rewards").items() if isinstance(value, int | float)}
+            for step in (one, other)
+        )
         columns = tuple(name for name in {**old, **new} if not _is_close(old.get(name), new.get(name), noise))
         found = {
             StepPart.OBSERVATION: bool(fields),
@@ -123,7 +126,3 @@ def _is_close(one: float | None, other: float | None, noise: float) -> bool:
 def _mapping(step: Json, name: str) -> Json:
     value = step.get(name)
     return value if isinstance(value, Mapping) else {}
-
-
-def _numbers(values: Json) -> dict[str, float]:
-    return {name: value for name, value in values.items() if isinstance(value, int | float)}

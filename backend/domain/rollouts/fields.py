@@ -4,8 +4,9 @@ To add a stored number: a column in `backend.rollouts.tables`, an entry in `FIEL
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 
 from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, Split, StopReason, Verdict
 
@@ -79,23 +80,20 @@ class Field:
         return self.kind is FieldKind.NUMBER
 
 
-def _count(
-    name: str, help: str, *stored: str, label: str = "", is_column: bool = True, is_measured: bool = False
+def _number(
+    name: str,
+    help: str,
+    *stored: str,
+    label: str = "",
+    is_whole: bool = False,
+    is_column: bool = True,
+    is_measured: bool = False,
 ) -> Field:
-    return Field(
-        name,
-        FieldKind.NUMBER,
-        help,
-        label=label,
-        stored=stored or (name,),
-        is_whole=True,
-        is_column=is_column,
-        is_measured=is_measured,
-    )
+    own = Field(name, FieldKind.NUMBER, help, label=label, stored=stored or (name,))
+    return replace(own, is_whole=is_whole, is_column=is_column, is_measured=is_measured)
 
 
-def _number(name: str, help: str, *stored: str, label: str = "", is_measured: bool = False) -> Field:
-    return Field(name, FieldKind.NUMBER, help, label=label, stored=stored or (name,), is_measured=is_measured)
+_count = partial(_number, is_whole=True)
 
 
 def _choice(name: str, help: str, choices: type[StrEnum], *, label: str = "", is_column: bool = False) -> Field:
@@ -123,11 +121,7 @@ AFTER_REWARDS = (
     _number("policy_seconds", "seconds spent in the policy", label="policy s", is_measured=True),
     _number("environment_seconds", "seconds spent in the environment", label="environment s", is_measured=True),
     _number(
-        "queue",
-        "seconds waiting for a slot and between retries",
-        "queue_seconds",
-        label="waited s",
-        is_measured=True,
+        "queue", "seconds waiting for a slot and between retries", "queue_seconds", label="waited s", is_measured=True
     ),
     _number("cost", "US dollars at the policy's price", label="cost $"),
     _count("attempts", "number of attempts"),

@@ -98,7 +98,7 @@ def leaves_of(node: Node | None) -> list[Comparison | Has]:
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class FilterToken:
     """A piece of an expression with its place."""
 
     kind: str
@@ -122,7 +122,7 @@ def field_name(family: str, name: str) -> str:
     return f"{family}.{name}" if re.fullmatch(r"[\w.-]+", name) else f'{family}."{name.replace(chr(34), "")}"'
 
 
-def tokens_of(expression: str) -> list[Token]:
+def tokens_of(expression: str) -> list[FilterToken]:
     """Tokens of the expression and a final `end` token. Raises FilterError."""
     tokens, position = [], 0
     while position < len(expression):
@@ -132,22 +132,14 @@ def tokens_of(expression: str) -> list[Token]:
             if not rest.strip():
                 break
             start = position + len(rest) - len(rest.lstrip())
-            what = (
-                "This text has no closing quote."
-                if rest.lstrip()[0] in "\"'"
-                else f"`{rest.lstrip()[0]}` is not part of the filter language."
-            )
-            raise FilterError(what, start, len(expression) if "quote" in what else start + 1)
+            if expression[start] in "\"'":
+                raise FilterError("This text has no closing quote.", start, len(expression))
+            raise FilterError(f"`{expression[start]}` is not part of the filter language.", start)
         kind = str(found.lastgroup)
-        tokens.append(Token(kind, found[kind], found.start(kind), found.end(kind)))
+        tokens.append(FilterToken(kind, found[kind], found.start(kind), found.end(kind)))
         position = found.end()
     end = len(expression)
-    return [*tokens, Token("end", "", end, end + 1)]
-
-
-def unquoted(token: Token) -> str:
-    """The text of a token without its quotes."""
-    return re.sub(r"\\(.)", r"\1", token.text[1:-1], flags=re.DOTALL) if token.kind == "string" else token.text
+    return [*tokens, FilterToken("end", "", end, end + 1)]
 
 
 def clauses_of(expression: str) -> list[str] | None:
@@ -169,10 +161,8 @@ def clauses_of(expression: str) -> list[str] | None:
 
 def with_clause(expression: str, field: str, clause: str) -> str:
     """Replace the conditions on a field by one clause; an empty clause removes them."""
-    parts = clauses_of(expression)
-    if parts is None:
-        parts = [f"({expression})"]
-    kept = [part for part in parts if subject_of(part) != field]
+    clauses = clauses_of(expression)
+    kept = [f"({expression})"] if clauses is None else [part for part in clauses if subject_of(part) != field]
     return " and ".join([*kept, clause] if clause else kept)
 
 
@@ -190,7 +180,11 @@ def parse(expression: str, fields: Mapping[str, Field]) -> Node | None:
         raise FilterError("This has an invalid character.", unstorable.start())
     if not expression.strip():
         return None
-    return _Parser(expression, fields).parse()
+    parser = _Parser(expression, fields)
+    node = parser.alternatives()
+    if parser.here.kind != "end":
+        raise parser.wrong(f"Expected `and`, `or` or the end here, not `{parser.here.text}`.")
+    return node
 
 
 class _Parser:
@@ -202,10 +196,15 @@ class _Parser:
         self.position = self.depth = self.tests = 0
 
     @property
-    def here(self) -> Token:
+    def here(self) -> FilterToken:
         return self.tokens[self.position]
 
-    def next(self) -> Token:
+    def wrong(self, message: str, token: FilterToken | None = None) -> FilterError:
+        """An error at a token. Default: the next one."""
+        token = token or self.here
+        return FilterError(message, token.start, token.end)
+
+    def next(self) -> FilterToken:
         token = self.here
         self.position = min(self.position + 1, len(self.tokens) - 1)
         return token
@@ -216,12 +215,6 @@ class _Parser:
         if found:
             self.next()
         return found
-
-    def parse(self) -> Node:
-        node = self.alternatives()
-        if self.here.kind != "end":
-            raise _wrong(self.here, f"Expected `and`, `or` or the end here, not `{self.here.text}`.")
-        return node
 
     def alternatives(self) -> Node:
         """Parts that `or` joins, each of them parts that `and` joins."""
@@ -241,10 +234,10 @@ class _Parser:
             return self.comparison()
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise _wrong(start, f"Nested deeper than {MAX_DEPTH} levels.")
+            raise self.wrong(f"Nested deeper than {MAX_DEPTH} levels.", start)
         node: Node = Not(self.part()) if is_negated else self.alternatives()
         if not is_negated and not self.takes(")"):
-            raise _wrong(self.here, "A closing parenthesis is missing here.")
+            raise self.wrong("A closing parenthesis is missing here.")
         self.depth -= 1
         return node
 
@@ -255,10 +248,20 @@ class _Parser:
         """
         self.tests += 1
         if self.tests > MAX_TESTS:
-            raise _wrong(self.here, f"More than {MAX_TESTS} conditions.")
+            raise self.wrong(f"More than {MAX_TESTS} conditions.")
         has = self.takes("has")
         token = self.next()
-        field = self._field(token)
+        if token.kind == "end":
+            raise self.wrong("A condition is missing at the end, such as `reward > 0.5`.", token)
+        if token.kind != "word" or token.keyword:
+            raise self.wrong(f"Expected the name of a field here, not `{token.text}`.", token)
+        name = token.text.replace('"', "")
+        family, _, key = name.partition(".")
+        field = self.fields.get(name) or self.fields.get(name.lower())
+        if field is None and family == Family.METRIC and key:
+            field = family_field(Family.METRIC, key)
+        if field is None:
+            raise self.wrong(f"There is no field `{_short(name)}`. {_possible(name, self.fields)}", token)
         signs = OPERATORS[field.kind]
         if not has:
             is_negated = self.here.keyword == "not" and self.tokens[self.position + 1].keyword == "in"
@@ -266,45 +269,33 @@ class _Parser:
                 self.next()
             if self.takes("in"):
                 if "in" not in signs:
-                    raise _unsupported(self.here, field, "in")
+                    raise self.wrong(f"`{field.name}` does not support `in`. Use one of {' '.join(signs)}.")
                 test = Comparison(field, "in", self._list(field))
                 return Not(test) if is_negated else test
         if self.here.kind == "operator":
             operator = self.next()
             sign = "=" if operator.text == "==" else operator.text
             if sign not in signs:
-                raise _unsupported(operator, field, sign)
+                message = f"`{field.name}` does not support `{sign}`. Use one of {' '.join(signs)}."
+                raise self.wrong(message, operator)
             return Comparison(field, sign, (self._value(field, sign),))
         if has or field.kind is FieldKind.YES_NO:
             return Has(field)
-        raise _wrong(
-            self.here if self.here.kind != "end" else token,
+        raise self.wrong(
             f"`{field.name}` needs one of {' '.join(signs)}. `has {field.name}` checks whether it has a value.",
+            self.here if self.here.kind != "end" else token,
         )
-
-    def _field(self, token: Token) -> Field:
-        if token.kind == "end":
-            raise _wrong(token, "A condition is missing at the end, such as `reward > 0.5`.")
-        if token.kind != "word" or token.keyword:
-            raise _wrong(token, f"Expected the name of a field here, not `{token.text}`.")
-        name = token.text.replace('"', "")
-        if found := self.fields.get(name) or self.fields.get(name.lower()):
-            return found
-        family, _, key = name.partition(".")
-        if family == Family.METRIC and key:
-            return family_field(Family.METRIC, key)
-        raise _wrong(token, f"There is no field `{_short(name)}`. {_possible(name, self.fields)}")
 
     def _list(self, field: Field) -> tuple[Value, ...]:
         if not self.takes("("):
-            raise _wrong(self.here, "`in` needs values in parentheses: `in (1, 2)`.")
+            raise self.wrong("`in` needs values in parentheses: `in (1, 2)`.")
         values = [self._value(field, "in")]
         while self.takes(","):
             values.append(self._value(field, "in"))
             if len(values) > MAX_VALUES:
-                raise _wrong(self.here, f"More than {MAX_VALUES} values.")
+                raise self.wrong(f"More than {MAX_VALUES} values.")
         if not self.takes(")"):
-            raise _wrong(self.here, "Expected `,` or `)` here.")
+            raise self.wrong("Expected `,` or `)` here.")
         return tuple(values)
 
     def _value(self, field: Field, operator: str) -> Value:
@@ -316,27 +307,29 @@ class _Parser:
                 FieldKind.YES_NO: "yes or no",
             }.get(field.kind, "a word or a text in quotes")
             found = "the end" if token.kind == "end" else f"`{token.text}`"
-            raise _wrong(token, f"Expected {expected} here, not {found}.")
-        text = unquoted(token)
+            raise self.wrong(f"Expected {expected} here, not {found}.", token)
+        text = token.text
+        if token.kind == "string":
+            text = re.sub(r"\\(.)", r"\1", text[1:-1], flags=re.DOTALL)
         match field.kind:
             case FieldKind.NUMBER:
                 number = float(text) if _NUMBER.fullmatch(text) else math.inf
                 if not math.isfinite(number):
-                    raise _wrong(token, f"`{field.name}` is a number, but `{_short(text)}` is not.")
+                    raise self.wrong(f"`{field.name}` is a number, but `{_short(text)}` is not.", token)
                 return number
             case FieldKind.YES_NO:
                 if text.lower() not in TRUE_WORDS | FALSE_WORDS:
-                    raise _wrong(token, f"`{field.name}` is yes or no.")
+                    raise self.wrong(f"`{field.name}` is yes or no.", token)
                 return text.lower() in TRUE_WORDS
             case FieldKind.CHOICE if operator != "~":
                 choice = text.lower().replace(" ", "_").replace("-", "_")
                 if choice not in field.choices:
                     possible = _possible(choice, field.choices)
-                    raise _wrong(token, f"`{field.name}` is never `{_short(text)}`. {possible}")
+                    raise self.wrong(f"`{field.name}` is never `{_short(text)}`. {possible}", token)
                 return choice
             case _:
                 if not text.strip():
-                    raise _wrong(token, "This text is empty.")
+                    raise self.wrong("This text is empty.", token)
                 return text
 
 
@@ -350,11 +343,3 @@ def _possible(name: str, known: Iterable[str]) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:60]}…"
-
-
-def _unsupported(token: Token, field: Field, operator: str) -> FilterError:
-    return _wrong(token, f"`{field.name}` does not support `{operator}`. Use one of {' '.join(OPERATORS[field.kind])}.")
-
-
-def _wrong(token: Token, message: str) -> FilterError:
-    return FilterError(message, token.start, token.end)

@@ -52,17 +52,8 @@ class RolloutPlacer:
 
 
 def rollout_of(record: RolloutRecord, task: TaskSpec, group: int, member: int) -> Rollout:
-    same = (
-        "status",
-        "attempts",
-        "reward",
-        "opening",
-        "messages",
-        "is_truncated",
-        "advantage",
-        "started_at",
-        "ended_at",
-    )
+    same = ("status", "attempts", "reward", "opening", "messages", "is_truncated", "advantage", "cost")
+    times = ("started_at", "ended_at")
     steps = record.steps or [StepRecord.model_validate(step) for step in steps_of(record.messages)]
     default_stop = StopReason.DONE if record.status is RolloutStatus.COMPLETED else None
     rollout = Rollout(
@@ -76,8 +67,7 @@ def rollout_of(record: RolloutRecord, task: TaskSpec, group: int, member: int) -
         columns={name: reward.score for name, reward in record.rewards.items()},
         metrics={name: value for name, value in record.metrics.items() if value is not None},
         steps=[Step(**step.model_dump()) for step in steps],
-        cost=record.cost,
-        **{name: getattr(record, name) for name in (*same, *MEASURED)},
+        **{name: getattr(record, name) for name in (*same, *times, *MEASURED)},
     )
     if (tokens := record.tokens) is not None:
         rollout.prompt_token_ids, rollout.completion_token_ids = tokens.prompt, tokens.completion

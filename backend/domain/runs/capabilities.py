@@ -95,49 +95,41 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerNeed:
-    """A choice that not every worker supports."""
+class Requirement:
+    """Something that a job or a setting needs and that not every worker has."""
 
-    field: str
-    value: str
     words: str
-    """Completes "needs a worker with"."""
+    """Completes the phrase "a worker with"."""
     is_met: Callable[[Offer], bool]
+    is_waited_for: bool = False
+    """The job waits for such a worker without a time limit, because only it can read the job's artifacts."""
 
 
-def _has(offer: Offer, *engines: str) -> bool:
-    return offer.trains and all(engine in offer.can.engines for engine in engines)
-
-
-NEEDS = (
-    WorkerNeed("engine", "vllm", "vLLM on the queue gpu-vllm", lambda o: o.takes("vllm") and "vllm" in o.can.engines),
-    WorkerNeed(
-        "engine",
-        "unsloth",
-        "Unsloth on the queue gpu-unsloth",
-        lambda offer: offer.takes("unsloth") and "unsloth" in offer.can.engines,
+NEEDS: Mapping[tuple[str, str], Requirement] = {
+    ("engine", "vllm"): Requirement(
+        "vLLM on the queue gpu-vllm", lambda offer: offer.takes("vllm") and "vllm" in offer.can.engines
     ),
-    WorkerNeed("adapter.kind", "lora", "peft", lambda offer: _has(offer, "peft")),
-    WorkerNeed("hardware.device", "cuda", "a GPU that torch reaches", lambda o: o.trains and o.can.has_cuda),
-    WorkerNeed(  # a CPU computes it too, slowly
-        "hardware.precision",
-        "bf16",
-        "bf16 on its GPU",
-        lambda offer: offer.trains and (not offer.can.has_cuda or offer.can.bf16 is not False),
+    ("engine", "unsloth"): Requirement(
+        "Unsloth on the queue gpu-unsloth", lambda offer: offer.takes("unsloth") and "unsloth" in offer.can.engines
     ),
-    WorkerNeed(  # bitsandbytes works on a CPU too, slowly
-        "adapter.kind", "qlora", "peft and bitsandbytes", lambda offer: _has(offer, "peft", "bitsandbytes")
+    ("adapter.kind", "lora"): Requirement("peft", lambda offer: offer.trains and "peft" in offer.can.engines),
+    ("adapter.kind", "qlora"): Requirement(  # bitsandbytes works on a CPU too, slowly
+        "peft and bitsandbytes", lambda offer: offer.trains and {"peft", "bitsandbytes"} <= offer.can.engines.keys()
     ),
-)
+    ("hardware.device", "cuda"): Requirement("a GPU for torch", lambda offer: offer.trains and offer.can.has_cuda),
+    ("hardware.precision", "bf16"): Requirement(  # a CPU computes it too, slowly
+        "bf16 on its GPU", lambda offer: offer.trains and (not offer.can.has_cuda or offer.can.bf16 is not False)
+    ),
+}
+"""Requirements of training settings by field and value."""
 ALWAYS = frozenset({("adapter.kind", "lora"), ("hardware.precision", "bf16")})
 """Offered even if no worker is online: nearly every training worker supports it."""
 
 
 def not_offered(offers: Sequence[Offer]) -> dict[tuple[str, str], str]:
     """Choices by field and value that no worker supports, with the reason."""
-    found = {}
-    for need in NEEDS:
-        is_waiting = not offers and (need.field, need.value) in ALWAYS
-        if not is_waiting and not any(need.is_met(offer) for offer in offers):
-            found[need.field, need.value] = f"needs a worker with {need.words}; none answers"
-    return found
+    return {
+        choice: f"needs a worker with {need.words}; none answers"
+        for choice, need in NEEDS.items()
+        if not any(map(need.is_met, offers)) and (offers or choice not in ALWAYS)
+    }

@@ -1,4 +1,4 @@
-"""The alarms in words: what each one means, what usually causes it, what helps, and how it is computed."""
+"""Explanations of the alarms: meaning, usual cause, remedies, formula and source."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,20 +17,20 @@ class AlarmKind:
     name: str
     title: str
     sentence: str
-    """What is seen."""
+    """The observation."""
     cause: str
-    """What it usually means."""
+    """The usual cause."""
     advice: str
-    """What to do."""
+    """Remedies."""
     formula: str
     source: str
     thresholds: tuple[str, ...] = ()
     """Names in `AlarmsChoice`."""
     answers: tuple[AlarmAnswer, ...] = ()
-    """What helps and can be done by one click, the likeliest first. Pausing, stopping and dismissing always can."""
+    """Remedies that one click applies, most likely first, in addition to pause, stop and dismiss."""
 
     def limits(self, choice: AlarmsChoice) -> dict[str, float]:
-        """Its thresholds as this run has them."""
+        """Return its thresholds in this run."""
         return {name: getattr(choice, name) for name in self.thresholds}
 
 
@@ -38,10 +38,10 @@ _KINDS = (
     AlarmKind(
         name="no_variance",
         title="Groups without variance",
-        sentence="Most groups earn the same in all their episodes.",
-        cause="The tasks are too easy or too hard for the policy, or the reward does not see the difference. Such a"
-        " group has no advantage and moves nothing.",
-        advice="Change the mix of levels, enlarge the groups, or let groups without variance be replaced.",
+        sentence="All episodes of most groups earn the same reward.",
+        cause="The tasks are too easy or too hard for the policy, or the reward is too coarse. Such a group has no"
+        " advantage and no effect.",
+        advice="Change the mix of levels, enlarge the groups, or replace groups without variance.",
         formula="mean of groups/no_variance over 10 steps > no_variance_share",
         source="TRL's frac_reward_zero_std; limits as in prime-rl and tinker-cookbook",
         thresholds=("no_variance_share",),
@@ -49,10 +49,10 @@ _KINDS = (
     AlarmKind(
         name="entropy_collapse",
         title="Entropy collapse",
-        sentence="The policy has nearly stopped trying anything else.",
-        cause="The learning rate is too high for so little variety, or the same few replies are rewarded again and"
-        " again. What is not sampled any more cannot be learned.",
-        advice="Lower the rate, sample at a higher temperature, or raise beta; go back to an earlier checkpoint.",
+        sentence="The policy has nearly stopped exploring.",
+        cause="The learning rate is too high for so little variety, or only a few replies are rewarded. Replies that"
+        " are no longer sampled cannot be learned.",
+        advice="Lower the rate, raise the temperature or beta, or roll back to an earlier checkpoint.",
         formula="mean of entropy over 10 steps < entropy_floor × median of steps 5 to 20",
         source="PPO and GRPO practice: entropy against its own beginning",
         thresholds=("entropy_floor",),
@@ -62,9 +62,9 @@ _KINDS = (
         name="entropy_explosion",
         title="Entropy explosion",
         sentence="The policy's tokens become random.",
-        cause="An entropy bonus, a high temperature or a rate that is too high pushes probability onto tokens that mean"
-        " nothing; the format usually falls next.",
-        advice="Take the entropy bonus away, lower the rate, and roll back to before the rise.",
+        cause="An entropy bonus, a high temperature or a high learning rate moves probability to meaningless tokens."
+        " The format usually degrades next.",
+        advice="Remove the entropy bonus, lower the rate, and roll back to before the rise.",
         formula="mean of entropy over 10 steps > entropy_ceiling × median of steps 5 to 20",
         source="Proctor's study of tic-tac-toe (an entropy bonus of 0.01 did it)",
         thresholds=("entropy_ceiling",),
@@ -74,7 +74,7 @@ _KINDS = (
         name="length_growth",
         title="Length blow-up",
         sentence="Replies become longer without earning more.",
-        cause="Length itself is rewarded somewhere, or the loss lets long wrong replies cost less for each token.",
+        cause="Length itself is rewarded, or the loss penalizes long wrong replies less per token.",
         advice="Read the longest rollouts; give `length` a weight, limit the tokens, or use the loss dr_grpo or dapo.",
         formula="mean of completions/mean_length over 10 steps > length_ceiling × median of steps 5 to 20, and the"
         " reward did not rise in the last 20",
@@ -85,9 +85,9 @@ _KINDS = (
     AlarmKind(
         name="length_collapse",
         title="Length collapse",
-        sentence="Replies become short without earning more.",
+        sentence="Replies become shorter without earning more.",
         cause="Giving up early costs less than trying, or an early end is rewarded.",
-        advice="Read the shortest rollouts and look at what ends an episode; check the reward of doing nothing.",
+        advice="Read the shortest rollouts, check why episodes end, and check the reward of doing nothing.",
         formula="mean of completions/mean_length over 10 steps < length_floor × median of steps 5 to 20, and the"
         " reward did not rise in the last 20",
         source="effort collapse; rewardspy",
@@ -98,8 +98,8 @@ _KINDS = (
         name="truncation",
         title="Truncated replies",
         sentence="Many replies are cut off at the token limit.",
-        cause="The policy does not end its turn: the limit is too small for the task, or the end token was unlearned.",
-        advice="Raise the tokens a turn, mask truncated replies from the loss, or roll back if it began suddenly.",
+        cause="The limit is too small for the task, or the policy has unlearned the end token.",
+        advice="Raise the tokens per turn, mask truncated replies from the loss, or roll back if it started suddenly.",
         formula="mean of completions/truncated over 10 steps > truncation_share",
         source="TRL's completions/clipped_ratio; DAPO (Yu et al. 2025), overlong filtering",
         thresholds=("truncation_share",),
@@ -108,9 +108,10 @@ _KINDS = (
     AlarmKind(
         name="divergence",
         title="Divergence from the start",
-        sentence="The policy is far from what it was before GRPO.",
-        cause="The rate is too high, or beta is too small to hold the policy.",
-        advice="Lower the rate or raise beta in a branch. Far is not bad in itself: look at the held-out reward.",
+        sentence="The policy is far from the policy before GRPO.",
+        cause="The learning rate is too high, or beta is too small.",
+        advice="Check the held-out reward: a large distance alone is not a problem. Lower the rate, or raise beta in a"
+        " branch.",
         formula="mean of divergence (k3 estimate; needs grpo.beta > 0) over 10 steps > divergence_limit",
         source="Schulman 2020, approximating KL divergence; TRL's kl",
         thresholds=("divergence_limit",),
@@ -119,10 +120,10 @@ _KINDS = (
     AlarmKind(
         name="importance_ratio",
         title="Importance ratios",
-        sentence="What is trained is no longer what played.",
-        cause="The sampler and the trainer compute different probabilities (another precision or engine, another"
-        " temperature), or too many updates use the same rollouts.",
-        advice="Use the same precision in both, lower the rate, or compute fewer updates from each batch.",
+        sentence="The sampled policy differs from the trained one.",
+        cause="The sampler and the trainer compute different probabilities (precision, engine or temperature), or too"
+        " many updates use the same rollouts.",
+        advice="Use the same precision in both, lower the rate, or compute fewer updates per batch.",
         formula="mean of ratio/mean over 10 steps outside [1/importance_ratio_limit, importance_ratio_limit], or mean"
         " of ratio/low_clip + ratio/high_clip > clipped_share",
         source="Schulman et al. 2017, PPO; SkyRL's limits of the mismatch between sampler and trainer",
@@ -132,9 +133,9 @@ _KINDS = (
     AlarmKind(
         name="gradient_norm",
         title="Gradient norm",
-        sentence="Gradients are much longer than they used to be.",
+        sentence="Gradients are much larger than before.",
         cause="A few episodes dominate the step, or the policy is about to break.",
-        advice="Lower the rate; if reward or format fall too, roll back.",
+        advice="Lower the rate. Roll back if reward or format fall too.",
         formula="grad_norm > gradient_factor × median of the 50 steps before, in 3 of 5 steps",
         source="gradient clipping practice; the limit is Proctor's",
         thresholds=("gradient_factor",),
@@ -144,8 +145,8 @@ _KINDS = (
         name="not_finite",
         title="Not a number",
         sentence="A loss, a gradient or an entropy is NaN or infinite.",
-        cause="The weights are spoiled: the rate is too high, or half precision overflowed.",
-        advice="The state after it is not saved. Lower the rate and resume from the last saved state, or roll back.",
+        cause="The learning rate is too high, or half precision overflowed. The weights are unusable.",
+        advice="Lower the rate and resume from the last saved state, or roll back. The broken state is not saved.",
         formula="loss, grad_norm, entropy or divergence is not finite",
         source="arithmetic",
         answers=(_SLOWER, _BACK),
@@ -155,8 +156,8 @@ _KINDS = (
         title="Failed rollouts",
         sentence="The infrastructure loses episodes.",
         cause="The environment crashes, times out or is out of capacity. Failed episodes have no reward and teach"
-        " nothing; when most fail, the run pauses.",
-        advice="Read the failures of the run; give the environment more servers, time or memory.",
+        " nothing. If most fail, the run pauses.",
+        advice="Read the failures of the run. Give the environment more servers, time or memory.",
         formula="mean of rollouts/failed ÷ episodes of a step over 5 steps > failed_share",
         source="prime-rl's error share",
         thresholds=("failed_share",),
@@ -164,9 +165,9 @@ _KINDS = (
     AlarmKind(
         name="format_fall",
         title="Format falls",
-        sentence="Replies that could be read before can be read no longer.",
-        cause="The rate is too high: tokens of the reply's frame drift. It begins slowly and ends in collapse.",
-        advice="Roll back to the best checkpoint with a lower rate; a little beta holds the format.",
+        sentence="Fewer replies can be parsed than before.",
+        cause="The learning rate is too high: tokens of the reply format drift, slowly at first, until it collapses.",
+        advice="Roll back to the best checkpoint with a lower rate. A small beta stabilizes the format.",
         formula="best mean of format over 10 steps − mean of the last 10 > format_drop and > 4 standard errors",
         source="Proctor's study of tic-tac-toe: runs g1, h1, f2, j2",
         thresholds=("format_drop",),
@@ -176,10 +177,9 @@ _KINDS = (
         name="column_fall",
         title="One column falls",
         sentence="A reward column gets worse while the reward does not.",
-        cause="The policy trades what matters less in the sum for what pays. A penalty that is the same in a whole"
-        " group gives no advantage and is not unlearned.",
-        advice="Read the rollouts that are low in this column; give it more weight, or end the episode where it"
-        " happens.",
+        cause="The policy trades this column for one that earns more. A penalty that is the same in a whole group gives"
+        " no advantage and is not unlearned.",
+        advice="Read the rollouts that are low in this column. Give it more weight, or end the episode when it drops.",
         formula="best mean of sign(weight) × columns/<name> over 10 steps − mean of the last 20 > column_drop and > 4"
         " standard errors, while the reward is not below what it was then",
         source="Proctor's study of tic-tac-toe: runs f1, j1, k1; Gao et al. 2022",
@@ -189,9 +189,9 @@ _KINDS = (
     AlarmKind(
         name="suspicion",
         title="Suspected reward hacking",
-        sentence="A detector suspects that the reward is gained without doing the task.",
-        cause="The reward can be had more cheaply than its author meant, and the policy has found out how.",
-        advice="Read the flagged rollouts in the review queue. What is a hack: mark it, repair the reward in a new"
+        sentence="A detector suspects that the policy gains reward without doing the task.",
+        cause="The reward has a loophole that the policy has found.",
+        advice="Read the flagged rollouts in the review queue. If it is a hack, mark it, fix the reward in a new"
         " version, and roll back to before it.",
         formula="a detector gives the run a flag of severity alert (variance has an alarm of its own)",
         source="the detectors of the review queue",
@@ -200,19 +200,19 @@ _KINDS = (
     AlarmKind(
         name=INTERVENTION,
         title="A detector stepped in",
-        sentence="A detector flagged what this run pauses or stops for.",
-        cause="The policy does what the detector looks for. It may be a hack or a false alarm: the rollouts tell.",
-        advice="Read the flagged rollouts. A hack: mark it, repair the reward in a new version, and roll back onto it."
-        " A false alarm: resume the run; the same pattern does not end it again.",
-        formula="a flag of a detector whose action is pause or stop_and_roll_back, of a pattern that nobody let pass",
-        source="the settings of the detectors and the run's choices `detectors`",
+        sentence="A detector flagged rollouts, and its action pauses or stops this run.",
+        cause="A hack, or a false alarm of the detector.",
+        advice="Read the flagged rollouts. If they are hacks, mark them, fix the reward in a new version, and roll back"
+        " to it. If not, resume the run; the same pattern does not end it again.",
+        formula="a flag of a detector whose action is pause or stop_and_roll_back, of a pattern that was not accepted",
+        source="the detector settings of the environment and the run",
         answers=(_BACK,),
     ),
     AlarmKind(
         name="heldout_regression",
         title="Held-out regression",
         sentence="The held-out reward is clearly below its best.",
-        cause="The policy forgets, or is over its best. The best checkpoint is kept.",
+        cause="The policy forgets or overfits. The best checkpoint is kept.",
         advice="Stop and use the best checkpoint, or roll back to it with a lower rate.",
         formula="best − current > heldout_errors × √(error² of best + error² of current), and > 0.02",
         source="two-sample comparison of means; conservative, because the tasks are the same",
@@ -222,11 +222,11 @@ _KINDS = (
     AlarmKind(
         name="heldout_gap",
         title="Train/held-out gap",
-        sentence="The policy does better on what it trains on than on what it has never seen.",
-        cause="It learns the training tasks by heart, or cheats where the tasks allow it.",
-        advice="Use more training tasks; read the review queue for what is suspicious.",
-        formula="(training reward of the last 10 steps − held-out reward) − (the same at the first examination) >"
-        " gap_limit and > 2 standard errors, at two examinations in a row",
+        sentence="The policy does better on training tasks than on held-out ones.",
+        cause="It memorizes the training tasks, or cheats where the tasks allow it.",
+        advice="Use more training tasks, and read suspicious rollouts in the review queue.",
+        formula="(training reward of the last 10 steps − held-out reward) − (the same at the first evaluation) >"
+        " gap_limit and > 2 standard errors, in two evaluations in a row",
         source="Azure Foundry's reinforcement fine-tuning guide: below 0.05 is sound, above 0.10 stop",
         thresholds=("gap_limit",),
         answers=(_BACK,),
@@ -235,9 +235,9 @@ _KINDS = (
         name="warm_up_flat",
         title="The warm-up does not learn",
         sentence="The loss of the warm-up does not fall.",
-        cause="The rate is too low or far too high, or the lessons hold nothing that could be learned.",
-        advice="Try another sft.learning_rate, here or in a run of its own (small models want 1e-3 and more); read the"
-        " lessons.",
+        cause="The learning rate is too low or far too high, or the training examples have nothing to learn.",
+        advice="Try another sft.learning_rate, here or in a separate run (small models need 1e-3 or more), and read the"
+        " training examples.",
         formula="after a third of the steps: mean of sft/loss of the last third so far > (1 − warm_up_progress) × the"
         " first",
         source="supervised training practice",
@@ -247,9 +247,9 @@ _KINDS = (
     AlarmKind(
         name="stall",
         title="Stalled",
-        sentence="The training process has given no sign of life.",
+        sentence="The training process makes no progress.",
         cause="An environment hangs, the machine is overloaded or swaps, or the process is stuck.",
-        advice="Look at the log and at the machine; stop and resume, which goes on from the last saved state.",
+        advice="Check the log and the machine. Stop and resume to continue from the last saved state.",
         formula="seconds since progress, rollouts or figures changed > max(stall_factor × median of seconds/step,"
         " stall_seconds)",
         source="heartbeat practice",
@@ -259,10 +259,10 @@ _KINDS = (
         name="out_of_memory",
         title="Out of memory",
         sentence="The training process ran out of memory.",
-        cause="A step's gradient needs more memory than there is: too many or too long episodes in one part.",
-        advice="Compute a step in more parts (grpo.micro_batches: the same result) or activations twice"
-        " (hardware.gradient_checkpointing) and resume: one click does both. Where that is not enough, start again with"
-        " a smaller grpo.group_size, grpo.tasks_per_step, sft.batch or fewer tokens a turn.",
+        cause="The gradient of a micro-batch does not fit: it has too many or too long episodes.",
+        advice="Use more grpo.micro_batches (the same result) or hardware.gradient_checkpointing, and resume. One click"
+        " does this. If that is not enough, start again with a smaller grpo.group_size, grpo.tasks_per_step or"
+        " sft.batch, or fewer tokens per turn.",
         formula="an out-of-memory error in the process, or a kill while the kernel counted an out-of-memory kill",
         source="PyTorch's errors; oom_kill of the control group and of /proc/vmstat",
         answers=(_SMALLER,),
@@ -270,12 +270,12 @@ _KINDS = (
     AlarmKind(
         name="process_killed",
         title="The process died",
-        sentence="The training process ended without a word.",
-        cause="Somebody or something killed it, or a library crashed.",
-        advice="Nothing: it is started again and goes on from the last saved state. If it repeats, read the log.",
+        sentence="The training process ended without an error message.",
+        cause="It was killed, or a library crashed.",
+        advice="It restarts automatically from the last saved state. If it dies again, read the log.",
         formula="the process ended by a signal",
         source="its exit status",
     ),
 )
 ALARM_KINDS: Mapping[str, AlarmKind] = MappingProxyType({kind.name: kind for kind in _KINDS})
-"""By name, in the order in which they are shown."""
+"""By name, in display order."""

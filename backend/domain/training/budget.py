@@ -41,7 +41,7 @@ class Spending:
                 return f"The budget of {limit:,.10g} {name} is used up."
         return None
 
-    def told(self, choice: BudgetChoice) -> str:
+    def summary(self, choice: BudgetChoice) -> str:
         """Usage by limit, for a progress line; empty without limits."""
         return ", ".join(
             f"{round(used, 1):,.10g} of {limit:,.10g} {name}" for name, used, limit in self._limits(choice)

@@ -18,7 +18,6 @@ from backend.domain.training.budget import BudgetChoice
 from backend.domain.training.curriculum import CurriculumChoice
 from backend.domain.training.detector_actions import DetectorsChoice
 from backend.domain.training.grpo import GrpoChoice
-from backend.domain.training.hardware import HardwareChoice, VllmChoice
 from backend.domain.training.mix import Mix
 from backend.domain.training.warm_up import GateChoice, SftChoice
 
@@ -151,6 +150,45 @@ class CheckpointChoice(Block):
     branch from far back."""
 
 
+class HardwareChoice(Block):
+    """Device and precision of the model."""
+
+    title: ClassVar[str] = "Device and precision"
+
+    device: Annotated[Literal["auto", "cpu", "cuda"], Setting(label="Device")] = "auto"
+    """auto: the GPU if the worker has one. cpu: leave the GPU alone. cuda: fail at once if there is no GPU."""
+    precision: Annotated[Literal["auto", "float32", "bf16"], Setting(label="Precision")] = "auto"
+    """Precision of matrix products in training and sampling; weights and optimizer state are not affected. auto: bf16
+    on a GPU that supports it, else float32. Use float32 to match a run on a CPU."""
+    gradient_checkpointing: Annotated[bool, Setting(label="Gradient checkpointing")] = False
+    """Recompute activations in the backward pass instead of storing them: about a third slower, with much less memory.
+    Try more `grpo.micro_batches` first."""
+    processes: Annotated[int, Setting(label="Processes")] = Field(default=1, ge=1, le=64)
+    """Number of processes that train together, one per GPU of the worker. They share the groups of a step and the batch
+    of the warm-up evenly, so `grpo.tasks_per_step` and `sft.batch` must be divisible by it. Each holds the whole model
+    and has its own `concurrency` and `servers`. The first process runs the held-out evaluations. On a CPU only for
+    testing. Raise it if the worker has several GPUs."""
+
+
+class VllmChoice(Block):
+    """How vLLM samples training episodes. Only for the engine vllm."""
+
+    title: ClassVar[str] = "vLLM"
+    only: ClassVar[str] = "engine=vllm"
+
+    mode: Annotated[Literal["colocate", "server"], Setting(label="vLLM mode")] = "colocate"
+    """colocate: in the training process, on the same GPU. server: a running `trl vllm-serve` on separate GPUs, which
+    receives the weights before each step. Use it with several GPUs if sampling takes most of the time."""
+    memory: Annotated[float, Setting(label="vLLM GPU memory", only="vllm.mode=colocate")] = Field(
+        default=0.3, gt=0, lt=1
+    )
+    """Colocate only: share of GPU memory for vLLM. Raise it if vLLM cannot start or samples few episodes at a time;
+    lower it if the training step runs out of memory."""
+    server: Annotated[str, Setting(label="vLLM server", only="vllm.mode=server")] = Field(default="", max_length=300)
+    """Server only: its URL, such as `http://127.0.0.1:8000`. Use it if `trl vllm-serve` runs on GPUs that this run does
+    not train on."""
+
+
 class TrainingConfiguration(Block):
     """All settings of a training run."""
 
@@ -242,7 +280,17 @@ class TrainingConfiguration(Block):
         if self.recipe.has_sft and self.sft.uses("script") and self.sft.script not in scripts:
             offered = ", ".join(scripts) or "none"
             found.append(f"The environment has no scripted policy `{self.sft.script}`; it has: {offered}.")
-        found.extend(self._problems_of_levels(levels))
+        given, environments = self.grpo.levels, len(self.mix) + 1
+        if given is not None and self.curriculum.is_adaptive:
+            found.append(
+                "The adaptive curriculum selects the levels. Leave grpo.levels empty, or set curriculum.kind=fixed."
+            )
+        elif given is not None and len(given) > levels and not self.mix:
+            found.append(f"grpo.levels has {len(given)} shares; the environment has {levels} levels.")
+        elif given is not None and sum(given[:levels]) <= 0:
+            found.append(f"grpo.levels gives no share to any of the environment's {levels} levels.")
+        if self.grpo.tasks_per_step < environments:
+            found.append(f"A step of {self.grpo.tasks_per_step} tasks is too small for {environments} environments.")
         if not self.recipe.has_sft and self.model.source == "scratch":
             found.append("An untrained model cannot write replies. Start with SFT, or start GRPO from a checkpoint.")
         if self.adapter.kind is not AdapterKind.FULL and self.model.source == "scratch":
@@ -274,17 +322,6 @@ class TrainingConfiguration(Block):
                 f"cannot be divided into {parts} micro-batches (grpo.micro_batches)."
             )
 
-    def _problems_of_levels(self, levels: int) -> Iterator[str]:
-        given = self.grpo.levels
-        if given is not None and self.curriculum.is_adaptive:
-            yield "The adaptive curriculum selects the levels. Leave grpo.levels empty, or set curriculum.kind=fixed."
-        elif given is not None and len(given) > levels and not self.mix:
-            yield f"grpo.levels has {len(given)} shares; the environment has {levels} levels."
-        elif given is not None and sum(given[:levels]) <= 0:
-            yield f"grpo.levels gives no share to any of the environment's {levels} levels."
-        if self.grpo.tasks_per_step <= len(self.mix):
-            yield f"A step of {self.grpo.tasks_per_step} tasks is too small for {len(self.mix) + 1} environments."
-
     @property
     def total_steps(self) -> int:
         """Optimizer steps of all stages."""
@@ -301,3 +338,22 @@ class TrainingConfiguration(Block):
             evaluations = math.ceil(self.grpo.steps / self.heldout.every)
             count += self.grpo.steps * self.grpo.episodes_per_step + evaluations * self.heldout.tasks
         return count
+
+
+def batch_in_words(configuration: TrainingConfiguration) -> str:
+    """`20 tasks × 8 episodes = 160 rollouts per step; 100 steps = 16,000 rollouts; 4 micro-batches of 40`"""
+    parts = []
+    if configuration.recipe.has_sft:
+        sft = configuration.sft
+        parts.append(f"SFT: {sft.steps:,} steps × {sft.batch:,} = {sft.steps * sft.batch:,} conversations")
+    if configuration.recipe.has_grpo:
+        grpo, processes = configuration.grpo, configuration.hardware.processes
+        step = grpo.episodes_per_step
+        micro_batches = "one batch" if grpo.micro_batches == 1 else f"{grpo.micro_batches:,} micro-batches"
+        parts += [
+            f"{grpo.tasks_per_step:,} tasks × {grpo.group_size:,} episodes = {step:,} rollouts per step",
+            f"{grpo.steps:,} steps = {grpo.steps * step:,} rollouts",
+            f"{micro_batches} of {step // grpo.micro_batches:,}"
+            + ("" if processes == 1 else f", divided among {processes:,} processes"),
+        ]
+    return "; ".join(parts)

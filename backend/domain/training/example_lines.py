@@ -51,8 +51,13 @@ def read_line(line: bytes) -> Conversation:
     for role, group in groupby(read, key=lambda message: message["role"]):
         together = list(group)
         messages += [_tool_results(together)] if role == "tool" else together
-    if row.get("tools"):
-        messages = _with_tools(messages, row["tools"])
+    if row.get("tools"):  # described in the system prompt, where a policy that writes plain text reads them
+        try:
+            tools = render_tools(read_tools(row["tools"]))
+        except ToolsUnusable as error:
+            raise BadLine(f"has tools that cannot be used: {error}") from error
+        first = messages.pop(0)["content"] if messages[0]["role"] == "system" else ""
+        messages.insert(0, {"role": "system", "content": f"{first}\n\n{tools}".lstrip()})
     _check_order(messages)
     learned = tuple(bool(message["weight"]) for message in messages if message["role"] == "assistant")
     if not any(learned):
@@ -150,17 +155,6 @@ def _tool_results(results: list[dict[str, object]]) -> dict[str, object]:
         for number, result in enumerate(results, 1)
     ]
     return {"role": "user", "content": "\n\n".join(texts)}
-
-
-def _with_tools(messages: list[dict[str, object]], listed: object) -> list[dict[str, object]]:
-    """Describe the tools in the system prompt, where a policy that writes plain text reads them."""
-    try:
-        tools = render_tools(read_tools(listed))
-    except ToolsUnusable as error:
-        raise BadLine(f"has tools that cannot be used: {error}") from error
-    has_system = bool(messages) and messages[0]["role"] == "system"
-    system = messages[0]["content"] if has_system else ""
-    return [{"role": "system", "content": f"{system}\n\n{tools}".lstrip()}, *messages[1 if has_system else 0 :]]
 
 
 def _check_order(messages: list[dict[str, object]]) -> None:

@@ -129,36 +129,22 @@ class GrpoChoice(Block):
         return self.temperature + share * (self.temperature_end - self.temperature)
 
     @model_validator(mode="after")
-    def _divides(self) -> "GrpoChoice":
-        per_part, rest = divmod(self.episodes_per_step, self.micro_batches)
-        if rest:
-            episodes, parts = self.episodes_per_step, self.micro_batches
+    def _fits_together(self) -> "GrpoChoice":
+        episodes, parts, ceiling = self.episodes_per_step, self.micro_batches, self.ratio_ceiling
+        if episodes % parts:  # also if there are more parts than episodes
             raise ValueError(f"{episodes} episodes per step cannot be divided into {parts} micro-batches")
-        if per_part < 1:
-            raise ValueError("a micro-batch needs at least one episode")
         if self.levels is not None and sum(self.levels) <= 0:
             raise ValueError("at least one level needs a share above 0")
-        return self
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> "GrpoChoice":
-        if problem := self._contradiction():
-            raise ValueError(problem)
-        return self
-
-    def _contradiction(self) -> str | None:
         if self.loss_type == "luspo" and self.ratio_level == "token":
-            return "luspo needs sequence-level ratios: set importance_level to sequence or auto"
+            raise ValueError("luspo needs sequence-level ratios: set importance_level to sequence or auto")
         if self.ratio_level == "sequence" and self.loss_type not in _OF_SEQUENCES:
-            fitting = ", ".join(sorted(_OF_SEQUENCES))
-            return (
-                f"importance_level sequence needs a loss that averages by episode ({fitting}); "
-                f"{self.loss_type} does not"
-            )
-        if self.loss_type == "cispo" and self.ratio_ceiling is not None and self.ratio_ceiling <= 1:
-            return "for cispo, epsilon_high is the maximum ratio: it must be above 1, such as 5, or empty"
+            fitting = f"a loss that averages by episode ({', '.join(sorted(_OF_SEQUENCES))})"
+            raise ValueError(f"importance_level sequence needs {fitting}; {self.loss_type} does not")
+        if self.loss_type == "cispo" and ceiling is not None and ceiling <= 1:
+            raise ValueError("for cispo, epsilon_high is the maximum ratio: it must be above 1, such as 5, or empty")
         if self.credit == "turn" and (self.ratio_level == "sequence" or self.loss_type == "vespo"):
-            return "credit by turn needs token-level ratios: use credit episode, or another loss and importance level"
+            problem = "credit by turn needs token-level ratios"
+            raise ValueError(f"{problem}: use credit episode, or another loss and importance level")
         if self.credit == "turn" and self.aggregation == "normalize_then_sum":
-            return "credit by turn sums the columns first: set aggregation to sum_then_normalize"
-        return None
+            raise ValueError("credit by turn sums the columns first: set aggregation to sum_then_normalize")
+        return self

@@ -41,12 +41,12 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
         "quick": Preset(
             title="Quick look",
-            about="All stages in small: 60 steps of imitation, then 10 of reinforcement, with three examinations.",
-            suits="Seeing that an environment can be trained on and what a run's page shows. The policy learns little,"
-            " and the gate lets it through even when nothing succeeds.",
+            about="All stages in small: 60 steps of SFT and 10 of GRPO, with three held-out evaluations.",
+            suits="Checking that an environment can be trained on, and what a run's page shows. The policy learns"
+            " little, and the gate passes even if nothing succeeds.",
             takes="About a minute on two CPU cores.",
-            seen="On tic-tac-toe replies that can be read went from 0 % to 93 % by imitation; the held-out reward"
-            " stayed near 0.2 in ten steps of reinforcement, within the noise of 40 tasks.",
+            seen="On tic-tac-toe, SFT raised the share of parsed replies from 0% to 93%. The held-out reward stayed"
+            " near 0.2 in ten steps of GRPO, within the noise of 40 tasks.",
             configuration=TrainingConfiguration(
                 sft=SftChoice(episodes=400, steps=60, batch=32),
                 gate=GateChoice(minimum_success=0),
@@ -56,13 +56,13 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             ),
         ),
         "tictactoe-demo": Preset(
-            title="Tic-tac-toe, to see learning",
-            about="A model of 0.1 million parameters from scratch: 1,000 steps of imitating a weak teacher, then 200 of"
-            " reinforcement on 18 tasks × 8 episodes.",
-            suits="Watching every curve of a run move, and comparing before and after. It does not play perfectly.",
-            takes="Some minutes on two CPU cores.",
-            seen="Held-out reward 0.50 after imitation, 0.68 after reinforcement; wins 30 % to 50 % over 400 tasks"
-            " (playing at random: reward 0.48, 28 % wins).",
+            title="Tic-tac-toe demo",
+            about="A model of 0.1 million parameters from scratch: 1,000 SFT steps on games of a weak teacher, then 200"
+            " GRPO steps on 18 tasks × 8 episodes.",
+            suits="Watching all curves of a run move, and comparing before and after. It does not play perfectly.",
+            takes="A few minutes on two CPU cores.",
+            seen="Held-out reward 0.50 after SFT and 0.68 after GRPO; wins rose from 30% to 50% over 400 tasks (random"
+            " play: reward 0.48, 28% wins).",
             environment="tictactoe",
             configuration=TrainingConfiguration(
                 sft=SftChoice(episodes=4000, steps=1000, batch=32),
@@ -73,16 +73,15 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             ),
         ),
         "tictactoe-mastery": Preset(
-            title="Tic-tac-toe, mastered",
-            about="A model of 0.2 million parameters from scratch. The weak teacher plays 36,000 games, and only what"
-            " it did well by chance is imitated: wins, and draws against an opponent that can play. Then 300 steps of"
-            " reinforcement, most of it against the perfect opponent, at a rising temperature. It is shown no perfect"
-            " move.",
-            suits="A player that does not lose, made by this machine alone. For a first look take the demo.",
+            title="Tic-tac-toe mastery",
+            about="A model of 0.2 million parameters from scratch. A weak teacher plays 36,000 games, and SFT uses only"
+            " those that went well by chance: wins, and draws against an opponent that can play. Then 300 GRPO steps,"
+            " mostly against the perfect opponent, at a rising temperature. It never sees a perfect move.",
+            suits="Training a player that does not lose on one machine. Use the demo for a first look.",
             takes="18 minutes on two CPU cores.",
-            seen="1,000 games each on tasks that no examination used, seeds 0, 1 and 2. Greedily 92.6 to 93.8 % wins"
-            " and no loss against random play, only draws against perfect play, an invalid move in one game of 6,000."
-            " At temperature 1: 92.8 to 93.6 % wins, 98.9 to 99.6 % draws, an invalid move in at most 1.3 % of the"
+            seen="1,000 games each on tasks that no held-out evaluation used, with seeds 0, 1 and 2. Greedy: 92.6% to"
+            " 93.8% wins and no loss against random play, only draws against perfect play, an invalid move in one of"
+            " 6,000 games. Temperature 1: 92.8% to 93.6% wins, 98.9% to 99.6% draws, an invalid move in at most 1.3% of"
             " games.",
             environment="tictactoe",
             configuration=TrainingConfiguration(
@@ -107,19 +106,18 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             ),
         ),
         "instruct-lora": Preset(
-            title="A small instruct model, by LoRA",
-            about="GRPO of Qwen2.5-0.5B-Instruct through an adapter of rank 16 on all linear layers, in bf16 where"
-            " there is a GPU: 4 tasks × 8 episodes a step at a rate of 1e-5, without a second model in memory. The"
-            " rate, the layers, alpha and so few episodes a step are those of TRL's guide “LoRA Without Regret”"
-            " (huggingface.co/docs/trl/lora_without_regret), after Schulman and Thinking Machines Lab 2025."
-            " Where the model hardly ever succeeds, choose SFT, then GRPO: the warm-up's rate of 2e-4 is the"
-            " guide's too.",
-            suits="A pretrained model where it succeeds sometimes already, as the pre-flight tells. Another model goes"
-            " into model.base.",
-            takes="Needs a GPU, or patience: on a CPU a step of half a billion weights takes minutes. The worker"
-            " downloads about 1 GB once.",
-            seen="Not run with this model on a GPU here. Its choices were run on a tiny model in a folder, to see that"
-            " they work together; what it reaches is not known.",
+            title="Small instruct model with LoRA",
+            about="GRPO of Qwen2.5-0.5B-Instruct with an adapter of rank 16 on all linear layers, in bf16 on a GPU:"
+            " 4 tasks × 8 episodes per step at a learning rate of 1e-5, without a reference model. Rate, layers, alpha"
+            " and the small batch follow TRL's guide “LoRA Without Regret”"
+            " (huggingface.co/docs/trl/lora_without_regret), after Schulman and Thinking Machines Lab 2025. If the"
+            " model hardly ever succeeds, use SFT, then GRPO: its rate of 2e-4 also follows the guide.",
+            suits="A pretrained model that sometimes succeeds, according to the pre-flight. Set model.base to use"
+            " another model.",
+            takes="Needs a GPU: on a CPU, a step of half a billion weights takes minutes. The worker downloads about"
+            " 1 GB once.",
+            seen="Not tested with this model on a GPU. The settings were tested together on a tiny model; results are"
+            " unknown.",
             configuration=TrainingConfiguration(
                 recipe=Recipe.GRPO,
                 model=ModelChoice(source="base", base="Qwen/Qwen2.5-0.5B-Instruct"),
@@ -134,14 +132,14 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             ),
         ),
         "sloppy-guess-watched": Preset(
-            title="A reward that is hacked, watched",
-            about="A model of 0.1 million parameters from scratch learns number guessing from those games that a weak"
-            " teacher won, then 60 steps of reinforcement on a reward with a hole. A grave suspicion pauses the run.",
-            suits="Seeing a policy find the hole, an alarm pause it, and a roll back onto a repaired version. Nothing"
-            " that it makes is worth keeping.",
+            title="Reward hacking demo",
+            about="A model of 0.1 million parameters from scratch learns number guessing from games that a weak teacher"
+            " won, then trains for 60 GRPO steps on a reward with a loophole. A serious suspicion pauses the run.",
+            suits="Watching a policy find the loophole, an alarm pause it, and a rollback to a fixed version. Its"
+            " checkpoints are not worth keeping.",
             takes="About two minutes until the pause, and three more to train on.",
-            seen="Seeds 0, 1 and 2: paused 2, 5 and 3 steps after the first hacked one. Rolled back and trained on by"
-            " the repaired reward it found 32 % of the numbers, left alone 3 %, when it was paused 18 %.",
+            seen="Seeds 0, 1 and 2: paused 2, 5 and 3 steps after the first hacked one. After rolling back to the fixed"
+            " reward it found 32% of the numbers; 3% without, and 18% when it was paused.",
             environment="sloppy_guess",
             configuration=TrainingConfiguration(
                 model=ModelChoice(pieces="phrases", vocabulary=640),
@@ -155,7 +153,3 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
     }
 )
 """By name: `proctor train ENVIRONMENT --preset NAME`."""
-
-
-def find_preset(name: str | None) -> Preset | None:
-    return PRESETS.get(name or "")

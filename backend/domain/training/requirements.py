@@ -1,25 +1,14 @@
 """Requirements of a job that not every worker of its queue meets."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from backend.domain.checkpoints.exports import CONVERTER, QUANTISER
-from backend.domain.runs.capabilities import NEEDS, Offer
+from backend.domain.runs.capabilities import NEEDS, Offer, Requirement
 from backend.domain.training.adapter import AdapterKind, AdapterRecord
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import ExportForm
-
-
-@dataclass(frozen=True, slots=True)
-class Requirement:
-    """Something that a worker must have."""
-
-    words: str
-    """Completes the phrase "a worker with"."""
-    is_met: Callable[[Offer], bool]
-    is_waited_for: bool = False
-    """The job waits for such a worker without a time limit, because only it can read the job's artifacts."""
 
 
 def of_artifacts(store: str) -> Requirement:
@@ -31,8 +20,7 @@ def of_artifacts(store: str) -> Requirement:
 
 def of_training(configuration: TrainingConfiguration) -> list[Requirement]:
     """The requirements of a training run and of its pre-flight."""
-    chosen = configuration.resolved()
-    found = [Requirement(need.words, need.is_met) for need in NEEDS if _at(chosen, need.field) == need.value]
+    found = [need for (field, value), need in NEEDS.items() if attrgetter(field)(configuration) == value]
     count = configuration.hardware.processes
     if count > 1 and configuration.hardware.device != "cpu":
         found.append(Requirement(f"{count} GPUs", lambda offer: not offer.can.has_cuda or offer.can.gpu_count >= count))
@@ -61,9 +49,3 @@ def able(requirements: Sequence[Requirement], offers: Iterable[Offer], queue: st
 
 def _installed(engine: str) -> Requirement:
     return Requirement(engine, lambda offer: engine in offer.can.engines)
-
-
-def _at(chosen: object, field: str) -> object:
-    for name in field.split("."):
-        chosen = chosen.get(name) if isinstance(chosen, dict) else None
-    return chosen

@@ -1,6 +1,6 @@
 """Settings that can be changed during training: applied between two steps, recorded, and kept on resume."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import ValidationError
@@ -58,8 +58,14 @@ def when_used(name: str, *, is_over: bool) -> str:
 
 def safe_settings(configuration: TrainingConfiguration) -> dict[str, Any]:
     """Settings that can be changed, with their JSON values."""
-    flat = _flat(configuration.resolved())
-    return {name: value for name, value in flat if is_safe(name) and _is_used(configuration, name)}
+    return {
+        name: value
+        for block, settings in configuration.resolved().items()
+        for name, value in (
+            (f"{block}.{each}", settings[each]) for each in (settings if isinstance(settings, dict) else ())
+        )
+        if is_safe(name) and _is_used(configuration, name)
+    }
 
 
 def with_setting(configuration: TrainingConfiguration, name: str, value: Any) -> TrainingConfiguration:
@@ -95,16 +101,12 @@ def setting_of(configuration: TrainingConfiguration, name: str) -> Any:
 def memory_saved(configuration: TrainingConfiguration, *, is_in_warm_up: bool) -> dict[str, Any]:
     """Changes that reduce the memory of a step: at least twice as many micro-batches, or, in a warm-up or if that is
     impossible, gradient checkpointing. Empty if neither is possible."""
-    if not is_in_warm_up and (parts := _more_parts(configuration)):
-        return {PARTS: parts}
+    if not is_in_warm_up and configuration.recipe.has_grpo:
+        own = _episodes_of_process(configuration)
+        for parts in range(2 * configuration.grpo.micro_batches, own + 1):
+            if own % parts == 0:
+                return {PARTS: parts}
     return {} if configuration.hardware.gradient_checkpointing else {RECOMPUTES: True}
-
-
-def _more_parts(configuration: TrainingConfiguration) -> int | None:
-    if not configuration.recipe.has_grpo:
-        return None
-    own, parts = _episodes_of_process(configuration), configuration.grpo.micro_batches
-    return next((each for each in range(2 * parts, own + 1) if own % each == 0), None)
 
 
 def _episodes_of_process(configuration: TrainingConfiguration) -> int:
@@ -115,11 +117,3 @@ def _is_used(configuration: TrainingConfiguration, name: str) -> bool:
     """Whether a stage of the run uses the setting."""
     recipe = configuration.recipe
     return recipe.has_sft if is_of_warm_up(name) else recipe.has_grpo or not name.startswith(("grpo.", "heldout."))
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value

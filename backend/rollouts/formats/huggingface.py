@@ -3,11 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO
 
-import orjson
-
 from backend.domain.vocabulary import Split
 from backend.rollouts.formats import native
-from backend.rollouts.formats.streams import Record, RunFacts, entry, write_lines, zip_to
+from backend.rollouts.formats.streams import Record, RunFacts, entry, zip_to
 
 _FILE = "data/{split}-00000-of-00001.parquet"
 
@@ -37,11 +35,6 @@ A row with the `status` `failed` broke in the infrastructure. Its reward is null
         with entry(archive, "README.md") as file:
             file.write(card.encode())
     yield
-
-
-def write_sft_lines(out: IO[bytes], conversations: Iterable[Record]) -> Iterator[None]:
-    """Write SFT data as chat JSONL. TRL's SFTTrainer reads `messages` as they are."""
-    yield from write_lines(out, (orjson.dumps(each) for each in conversations))
 
 
 def write_sft_folder(out: IO[bytes], conversations: Iterable[Record], selection: str) -> Iterator[None]:

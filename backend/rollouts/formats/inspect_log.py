@@ -49,7 +49,14 @@ def write(out: IO[bytes], facts: RunFacts, records: Iterable[Record]) -> Iterato
             while part := summaries.read(1 << 20):
                 file.write(part)
                 yield
-        scores = [_aggregate(name, scores, rows - completed) for name, scores in values.items()]
+        scores = []
+        for name, own in values.items():  # mean and standard error of each score over completed samples
+            count, mean = len(own), fsum(own) / len(own)
+            error = sqrt(fsum((value - mean) ** 2 for value in own) / (count - 1) / count) if count > 1 else 0.0
+            named = (("mean", mean), ("stderr", error))
+            metrics = {key: {"name": key, "value": value, "params": {}} for key, value in named}
+            counts = {"scored_samples": count, "unscored_samples": rows - completed}
+            scores.append({"name": name, "scorer": name, "params": {}, "metrics": metrics, **counts})
         usage = {"input_tokens": read, "output_tokens": written, "total_tokens": read + written}
         header = {
             "version": LOG_VERSION,
@@ -143,16 +150,6 @@ def _summary(sample: Record) -> Record:
         **({"error": sample["error"]["message"]} if "error" in sample else {}),
         **({"limit": sample["limit"]["type"]} if "limit" in sample else {}),
     }
-
-
-def _aggregate(name: str, values: list[float], unscored: int) -> Record:
-    """Mean and standard error of one score over completed samples."""
-    count = len(values)
-    mean = fsum(values) / count
-    error = sqrt(fsum((value - mean) ** 2 for value in values) / (count - 1) / count) if count > 1 else 0.0
-    metrics = {key: {"name": key, "value": value, "params": {}} for key, value in (("mean", mean), ("stderr", error))}
-    counts = {"scored_samples": count, "unscored_samples": unscored}
-    return {"name": name, "scorer": name, "params": {}, "metrics": metrics, **counts}
 
 
 def _spec(facts: RunFacts) -> Record:

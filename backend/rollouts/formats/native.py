@@ -12,7 +12,7 @@ import orjson
 from backend.domain.rollouts.conversation import read_messages
 from backend.domain.rollouts.fields import MEASURED
 from backend.domain.rollouts.record import SCHEMA, RolloutRecord
-from backend.rollouts.formats.streams import Record, RunFacts, write_lines
+from backend.rollouts.formats.streams import Record, RunFacts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,14 +32,6 @@ _TASK = {"task_split": "split", "task_index": "index", "task_level": "level", "t
 _MESSAGE = ("role", "content", "reasoning")
 
 
-def write_jsonl(out: IO[bytes], records: Iterable[Record]) -> Iterator[None]:
-    yield from write_lines(out, (orjson.dumps(record) for record in records))
-
-
-def is_line(row: Mapping[str, object]) -> bool:
-    return "messages" in row
-
-
 def read_line(row: Mapping[str, object]) -> RolloutRecord:
     """Read a plain record. Messages may be in the form of other tools; null fields count as absent.
 
@@ -47,20 +39,19 @@ def read_line(row: Mapping[str, object]) -> RolloutRecord:
     """
     known = {name: value for name, value in row.items() if value is not None}
     messages = known["messages"]
-    if not isinstance(messages, list) or not all(_is_native(message) for message in messages):
+    is_native = isinstance(messages, list) and all(
+        isinstance(message, Mapping)
+        and isinstance(message.get("content"), str)
+        and not {"tool_calls", "reasoning_content"} & message.keys()
+        for message in messages
+    )
+    if not is_native:  # native messages keep all their fields
         known["messages"] = read_messages(messages, "assistant")
     if isinstance(error := known.get("error"), str):
         known["error"] = {"message": error}
     if isinstance(status := known.get("status"), str):
         known["status"] = _STATUSES.get(status, status)
     return RolloutRecord.model_validate(known)
-
-
-def _is_native(message: object) -> bool:
-    """Native messages keep all their fields."""
-    if not isinstance(message, Mapping) or not isinstance(message.get("content"), str):
-        return False
-    return not {"tool_calls", "reasoning_content"} & message.keys()
 
 
 def write_parquet(out: IO[bytes], facts: RunFacts, records: Iterable[Record]) -> Iterator[None]:
@@ -112,10 +103,6 @@ def table_row(record: Record) -> Record:
         row["messages"].append({**{name: message.get(name) for name in _MESSAGE}, "more": dump(more or None)})
     row["error_kind"], row["error_message"] = error.get("kind"), error.get("message")
     return row | {name: dump(record.get(name)) for name in _JSON}
-
-
-def is_table_row(row: Mapping[str, object]) -> bool:
-    return "messages" in row and "task_index" in row
 
 
 def read_table_row(row: Mapping[str, Any]) -> RolloutRecord:

@@ -5,7 +5,7 @@ The tool that wrote a file is recognized by its content.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,16 +37,18 @@ Row = Mapping[str, Any]
 @dataclass(frozen=True, slots=True)
 class FileFormat:
     tool: str
-    is_row: Callable[[Row], bool]
+    keys: Sequence[Set[str]]
+    """A row has all keys of one of these sets."""
     read: Callable[[Row], RolloutRecord]
 
 
 FORMATS = (
-    FileFormat("Proctor (table)", native.is_table_row, native.read_table_row),
-    FileFormat("verifiers 0.1 to 0.3", verifiers_v0.is_row, verifiers_v0.read),
-    FileFormat("verifiers 0.4", verifiers_v1.is_row, verifiers_v1.read),
-    FileFormat("plain JSONL", native.is_line, native.read_line),
+    FileFormat("Proctor (table)", [{"messages", "task_index"}], native.read_table_row),
+    FileFormat("verifiers 0.1 to 0.3", [{"example_id", "completion"}], verifiers_v0.read),
+    FileFormat("verifiers 0.4", [{"traces"}, {"nodes", "rewards"}], verifiers_v1.read),
+    FileFormat("plain JSONL", [{"messages"}], native.read_line),
 )
+"""The first one that fits is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class OpenedFile:
 
     def read(self, place: str, row: Row) -> tuple[RolloutRecord, FileFormat]:
         """Read a row in the format that recognizes it. Raises BadFile, which names the place."""
-        known = next((known for known in FORMATS if known.is_row(row)), None)
+        known = next((known for known in FORMATS if any(keys <= row.keys() for keys in known.keys)), None)
         if known is None:
             raise BadFile(f"{place}: unknown format; a rollout has `messages` (or is a row of verifiers)")
         try:
@@ -229,7 +231,19 @@ def survey(opened: OpenedFile) -> FileSurvey:
         record, known = opened.read(place, row)
         if not found.rollouts:
             found.tool = known.tool
-            _read_episode_head(found, row)
+            # Sampling, model and environment, which an episode of verifiers 0.4 names.
+            traces = row.get("traces")
+            trace = traces[0] if isinstance(traces, list) and traces else None
+            if isinstance(trace, Mapping):
+                environment, agent = row.get("env"), trace.get("agent")
+                if isinstance(environment, Mapping) and (env_id := str(environment.get("id") or "")):
+                    found.environments[env_id] += 1
+                config = agent.get("config") if isinstance(agent, Mapping) else None
+                config = config if isinstance(config, Mapping) else {}
+                if isinstance(sampling := config.get("sampling"), Mapping):
+                    found.sampling = sampling
+                if model := str(config.get("model") or ""):
+                    found.policies[model] += 1
         elif known.tool != found.tool:
             raise BadFile(f"{place}: {known.tool}, but earlier rows are {found.tool}")
         found.count(place, record)
@@ -244,22 +258,6 @@ def survey(opened: OpenedFile) -> FileSurvey:
     if isinstance(sampling := metadata.get("sampling_args"), Mapping):
         found.sampling = sampling
     return found
-
-
-def _read_episode_head(found: FileSurvey, row: Row) -> None:
-    """Sampling, model and environment, which an episode of verifiers 0.4 names."""
-    traces = row.get("traces")
-    if not isinstance(traces, list) or not traces or not isinstance(traces[0], Mapping):
-        return
-    environment, agent = row.get("env"), traces[0].get("agent")
-    if isinstance(environment, Mapping) and (name := str(environment.get("id") or "")):
-        found.environments[name] += 1
-    config = agent.get("config") if isinstance(agent, Mapping) else None
-    if isinstance(config, Mapping):
-        if isinstance(sampling := config.get("sampling"), Mapping):
-            found.sampling = sampling
-        if model := str(config.get("model") or ""):
-            found.policies[model] += 1
 
 
 @dataclass(frozen=True, slots=True)

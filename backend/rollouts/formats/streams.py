@@ -3,10 +3,10 @@
 import io
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import IO, Any, cast
+from functools import partial
+from typing import IO, Any
 
 CHUNK = 256 * 1024
 Record = dict[str, Any]
@@ -57,11 +57,6 @@ class RunFacts:
     """The filter that the rollouts passed."""
     versions: Mapping[str, PlayedVersion] = field(default_factory=dict)
     """Versions of a training run on several environments, by version id."""
-
-    def played_version(self, version_id: object) -> PlayedVersion:
-        weights = dict(zip(self.columns, self.weights, strict=True))
-        own = PlayedVersion(self.environment, self.version, self.content_hash, weights)
-        return self.versions.get(str(version_id), own)
 
     @property
     def as_json(self) -> dict[str, object]:
@@ -126,20 +121,18 @@ class Outgoing(io.RawIOBase):
         return taken
 
 
-def outgoing(write: Callable[[IO[bytes]], Iterator[None]]) -> Iterator[bytes]:
+def outgoing(write: Callable[..., Iterator[None]], *arguments: object) -> Iterator[bytes]:
     """Run a writer, a generator that yields now and then, and yield the bytes that it wrote."""
     out = Outgoing()
-    for _ in write(cast(IO[bytes], out)):
+    for _ in write(out, *arguments):
         if part := out.take(CHUNK):
             yield part
     if part := out.take():
         yield part
 
 
-@contextmanager
-def zip_to(out: IO[bytes]) -> Iterator[zipfile.ZipFile]:
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        yield archive
+zip_to = partial(zipfile.ZipFile, mode="w", compression=zipfile.ZIP_DEFLATED, compresslevel=1)
+"""Open a zip for writing."""
 
 
 def entry(archive: zipfile.ZipFile, name: str) -> IO[bytes]:

@@ -62,8 +62,32 @@ def write(out: IO[bytes], facts: RunFacts, records: Iterable[Record]) -> Iterato
     with zip_to(out) as archive:
         with entry(archive, "results.jsonl") as lines:
             yield from write_lines(lines, (orjson.dumps(averages.add(row_of(record))) for record in records))
+        rows, completed = max(averages.rows, 1), averages.completed
+        metadata = {
+            "env_id": facts.environment,
+            "env_args": {},
+            "model": facts.model,
+            "base_url": "",
+            "num_examples": facts.tasks,
+            "rollouts_per_example": facts.group_size,
+            "shuffle": False,
+            "shuffle_seed": None,
+            "sampling_args": facts.sampling,
+            "time": max(epoch(facts.ended_at) - epoch(facts.started_at), 0.0) if facts.ended_at else 0.0,
+            "avg_reward": averages.reward / completed if completed else 0.0,
+            "avg_metrics": {name: total / count for name, (total, count) in averages.metrics.items()},
+            "avg_error": (averages.rows - completed) / rows,
+            "pass_at_k": averages.passes(pass_at_k),
+            "pass_all_k": averages.passes(pass_hat_k),
+            "pass_threshold": PASS_THRESHOLD,
+            "usage": {"input_tokens": averages.tokens[0] / rows, "output_tokens": averages.tokens[1] / rows},
+            "version_info": {"vf_version": FORMAT_VERSION, "vf_commit": None, "env_version": None, "env_commit": None},
+            "state_columns": [EXTRAS],
+            "tools": None,
+            EXTRAS: {**facts.as_json, "completed": completed, "rollouts": averages.rows},
+        }
         with entry(archive, "metadata.json") as file:
-            file.write(orjson.dumps(_metadata(facts, averages), option=orjson.OPT_INDENT_2))
+            file.write(orjson.dumps(metadata, option=orjson.OPT_INDENT_2))
     yield
 
 
@@ -158,37 +182,6 @@ class _Averages:
             found[str(k)] = math.fsum(estimate(members, passed, k) for members, passed in whole) / len(whole)
             k *= 2
         return found
-
-
-def _metadata(facts: RunFacts, averages: _Averages) -> Record:
-    rows, completed = max(averages.rows, 1), averages.completed
-    return {
-        "env_id": facts.environment,
-        "env_args": {},
-        "model": facts.model,
-        "base_url": "",
-        "num_examples": facts.tasks,
-        "rollouts_per_example": facts.group_size,
-        "shuffle": False,
-        "shuffle_seed": None,
-        "sampling_args": facts.sampling,
-        "time": max(epoch(facts.ended_at) - epoch(facts.started_at), 0.0) if facts.ended_at else 0.0,
-        "avg_reward": averages.reward / completed if completed else 0.0,
-        "avg_metrics": {name: total / count for name, (total, count) in averages.metrics.items()},
-        "avg_error": (averages.rows - completed) / rows,
-        "pass_at_k": averages.passes(pass_at_k),
-        "pass_all_k": averages.passes(pass_hat_k),
-        "pass_threshold": PASS_THRESHOLD,
-        "usage": {"input_tokens": averages.tokens[0] / rows, "output_tokens": averages.tokens[1] / rows},
-        "version_info": {"vf_version": FORMAT_VERSION, "vf_commit": None, "env_version": None, "env_commit": None},
-        "state_columns": [EXTRAS],
-        "tools": None,
-        EXTRAS: {**facts.as_json, "completed": completed, "rollouts": averages.rows},
-    }
-
-
-def is_row(row: Mapping[str, object]) -> bool:
-    return "example_id" in row and "completion" in row
 
 
 def read(row: Mapping[str, Any]) -> RolloutRecord:

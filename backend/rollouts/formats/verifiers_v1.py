@@ -1,15 +1,13 @@
 """verifiers 0.4: `traces.jsonl`, one episode per line with one trace, whose conversation is a chain of nodes."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from itertools import groupby
-from typing import IO, Any
-
-import orjson
+from typing import Any
 
 from backend.domain.rollouts.conversation import read_message, to_foreign
 from backend.domain.rollouts.record import RolloutRecord
 from backend.domain.vocabulary import ErrorKind, RolloutStatus, StopReason
-from backend.rollouts.formats.streams import EXTRAS, Record, RunFacts, epoch, extras_of, find_extras, write_lines
+from backend.rollouts.formats.streams import EXTRAS, Record, RunFacts, epoch, extras_of, find_extras
 
 FORMAT_VERSION = "0.4.0"
 _ERRORS = {
@@ -38,29 +36,11 @@ _STOP_REASONS: dict[str, str] = {text: reason for reason, text in _STOPS.items()
 }
 
 
-def write(out: IO[bytes], facts: RunFacts, records: Iterable[Record]) -> Iterator[None]:
-    yield from write_lines(out, (orjson.dumps(episode_of(record, facts)) for record in records))
-
-
 def episode_of(record: Record, facts: RunFacts) -> Record:
     place = record["task"]
     key = f"{record['content_hash']}/{place['split']}/{place['index']}/{place['seed']}"
     data = {"idx": place["index"], "id": key, **{name: place[name] for name in ("split", "level", "seed")}}
-    trace = _trace_of(record, facts, {"type": "ProctorTask", "data": data, "key": key})
-    return {
-        "id": record["id"],
-        "env": {"id": record["environment"], "name": f"{record['environment']}@{record['version']}"},
-        "task": trace["task"],
-        "group": {"id": f"{facts.id}/{record['group']}"},
-        "run": {"type": "eval", "id": facts.id, "name": facts.name},
-        "ok": trace["ok"],
-        "is_timeout": trace["is_timeout"],
-        "errors": trace["errors"],
-        "traces": [trace],
-    }
-
-
-def _trace_of(record: Record, facts: RunFacts, task: Record) -> Record:
+    task = {"type": "ProctorTask", "data": data, "key": key}
     is_ok, stop, error = record["status"] == RolloutStatus.COMPLETED, record.get("stop_reason"), record.get("error")
     kind = _ERRORS.get(error["kind"], "EnvError") if error else "EnvError"
     sampling = {name: facts.sampling[name] for name in ("temperature", "top_p", "max_tokens") if name in facts.sampling}
@@ -81,7 +61,7 @@ def _trace_of(record: Record, facts: RunFacts, task: Record) -> Record:
         calls[-1]["usage"] = {"prompt_tokens": record["tokens_in"], "completion_tokens": record["tokens_out"]}
         calls[-1]["finish_reason"] = "length" if record["is_truncated"] else "stop"
 
-    return {
+    trace = {
         "version": 1,
         "id": record["id"],
         "verifiers": {"version": FORMAT_VERSION},
@@ -107,6 +87,15 @@ def _trace_of(record: Record, facts: RunFacts, task: Record) -> Record:
                 "harness": {"duration": record["environment_seconds"]},
             },
         },
+    }
+    return {
+        "id": record["id"],
+        "env": {"id": record["environment"], "name": f"{record['environment']}@{record['version']}"},
+        "task": task,
+        "group": {"id": f"{facts.id}/{record['group']}"},
+        "run": {"type": "eval", "id": facts.id, "name": facts.name},
+        **{name: trace[name] for name in ("ok", "is_timeout", "errors")},
+        "traces": [trace],
     }
 
 
@@ -144,10 +133,6 @@ def _token_spans(record: Record) -> dict[int, Record]:
     return spans
 
 
-def is_row(row: Mapping[str, object]) -> bool:
-    return "traces" in row or {"nodes", "rewards"} <= row.keys()
-
-
 def read(row: Mapping[str, Any]) -> RolloutRecord:
     """Read an episode with one trace, or a bare trace. Raises ValueError."""
     traces = row.get("traces", [row])
@@ -174,6 +159,14 @@ def read(row: Mapping[str, Any]) -> RolloutRecord:
     data = (trace.get("task") or {}).get("data") or {}
     calls = trace.get("calls") or []
     usages = [call["usage"] for call in calls if isinstance(call.get("usage"), Mapping)]
+    ids = [token for node in nodes for token in node.get("token_ids") or []]
+    mask = [int(bool(is_sampled)) for node in nodes for is_sampled in node.get("mask") or []]
+    tokens: Record | None = None
+    if ids and len(ids) == len(mask) and 1 in mask:
+        stored = iter([value for node in nodes for value in node.get("logprobs") or []])
+        logprobs = [next(stored, 0.0) if is_sampled else 0.0 for is_sampled in mask]
+        first = mask.index(1)
+        tokens = {"prompt": ids[:first], "completion": ids[first:], "mask": mask[first:], "logprobs": logprobs[first:]}
     return RolloutRecord.model_validate(
         {
             "task": {"index": data["idx"]} if isinstance(data.get("idx"), int) else None,
@@ -187,7 +180,7 @@ def read(row: Mapping[str, Any]) -> RolloutRecord:
             "tokens_in": sum(int(usage.get("prompt_tokens") or 0) for usage in usages),
             "tokens_out": sum(int(usage.get("completion_tokens") or 0) for usage in usages),
             "is_truncated": any(call.get("finish_reason") == "length" for call in calls),
-            "tokens": _read_tokens(nodes),
+            "tokens": tokens,
         }
     )
 
@@ -203,15 +196,3 @@ def _last_branch(trace: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         path.append(nodes[place])
         place = nodes[place].get("parent")
     return path[::-1]
-
-
-def _read_tokens(nodes: Iterable[Mapping[str, Any]]) -> Record | None:
-    nodes = list(nodes)
-    ids = [token for node in nodes for token in node.get("token_ids") or []]
-    mask = [int(bool(is_sampled)) for node in nodes for is_sampled in node.get("mask") or []]
-    if not ids or len(ids) != len(mask) or 1 not in mask:
-        return None
-    stored = iter([value for node in nodes for value in node.get("logprobs") or []])
-    logprobs = [next(stored, 0.0) if is_sampled else 0.0 for is_sampled in mask]
-    first = mask.index(1)
-    return {"prompt": ids[:first], "completion": ids[first:], "mask": mask[first:], "logprobs": logprobs[first:]}

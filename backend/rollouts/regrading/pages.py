@@ -4,11 +4,13 @@ import time
 import uuid
 from collections.abc import AsyncIterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.core.events import RUNS, job_topic, run_topic
@@ -18,11 +20,12 @@ from backend.environments.queries import get_environment, get_version
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.rollouts.queries import get_rollout
 from backend.rollouts.regrading import queries, service
-from backend.rollouts.regrading.conclusions import HistoryResponse, describe_history
-from backend.rollouts.regrading.history import history_of
+from backend.rollouts.regrading.history import describe_history, history_of
 from backend.rollouts.regrading.schemas import (
     ColumnChange,
     ColumnPair,
+    HistoryResponse,
+    RegradingCounts,
     StartRegrading,
     StartReplay,
     VersionForm,
@@ -81,7 +84,7 @@ class BeforeAfterPage:
     run: Run
     source: Run | None
     plan: RegradingPlan
-    counts: queries.RegradingCounts
+    counts: RegradingCounts
     columns: Sequence[ColumnChange]
     steps: dict[int, int]
     changed: Sequence[queries.ChangedRollout]
@@ -89,10 +92,7 @@ class BeforeAfterPage:
     """Runs that were started together."""
     is_refused: bool
     """Regrading would not be faithful, and no reason to continue was given."""
-
-    @property
-    def is_over(self) -> bool:
-        return self.run.status.is_over
+    is_over: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,8 @@ def show_choices(
     terms = list_reward_terms(session, run)
     weights = {term.name: 0.0 if term.saw_reasoning else term.weight for term in terms} | form.weights()
     plan = RegradingPlan(where=form.where.strip(), phase=form.phase)
-    versions = queries.versions_of(session, run.version.environment_id)
+    published = select(EnvironmentVersion).where(EnvironmentVersion.environment_id == run.version.environment_id)
+    versions = session.scalars(published.order_by(EnvironmentVersion.number.desc())).all()
     checks = service.check_statuses(session, [version.id for version in versions])
     conditions = service.conditions_of(session, run, plan)
     context = RegradePage(
@@ -161,14 +162,14 @@ def regrade_by_version(run_id: uuid.UUID, session: SessionDep, actor: Author, fo
 
 @router.post("/runs/{run_id}/replay", response_class=HTMLResponse)
 def replay(run_id: uuid.UUID, session: SessionDep, actor: Author, form: VersionFormDep) -> Response:
-    return _show_started(service.start_replay(session, actor, StartReplay(**_source(session, run_id, form))))
+    return _show_started(service.start_regrading(session, actor, StartReplay(**_source(session, run_id, form))))
 
 
 @router.post("/rollouts/{rollout_id}/rescore", response_class=HTMLResponse)
 def regrade_rollout(rollout_id: uuid.UUID, session: SessionDep, actor: Author) -> Response:
     """Regrade this rollout alone, by the newest version's rewards."""
     rollout = get_rollout(session, rollout_id)
-    newest = queries.versions_of(session, rollout.run.version.environment_id)[0]
+    newest = get_version(session, rollout.run.version.environment)
     request = StartRegrading(
         run_ids=[rollout.run_id], version_id=newest.id, rollout_ids=[rollout.id], phase=rollout.phase
     )
@@ -194,10 +195,9 @@ def show_before_after(request: Request, run_id: uuid.UUID, session: SessionDep, 
 
 @router.get("/runs/{run_id}/before-after/events", response_class=EventSourceResponse)
 async def stream_before_after(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
-    def read(session: Session) -> BeforeAfterPage:
-        return _before_after(session, run_id)
-
-    async for event in live_blocks(request, (run_topic(run_id),), RESULT, ("pair_head", "before_after"), read):
+    blocks = ("pair_head", "before_after")
+    read = partial(_before_after, run_id=run_id)
+    async for event in live_blocks(request, (run_topic(run_id),), RESULT, blocks, read):
         yield event
 
 
@@ -215,6 +215,7 @@ def _before_after(session: Session, run_id: uuid.UUID) -> BeforeAfterPage:
         changed=queries.most_changed(session, run.id),
         together=len(queries.runs_of_batch(session, plan.batch)) if plan.batch else 1,
         is_refused=run.kind is RunKind.RESCORE and run.status is RunStatus.FAILED and not plan.override,
+        is_over=run.status.is_over,
     )
 
 
@@ -270,7 +271,7 @@ async def stream_history(request: Request, _: Viewer, name: str, number: int) ->
 def _history(session: Session, name: str, number: int) -> HistoryPage:
     environment = get_environment(session, name)
     version = get_version(session, environment, number)
-    return HistoryPage(environment, version, describe_history(session, name, history_of(session, version)))
+    return HistoryPage(environment, version, describe_history(session, name, version, history_of(session, version)))
 
 
 @router.get("/draft-scores/{job_id}", response_class=HTMLResponse)
@@ -280,8 +281,6 @@ def show_draft_score(request: Request, session: SessionDep, _: Author, job_id: u
 
 @router.get("/draft-scores/{job_id}/events", response_class=EventSourceResponse)
 async def stream_draft_score(request: Request, _: Author, job_id: uuid.UUID) -> AsyncIterable[ServerSentEvent]:
-    def read(session: Session) -> service.DraftScore:
-        return service.get_draft_score(session, job_id)
-
+    read = partial(service.get_draft_score, job_id=job_id)
     async for event in live_blocks(request, (job_topic(job_id),), DRAFT, ["draft_scores"], read):
         yield event

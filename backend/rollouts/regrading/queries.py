@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from sqlalchemy import Select, select, text
-from sqlalchemy.orm import Session, contains_eager, joinedload, undefer
+from sqlalchemy import select, text
+from sqlalchemy.orm import Session, joinedload, undefer
 
 from backend.domain.environments.manifest import Manifest
 from backend.domain.rollouts.divergence import Difference, RecordedEpisode, differences, prompts_of
@@ -16,9 +16,10 @@ from backend.domain.statistics import TIE, estimate_of
 from backend.domain.vocabulary import RunKind
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import NotFound
-from backend.rollouts.listing import columns_of
-from backend.rollouts.regrading.schemas import ColumnChange, ColumnPair
+from backend.rollouts.queries import columns_of
+from backend.rollouts.regrading.schemas import ColumnChange, ColumnPair, RegradingCounts
 from backend.rollouts.tables import Group, Rollout
+from backend.runs.queries import with_relations
 from backend.runs.tables import Run
 
 KINDS = (RunKind.RESCORE, RunKind.REPLAY)
@@ -31,28 +32,8 @@ class NotRegraded(NotFound):
     """This run was neither regraded nor replayed, so there is nothing to compare it with."""
 
 
-@dataclass(frozen=True, slots=True)
-class RegradingCounts:
-    """Outcomes of the source rollouts in a regraded or replayed run."""
-
-    total: int
-    completed: int
-    failed: int
-    changed: int
-    """Completed with another reward than the source."""
-    diverged: int
-    """Differ from the source at some step."""
-    replies_ended: int
-    replies_left: int
-    most_common: str
-    """The most frequent error message."""
-
-    def __str__(self) -> str:
-        return f"{self.total:,} rollouts, {self.changed:,} with another reward, {self.failed:,} failed"
-
-
 _COUNTS = text(f"""
-SELECT count(*) AS total,
+SELECT count(*) AS rollouts,
        count(*) FILTER (WHERE r.status = 'completed') AS completed,
        count(*) FILTER (WHERE r.status = 'failed') AS failed,
        count(*) FILTER (WHERE abs(r.reward::float8 - s.reward) > {TIE} * greatest(1, abs(s.reward))) AS changed,
@@ -88,47 +69,36 @@ def source_of(session: Session, run: Run) -> Run | None:
     """The run whose rollouts these are; None if it was deleted. Raises NotRegraded."""
     if run.kind not in KINDS:
         raise NotRegraded
-    return session.scalars(_runs().where(Run.id == run.source_run_id)).one_or_none() if run.source_run_id else None
+    return session.scalars(with_relations(select(Run)).where(Run.id == run.source_run_id)).one_or_none()
 
 
 def runs_of_batch(session: Session, batch: uuid.UUID) -> Sequence[Run]:
     """Runs that were started together, in the order of their sources."""
     own = (Run.kind.in_(KINDS), Run.configuration["batch"].astext == str(batch))
-    runs = session.scalars(_runs().where(*own).order_by(Run.id)).all()
+    runs = session.scalars(with_relations(select(Run)).where(*own).order_by(Run.id)).all()
     if not runs:
         raise NotFound("There are no runs that were started together at this address.")
     return runs
 
 
-def _runs() -> Select[Run]:
-    with_environment = contains_eager(Run.version).contains_eager(EnvironmentVersion.environment)
-    statement = select(Run).join(Run.version).join(EnvironmentVersion.environment)
-    return statement.options(with_environment, joinedload(Run.policy), joinedload(Run.checkpoint))
-
-
-def versions_of(session: Session, environment_id: uuid.UUID) -> Sequence[EnvironmentVersion]:
-    """Versions of an environment, newest first."""
-    statement = select(EnvironmentVersion).where(EnvironmentVersion.environment_id == environment_id)
-    return session.scalars(statement.order_by(EnvironmentVersion.number.desc())).all()
-
-
 def column_changes(session: Session, run: Run, source: Run) -> list[ColumnChange]:
     """Means over tasks of the rollouts that both sides completed; the reward first."""
     names = list(dict.fromkeys([*run.columns, *source.columns]))
-
-    def position(table: str, columns: Sequence[str], name: str) -> str:
-        return f"{table}.columns[{columns.index(name) + 1}]::float8" if name in columns else "NULL::float8"
-
-    values = [("r.reward::float8", "s.reward::float8")]
-    values += [(position("r", run.columns, name), position("s", source.columns, name)) for name in names]
+    new, old = (
+        [
+            f"{table}.reward::float8",
+            *(f"{table}.columns[{own.index(name) + 1}]::float8" if name in own else "NULL::float8" for name in names),
+        ]
+        for table, own in (("r", run.columns), ("s", source.columns))
+    )
     by_task = ", ".join(
-        f"avg({new}) AS new_{n}, avg({old}) AS old_{n}, avg({new} - {old}) AS gain_{n}"
-        for n, (new, old) in enumerate(values)
+        f"avg({new[n]}) AS new_{n}, avg({old[n]}) AS old_{n}, avg({new[n]} - {old[n]}) AS gain_{n}"
+        for n in range(len(new))
     )
     figures = ", ".join(
         f"avg(new_{n}) AS new_{n}, avg(old_{n}) AS old_{n}, avg(gain_{n}) AS gain_{n},"
         f" stddev_samp(gain_{n}) AS spread_{n}, count(gain_{n}) AS count_{n}"
-        for n in range(len(values))
+        for n in range(len(new))
     )
     statement = text(f"""
     WITH task AS (
@@ -160,13 +130,8 @@ class ChangedRollout:
 
     rollout: Rollout
     before: float | None
+    change: float | None
     diverged_at: int | None
-
-    @property
-    def change(self) -> float | None:
-        if self.before is None or self.rollout.reward is None:
-            return None
-        return self.rollout.reward - self.before
 
 
 def most_changed(session: Session, run_id: uuid.UUID, limit: int = MAX_CHANGED) -> list[ChangedRollout]:
@@ -178,8 +143,10 @@ def most_changed(session: Session, run_id: uuid.UUID, limit: int = MAX_CHANGED) 
     changed = []
     for row in rows:
         if rollout := by_id.get(row.id):
-            step = rollout.metrics.get(DIVERGED_AT)
-            changed.append(ChangedRollout(rollout, row.before, int(step) if isinstance(step, int | float) else None))
+            step, after = rollout.metrics.get(DIVERGED_AT), rollout.reward
+            change = None if row.before is None or after is None else after - row.before
+            diverged_at = int(step) if isinstance(step, int | float) else None
+            changed.append(ChangedRollout(rollout, row.before, change, diverged_at))
     return changed
 
 

@@ -23,9 +23,9 @@ from backend.rollouts.queries import matching
 from backend.rollouts.regrading.schemas import MAX_RUNS, StartRegrading, StartReplay
 from backend.rollouts.regrading.weights import apply_weights, list_reward_terms
 from backend.rollouts.tables import Group, Rollout, Task
-from backend.runs.notes import Asker, note
 from backend.runs.service import resume_run
 from backend.runs.tables import Run
+from backend.web.audit import Requester, audit
 
 REGRADING_JOB = "rescoring.run"
 DRAFT_JOB = "rescoring.draft"
@@ -70,30 +70,14 @@ class DraftScore:
     """None while the draft is being played."""
     is_stale: bool
     """The draft was saved since."""
-
-    @property
-    def is_over(self) -> bool:
-        return self.answer is not None
+    is_over: bool
 
 
-def start_regrading(session: Session, actor: Asker, request: StartRegrading) -> StartedRegrading:
-    """Regrade stored rollouts by other weights or by another version's rewards."""
-    return _start_all(session, actor, RunKind.RESCORE, request, request.weights, request.override.strip())
-
-
-def start_replay(session: Session, actor: Asker, request: StartReplay) -> StartedRegrading:
-    """Play stored replies on a version."""
-    return _start_all(session, actor, RunKind.REPLAY, request)
-
-
-def _start_all(
-    session: Session,
-    actor: Asker,
-    kind: RunKind,
-    request: StartRegrading | StartReplay,
-    weights: dict[str, float] | None = None,
-    override: str = "",
-) -> StartedRegrading:
+def start_regrading(session: Session, actor: Requester, request: StartRegrading | StartReplay) -> StartedRegrading:
+    """Regrade stored rollouts by other weights or another version's rewards, or replay their replies on a version."""
+    kind, weights, override = RunKind.REPLAY, None, ""
+    if isinstance(request, StartRegrading):
+        kind, weights, override = RunKind.RESCORE, request.weights, request.override.strip()
     ids = evaluations_of(session, request.evaluations_of) if request.evaluations_of else request.run_ids
     if not ids:
         raise InvalidInput(fields={"run_ids": "Name at least one run with stored rollouts."})
@@ -146,7 +130,7 @@ def _start_all(
 
 def _start_one(
     session: Session,
-    actor: Asker,
+    actor: Requester,
     kind: RunKind,
     source: Run,
     version: EnvironmentVersion,
@@ -186,18 +170,18 @@ def _start_one(
     session.flush()
     enqueue(session, REGRADING_JOB, queue=Queue.CPU, run_id=run.id)
     detail = plan.model_dump(mode="json", exclude={"rollout_ids"}, exclude_defaults=True)
-    note(session, actor, f"{kind}.start", "run", run.id, name=run.name, source=str(source.id), **detail)
+    audit(session, actor, f"{kind}.start", "run", run.id, name=run.name, source=str(source.id), **detail)
     announce(session, RUNS)
     return run
 
 
-def override_refusal(session: Session, actor: Asker, run: Run, reason: str) -> None:
+def override_refusal(session: Session, actor: Requester, run: Run, reason: str) -> None:
     """Continue a refused regrading. The reason stays on the run."""
     plan = RegradingPlan.model_validate(run.configuration)
     if run.kind is not RunKind.RESCORE or not plan.plays or run.status is not RunStatus.FAILED or plan.override:
         raise NotRefused
     run.configuration = {**run.configuration, "override": reason.strip()}
-    note(session, actor, "rescore.override", "run", run.id, name=run.name, reason=reason.strip())
+    audit(session, actor, "rescore.override", "run", run.id, name=run.name, reason=reason.strip())
     session.flush()
     resume_run(session, actor, run)
 
@@ -267,4 +251,5 @@ def get_draft_score(session: Session, job_id: uuid.UUID) -> DraftScore:
     answer = answer_of(job)
     revision = (answer or {}).get("draft_revision")
     is_stale = revision is not None and revision != get_draft(session, environment).revision
-    return DraftScore(job, environment, uuid.UUID(job.arguments["rollout_id"]), answer, is_stale)
+    rollout_id = uuid.UUID(job.arguments["rollout_id"])
+    return DraftScore(job, environment, rollout_id, answer, is_stale, is_over=answer is not None)

@@ -52,14 +52,6 @@ ORDER BY m.key
 class ReasoningInReward(InvalidInput):
     """A judge that was shown the policy's reasoning cannot carry a weight."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        message = (
-            f"{', '.join(names)[:200]} cannot carry a weight: this judge was shown the policy's reasoning, and a "
-            "policy that is rewarded for its reasoning learns to hide it (arXiv:2503.11926). Start a copy of the judge "
-            "that does not see the reasoning on this run, and weight that one."
-        )
-        super().__init__(message, fields={"weights": message})
-
 
 class TermOrigin(StrEnum):
     """Where the value of a reward term is stored."""
@@ -127,7 +119,12 @@ def apply_weights(terms: Sequence[RewardTerm], weights: Mapping[str, float]) -> 
         raise InvalidInput(fields={"weights": message})
     changed = [replace(term, weight=weights.get(term.name, term.weight)) for term in terms]
     if readers := [term.name for term in changed if term.saw_reasoning and term.weight]:
-        raise ReasoningInReward(readers)
+        message = (
+            f"{', '.join(readers)[:200]} cannot carry a weight: this judge was shown the policy's reasoning, and a "
+            "policy that is rewarded for its reasoning learns to hide it (arXiv:2503.11926). Start a copy of the judge "
+            "that does not see the reasoning on this run, and weight that one."
+        )
+        raise ReasoningInReward(message, {"weights": message})
     return [term for term in changed if term.origin is TermOrigin.COLUMN or term.weight]
 
 

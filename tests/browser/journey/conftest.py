@@ -1,6 +1,8 @@
-"""A whole Proctor, every process of it, and real Chromium: what a person does, from the one-time link to the model.
+"""A complete Proctor with all its processes, and real Chromium: the steps of a person, from the one-time link to the
+model.
 
-Nobody sees these while they click, and none may happen: errors of scripts or servers, requests that leave the machine.
+Some failures are invisible while clicking, and none may happen: errors of scripts or servers, requests that leave the
+machine.
 """
 
 from collections.abc import Iterator

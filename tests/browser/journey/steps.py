@@ -8,7 +8,7 @@ from playwright.sync_api import BrowserContext, Page, expect
 
 PASSWORD = "a quiet room with clocks"
 SOON_MS = 20_000
-"""For what the web does by itself."""
+"""For automatic updates of the page."""
 WORK_MS = 300_000
 """For what workers do; the machine may be busy."""
 
@@ -42,7 +42,9 @@ def choose_tictactoe(page: Page) -> None:
 
 
 def say_why(page: Page, why: str) -> None:
-    """Why to train without a certificate; that is not asked where another test had the version checked meanwhile."""
+    """Give a reason for training without a certificate. The field is absent if another test has had the version
+    checked.
+    """
     reason = page.get_by_label("Reason to train without a certificate")
     if reason.is_visible():
         reason.fill(why)

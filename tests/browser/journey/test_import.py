@@ -1,4 +1,4 @@
-"""A newcomer brings in what somebody else wrote, reads the report, publishes, plays and exports it."""
+"""A newcomer imports a foreign package, reads the report, publishes, plays and exports it."""
 
 import io
 import re
@@ -37,7 +37,7 @@ def _upload(page: Page) -> None:
 
 
 def _read_the_report(page: Page) -> None:
-    """All of it appears without a reload: what was found, and what to do next."""
+    """All of it appears without a reload: the findings and the next steps."""
     report = page.locator("#import-report")
     expect(report.locator(".panel-head .badge").first).to_have_text("starts and plays", timeout=WORK_MS)
     expect(report).to_contain_text("honored: same seed, same beginning")

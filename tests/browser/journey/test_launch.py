@@ -1,4 +1,4 @@
-"""A trainer fills in the launch form, has a worker look at it, and starts the run from there; wide and on a phone."""
+"""A trainer fills in the launch form, runs a preflight on a worker, and starts the run there; wide and on a phone."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,7 @@ SMALL = {"sft.episodes": 60, "sft.steps": 20, "grpo.steps": 2, "grpo.tasks_per_s
 WIDE, PHONE = ViewportSize(width=1440, height=900), ViewportSize(width=390, height=844)
 
 
-def test_a_run_is_looked_at_and_started_from_there(page: Page, tmp_path: Path) -> None:
+def test_a_run_is_scanned_and_started_from_there(page: Page, tmp_path: Path) -> None:
     page.set_viewport_size(WIDE)
     _fill_in(page)
     _read_the_file(page, tmp_path)
@@ -28,8 +28,10 @@ def test_a_run_is_looked_at_and_started_from_there(page: Page, tmp_path: Path) -
     say_why(page, "a small try from a pre-flight")
     start.click()
     expect(page.locator("#run-head h1")).to_contain_text("tictactoe", timeout=WORK_MS)
-    page.wait_for_load_state()  # without its scripts a page stops at once and asks nothing
-    page.get_by_role("button", name="Stop").click()
+    stop = page.get_by_role("button", name="Stop")
+    # Before htmx has read the form, the page stops the run without a dialog.
+    expect(page.locator("form[data-htmx-powered]", has=stop)).to_be_visible()
+    stop.click()
     page.locator("dialog[open]").get_by_role("button", name="Stop").click()
 
 

@@ -1,4 +1,4 @@
-"""A live page whose connection is cut catches up by itself: nothing is missing, nobody reloads."""
+"""A live page catches up automatically after its connection was cut: nothing is missing and no reload is needed."""
 
 import os
 import re
@@ -29,7 +29,7 @@ def wire(journey: Journey) -> Iterator[Wire]:
 
 @pytest.fixture
 def page(journey: Journey, wire: Wire) -> Iterator[Page]:
-    """Behind the wire. Requests that fail are what these tests are about; scripts have to bear it."""
+    """Behind the wire. These tests are about failing requests, which scripts have to survive."""
     browser = journey.context.browser
     assert browser is not None
     address = f"http://127.0.0.1:{wire.port}"

@@ -1,4 +1,4 @@
-"""An administrator invites somebody."""
+"""An administrator invites a member."""
 
 import pytest
 from playwright.sync_api import Browser, Page, expect

@@ -1,4 +1,4 @@
-"""An author tries a draft beside its code, plays it by keyboard, lets a script play, and keeps what was played."""
+"""An author tries a draft next to its code, plays by keyboard, lets a scripted policy play, and keeps the episode."""
 
 import uuid
 

@@ -57,7 +57,7 @@ def paid_for_nothing() -> dict[str, str]:
 
 
 def fading() -> dict[str, str]:
-    """A column that pays less when the same task was played often: it depends on the order of grading."""
+    """A column that earns less if the same task was played often: it depends on the order of grading."""
     files = bent_guess("self.begin_rewards()", "self.begin_rewards()\n        PLAYED[self._seed] += 1")
     files = bent_again(files, NUMBERS, "ATTEMPTS = 10\n", "ATTEMPTS = 10\nPLAYED = collections.Counter()\n")
     files = bent_again(files, NUMBERS, "import random\n", "import collections\nimport random\n")
@@ -65,7 +65,7 @@ def fading() -> dict[str, str]:
 
 
 def salted() -> dict[str, str]:
-    """Each process says something of its own, always the same."""
+    """Each process gives a different answer, always the same one."""
     files = bent_guess('return "Higher."', 'return "Higher." + SALT')
     files = bent_again(files, NUMBERS, "ATTEMPTS = 10\n", "ATTEMPTS = 10\nSALT = os.urandom(8).hex()\n")
     return bent_again(files, NUMBERS, "import random\n", "import os\nimport random\n")
@@ -77,7 +77,7 @@ def unordered() -> dict[str, str]:
 
 
 def interrupted() -> dict[str, str]:
-    """Pays only while nobody else moves in between: a game alone is scored otherwise than a game beside others."""
+    """Rewards only if no other session moves in between: a game alone is scored differently from concurrent games."""
     files = bent_guess("self._attempts += 1", "alone, MOVED[0] = MOVED[0] is self, self\n        self._attempts += 1")
     files = bent_again(files, NUMBERS, "return self.rewarded(self._observe(message))", PAID_ALONE)
     files = bent_again(files, NUMBERS, "self.begin_rewards()", "self.begin_rewards()\n        MOVED[0] = self")
@@ -88,7 +88,7 @@ PAID_ALONE = "self._is_consistent = self._is_consistent and alone\n        retur
 
 
 def resuming() -> dict[str, str]:
-    """A game that is left after one legal guess is taken up by the next player of that number."""
+    """A game abandoned after one legal guess is continued by the next player with that number."""
     files = bent_guess("    @column\n    def win", CLOSE + "    @column\n    def win")
     files = bent_again(files, NUMBERS, "self._attempts += 1", "self._attempts += 1 + (self._seed in LEFT)")
     return bent_again(files, NUMBERS, "ATTEMPTS = 10\n", "ATTEMPTS = 10\nLEFT = set()\n")
@@ -103,14 +103,14 @@ CLOSE = """\
 
 
 def dawdling() -> dict[str, str]:
-    """Each step of every eighth task takes a third of what it is allowed."""
+    """Each step of every eighth task takes a third of its time limit."""
     pause = '__import__("time").sleep(0 if self._seed % 8 else 0.2)'
     files = bent_text("self._answer = action.text\n", f"self._answer = action.text\n        {pause}\n")
     return bent_again(files, "openenv.yaml", "step_timeout_seconds: 10", "step_timeout_seconds: 0.6")
 
 
 def asking_for_more() -> dict[str, str]:
-    """A tool's schema wants what nobody gives."""
+    """A tool's schema requires an argument that no policy gives."""
     return bent(
         "flight_desk",
         "openenv.yaml",

@@ -32,7 +32,7 @@ QueueCheck = Callable[..., uuid.UUID]
 
 @pytest.fixture(scope="module")
 def at_work(second_database_url: str, host_process: HostProcess) -> Iterator[None]:
-    """What the tests commit stays until the last of them is over."""
+    """Rows that the tests commit stay until the last test has ended."""
     with committing_to(second_database_url, PROCTOR_ENVHOST_URL=host_process.address):
         yield
 
@@ -53,7 +53,7 @@ def queued(files: dict[str, str], policy: str = "") -> uuid.UUID:
 
 @pytest.fixture(scope="module")
 def sound(at_work: None) -> uuid.UUID:
-    """A check that was carried out, of a version without a fault."""
+    """A completed check of a version without a fault."""
     run_id = queued(load_package("number_guess"))
     carry_out(run_id)
     return run_id
@@ -94,7 +94,7 @@ def test_what_was_played_is_stored_and_the_evidence_leads_to_it(sound: uuid.UUID
     assert any(line.startswith("passed gold_reaches_bound: Gold gets the highest reward") for line in lines)
 
 
-def test_a_job_that_is_carried_out_again_doubles_nothing(sound: uuid.UUID):
+def test_a_job_that_is_run_again_doubles_nothing(sound: uuid.UUID):
     counts = [counts_of(sound)]
     with transaction() as session:
         session.get_one(Run, sound).status = RunStatus.QUEUED
@@ -148,7 +148,7 @@ def test_a_chosen_policy_is_named_in_the_certificate(queue_check: QueueCheck):
     assert "the chosen policy `half-learned`" in results["success_mixed"]["evidence"].replace("The", "the")
 
 
-def test_a_policy_that_was_deleted_meanwhile_is_told(queue_check: QueueCheck):
+def test_a_policy_that_was_deleted_meanwhile_is_reported(queue_check: QueueCheck):
     with transaction() as session:
         policy = make_policy(session, "gone")
     run_id = queue_check(load_package("number_guess"), "gone")
@@ -160,7 +160,7 @@ def test_a_policy_that_was_deleted_meanwhile_is_told(queue_check: QueueCheck):
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.timeout(400)
-def test_a_checkpoint_measures_in_a_process_of_its_own(queue_check: QueueCheck, tmp_path: Path):
+def test_a_checkpoint_measures_in_a_separate_process(queue_check: QueueCheck, tmp_path: Path):
     from backend.domain.training.configuration import ModelChoice
     from workers.models.build import build_model, build_tokenizer
 

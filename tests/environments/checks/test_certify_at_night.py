@@ -1,4 +1,4 @@
-"""The checks of the night, from the queued job to what counts and who is told: drift, doubt, and what breaks off."""
+"""Nightly checks, from the queued job to the certificate and the notices: drift, doubt, and interruptions."""
 
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -99,7 +99,7 @@ def test_a_judged_hack_that_pays_puts_the_certificate_out_of_force(found_host: H
 
 
 def judge(version_id: uuid.UUID, files: dict[str, str]) -> None:
-    """Somebody judges an episode a hack that this reward pays."""
+    """A reviewer marks a rewarded episode as a hack."""
     task = task_of(read_manifest(files["openenv.yaml"]), Split.HELDOUT, 7)
     with transaction() as session:
         version = session.get_one(EnvironmentVersion, version_id)
@@ -116,7 +116,7 @@ def judge(version_id: uuid.UUID, files: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_a_check_that_passed_and_is_doubtful_is_told_and_the_certificate_stays_in_force(
+def test_a_check_that_passed_and_is_doubtful_is_reported_and_the_certificate_stays_in_force(
     found_host: HostProcess,
 ) -> None:
     version_id = certified(bent(SOUND, "openenv.yaml", "scripts: [gold, teacher, partial, wrong]", "scripts: []"))
@@ -131,7 +131,7 @@ def test_a_check_that_passed_and_is_doubtful_is_told_and_the_certificate_stays_i
 
 
 @pytest.mark.slow
-def test_a_night_without_drift_is_told_to_nobody(found_host: HostProcess) -> None:
+def test_a_night_without_drift_is_not_reported(found_host: HostProcess) -> None:
     version_id = certified(load_package(SOUND))
     assert checked_at_night().summary["drift"] == []
     assert status_of(version_id) is CheckStatus.PASSED
@@ -144,7 +144,7 @@ def version_id(committed_database: str) -> uuid.UUID:
 
 
 def broken_night() -> uuid.UUID:
-    """The check's worker dies again and again."""
+    """The check's worker dies repeatedly."""
     assert check_again() == "guess"
     with transaction() as session:
         job = session.scalars(select(Job).where(Job.name == "environments.check", Job.status == JobStatus.QUEUED)).one()
@@ -155,7 +155,7 @@ def broken_night() -> uuid.UUID:
     return job.run_id
 
 
-def test_checks_that_break_off_leave_the_certificate_and_are_told_the_second_time(version_id: uuid.UUID) -> None:
+def test_checks_that_break_off_leave_the_certificate_and_are_reported_the_second_time(version_id: uuid.UUID) -> None:
     broken_night()
     assert notices() == []
     assert len(notices(NoticeKind.RUN_FAILED)) == 1
@@ -170,7 +170,7 @@ def test_checks_that_break_off_leave_the_certificate_and_are_told_the_second_tim
     assert not needs_override(version_id)
 
 
-def test_a_check_between_them_begins_the_count_anew(version_id: uuid.UUID) -> None:
+def test_a_check_between_them_begins_the_count_again(version_id: uuid.UUID) -> None:
     broken_night()
     with transaction() as session:
         version = session.get_one(EnvironmentVersion, version_id)
@@ -179,7 +179,7 @@ def test_a_check_between_them_begins_the_count_anew(version_id: uuid.UUID) -> No
     assert notices() == []
 
 
-def test_a_check_that_a_person_asked_for_is_theirs_to_look_after(version_id: uuid.UUID) -> None:
+def test_a_check_that_a_person_requested_is_theirs_to_look_after(version_id: uuid.UUID) -> None:
     for _ in range(2):
         with transaction() as session:
             version, person = session.get_one(EnvironmentVersion, version_id), make_person(session)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from backend.domain.detectors.context import SecondVerifier
+from backend.domain.detectors.run_view import SecondVerifier
 from backend.domain.environments.reward_bounds import range_breaches
 from backend.domain.vocabulary import CheckStatus
 from backend.environments.library import load_package, render_template
@@ -36,7 +36,7 @@ async def test_a_reward_that_pays_once_passes(serve: Serve) -> None:
 
 @pytest.mark.slow
 async def test_a_repetition_that_is_harmless_alone_may_not_be_too_much_before_a_right_answer(serve: Serve) -> None:
-    """The same column pays queries and answers: four queries are inside of the range, and so is an answer alone."""
+    """The same column rewards queries and answers: four queries are inside the range, and so is an answer alone."""
     manifest = MANIFEST.replace("    query: {weight: 1.0, range: [0, 1]}\n", "    query: {weight: 0, range: [0, 9]}\n")
     files = query_desk("0.0", manifest)
     path = "server/query_environment.py"

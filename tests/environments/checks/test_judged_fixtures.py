@@ -8,7 +8,7 @@ from backend.domain.rollouts.rollout import task_of
 from backend.domain.vocabulary import CheckStatus, Split
 from backend.environments.library import load_package
 from tests.library.conftest import Serve
-from workers.environments.checks.base import Finding
+from workers.environments.checks.base import CheckFinding
 from workers.environments.checks.reward import judged_fixtures_hold
 from workers.environments.checks.subject import CheckSubject
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 HACK = ["<guess>50</guess>", "I stop here."]
 
 
-async def look(serve: Serve, files: dict[str, str], **bound: float) -> Finding:
+async def look(serve: Serve, files: dict[str, str], **bound: float) -> CheckFinding:
     manifest = read_manifest(files["openenv.yaml"])
     bounds = {"lowest": None, "highest": None} | bound
     fixture = JudgedFixture("hack-0af31c", "Ada", task_of(manifest, Split.HELDOUT, 7), HACK, **bounds)
@@ -41,7 +41,7 @@ async def test_a_repaired_reward_holds_and_an_honest_bound_looks_the_other_way(s
     assert (await look(serve, repaired, lowest=0.75)).status is CheckStatus.FAILED
 
 
-async def test_an_environment_that_nobody_judged_is_not_warned(serve: Serve):
+async def test_an_environment_that_no_one_judged_is_not_warned(serve: Serve):
     files = load_package("sloppy_guess")
     async with serve(files) as server:
         finding = await judged_fixtures_hold.run(CheckSubject(read_manifest(files["openenv.yaml"]), server))

@@ -1,4 +1,4 @@
-"""The tasks of a version, measured with a policy that somebody chose."""
+"""The tasks of a version, measured with a chosen policy."""
 
 from collections.abc import Sequence
 

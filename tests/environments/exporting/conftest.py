@@ -21,7 +21,7 @@ RUNTIME = PROJECT_ROOT / ".runtime" / "bin"
 
 
 def export(name: str, folder: Path) -> Path:
-    """A built-in environment as its export, in a folder that is called like it."""
+    """Export a built-in environment to a folder with its name."""
     files = load_package(name)
     target = folder / name
     for path, text in complete_package(files, read_manifest(files["openenv.yaml"])).items():

@@ -1,4 +1,4 @@
-"""An exported folder runs by itself: on OpenEnv's own server, against any endpoint, and before OpenEnv's validation."""
+"""An exported folder runs alone: on OpenEnv's own server, with any endpoint, and through OpenEnv's validation."""
 
 import json
 import re
@@ -43,7 +43,7 @@ def serving(folder: Path) -> Iterator[str]:
 
 
 def first_free(messages: list[dict[str, Any]]) -> str:
-    """A move that is legal: the first cell that nobody took, as far as the conversation tells."""
+    """A legal move: the first cell that the conversation shows as free."""
     told = " ".join(str(message["content"]) for message in messages[1:])
     taken = {int(cell) for cell in re.findall(r"O plays (\d)|<move>(\d)", told) for cell in cell if cell}
     return f"<move>{min(set(range(1, 10)) - taken)}</move>"
@@ -95,7 +95,7 @@ def test_it_says_how_it_went_and_a_policy_reads_the_last_turns_where_the_manifes
     assert later[-1][: len(first)] == first
 
 
-def test_without_a_model_it_says_what_to_set(tmp_path: Path) -> None:
+def test_without_a_model_it_shows_what_to_set(tmp_path: Path) -> None:
     answer = run(export("tictactoe", tmp_path), "python", "inference.py")
     assert answer.returncode == 1
     assert "MODEL_NAME" in answer.stderr

@@ -135,7 +135,7 @@ def test_what_was_thought_is_kept_apart_the_same_way(words: types.ModuleType, re
     assert words.split_reasoning(reply) == ("", reply)
 
 
-def test_several_answers_are_told_in_the_same_words(words: types.ModuleType) -> None:
+def test_several_answers_are_reported_in_the_same_words(words: types.ModuleType) -> None:
     made = [
         CallResult({"tool_name": "look"}, text="a wall"),
         CallResult(None, is_made=False, note="There is no tool 'jump'."),

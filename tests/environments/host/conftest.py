@@ -42,5 +42,5 @@ async def misbehaving(env_host: EnvHost) -> str:
 
 @pytest_asyncio.fixture
 async def attacker(env_host: EnvHost) -> str:
-    """The hash of a package that runs the code in its action's `command` and tells `result`."""
+    """The hash of a package that runs the code in its action's `command` and returns `result`."""
     return await prepared(env_host, package_files("attacker", in_step=RUN_CODE, sessions=8))

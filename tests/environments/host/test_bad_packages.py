@@ -1,4 +1,4 @@
-"""A package that does not start is told so, with the end of its log, and harms nobody."""
+"""A package that does not start is reported with the end of its log and affects nothing else."""
 
 import asyncio
 import time
@@ -31,19 +31,19 @@ threading.Thread(target=flood, daemon=True).start()
         ("import os; os.kill(os.getpid(), 11); import ctypes; ctypes.string_at(0)", "ended by signal 11"),
     ],
 )
-async def test_a_package_that_does_not_start_is_told_why(env_host: EnvHost, code: str, told: str) -> None:
+async def test_a_package_that_does_not_start_is_reported_why(env_host: EnvHost, code: str, told: str) -> None:
     with pytest.raises(SandboxError, match=told):
         await prepared(env_host, package_files(before_app=code))
 
 
-async def test_an_app_that_is_missing_is_told(env_host: EnvHost) -> None:
+async def test_an_app_that_is_missing_is_reported(env_host: EnvHost) -> None:
     files = package_files()
     files["openenv.yaml"] = files["openenv.yaml"].replace("server.app:app", "server.app:application")
     with pytest.raises(SandboxError, match="has no attribute 'application'"):
         await prepared(env_host, files)
 
 
-async def test_an_app_that_does_not_speak_openenv_is_told(env_host: EnvHost) -> None:
+async def test_an_app_that_does_not_speak_openenv_is_reported(env_host: EnvHost) -> None:
     files = package_files() | {"server/app.py": "from fastapi import FastAPI\napp = FastAPI()\n"}
     with pytest.raises(SandboxError, match="does not speak OpenEnv: GET /schema answered 404"):
         await prepared(env_host, files)
@@ -85,7 +85,7 @@ async def test_files_of_another_hash_are_refused(env_host: EnvHost) -> None:
 async def test_a_zip_that_climbs_out_is_refused(env_host: EnvHost) -> None:
     files = package_files() | {"../outside.py": "x = 1"}
     with pytest.raises(SandboxError, match="not a plain relative path"):
-        await env_host.ask("PUT", f"/packages/{content_hash(files)}", body=pack(files))
+        await env_host.request("PUT", f"/packages/{content_hash(files)}", body=pack(files))
 
 
 async def test_an_unknown_package_cannot_be_leased(env_host: EnvHost) -> None:

@@ -76,8 +76,8 @@ def _children(pid: int) -> list[int]:
 
 async def test_a_lease_that_was_given_back_is_over(env_host: EnvHost) -> None:
     hash_ = await prepared(env_host, package_files())
-    lease = await env_host.ask("POST", "/servers", json={"hash": hash_, "resources": RESOURCES.model_dump()})
+    lease = await env_host.request("POST", "/servers", json={"hash": hash_, "resources": RESOURCES.model_dump()})
     assert any(server["is_leased"] for server in (await env_host.status())["servers"])
-    await env_host.ask("DELETE", f"/leases/{lease['id']}")
+    await env_host.request("DELETE", f"/leases/{lease['id']}")
     with pytest.raises(HostRefused, match="this lease has ended"):
-        await env_host.ask("GET", f"/leases/{lease['id']}/hold", seconds=None)
+        await env_host.request("GET", f"/leases/{lease['id']}/hold", seconds=None)

@@ -22,7 +22,7 @@ async def test_an_episode_is_played_to_its_end(env_host: EnvHost) -> None:
     assert (last.fields["total"], last.done, last.reward) == (3, True, 2.0)
 
 
-async def test_a_leased_server_says_what_it_takes(env_host: EnvHost) -> None:
+async def test_a_leased_server_shows_what_it_takes(env_host: EnvHost) -> None:
     hash_ = await prepared(env_host, package_files())
     async with env_host.lease(hash_, RESOURCES) as server:
         assert "amount" in server.action_schema["properties"]

@@ -1,4 +1,4 @@
-"""What a jailed server cannot do. Each attack is paired with what it can do, or it would pass because nothing ran."""
+"""Limits of a jailed server. Each attack is paired with a permitted action; otherwise it would pass if nothing ran."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Which launcher is in force, what containers are asked for, and servers that run elsewhere."""
+"""Which launcher is selected, the options of containers, and servers that run elsewhere."""
 
 import asyncio
 import contextlib
@@ -244,7 +244,7 @@ def elsewhere(folder: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-async def test_a_server_that_somebody_else_runs_is_played_like_any_other(
+async def test_a_server_that_another_person_runs_is_played_like_any_other(
     folder: Path, elsewhere: str, env_host: EnvHost
 ) -> None:
     files = package_files("faraway")

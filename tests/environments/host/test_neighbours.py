@@ -1,4 +1,4 @@
-"""Whatever one server does, the runs on others go on: neighbours in the same runtime, and the host itself."""
+"""One server's failures do not affect runs on others: neighbors in the same runtime, and the host itself."""
 
 import asyncio
 import os
@@ -7,9 +7,9 @@ import pytest
 
 from backend.domain.environments.manifest import ResourcesSpec
 from backend.domain.errors import LimitExceeded, RolloutError
+from proctor_sandbox.memory import descendants
 from tests.envhost_fixture import HostProcess, package_files, prepared
 from workers.environments.client import EnvHost, EnvServer
-from workers.environments.processes import descendants
 
 pytestmark = pytest.mark.slow
 RESOURCES = ResourcesSpec(memory_mb=128, sessions=8)
@@ -125,7 +125,7 @@ async def test_programs_end_with_their_server(env_host: EnvHost, host_process: H
 
 
 def _namespaces(host: HostProcess) -> set[str]:
-    """The process namespaces that somebody of this host lives in."""
+    """The process namespaces of all processes of this host."""
     found = set()
     for pid in descendants(host.process.pid):
         try:

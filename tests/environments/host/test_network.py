@@ -1,4 +1,4 @@
-"""Who gets a network: servers of what an administrator granted, within what the machine's operator allows."""
+"""Network access: only servers that an administrator granted, within the limits of the machine's operator."""
 
 import asyncio
 import shutil
@@ -45,7 +45,7 @@ def _asking(name: str) -> tuple[dict[str, str], ResourcesSpec]:
 
 
 async def _reached(client: EnvHost, hash_: str, resources: ResourcesSpec) -> str:
-    """What a server says that connects to this machine's loopback."""
+    """The output of a server that connects to this machine's loopback."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         async with client.lease(hash_, resources) as server, server.session() as session:
             await session.reset({}, timeout=SECONDS)

@@ -1,4 +1,4 @@
-"""A package that pins an old FastAPI, pydantic or OpenEnv gets a virtual environment that stands alone, and plays."""
+"""A package that pins an old FastAPI, pydantic or OpenEnv gets a separate virtual environment, and plays."""
 
 import pytest
 

@@ -109,7 +109,7 @@ async def test_a_client_that_vanishes_frees_its_place_and_one_that_computes_for_
                 async with server.session() as session:
                     first = session._process.id
                 order = {"hash": hash_, "resources": RESOURCES.model_dump()}
-                abandoned = await client.ask("POST", "/servers", json=order)
+                abandoned = await client.request("POST", "/servers", json=order)
                 assert abandoned["ttl_seconds"] == TTL_SECONDS
                 with ThreadPoolExecutor(1) as elsewhere:
                     waiting = elsewhere.submit(asyncio.run, _seconds_until_it_plays(host.address, hash_))
@@ -147,7 +147,7 @@ async def test_without_a_sandbox_foreign_code_is_refused_unless_it_is_allowed(fo
         host.stop()
 
 
-async def test_a_host_that_is_killed_leaves_nothing_behind_and_a_run_goes_on_when_it_was_started_again(
+async def test_a_host_that_is_killed_leaves_nothing_behind_and_a_run_continues_when_it_was_started_again(
     folder: Path,
 ) -> None:
     host = start_host(folder)
@@ -305,7 +305,7 @@ async def test_a_package_that_needs_more_gets_its_own_virtual_environment(folder
 
 
 async def _wait_for_bytecode(home: Path, module: str) -> None:
-    """Compiled for the servers to come; it does not tell where the environment lies."""
+    """Compiled for later servers; it does not reveal where the environment is stored."""
     deadline = time.monotonic() + 20
     while not (found := list(home.glob(f"lib/python*/site-packages/__pycache__/{module}.*.pyc"))):
         assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""What an environment may answer: finite rewards, bounded frames, within its deadline."""
+"""Limits of an environment's answers: finite rewards, bounded frames, deadlines."""
 
 import time
 

@@ -65,7 +65,7 @@ def source(folder: Path, name: str, setup: str) -> None:
 
 @pytest.fixture(scope="module")
 def links() -> Iterator[Path]:
-    """Where pip finds the source distributions of these tests, besides its index."""
+    """Where pip finds the source distributions of these tests, in addition to its index."""
     folder = Path(tempfile.mkdtemp(prefix="links-"))
     witness = folder / "witness"
     witness.touch()
@@ -112,7 +112,7 @@ async def test_a_source_is_built_where_nothing_of_the_host_is_seen(builder: Host
 
 
 @pytest.mark.slow
-async def test_a_build_that_fails_tells_its_last_words(builder: HostProcess) -> None:
+async def test_a_build_that_fails_shows_its_last_words(builder: HostProcess) -> None:
     files = package_files(dependencies=("openenv>=0.10", "proctor-broken"))
     async with EnvHost(builder.address) as host:
         with pytest.raises(SandboxError, match=r"could not be built in the sandbox:(.|\n)*no such header"):

@@ -37,7 +37,7 @@ async def test_a_frame_that_is_no_object_ends_the_session(env_host: EnvHost, mis
         assert not session.wire.is_open
 
 
-async def test_an_action_of_the_wrong_form_is_refused_and_the_episode_goes_on(
+async def test_an_action_of_the_wrong_form_is_refused_and_the_episode_continues(
     env_host: EnvHost, misbehaving: str
 ) -> None:
     async with env_host.lease(misbehaving, RESOURCES) as server, server.session() as session:
@@ -80,7 +80,7 @@ async def test_a_full_server_says_so(env_host: EnvHost) -> None:
         await session.reset({}, timeout=SECONDS)
         beyond = await session._process.connect()
         with pytest.raises(ServerIsFull, match="1/1 sessions"):
-            await beyond.reset({}, SECONDS)
+            await beyond.observe("reset", {}, SECONDS)
         await beyond.close()
 
 

@@ -99,7 +99,7 @@ def python_with(data: Path, distribution: str) -> Path:
 
 
 def python_over(site_packages: Path, program: Path) -> Path:
-    """A program that runs the shared runtime's Python with these modules, which stand alone, and its arguments."""
+    """A program that runs the shared runtime's Python with these isolated modules and its arguments."""
     base = get_settings().runtime_python.resolve()
     program.write_text(f'#!/bin/sh\nPYTHONPATH="{site_packages}:$PYTHONPATH" exec "{base}" "$@"\n')
     program.chmod(0o755)

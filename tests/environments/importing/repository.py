@@ -34,7 +34,7 @@ class Repository:
     folder: Path
     url: str
     asked: list[str] = field(default_factory=list)
-    """Paths that were asked for, by anybody."""
+    """All requested paths."""
 
     def commit(self, files: Mapping[str, bytes], branch: str = "main") -> None:
         for path, data in files.items():

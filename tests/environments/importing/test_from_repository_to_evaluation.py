@@ -70,7 +70,7 @@ def test_a_repository_that_the_server_clones_becomes_an_evaluation_with_columns(
     assert {(rollout.columns or [])[tidy] for rollout in rollouts} == {0.25}
 
 
-def test_the_page_clones_too_and_tells_a_wrong_address(ada: TestClient, repository: Repository):
+def test_the_page_clones_too_and_shows_a_wrong_address(ada: TestClient, repository: Repository):
     for path, told in (("envs/doors", "starts"), ("envs/maze", "no folder")):
         answer = ada.post("/imports", data={"kind": "git", "url": repository.url, "path": path})
         assert answer.status_code == 303
@@ -82,7 +82,7 @@ def test_the_page_clones_too_and_tells_a_wrong_address(ada: TestClient, reposito
 def proctor(
     ada: TestClient, application: FastAPI, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Command]:
-    """The command line of somebody else's machine, signed in to where the web is served."""
+    """The command line of another machine, signed in to the test's web server."""
     with transaction() as session:
         token = issue_local_token(session)
     with web_served(application) as url, command_line(url, token, monkeypatch, capsys) as run:

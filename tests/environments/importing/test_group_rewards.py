@@ -112,7 +112,7 @@ async def test_a_missing_member_gets_the_reward_that_it_has_among_its_siblings(s
 
 
 @pytest.mark.timeout(240)
-async def test_a_member_that_fails_hangs_nobody(server: EnvServer):
+async def test_a_member_that_fails_hangs_no_one(server: EnvServer):
     played = await _play(server, Told(silent=(2, 1)))
     failed = played.pop(2)
     assert {rollout.status for rollout in failed} == {RolloutStatus.FAILED}

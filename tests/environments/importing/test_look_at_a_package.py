@@ -90,7 +90,7 @@ def test_every_import_style_is_served(look: Look, style: str):
 
 @pytest.fixture
 def running_server(tmp_path: Path) -> Iterator[str]:
-    """The address of the same package, served by somebody else's uvicorn."""
+    """The address of the same package, served by a foreign uvicorn."""
     for path, data in door_package().items():
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_bytes(data)
@@ -110,10 +110,10 @@ def running_server(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_a_running_server_is_looked_at_where_it_runs(look: Look, running_server: str):
+def test_a_running_server_is_scanned_where_it_runs(look: Look, running_server: str):
     with transaction() as session:
         person = make_person(session, Role.AUTHOR)
-        author = Actor(person.id, person.name, Role.AUTHOR, "", is_token=True)
+        author = Actor(person.id, Role.AUTHOR, is_token=True, name=person.name)
         import_id = import_server(session, author, running_server, ImportOptions(name="far_doors")).id
     run(JobContext(uuid.uuid4(), None, {"import_id": str(import_id), "url": running_server}, 1))
     with transaction() as session:
@@ -141,7 +141,7 @@ async def test_columns_come_from_the_dictionary_that_was_chosen(env_host: EnvHos
     assert observation.rewards["tidy"] == 0.25
 
 
-def test_an_import_that_is_given_up_says_why(committed_database: str):
+def test_an_import_that_is_given_up_states_why(committed_database: str):
     with transaction() as session:
         row = EnvironmentImport(name="x", kind="openenv", source="test", files={}, manifest={}, report={})
         session.add(row)

@@ -75,6 +75,6 @@ def test_openenv_from_its_repository_is_the_openenv_that_there_is():
     assert requirements_of({"pyproject.toml": project}) == ("numpy", "openenv[core]")
 
 
-def test_a_requirements_file_counts_where_the_project_says_nothing():
+def test_a_requirements_file_counts_where_the_project_reports_nothing():
     files = {"server/requirements.txt": "# server\nnumpy>=1  # arrays\n-r other.txt\n\nfastapi\n"}
     assert requirements_of(files) == ("fastapi", "numpy>=1")

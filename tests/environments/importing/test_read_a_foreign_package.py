@@ -1,4 +1,4 @@
-"""What is taken of a folder that others filled, and what is left out."""
+"""Which files of a foreign folder are imported, and which are skipped."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def test_a_package_is_found_in_the_folder_that_holds_it():
     assert set(package.files) == set(door_package())
 
 
-def test_several_packages_have_to_be_told_apart():
+def test_several_packages_have_to_be_distinguished():
     files = {f"{name}/{path}": data for name in ("a", "b") for path, data in door_package().items()}
     with pytest.raises(PackageInvalid, match="holds 2 packages: select one by its path, one of a, b"):
         read_foreign(files)
@@ -31,7 +31,7 @@ def test_a_package_inside_of_another_is_part_of_it():
     assert "examples/small/openenv.yaml" in read_foreign(files).files
 
 
-def test_the_generations_of_verifiers_are_told_by_their_code():
+def test_the_generations_of_verifiers_are_reported_by_their_code():
     assert read_foreign(VERIFIERS).kind is PackageKind.VERIFIERS_V0
     taskset = VERIFIERS | {"my_env.py": b"import verifiers.v1 as vf\nclass T(vf.Taskset):\n    ...\n"}
     assert read_foreign(taskset).kind is PackageKind.VERIFIERS_V1
@@ -64,7 +64,7 @@ def test_a_small_binary_that_the_code_names_is_carried_whole():
     assert [(left.path, left.why) for left in package.left_out] == [("logo.png", "binary, and not named in the code")]
 
 
-def test_a_large_binary_is_named_and_left_out():
+def test_a_large_binary_is_named_and_excluded():
     code = {"server/data.py": b'PATH = "words.npz"\n'}
     package = read_foreign(door_package() | code | {"words.npz": b"\xff" * (MAX_BINARY_BYTES + 1)})
     [left] = package.left_out

@@ -109,7 +109,7 @@ def test_a_path_that_is_not_there_or_leads_outside_is_refused(repository: Reposi
         "http://user:password@127.0.0.1/x",
     ],
 )
-def test_only_web_addresses_are_asked_for_others(url: str):
+def test_only_web_addresses_are_requested_others(url: str):
     with pytest.raises(PackageInvalid):
         read_repository(url)
 

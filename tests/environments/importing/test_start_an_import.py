@@ -1,4 +1,4 @@
-"""Sending a package by page and by JSON: what is taken, what is refused, and what is stored."""
+"""Uploading a package by page and by JSON: accepted files, refusals, and stored rows."""
 
 import base64
 
@@ -94,7 +94,7 @@ def test_the_report_shows_a_prompt_and_maps_a_dictionary_by_a_click(session: Ses
     assert "hit: 1.0" in row.block
 
 
-def test_a_block_that_is_wrong_says_where(session: Session, client_for: ClientFor):
+def test_a_block_that_is_wrong_shows_where(session: Session, client_for: ClientFor):
     author = client_for(Role.AUTHOR)
     _send(author, zipped(door_package()))
     row = _finished(session)
@@ -134,7 +134,7 @@ def test_json_makes_the_environment_too(session: Session, client_for: ClientFor)
     assert author.put(f"{address}/block", json={"block": ""}).status_code == 409
 
 
-def test_an_import_that_was_not_looked_at_becomes_nothing(session: Session, client_for: ClientFor):
+def test_an_import_that_was_not_scanned_becomes_nothing(session: Session, client_for: ClientFor):
     author = client_for(Role.AUTHOR)
     _send(author, zipped(door_package()))
     row = session.scalars(select(EnvironmentImport)).one()

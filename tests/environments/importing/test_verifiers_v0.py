@@ -33,7 +33,7 @@ def _said(text: object) -> str:
 
 
 def _replies(kind: str, row: int, member: int) -> list[Reply]:
-    """What the policy says to this row, turn by turn: right, wrong, badly formed and empty-handed."""
+    """The policy's replies to this row, turn by turn: right, wrong, badly formed and empty."""
     right, wrong = _said(2 * row), _said(2 * row + 1)
     match kind:
         case "turns":

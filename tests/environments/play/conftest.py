@@ -1,4 +1,4 @@
-"""Hand play with all of its parts: pages, rows, jobs and a real env host, on a database of its own."""
+"""Hand play with all of its parts: pages, rows, jobs and a real env host, on a separate database."""
 
 import uuid
 from collections.abc import Callable
@@ -50,7 +50,7 @@ def ada(browser_of: Callable[..., TestClient]) -> TestClient:
 
 @pytest.fixture
 def publish(installed: None) -> Callable[..., None]:
-    """Publish the counter package, with statements of one's own in its reset and step."""
+    """Publish the counter package with extra statements in its reset and step."""
 
     def publish(**package: str) -> None:
         with transaction() as session:
@@ -66,7 +66,7 @@ def counter(publish: Callable[..., None]) -> None:
 
 
 def work() -> int:
-    """Carry out what is queued, as a worker does; how many jobs there were."""
+    """Run the queued jobs as a worker does and return their number."""
     with transaction() as session:
         waiting = session.scalars(select(Job.id).where(Job.status == JobStatus.QUEUED).order_by(Job.id)).all()
     for job_id in waiting:

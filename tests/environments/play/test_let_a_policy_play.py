@@ -1,4 +1,4 @@
-"""A policy plays on where a person stands, and the person goes on after it."""
+"""A policy continues a person's episode, and the person continues after it."""
 
 import uuid
 
@@ -35,7 +35,7 @@ def let_play(ada: TestClient, run_id: uuid.UUID, policy: str, **fields: object) 
 
 
 @pytest.mark.usefixtures("counter")
-def test_one_move_of_a_script_and_the_rest_by_hand(ada: TestClient):
+def test_one_move_of_a_script_and_the_rest_manually(ada: TestClient):
     run_id = begin(ada, split="train", index=0)
     assert let_play(ada, run_id, a_script("constant", "1"), moves=1) == 303
     seen = view(run_id)

@@ -50,7 +50,7 @@ def test_a_finished_episode_is_a_completed_rollout_of_the_policy_human(ada: Test
     assert "The episode has ended" in text
 
 
-def test_a_reply_that_cannot_be_read_costs_a_turn_and_says_why(ada: TestClient):
+def test_a_reply_that_cannot_be_read_costs_a_turn_and_states_why(ada: TestClient):
     run_id = begin(ada)
     reply(ada, run_id, "many")
     seen = view(run_id)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def worker(installed: None, proctor: Command) -> Command:
-    """The command line, while jobs are carried out: those want the main thread."""
+    """The command line in a thread; jobs need the main thread."""
 
     def run(*arguments: str) -> Result:
         with ThreadPoolExecutor(1) as pool:
@@ -49,7 +49,7 @@ def test_a_policy_plays_to_the_end_and_is_named_at_its_turns(worker: Command) ->
 
 
 @pytest.mark.usefixtures("counter")
-def test_a_policy_that_is_not_there_is_told_and_the_episode_left(worker: Command) -> None:
+def test_a_policy_that_is_not_there_is_reported_and_the_episode_left(worker: Command) -> None:
     refused = worker("env", "play", "counter", "--policy", "nobody")
     assert refused.status != 0
     assert "Choose a policy that can play" in refused.err

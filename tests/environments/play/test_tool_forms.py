@@ -47,7 +47,7 @@ def test_every_tool_has_its_inputs_from_its_schema():
     ]
 
 
-def test_a_filled_form_becomes_the_call_and_what_was_left_empty_is_left_out():
+def test_a_filled_form_becomes_the_call_and_what_was_left_empty_is_excluded():
     sent = {"field.search.query": "leave", "field.search.limit": "3", "field.search.pages": "a\r\n\n b "}
     assert reply(**sent) == {"tool": "search", "arguments": {"query": "leave", "limit": 3, "pages": ["a", "b"]}}
     assert reply(**{"field.search.query": "x"}) == {"tool": "search", "arguments": {"query": "x"}}
@@ -63,7 +63,7 @@ def test_a_filled_form_becomes_the_call_and_what_was_left_empty_is_left_out():
         ({"field.search.where": "[" * 50_000}, {"field.search.where": "This is not JSON."}),
     ],
 )
-def test_what_cannot_be_a_call_is_told_by_its_input(sent: dict[str, str], wrong: dict[str, str]):
+def test_what_cannot_be_a_call_is_reported_by_its_input(sent: dict[str, str], wrong: dict[str, str]):
     with pytest.raises(InvalidInput) as caught:
         reply(**sent)
     assert caught.value.fields == wrong

@@ -86,7 +86,7 @@ def test_the_draft_is_served_as_it_is_saved(ada: TestClient):
 
 
 @pytest.mark.usefixtures("counter")
-def test_code_that_does_not_start_says_why_and_keeps_the_replies(ada: TestClient):
+def test_code_that_does_not_start_states_why_and_keeps_the_replies(ada: TestClient):
     act(ada, "", index=0, split="train")
     act(ada, "/act", reply="1")
     save(ada, "self.total, self.steps, self.arguments = 0, 0, {}", "self.total = nonsense")
@@ -98,7 +98,7 @@ def test_code_that_does_not_start_says_why_and_keeps_the_replies(ada: TestClient
 
 
 @pytest.mark.usefixtures("counter")
-def test_a_draft_with_problems_is_told_and_not_served(ada: TestClient):
+def test_a_draft_with_problems_is_reported_and_not_served(ada: TestClient):
     save(ada, "class CounterEnvironment", "clas CounterEnvironment")
     answer = ada.post(TRY, data={})
     assert (answer.status_code, f"{SERVER} line" in answer.text) == (422, True)
@@ -116,7 +116,7 @@ def test_a_script_plays_on_and_a_reply_is_taken_back(ada: TestClient):
 
 
 @pytest.mark.usefixtures("counter")
-def test_everybody_tries_for_themselves(ada: TestClient, browser_of):
+def test_everyone_tries_for_themselves(ada: TestClient, browser_of):
     bob = browser_of("bob")
     act(ada, "")
     act(bob, "")

@@ -1,4 +1,4 @@
-"""A real checkpoint plays on, in a process of its own."""
+"""A real checkpoint continues an episode in a separate process."""
 
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def test_it_plays_a_move_after_a_persons(ada: TestClient, checkpoint: str) -> No
     assert seen.rollout.steps[1]["reply"]
 
 
-def test_a_checkpoint_whose_files_are_gone_is_told(ada: TestClient) -> None:
+def test_a_checkpoint_whose_files_are_gone_is_reported(ada: TestClient) -> None:
     with transaction() as session:
         policy = Policy(name="lost", kind=PolicyKind.LOCAL)
         session.add(policy)

@@ -15,7 +15,7 @@ from tests.factories import Member
 PAGE = "/environments/counter/play"
 
 
-def test_an_environment_that_raises_is_told_and_the_reply_is_kept(ada: TestClient, publish: Callable[..., None]):
+def test_an_environment_that_raises_is_reported_and_the_reply_is_kept(ada: TestClient, publish: Callable[..., None]):
     publish(in_step="if action.amount == 2: raise ValueError('the board is on fire')")
     run_id = begin(ada)
     reply(ada, run_id, "1")

@@ -1,4 +1,4 @@
-"""Each person has episodes of their own; two tabs and a form sent twice act once."""
+"""Each person has separate episodes; two tabs and a form sent twice act once."""
 
 from collections.abc import Callable
 

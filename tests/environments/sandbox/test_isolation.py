@@ -1,4 +1,4 @@
-"""What a program must not reach: host files, other processes, the network, rights, other executions."""
+"""Programs cannot reach host files, other processes, the network, privileges or other executions."""
 
 import os
 import socket
@@ -151,7 +151,7 @@ submit({"uids": os.getresuid(), "capabilities": list(data.raw[:24]), "bounding":
         assert run(f"import os; os.{call}").stderr.splitlines()[-1].startswith(("PermissionError", "OSError")), call
 
 
-def test_nobodys_memory_can_be_opened(run: Run) -> None:
+def test_nonexistent_memory_can_be_opened(run: Run) -> None:
     assert (
         run("import ctypes; x = ctypes.c_int(7); print(ctypes.c_int.from_address(ctypes.addressof(x)).value)").stdout
         == "7\n"
@@ -192,7 +192,7 @@ submit(found + [time.time() > 1])
 
 
 def test_the_callers_values_are_nowhere_in_its_process(run: Run) -> None:
-    """What the caller keeps to itself never enters, neither as an object nor in a frame."""
+    """The caller's private values never enter the sandbox, neither as objects nor in frames."""
     search = """
 import gc, sys
 needle = bytes([101, 120, 112, 101, 99, 116, 101, 100, 45, 120, 121, 122]).decode()

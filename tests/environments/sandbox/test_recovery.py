@@ -23,7 +23,7 @@ QUICK = Limits(seconds=20)
 
 @pytest.fixture
 def control() -> Iterator[socket.socket]:
-    """A warm interpreter of our own that runs one program at a time."""
+    """A separate warm interpreter that runs one program at a time."""
     with start_interpreter(1) as control:
         yield control
 
@@ -37,7 +37,7 @@ def _descendants(pid: int) -> list[int]:
 
 
 def _serving(pids: list[int]) -> int:
-    """The last of the chain: shell, keeper, the one that serves."""
+    """The last process of the chain: shell, keeper, server."""
     return max(pids, key=lambda pid: len(_ancestors(pid)))
 
 
@@ -88,7 +88,7 @@ def test_programs_wait_for_their_turn(control: socket.socket) -> None:
     assert min(gaps) > 0.08
 
 
-def test_a_program_ends_when_nobody_waits_for_it(control: socket.socket) -> None:
+def test_a_program_ends_when_no_one_waits_for_it(control: socket.socket) -> None:
     ours, theirs = socket.socketpair()
     socket.send_fds(control, [b"x"], [theirs.fileno()])
     theirs.close()
@@ -145,7 +145,7 @@ def test_it_is_refused_where_it_cannot_be_made(monkeypatch: pytest.MonkeyPatch) 
             fresh.connection()
 
 
-def test_a_process_may_be_told_to_run_nothing() -> None:
+def test_a_process_can_be_told_to_run_nothing() -> None:
     fresh = _Interpreter()
     fresh.refuse("not here")
     with pytest.raises(SandboxUnavailable, match="not here"):

@@ -1,4 +1,4 @@
-"""A program that takes all it can get: time, processes, memory, disk, output. Each beside one that takes its share."""
+"""Programs that take all they can get: time, processes, memory, disk, output. Each is paired with a modest one."""
 
 import time
 from ast import literal_eval
@@ -91,7 +91,7 @@ print("done")
     assert run(source.format(mb=60, s=1.5), limits=Limits(memory_mb=100)).status == "memory"
 
 
-def test_there_is_no_memory_beside_the_heap(run: Run) -> None:
+def test_there_is_no_memory_next_to_the_heap(run: Run) -> None:
     assert run("import os; print(os.path.exists('/tmp'), os.path.exists('/dev/shm'))").stdout == "True False\n"
     assert "PermissionError" in run("import os; os.memfd_create('x')").stderr
     shared = (
@@ -150,7 +150,7 @@ def test_a_flood_on_the_values_pipe_is_cut(run: Run) -> None:
     assert (result.status, result.value) == ("output", None)
 
 
-def test_a_daemon_that_keeps_stdout_open_holds_nobody_up(run: Run) -> None:
+def test_a_daemon_that_keeps_stdout_open_holds_no_one_up(run: Run) -> None:
     source = (
         "import os, time\nif os.fork() == 0:\n    os.setsid(); time.sleep(60); os._exit(0)\nprint('parent is done')"
     )

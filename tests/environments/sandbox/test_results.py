@@ -1,4 +1,4 @@
-"""What `execute` tells of an honest program, and of one that is merely wrong."""
+"""Results of `execute` for honest programs and for wrong ones."""
 
 import json
 import threading

@@ -159,7 +159,7 @@ def test_a_table_of_others_is_read_too(version: EnvironmentVersion, import_rollo
     assert run["policy"] == "external"
 
 
-def test_the_same_file_twice_is_told(version: EnvironmentVersion, api: TestClient, import_rollouts: Import) -> None:
+def test_the_same_file_twice_is_reported(version: EnvironmentVersion, api: TestClient, import_rollouts: Import) -> None:
     first = import_rollouts(lines(row_v0(0, 1.0)), environment="tictactoe")
     again = api.post(
         "/rollouts/import", files={"file": ("other.jsonl", lines(row_v0(0, 1.0)))}, data={"environment": "tictactoe"}
@@ -189,7 +189,9 @@ def test_a_zip_names_its_environment_too(version: EnvironmentVersion, import_rol
     assert (run["environment"], run["status"]) == ("tictactoe", "completed")
 
 
-def test_a_file_that_names_no_environment_here_says_what_to_do(version: EnvironmentVersion, api: TestClient) -> None:
+def test_a_file_that_names_no_environment_here_shows_the_next_step(
+    version: EnvironmentVersion, api: TestClient
+) -> None:
     answer = api.post("/rollouts/import", files={"file": ("a.jsonl", lines(row_v0(0, 1.0)))})
     assert answer.status_code == 422
     assert "proctor env import" in answer.json()["fields"]["version_id"]
@@ -274,7 +276,7 @@ def test_a_table_that_claims_too_much_is_refused(tmp_path: Any, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("content", [b"PAR1" + struct.pack("<I", 7) + b"PAR1", b"PAR1", b"PK\x03\x04broken"])
-def test_a_broken_table_or_zip_is_refused_in_words(tmp_path: Any, content: bytes) -> None:
+def test_a_broken_table_or_zip_is_refused_with_a_message(tmp_path: Any, content: bytes) -> None:
     file = tmp_path / "broken"
     file.write_bytes(content)
     with pytest.raises(BadFile, match=r"cannot be read|can be read"):

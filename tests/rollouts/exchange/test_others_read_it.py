@@ -79,7 +79,7 @@ told = {
 
 @pytest.fixture
 def ask_library(host_process: HostProcess, tmp_path: Path) -> Ask:
-    """`ask_library(distribution, code)`: a function of a path whose code sets `told`, run beside that library."""
+    """`ask_library(distribution, code)`: a function of a path whose code sets `told`, run with that library."""
 
     def python_with_it(distribution: str) -> Path:
         if distribution in ZOOS:

@@ -36,7 +36,7 @@ def test_a_file_downloads_from_the_page(viewer: TestClient, session: Session) ->
     assert answer.content.count(b"\n") == 2
 
 
-def test_the_import_form_offers_every_version_and_says_what_is_wrong(author: TestClient, session: Session) -> None:
+def test_the_import_form_offers_every_version_and_shows_what_is_wrong(author: TestClient, session: Session) -> None:
     version = make_environment_version(session)
     assert f'value="{version.id}"' in author.get("/runs/import").text
     answer = author.post(
@@ -50,7 +50,7 @@ def test_a_viewer_may_not_import(viewer: TestClient) -> None:
     assert viewer.get("/runs/import").status_code == 403
 
 
-def test_an_imported_run_says_where_it_came_from_and_can_be_deleted(author: TestClient, session: Session) -> None:
+def test_an_imported_run_shows_where_it_came_from_and_can_be_deleted(author: TestClient, session: Session) -> None:
     source = {"file": "r.jsonl", "tool": "verifiers 0.1 to 0.3", "hash": "x", "failed": 1, "failed_stored_as_zero": 1}
     run = finished_run(session, configuration={"split": "heldout", "tasks": 2, "source": source})
     html = author.get(f"/runs/{run.id}").text
@@ -72,5 +72,5 @@ def test_the_training_data_page_shows_samples_and_what_is_held_out(trainer: Test
     assert answer.status_code == 303
 
 
-def test_without_a_run_the_page_says_where_to_begin(viewer: TestClient) -> None:
+def test_without_a_run_the_page_shows_where_to_begin(viewer: TestClient) -> None:
     assert "No run selected" in viewer.get("/data/sft").text

@@ -1,4 +1,4 @@
-"""SFT data by filter: what comes in, what is left out, in which form."""
+"""SFT data by filter: what is included, what is excluded, and the format."""
 
 import io
 import json
@@ -51,7 +51,7 @@ def rollouts_of(session: Session, run: Run) -> list[Rollout]:
     return list(session.query(Rollout).filter(Rollout.run_id == run.id).order_by(Rollout.seq))
 
 
-def test_held_out_tasks_are_left_out_and_counted(viewer: TestClient, run: Run) -> None:
+def test_held_out_tasks_are_excluded_and_counted(viewer: TestClient, run: Run) -> None:
     found = preview(viewer, run)
     assert (found["conversations"], found["heldout"]) == (6, 1)
     assert preview(viewer, run, heldout=True)["conversations"] == 7
@@ -85,7 +85,7 @@ def test_flagged_rollouts_can_be_kept_out(viewer: TestClient, session: Session, 
     assert preview(viewer, run, without_flags=True)["conversations"] == 5
 
 
-def test_a_conversation_that_came_already_is_left_out(viewer: TestClient, session: Session, run: Run) -> None:
+def test_a_conversation_that_came_already_is_excluded(viewer: TestClient, session: Session, run: Run) -> None:
     group = make_group(session, run, index=7, phase=Phase.TRAIN, step=0)
     same, near = said("Board  0?\n", "<move>a</move>"), said("Board 9?", "<move>a</move>")
     for member, messages in enumerate((same, near)):

@@ -31,5 +31,5 @@ def test_a_trainer_gets_the_folder_as_a_zip(
         assert archive.read("model.safetensors") == b"w" * 1000
 
 
-def test_a_checkpoint_that_is_not_there_is_told(trainer: TestClient) -> None:
+def test_a_checkpoint_that_is_not_there_is_reported(trainer: TestClient) -> None:
     assert trainer.get("/api/v1/checkpoints/01a20024-b2f3-751e-ad2d-b54811d71f0a/weights").status_code == 404

@@ -12,7 +12,7 @@ from backend.core.session import transaction
 from backend.domain.vocabulary import Role, RunStatus
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.rollouts.regrading.schemas import StartRegrading, StartReplay
-from backend.rollouts.regrading.service import start_regrading, start_replay
+from backend.rollouts.regrading.service import start_regrading
 from backend.rollouts.tables import Group, Rollout
 from backend.runs.tables import Run
 from tests.envhost_fixture import HostProcess, package_files
@@ -40,7 +40,7 @@ class World:
     numbers: int = 0
 
     def version(self, in_step: str = "pass", in_reset: str = "pass") -> uuid.UUID:
-        """The counter (adds what is replied, done at 3), with statements of its own."""
+        """The counter (adds the replied number, done at 3), with extra statements."""
         self.numbers += 1
         files = package_files(in_step=in_step, in_reset=in_reset)
         with transaction() as session:
@@ -58,14 +58,14 @@ class World:
         return run_id
 
     def rescore(self, *run_ids: uuid.UUID, **request: Any) -> Run:
-        """Started and carried out; the (first) new run."""
+        """Start and run it; return the (first) new run."""
         with transaction() as session:
             started = start_regrading(session, self.actor, StartRegrading(run_ids=list(run_ids), **request))
         return self._done([run.id for run in started.runs])
 
     def replay(self, *run_ids: uuid.UUID, **request: Any) -> Run:
         with transaction() as session:
-            started = start_replay(session, self.actor, StartReplay(run_ids=list(run_ids), **request))
+            started = start_regrading(session, self.actor, StartReplay(run_ids=list(run_ids), **request))
         return self._done([run.id for run in started.runs])
 
     def _done(self, run_ids: list[uuid.UUID]) -> Run:

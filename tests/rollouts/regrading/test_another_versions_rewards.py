@@ -65,7 +65,7 @@ def test_a_target_that_pays_by_chance_is_refused_too(world: World) -> None:
     assert "0 of 4 gave the same rewards twice" in str(run.reason)
 
 
-def test_certificates_of_both_spare_the_second_look_at_the_target(world: World) -> None:
+def test_certificates_of_both_spare_the_second_scan_the_target(world: World) -> None:
     own, target = world.version(), world.version(TIDIER)
     _certify(own)
     _certify(target)
@@ -74,7 +74,7 @@ def test_certificates_of_both_spare_the_second_look_at_the_target(world: World) 
     assert "twice" not in run.summary["rescoring"]["grounds"]
 
 
-def test_a_refused_one_is_done_when_a_person_says_why(world: World) -> None:
+def test_a_refused_one_is_done_when_a_person_states_why(world: World) -> None:
     source_id = world.played(world.version(BY_CHANCE))
     run = world.rescore(source_id, version_id=world.version())
     reason = "The chance was the fault that the new version mends."
@@ -115,7 +115,7 @@ def test_an_episode_that_would_have_ended_earlier_is_scored_as_far_as_it_goes(wo
 
 
 def test_an_answer_is_scored_though_the_last_words_of_the_environment_are_others(world: World) -> None:
-    """What follows the last reply nobody reads."""
+    """Nothing reads what follows the last reply."""
     run = world.rescore(world.played(world.version(), "3"), version_id=world.version(SHOWS_MORE))
     assert run.status is RunStatus.COMPLETED
     assert [rollout.reward for rollout in rollouts_of(run.id)] == [3.25] * 4
@@ -140,7 +140,7 @@ def test_a_version_of_another_environment_is_refused(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_all_evaluations_of_a_version_are_asked_for_at_once(world: World) -> None:
+def test_all_evaluations_of_a_version_are_requested_at_once(world: World) -> None:
     own = world.version()
     first, second = world.played(own), world.played(own, "3")
     run = world.rescore(evaluations_of=own, version_id=world.version(TIDIER))

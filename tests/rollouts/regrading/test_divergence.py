@@ -1,4 +1,4 @@
-"""Two episodes held against each other: every step that differs, and what the policy never read."""
+"""Two episodes compared: every step that differs, and what the policy never read."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def test_equal_episodes_do_not_differ() -> None:
     assert list(differences(episode(step(1), step(2)), episode(step(1), step(2)))) == []
 
 
-def test_every_part_of_a_step_is_told() -> None:
+def test_every_part_of_a_step_is_reported() -> None:
     other = step(9, done=True, action=None, rewards={"gain": 2.0})
     (found,) = differences(episode(step()), episode(other))
     assert set(found.parts) == set(StepPart)
@@ -43,7 +43,7 @@ def test_noise_lets_numbers_differ_but_no_words() -> None:
     assert list(differences(episode(one), episode(other))) != []
 
 
-def test_what_follows_the_last_reply_nobody_reads() -> None:
+def test_what_follows_the_last_reply_no_one_reads() -> None:
     assert first_unseen(episode(step(1)), episode(step(7))) is None
     assert first_unseen(episode(step(1), step(2)), episode(step(7), step(2))) == 1
 

@@ -17,8 +17,7 @@ from backend.environments.tables import EnvironmentVersion
 from backend.errors import Conflict
 from backend.notifications.tables import Notice
 from backend.policies.tables import Policy
-from backend.rollouts.regrading.conclusions import Conclusions, conclusions_of
-from backend.rollouts.regrading.history import history_of, regrade_history
+from backend.rollouts.regrading.history import Conclusions, conclusions_of, history_of, regrade_history
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 from tests.factories import (
@@ -44,7 +43,7 @@ def old(session: Session) -> EnvironmentVersion:
 
 @pytest.fixture
 def new(session: Session, old: EnvironmentVersion) -> EnvironmentVersion:
-    """Whose reward was repaired."""
+    """An environment with a repaired reward."""
     return make_environment_version(session, old.environment, number=2, weights={"win": 1.0})
 
 
@@ -94,7 +93,7 @@ def concluded(session: Session, version: EnvironmentVersion) -> Conclusions:
     return conclusions_of(session, history_of(session, version))
 
 
-def test_policies_whose_order_turns_are_told_with_paired_intervals(
+def test_policies_whose_order_turns_are_reported_with_paired_intervals(
     session: Session, old: EnvironmentVersion, new: EnvironmentVersion
 ) -> None:
     """The hacker was first; repaired, it is last. The two honest ones keep their order."""
@@ -160,7 +159,7 @@ def test_the_newest_evaluation_of_a_contender_counts(
 
 
 def test_the_best_checkpoint_may_change(session: Session, old: EnvironmentVersion, new: EnvironmentVersion) -> None:
-    """The last one was the best by a reward that paid for the hack."""
+    """The last one was the best by a reward that favored the hack."""
     policy = make_policy(session, kind=PolicyKind.LOCAL)
     training = make_run(session, old, policy, kind=RunKind.TRAINING, configuration={})
     before = {10: [0.5, 0.5, 0.6, 0.4], 20: [0.7, 0.6, 0.7, 0.6], 30: [0.9, 1.0, 0.9, 0.9]}
@@ -202,7 +201,9 @@ def test_a_history_without_a_change_says_so(
 def test_one_click_queues_what_has_no_score_yet(
     client_for: ClientFor, session: Session, old: EnvironmentVersion, new: EnvironmentVersion
 ) -> None:
-    """Evaluations, and of training its examinations and what it learned from; not what is open, mixed or imported."""
+    """Evaluations, and of training runs their held-out evaluations and training rollouts; not open, mixed or imported
+    runs.
+    """
     evaluation = evaluated(session, old, [0.5] * 6)
     training = make_run(session, old, kind=RunKind.TRAINING, configuration={})
     for phase in (Phase.HELDOUT, Phase.TRAIN, Phase.WARM_UP):
@@ -231,20 +232,19 @@ def test_one_click_queues_what_has_no_score_yet(
     assert author.post(f"/api/v1{address}").status_code == 409, "all is asked for"
 
 
-def test_what_was_refused_is_told_and_not_asked_for_again(
+def test_what_was_refused_is_reported_and_not_requested_again(
     session: Session, old: EnvironmentVersion, new: EnvironmentVersion
 ) -> None:
     source = evaluated(session, old, [0.5] * 6)
     why = {"status": RunStatus.FAILED, "reason": "Not re-scored, because it would not be faithful."}
     regraded(session, new, source, {}, ended_at=datetime.now(UTC), **why)
-    history = history_of(session, new)
-    assert (len(history.unended), history.missing, history.graded) == (1, [], [])
+    assert [part.state for part in history_of(session, new)] == ["unended"]
     with pytest.raises(Conflict):
         regrade_history(session, make_member(session, Role.AUTHOR), new)
 
 
 def test_a_really_played_history_is_graded_by_a_repaired_reward(world: World) -> None:
-    """Policies that always add 1 (three turns, each paid as tidy) and 3 (one turn): the repair pays large ones."""
+    """Policies that always add 1 (three turns, each earning `tidy`) and 3 (one turn): the repair rewards large ones."""
     first = world.version()
     slow, quick = (world.played(first, reply) for reply in ("1", "3"))
     repaired = world.version('observation.metadata["rewards"]["tidy"] = 4.0 if action.amount >= 3 else 0.0')

@@ -63,7 +63,7 @@ def test_the_reverse_order_turns_every_pair(author: TestClient, session: Session
     assert found["best"][0]["place_before"] == 3
 
 
-def test_a_replay_tells_what_diverged(viewer: TestClient, session: Session, source: Run) -> None:
+def test_a_replay_shows_what_diverged(viewer: TestClient, session: Session, source: Run) -> None:
     run = again(session, source)
     found = viewer.get(f"/api/v1/runs/{run.id}/before-after").json()
     assert (found["rollouts"], found["diverged"], found["diverging_steps"]) == (12, 1, {"1": 1})

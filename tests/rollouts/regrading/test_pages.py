@@ -74,7 +74,7 @@ def _rollouts(session: Session, run: Run) -> list[Rollout]:
     return list(session.scalars(select(Rollout).where(Rollout.run_id == run.id).order_by(Rollout.seq)))
 
 
-def test_the_choices_tell_weights_versions_and_what_the_certificate_says(author: TestClient, source: Run) -> None:
+def test_the_choices_show_weights_versions_and_what_the_certificate_states(author: TestClient, source: Run) -> None:
     page = author.get(f"/runs/{source.id}/rescore")
     assert page.status_code == 200
     for told in ["Other weights", "invalid_move", "v2", "regrading not certified", "Replay on this version"]:
@@ -129,7 +129,7 @@ def test_another_version_is_queued(author: TestClient, session: Session, source:
     assert answer.headers["location"].endswith("/before-after")
 
 
-def test_before_and_after_tells_what_changed_and_where(viewer: TestClient, session: Session, source: Run) -> None:
+def test_before_and_after_shows_what_changed_and_where(viewer: TestClient, session: Session, source: Run) -> None:
     page = viewer.get(f"/runs/{again(session, source).id}/before-after")
     assert page.status_code == 200
     for told in ["diverged", "step 1", "Most changed rollouts", f"/compare?run={source.id}"]:
@@ -149,7 +149,7 @@ def test_a_run_that_was_never_scored_again_has_no_before(viewer: TestClient, sou
     assert viewer.get(f"/runs/{source.id}/before-after").status_code == 404
 
 
-def test_a_rollout_is_shown_beside_its_original_with_what_differs_marked(
+def test_a_rollout_is_shown_next_to_its_original_with_what_differs_marked(
     viewer: TestClient, session: Session, source: Run
 ) -> None:
     run = again(session, source)
@@ -176,7 +176,7 @@ def test_one_rollout_is_scored_by_the_newest_version(author: TestClient, session
     assert run.columns == ["win", "brevity"]
 
 
-def test_runs_that_were_asked_for_together_are_listed(viewer: TestClient, session: Session, source: Run) -> None:
+def test_runs_that_were_requested_together_are_listed(viewer: TestClient, session: Session, source: Run) -> None:
     batch = new_id()
     run = again(session, source, configuration={"batch": str(batch)})
     assert run.name in viewer.get(f"/rescores/{batch}").text

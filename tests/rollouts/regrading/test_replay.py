@@ -50,7 +50,7 @@ def test_a_version_that_breaks_leaves_failed_rows(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_long_and_short_episodes_of_one_run_are_told_apart(world: World) -> None:
+def test_long_and_short_episodes_of_one_run_are_distinguished(world: World) -> None:
     own = world.version()
     source_id = world.played(own, "2", tasks=3)
     other = world.replay(source_id, version_id=own)

@@ -1,4 +1,4 @@
-"""A draft's reward on stored episodes, before it is published: asked for beside the transcript, answered in the job."""
+"""A draft's reward on stored episodes before it is published: requested on the transcript, computed in the job."""
 
 import uuid
 
@@ -14,7 +14,7 @@ from backend.environments.tables import Environment, EnvironmentDraft
 from backend.rollouts.regrading.service import score_by_draft
 from tests import factories
 from tests.envhost_fixture import HostProcess
-from workers.tasks.draft_scores import run
+from workers.tasks.drafts import score
 from workers.tasks.registry import JobContext
 
 HACK = ["<guess>50</guess>", "I stop here."]
@@ -36,12 +36,12 @@ def a_hack(session: Session) -> tuple[Environment, uuid.UUID]:
 
 
 @pytest.mark.slow
-def test_it_tells_this_rollout_its_pattern_and_the_history(found_host: HostProcess) -> None:
+def test_it_shows_this_rollout_its_pattern_and_the_history(found_host: HostProcess) -> None:
     with transaction() as session:
         _, rollout_id = a_hack(session)
         job = score_by_draft(session, rollout_id)
         context = JobContext(job.id, None, job.arguments, 1)
-    run(context)
+    score(context)
     with transaction() as session:
         answer = session.get_one(Job, job.id).arguments["answer"]
     assert answer["error"] == ""
@@ -53,7 +53,7 @@ def test_it_tells_this_rollout_its_pattern_and_the_history(found_host: HostProce
     assert (policy["count"], policy["place_before"], policy["place_after"]) == (6, 1, 1)
 
 
-def test_the_editor_shows_the_rollout_beside_the_code(author: TestClient, reviewer: TestClient, session: Session):
+def test_the_editor_shows_the_rollout_next_to_the_code(author: TestClient, reviewer: TestClient, session: Session):
     environment, rollout_id = a_hack(session)
     author.post(f"/rollouts/{rollout_id}/verdicts", data={"verdict": "broken_reward"})
     link = f"/environments/{environment.name}/edit?beside={rollout_id}"

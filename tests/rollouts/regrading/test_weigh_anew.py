@@ -70,7 +70,7 @@ def test_rewards_follow_the_new_weights_and_all_else_stays(world: World, source_
     assert (after[0].stop_reason, after[0].tokens_out) == (before[0].stop_reason, before[0].tokens_out)
 
 
-def test_what_had_failed_stays_failed_and_says_why(world: World, source_id: uuid.UUID) -> None:
+def test_what_had_failed_stays_failed_and_states_why(world: World, source_id: uuid.UUID) -> None:
     run = world.rescore(source_id, weights={"gain": 2.0})
     failed = rollouts_of(run.id)[-1]
     assert (failed.status, failed.reward, failed.error_kind) == (RolloutStatus.FAILED, None, ErrorKind.ENVIRONMENT)
@@ -123,7 +123,7 @@ def test_a_re_score_can_be_scored_again(world: World, source_id: uuid.UUID) -> N
     ]
 
 
-def test_it_goes_on_where_the_rows_stand(world: World, source_id: uuid.UUID) -> None:
+def test_it_continues_where_the_rows_stand(world: World, source_id: uuid.UUID) -> None:
     run = world.rescore(source_id, weights={"tidy": 4.0})
     kept, lost = rollouts_of(run.id)[0], rollouts_of(run.id)[1]
     with transaction() as session:

@@ -9,7 +9,7 @@ from workers.storage.env_host import servers_for
 
 
 class Host:
-    """An env host that only tells its status: so many places and megabytes, so many servers leased."""
+    """An env host that only reports its status: numbers of places, megabytes and leased servers."""
 
     def __init__(self, servers: int = 64, memory_mb: int = 64_000, leased: int = 0) -> None:
         running = [{"is_leased": number < leased, "memory_mb": 1000} for number in range(leased + 3)]

@@ -34,7 +34,7 @@ GOLD = ScriptedPolicy("constant", "3")
 
 @pytest.fixture
 def plan_run(found_host: HostProcess) -> Callable[..., uuid.UUID]:
-    """A queued evaluation of the counter package, with statements of one's own in its reset and step."""
+    """A queued evaluation of the counter package with extra statements in its reset and step."""
 
     def plan_run(*, package: dict[str, Any] | None = None, configuration: dict[str, Any] | None = None, **plan: Any):  # type: ignore[no-untyped-def]
         with transaction() as session:
@@ -78,7 +78,7 @@ def test_it_plays_stores_and_sums_up(plan_run: Callable[..., uuid.UUID]) -> None
     assert row.progress["done"] == 12
 
 
-def test_it_goes_on_where_the_rows_stand(plan_run: Callable[..., uuid.UUID]) -> None:
+def test_it_continues_where_the_rows_stand(plan_run: Callable[..., uuid.UUID]) -> None:
     run_id = plan_run(tasks=4, split="train")
     kept = make_rollout(0, columns={"gain": 1.0, "tidy": 1.0}, reward=1.5)
     RunRecorder(run_id).store([kept, make_failed(1)])
@@ -231,7 +231,7 @@ def test_many_sessions_stop_within_two_seconds(plan_run: Callable[..., uuid.UUID
     assert 0 < len(cancelled) <= 64
 
 
-def test_progress_tells_how_many_episodes_may_be_in_flight(plan_run: Callable[..., uuid.UUID]) -> None:
+def test_progress_shows_how_many_episodes_may_be_in_flight(plan_run: Callable[..., uuid.UUID]) -> None:
     run_id = plan_run(concurrency=5)
     evaluate(run_id, GOLD)
     assert run_of(run_id).progress["concurrency"] == 5

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 
 def clerk(messages: list[dict[str, Any]]) -> tuple[str, dict[str, Any]]:
-    """Books the cheapest flight that a search tells, and nothing else: enough for level 0."""
+    """Books the cheapest flight of a search, and nothing else: enough for level 0."""
     request = next(message["content"] for message in messages if message["role"] == "user")
     made = [message["tool_calls"][0]["function"] for message in messages if message.get("tool_calls")]
     route = re.search(r"from (\w+) to (\w+) on (\w+)", request)
@@ -57,7 +57,7 @@ async def answer(request: web.Request) -> web.Response:
 
 @pytest.fixture
 def clerk_url() -> Iterator[str]:
-    """The clerk in a thread of its own: an evaluation has its own loop."""
+    """The clerk in a thread, because an evaluation has its own event loop."""
     ready, stop, found = threading.Event(), asyncio.Event(), []
     loop = asyncio.new_event_loop()
 

@@ -7,8 +7,7 @@ import time
 
 import pytest
 
-from workers.tasks.event_loops import run_async
-from workers.tasks.execute import INTERRUPT, Interrupted, _interruptible
+from workers.tasks.execute import INTERRUPT, Interrupted, _interruptible, run_async
 
 
 async def _spin(cleaned: list[str]) -> None:
@@ -50,7 +49,7 @@ def test_afterwards_an_interrupt_is_raised_again() -> None:
             os.kill(os.getpid(), INTERRUPT)
 
 
-def test_a_cancellation_of_its_own_stays_one() -> None:
+def test_its_own_cancellation_stays_one() -> None:
     async def cancelled() -> None:
         raise asyncio.CancelledError
 

@@ -1,4 +1,4 @@
-"""An evaluation that still plays is looked at too, in whole batches and by detectors of rollouts."""
+"""A running evaluation is scanned too, in whole batches and by detectors of rollouts."""
 
 import uuid
 
@@ -35,7 +35,7 @@ def looks_at(run_id: uuid.UUID) -> list[Job]:
         return list(session.scalars(statement))
 
 
-def test_the_first_look_is_asked_for_before_the_end(found_host: HostProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_look_is_requested_before_the_end(found_host: HostProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluations, "BATCH", 8)
     monkeypatch.setattr(rollout_writer, "BATCH_ROLLOUTS", 4)
     with transaction() as session:
@@ -51,7 +51,7 @@ def test_the_first_look_is_asked_for_before_the_end(found_host: HostProcess, mon
     assert job.arguments == {}, "it waited until the run was over, and sees it all"
 
 
-def test_one_that_is_short_is_looked_at_once(found_host: HostProcess) -> None:
+def test_one_that_is_short_is_scanned_once(found_host: HostProcess) -> None:
     with transaction() as session:
         version = make_package_version(session, package_files())
         policy = make_policy(session, configuration={"script": "constant", "constant": "3"})
@@ -60,7 +60,7 @@ def test_one_that_is_short_is_looked_at_once(found_host: HostProcess) -> None:
     assert [job.arguments for job in looks_at(run_id)] == [{}]
 
 
-def test_a_look_that_began_early_is_followed_by_one_at_all(committed_database: str) -> None:
+def test_a_scan_that_began_early_is_followed_by_one_at_all(committed_database: str) -> None:
     with transaction() as session:
         run = make_run(session)
         make_rollouts(session, run, [[1.0, 1.0, 0.0]])
@@ -74,7 +74,7 @@ def test_a_look_that_began_early_is_followed_by_one_at_all(committed_database: s
     assert [job.arguments for job in looks_at(run.id)] == [{EARLY: True}, {}]
 
 
-def test_a_look_with_thresholds_of_its_own_is_followed_by_one_as_set(committed_database: str) -> None:
+def test_its_own_scan_with_thresholds_is_followed_by_one_as_set(committed_database: str) -> None:
     own = {"altered": 0, "thresholds": ["repeated_text.suspicion=1"]}
     with transaction() as session:
         run = make_run(session)
@@ -85,8 +85,8 @@ def test_a_look_with_thresholds_of_its_own_is_followed_by_one_as_set(committed_d
 
 
 @pytest.mark.slow
-def test_only_whole_batches_are_looked_at_early(committed_database: str) -> None:
-    """And nothing is said of the run: each passes an impossible task, which is flagged once it is over."""
+def test_only_whole_batches_are_scanned_early(committed_database: str) -> None:
+    """The run is not flagged yet: each rollout passes an impossible task, which is flagged at the end."""
     babble = [make_step("win win win win " * 20, {})]
     with transaction() as session:
         run = make_run(session, status=RunStatus.RUNNING)

@@ -93,7 +93,7 @@ def test_two_workers_play_one_run_and_the_last_one_sums_it_up(plan_shared: Calla
 
 
 @pytest.mark.slow
-def test_when_one_of_two_is_killed_another_goes_on_with_its_share(plan_shared: Callable[..., uuid.UUID]) -> None:
+def test_when_one_of_two_is_killed_another_continues_with_its_share(plan_shared: Callable[..., uuid.UUID]) -> None:
     run_id = plan_shared()
     killed, other = (start_worker(job) for job in jobs_of(run_id))
     wait_until(lambda: len(played(run_id)) > 5 and all("claims" in job.arguments for job in jobs_of(run_id)))
@@ -159,7 +159,7 @@ def test_a_group_that_is_played_in_part_is_known_with_its_whole_size(plan_shared
 
 
 @pytest.mark.slow
-def test_an_interrupted_share_is_taken_up_where_it_was(plan_shared: Callable[..., uuid.UUID]) -> None:
+def test_an_interrupted_share_is_claimed_where_it_was(plan_shared: Callable[..., uuid.UUID]) -> None:
     run_id = plan_shared()
     job = jobs_of(run_id)[0]
     worker = start_worker(job)

@@ -1,4 +1,4 @@
-"""Rollouts are stored once, in order, whatever they hold and whoever writes beside."""
+"""Rollouts are stored once, in order, whatever they contain and whichever other writers are active."""
 
 import threading
 import uuid
@@ -112,7 +112,7 @@ def test_steps_of_training_are_different_groups(recorder: RunRecorder) -> None:
 
 
 @pytest.mark.slow
-def test_a_follower_of_the_sequence_misses_nothing_beside_concurrent_writers(recorder: RunRecorder) -> None:
+def test_a_follower_of_the_sequence_misses_nothing_with_concurrent_writers(recorder: RunRecorder) -> None:
     writers = [
         threading.Thread(target=_store_one_by_one, args=(recorder.run_id, range(first, first + 40)))
         for first in (0, 100, 200, 300)

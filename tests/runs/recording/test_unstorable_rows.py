@@ -57,7 +57,7 @@ def test_what_foreign_code_may_send_is_stored(recorder: RunRecorder, name: str) 
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_a_refused_rollout_is_stored_as_failed_beside_its_siblings(recorder: RunRecorder, name: str) -> None:
+async def test_a_refused_rollout_is_stored_as_failed_next_to_its_siblings(recorder: RunRecorder, name: str) -> None:
     began = time.monotonic()
     async with RolloutWriter(recorder) as writer:
         for group in range(3):

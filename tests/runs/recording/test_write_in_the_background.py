@@ -45,7 +45,9 @@ async def test_what_was_put_is_stored_also_when_the_play_breaks(recorder: RunRec
     assert _count(recorder.run_id) == 1
 
 
-async def test_the_loop_goes_on_while_postgres_is_slow(recorder: RunRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_loop_continues_while_postgres_is_slow(
+    recorder: RunRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(rollout_writer, "WAITING_ROLLOUTS", 10)
     monkeypatch.setattr(rollout_writer, "BATCH_ROLLOUTS", 5)
     gate = threading.Event()

@@ -1,4 +1,4 @@
-"""Fuzz each target in a process of its own, so that a crash or a hang of one is seen and kept."""
+"""Fuzz each target in a separate process, so that a crash or a hang is seen and kept."""
 
 import argparse
 import resource

@@ -32,7 +32,7 @@ class Target:
     name: str
     run: Callable[[bytes], object]
     declared: tuple[type[Exception], ...]
-    """What it may raise. Everything else is a failure."""
+    """Exceptions that it may raise. Everything else is a failure."""
     seeds: tuple[bytes, ...]
     words: tuple[bytes, ...] = ()
     """Pieces that are inserted, such as brackets and keywords."""
@@ -57,7 +57,7 @@ class Failure:
 
 @dataclass
 class Report:
-    """What a run of a target came to."""
+    """The result of one target."""
 
     target: str
     executions: int = 0

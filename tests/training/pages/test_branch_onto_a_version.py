@@ -1,4 +1,4 @@
-"""A branch goes on with another version of its environment, such as one whose reward was repaired."""
+"""A branch continues with another version of its environment, such as one with a repaired reward."""
 
 import uuid
 from typing import Any
@@ -63,7 +63,7 @@ def test_a_version_without_a_certificate_asks_for_a_reason(
     assert branch.configuration["without_certificate"] is None
 
 
-def test_an_alarm_is_answered_by_going_on_with_the_repaired_version(
+def test_an_alarm_is_answered_by_continuing_with_the_repaired_version(
     session: Session, client_for: ClientFor, run: Run, repaired: EnvironmentVersion
 ) -> None:
     seen = alarm(session, run, onset=30)
@@ -89,7 +89,7 @@ def test_the_page_offers_checkpoints_and_versions(
     assert client_for(Role.AUTHOR).get(f"/runs/{run.id}/branch").status_code == 403
 
 
-def test_what_does_not_fit_is_refused_in_words(client_for: ClientFor, run: Run) -> None:
+def test_what_does_not_fit_is_refused_with_a_message(client_for: ClientFor, run: Run) -> None:
     client = client_for(Role.TRAINER)
     missing = ask(client, f"/runs/{run.id}/branch", {"step": 20, "version": 99})
     assert (missing.status_code, "v99" in missing.json()["fields"]["version"]) == (422, True)
@@ -97,9 +97,7 @@ def test_what_does_not_fit_is_refused_in_words(client_for: ClientFor, run: Run) 
     assert answer.status_code == 422
 
 
-def test_a_branch_has_a_budget_of_its_own_that_the_form_shows(
-    session: Session, client_for: ClientFor, run: Run
-) -> None:
+def test_a_branch_has_its_own_budget_that_the_form_shows(session: Session, client_for: ClientFor, run: Run) -> None:
     run.configuration = run.configuration | {"budget": {"minutes": 15, "tokens": None, "rollouts": 900}}
     session.flush()
     client = client_for(Role.TRAINER)

@@ -131,7 +131,7 @@ def test_the_pages_show_upload_and_undo(trainer: TestClient) -> None:
     assert trainer.post(f"{answer.headers['location']}/restore").status_code == 303
 
 
-def test_a_refused_upload_says_why_at_the_field(trainer: TestClient) -> None:
+def test_a_refused_upload_states_why_at_the_field(trainer: TestClient) -> None:
     answer = trainer.post("/training/examples", files=sent("{"))
     assert answer.status_code == 422
     assert "Line 1: is not JSON" in answer.text

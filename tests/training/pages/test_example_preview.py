@@ -1,4 +1,4 @@
-"""What a warm-up would learn from, before the run: which rollouts come in, what is said of them."""
+"""Training examples of a warm-up before the run: which rollouts are included, and the summary."""
 
 import json
 import uuid
@@ -91,7 +91,7 @@ def test_other_versions_come_in_with_a_warning(
     assert any("another version" in warning for warning in found["warnings"])
 
 
-def test_runs_that_have_no_such_column_are_left_out_and_named(
+def test_runs_that_have_no_such_column_are_excluded_and_named(
     viewer: TestClient, session: Session, version: EnvironmentVersion, run: Run
 ) -> None:
     other = make_environment_version(session, version.environment, number=2, weights={"score": 1.0})
@@ -203,7 +203,7 @@ def test_the_page_shows_numbers_and_transcripts_or_what_is_missing(
     assert "select rollouts" in trainer.get("/training/examples/preview", params=fields).text
 
 
-def test_a_choice_elsewhere_that_is_wrong_does_not_hide_the_lessons(
+def test_a_choice_elsewhere_that_is_wrong_does_not_hide_the_training_examples(
     viewer: TestClient, version: EnvironmentVersion, run: Run
 ) -> None:
     body = {

@@ -1,4 +1,4 @@
-"""What is known at once of the weights that a run starts from."""
+"""Facts about the initial weights that are known immediately."""
 
 import json
 import uuid
@@ -19,7 +19,7 @@ LARGE = 30_000_000
 
 
 def base_in(folder: Path, *, size: int = 1000, **configuration: Any) -> Path:
-    """A folder with what a Hugging Face model has beside its weights, which are an empty file of their size."""
+    """A folder with the files of a Hugging Face model, and an empty file of the weights' size."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(configuration or {"max_position_embeddings": 96}))
     with (folder / "model.safetensors").open("wb") as file:
@@ -31,7 +31,7 @@ def of_base(session: Session, base: str | Path) -> StartingModel:
     return starting_model(session, ModelChoice(source="base", base=str(base)))
 
 
-def test_a_real_model_in_a_folder_tells_its_context(session: Session, tmp_path: Path) -> None:
+def test_a_real_model_in_a_folder_shows_its_context(session: Session, tmp_path: Path) -> None:
     from tests.models.adapters import make_base
 
     for architecture in ("llama", "gpt2"):
@@ -43,7 +43,7 @@ def test_a_folder_with_large_weights_is_pretrained(session: Session, tmp_path: P
     assert of_base(session, base_in(tmp_path, size=LARGE)) == StartingModel(context=96, is_pretrained=True)
 
 
-def test_a_model_of_several_senses_says_it_of_its_text(session: Session, tmp_path: Path) -> None:
+def test_a_model_of_several_senses_states_it_of_its_text(session: Session, tmp_path: Path) -> None:
     folder = base_in(tmp_path, text_config={"max_position_embeddings": 4096})
     assert of_base(session, folder).context == 4096
 
@@ -56,7 +56,9 @@ def test_of_a_model_that_is_not_at_hand_nothing_is_known_but_that_it_is_one(sess
 
 
 @pytest.mark.parametrize("text", ["no json", "[]", '{"max_position_embeddings": "many"}', '{"n_positions": -1}'])
-def test_a_configuration_that_says_nothing_useful_is_passed_over(session: Session, tmp_path: Path, text: str) -> None:
+def test_a_configuration_that_reports_nothing_useful_is_passed_over(
+    session: Session, tmp_path: Path, text: str
+) -> None:
     folder = base_in(tmp_path, size=LARGE)
     (folder / "config.json").write_text(text)
     assert of_base(session, folder) == StartingModel(is_pretrained=True)

@@ -36,7 +36,7 @@ def stepped_in(session: Session, run: Run, checkpoint_id: uuid.UUID | None = Non
     return row
 
 
-def test_the_tab_tells_what_detectors_did_and_what_a_flag_leads_to(session: Session, client_for: ClientFor) -> None:
+def test_the_tab_shows_what_detectors_did_and_what_a_flag_leads_to(session: Session, client_for: ClientFor) -> None:
     run = training(session)
     empty = client_for(Role.VIEWER).get(f"/runs/{run.id}/alarms").text
     assert "No interventions yet" in empty

@@ -29,7 +29,7 @@ def make_export(session: Session, **fields: object) -> Export:
     return export
 
 
-def test_the_form_says_what_to_do_when_nothing_can_be_trained_on(client_for: ClientFor):
+def test_the_form_shows_the_next_step_when_nothing_can_be_trained_on(client_for: ClientFor):
     assert "No environment to train on" in client_for(Role.TRAINER).get("/training/new").text
 
 
@@ -110,7 +110,7 @@ def test_a_completed_export_shows_what_its_passport_proved(session: Session, cli
     assert "event: end" in news
 
 
-def test_a_refused_export_shows_what_was_examined_until_then(session: Session, client_for: ClientFor):
+def test_a_refused_export_shows_what_was_evaluated_until_then(session: Session, client_for: ClientFor):
     passport = {"passed": False, "reason": "files changed", "files": {}, "likeness": {}, "heldout": {}}
     export = make_export(session, status=ExportStatus.REFUSED, reason="files changed", passport=passport)
     page = client_for(Role.VIEWER).get(f"/exports/{export.id}").text
@@ -134,7 +134,7 @@ def test_the_same_through_json(session: Session, client_for: ClientFor):
     assert "quick" in client.get("/api/v1/training/presets").json()
 
 
-def test_a_run_says_of_which_checkpoint_each_reward_is(session: Session, client_for: ClientFor):
+def test_a_run_states_for_which_checkpoint_each_reward_is(session: Session, client_for: ClientFor):
     policy = make_policy(session, kind=PolicyKind.LOCAL)
     best = {"stage": "grpo", "step": 200, "heldout_reward": 0.9}
     run = make_run(session, policy=policy, kind=RunKind.TRAINING, summary={"best": best})

@@ -54,7 +54,7 @@ def test_what_a_run_refuses_is_refused_here_by_its_field(trainer: TestClient, ve
     assert (answer.status_code, list(answer.json()["fields"])) == (422, ["grpo.group_size"])
 
 
-def test_only_trainers_begin_one_and_everybody_reads_it(
+def test_only_trainers_begin_one_and_everyone_reads_it(
     client_for: ClientFor, trainer: TestClient, version: EnvironmentVersion
 ):
     found = begin(trainer, version)
@@ -138,7 +138,7 @@ def test_a_run_goes_to_the_queue_of_its_engine(session: Session, trainer: TestCl
     assert job.queue is Queue.GPU_UNSLOTH
 
 
-def test_figures_are_drawn_while_somebody_types(trainer: TestClient, version: EnvironmentVersion):
+def test_figures_are_drawn_while_someone_types(trainer: TestClient, version: EnvironmentVersion):
     live = {"HX-Request": "true"}
     form = {"version_id": str(version.id), "grpo.tasks_per_step": "5", "grpo.group_size": "6"}
     block = trainer.post("/training/new", data=form, headers=live).text

@@ -1,4 +1,4 @@
-"""Of several checkpoints of a warm-up everything that goes back to before GRPO takes the one that GRPO began with."""
+"""Everything that returns to before GRPO uses the warm-up checkpoint from which GRPO started."""
 
 import pytest
 from sqlalchemy.orm import Session
@@ -23,7 +23,7 @@ from tests.factories import make_checkpoint, make_flag, make_member, make_policy
 
 @pytest.fixture
 def run(session: Session) -> Run:
-    """A warm-up whose examination of step 100 was the best, and GRPO from it."""
+    """A warm-up with its best held-out evaluation at step 100, and GRPO from it."""
     policy = make_policy(session, kind=PolicyKind.LOCAL)
     configuration = TrainingConfiguration.model_validate({"sft": {"examine_every": 100}}).resolved()
     run = make_run(
@@ -59,7 +59,7 @@ def test_a_branch_measures_its_divergence_from_it(session: Session, run: Run) ->
 
 
 def test_while_none_is_chosen_nothing_is_before_grpo(session: Session, run: Run) -> None:
-    """A run that stopped in its warm-up: what was examined on the way is no start."""
+    """A run that stopped in its warm-up: its intermediate checkpoints are no start of GRPO."""
     session.delete(saved(session, run, "grpo", 20))
     saved(session, run, "sft", 100).heldout = {"training_step": None}
     session.flush()

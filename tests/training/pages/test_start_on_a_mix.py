@@ -22,7 +22,7 @@ from tests.factories import make_environment, make_environment_version, make_per
 @pytest.fixture
 def actor(session: Session) -> Actor:
     person = make_person(session, Role.TRAINER)
-    return Actor(person.id, person.name, person.role, "", is_token=False)
+    return Actor(person.id, person.role, name=person.name)
 
 
 def certified(session: Session, version: EnvironmentVersion) -> EnvironmentVersion:
@@ -39,7 +39,7 @@ def own(session: Session) -> EnvironmentVersion:
 
 @pytest.fixture
 def other(session: Session) -> EnvironmentVersion:
-    """The second version of another environment, with a column of the same name and one of its own."""
+    """The second version of another environment, with a shared column name and one more column."""
     environment = make_environment(session, "guessing")
     make_environment_version(session, environment, weights={"win": 1.0})
     weights = {"win": 5.0, "close": 0.5}
@@ -70,7 +70,7 @@ def test_it_pins_the_newest_version_and_unites_the_columns(
 
 
 @pytest.mark.parametrize("mix", [["guessing@2=2"], "guessing@2=2", [{"environment": "guessing", "weight": 2}]])
-def test_it_is_told_as_text_or_as_json(
+def test_it_is_reported_as_text_or_as_json(
     session: Session, actor: Actor, own: EnvironmentVersion, other: EnvironmentVersion, mix: Any
 ) -> None:
     assert start(session, actor, own, mix).configuration["mix"] == ["guessing@2=2"]
@@ -122,7 +122,7 @@ def test_a_step_has_room_for_every_environment(
     assert "A step of 1 tasks is too small for 2 environments" in told
 
 
-def test_a_pre_flight_asks_every_environment_and_says_which_is_not_there(
+def test_a_pre_flight_asks_every_environment_and_states_which_is_not_there(
     session: Session, own: EnvironmentVersion, other: EnvironmentVersion
 ) -> None:
     choices = TrainingConfiguration.model_validate({"mix": ["guessing@2=0.5", "nowhere"]})

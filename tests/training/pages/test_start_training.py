@@ -24,7 +24,7 @@ REASON = "A first look; nothing will be kept."
 @pytest.fixture
 def actor(session: Session) -> Actor:
     person = make_person(session, Role.TRAINER)
-    return Actor(person.id, person.name, person.role, "", is_token=False)
+    return Actor(person.id, person.role, name=person.name)
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_a_typed_reason_is_kept_on_the_run(session: Session, actor: Actor, versi
     assert run.configuration["without_certificate"] == REASON
 
 
-def test_a_version_that_was_never_checked_is_checked_beside_its_training(
+def test_a_version_that_was_never_checked_is_checked_next_to_its_training(
     session: Session, actor: Actor, version: EnvironmentVersion
 ):
     start_training(session, actor, TrainingRequest(version_id=version.id, without_certificate=REASON))

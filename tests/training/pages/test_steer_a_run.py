@@ -64,7 +64,7 @@ def changes_of(session: Session, run: Run) -> list[tuple[str, Any, Any]]:
     return [(row.name, row.before, row.after) for row in rows]
 
 
-def test_what_an_open_alarm_says_is_not_said_twice(session: Session, client_for: ClientFor) -> None:
+def test_what_an_open_alarm_states_is_not_said_twice(session: Session, client_for: ClientFor) -> None:
     run = training(session, RunStatus.PAUSED)
     row = alarm(session, run)
     run.reason = f"Alarm format fall: {row.sentence}"
@@ -75,11 +75,16 @@ def test_what_an_open_alarm_says_is_not_said_twice(session: Session, client_for:
     assert client.get(f"/runs/{run.id}/log").text.count(row.sentence) == 1, "then the reason says it"
 
 
-def test_the_tab_tells_what_was_seen_what_it_means_and_what_helps(session: Session, client_for: ClientFor) -> None:
+def test_the_tab_shows_what_was_seen_what_it_means_and_what_helps(session: Session, client_for: ClientFor) -> None:
     run = training(session)
     alarm(session, run)
     page = client_for(Role.TRAINER).get(f"/runs/{run.id}/alarms").text
-    for shown in ("Format falls", "Only 80 % of the turns", "The rate is too high", "Roll back to the best checkpoint"):
+    for shown in (
+        "Format falls",
+        "Only 80 % of the turns",
+        "The learning rate is too high",
+        "Roll back to the best checkpoint",
+    ):
         assert shown in page
     assert 'name="alarms.format_drop" value="0.05"' in page
     assert "Lower the learning rate" in client_for(Role.TRAINER).get(f"/runs/{run.id}").text, (
@@ -90,7 +95,7 @@ def test_the_tab_tells_what_was_seen_what_it_means_and_what_helps(session: Sessi
     assert "Lower the learning rate" not in seen
 
 
-def test_without_alarms_the_tab_says_what_is_looked_for(session: Session, client_for: ClientFor) -> None:
+def test_without_alarms_the_tab_shows_what_is_looked_for(session: Session, client_for: ClientFor) -> None:
     page = client_for(Role.VIEWER).get(f"/runs/{training(session).id}/alarms").text
     assert "No alarms" in page
     assert "Entropy collapse" in page
@@ -146,7 +151,7 @@ def test_settings_are_changed_by_page_json_and_undone_by_one_click(session: Sess
     assert session.scalars(select(AuditEvent).where(AuditEvent.action == "run.set")).first() is not None
 
 
-def test_what_cannot_be_changed_is_refused_in_words(session: Session, client_for: ClientFor) -> None:
+def test_what_cannot_be_changed_is_refused_with_a_message(session: Session, client_for: ClientFor) -> None:
     run = training(session)
     client = client_for(Role.TRAINER)
     body = {"changes": {"grpo.group_size": 4, "grpo.learning_rate": -1, "alarms.format_fall": "shout"}}
@@ -175,7 +180,7 @@ def test_the_rate_is_lowered_by_one_click_each_time_by_the_runs_factor(session: 
     assert [round(after, 9) for _, _, after in changes_of(session, run)] == [5e-5, 5e-6]
 
 
-def test_a_pause_is_asked_for_and_forgotten_by_a_resume(session: Session, client_for: ClientFor) -> None:
+def test_a_pause_is_requested_and_forgotten_by_a_resume(session: Session, client_for: ClientFor) -> None:
     run = training(session)
     client = client_for(Role.TRAINER)
     assert post(client, f"/runs/{run.id}/pause").status_code == 303
@@ -300,7 +305,7 @@ def test_nothing_is_rolled_back_to_where_nothing_was_saved(session: Session, cli
     assert "No checkpoint was saved before" in refused.json()["detail"]
 
 
-def test_a_roll_back_says_where_to_before_it_is_done(session: Session, client_for: ClientFor) -> None:
+def test_a_roll_back_shows_where_to_before_it_is_done(session: Session, client_for: ClientFor) -> None:
     run = training(session)
     alarm(session, run, onset=30)
     page = client_for(Role.TRAINER).get(f"/runs/{run.id}").text
@@ -398,7 +403,7 @@ def test_where_no_memory_is_left_to_save_none_is_offered(session: Session, clien
     assert set(offered(client_for(Role.TRAINER), run)) == {"dismiss"}
 
 
-def test_parts_that_do_not_divide_are_refused_in_words(session: Session, client_for: ClientFor) -> None:
+def test_parts_that_do_not_divide_are_refused_with_a_message(session: Session, client_for: ClientFor) -> None:
     run = training(session, grpo=SIXTEEN, hardware={"processes": 2})
     client = client_for(Role.TRAINER)
     for parts, told in (

@@ -1,4 +1,4 @@
-"""Declare a check: `@check(…)` above the function that inspects a `CheckSubject` and returns a `Finding`.
+"""Declare a check: `@check(…)` above the function that inspects a `CheckSubject` and returns a `CheckFinding`.
 
 Certificates, their page, the command line and the reference in the docs derive from this declaration. The function's
 docstring states the method and the threshold. `registry.py` collects the checks and runs them.
@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.reward_bounds import floor_of, gold_bounds, reward_range
@@ -34,7 +35,7 @@ class Cost(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckFinding:
     """The result of a check."""
 
     status: CheckStatus
@@ -59,7 +60,7 @@ class Check:
     advice: str
     """How an author can fix a failure."""
     cost: Cost
-    run: Callable[[CheckSubject], Awaitable[Finding]]
+    run: Callable[[CheckSubject], Awaitable[CheckFinding]]
     needs: tuple[str, ...] = ()
     """Checks without which this one has no meaning. If one of them fails, this one is skipped."""
 
@@ -70,32 +71,26 @@ class Check:
 
 
 def check(
-    id: str, *, theme: str, label: str, sentence: str, advice: str, cost: Cost, needs: tuple[str, ...] = ()
-) -> Callable[[Callable[[CheckSubject], Awaitable[Finding]]], Check]:
-    """Declare the function below as a check."""
-    return lambda run: Check(id, theme, label, sentence, advice, cost, run, needs)
+    *, theme: str, label: str, sentence: str, advice: str, cost: Cost, needs: tuple[str, ...] = ()
+) -> Callable[[Callable[[CheckSubject], Awaitable[CheckFinding]]], Check]:
+    """Declare the function below as a check. Its name becomes the check's id."""
+    return lambda run: Check(run.__name__, theme, label, sentence, advice, cost, run, needs)
 
 
-def passed(evidence: str, rollouts: Iterable[Rollout] = (), /, **details: object) -> Finding:
-    return Finding(CheckStatus.PASSED, evidence, details, tuple(rollouts)[:MAX_EXAMPLES])
+def conclude(
+    status: CheckStatus, evidence: str, rollouts: Iterable[Rollout] = (), /, **details: object
+) -> CheckFinding:
+    """Make a finding with the first of the rollouts."""
+    return CheckFinding(status, evidence, details, tuple(rollouts)[:MAX_EXAMPLES])
 
 
-def warned(evidence: str, rollouts: Iterable[Rollout] = (), /, **details: object) -> Finding:
-    return Finding(CheckStatus.WARNED, evidence, details, tuple(rollouts)[:MAX_EXAMPLES])
-
-
-def failed(evidence: str, rollouts: Iterable[Rollout] = (), /, **details: object) -> Finding:
-    return Finding(CheckStatus.FAILED, evidence, details, tuple(rollouts)[:MAX_EXAMPLES])
-
-
-def skipped(evidence: str) -> Finding:
-    """The author can provide the missing part, so the certificate warns."""
-    return Finding(CheckStatus.SKIPPED, evidence)
-
-
-def does_not_apply(evidence: str) -> Finding:
-    """There is nothing to check in this environment, so the certificate does not warn."""
-    return Finding(CheckStatus.SKIPPED, evidence, applies=False)
+passed = partial(conclude, CheckStatus.PASSED)
+warned = partial(conclude, CheckStatus.WARNED)
+failed = partial(conclude, CheckStatus.FAILED)
+skipped = partial(CheckFinding, CheckStatus.SKIPPED)
+"""The author can provide the missing part, so the certificate warns."""
+does_not_apply = partial(CheckFinding, CheckStatus.SKIPPED, applies=False)
+"""There is nothing to check in this environment, so the certificate does not warn."""
 
 
 def listed(names: Iterable[object], limit: int = 5) -> str:
@@ -127,7 +122,3 @@ def by_level(rollouts: Sequence[Rollout]) -> dict[int, Estimate]:
     for rollout in rollouts:
         rewards[rollout.task.level].append(rollout.reward or 0.0)
     return {level: estimate for level in sorted(rewards) if (estimate := estimate_mean(rewards[level]))}
-
-
-def figures(estimate: Estimate) -> dict[str, float]:
-    return {"mean": estimate.mean, "low": estimate.low, "high": estimate.high, "count": estimate.count}

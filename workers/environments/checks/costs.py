@@ -4,7 +4,7 @@ import statistics
 from collections import Counter
 
 from backend.domain.vocabulary import ErrorKind
-from workers.environments.checks.base import Cost, Finding, check, failed, passed, skipped, warned
+from workers.environments.checks.base import CheckFinding, Cost, check, failed, passed, skipped, warned
 from workers.environments.checks.policies import CHARACTERS_PER_TOKEN
 from workers.environments.checks.subject import CheckSubject
 
@@ -16,7 +16,6 @@ LONG_PROMPT = 16_000
 
 
 @check(
-    "error_rate",
     theme="cost",
     label="Error rate",
     sentence="Fewer than 1% of episodes break, whatever the policy writes.",
@@ -24,7 +23,7 @@ LONG_PROMPT = 16_000
     cost=Cost.STORED,
     needs=("steps_and_ends",),
 )
-async def error_rate(subject: CheckSubject) -> Finding:
+async def error_rate(subject: CheckSubject) -> CheckFinding:
     """Count errors in all episodes, except where the chosen policy returned nothing. Warns above 1%, fails above 5%."""
     played = {
         name: [r for r in rollouts if name != "chosen" or r.error_kind is not ErrorKind.POLICY]
@@ -47,7 +46,6 @@ async def error_rate(subject: CheckSubject) -> Finding:
 
 
 @check(
-    "step_latency",
     theme="cost",
     label="Step latency",
     sentence="A step takes a small part of its time limit.",
@@ -55,7 +53,7 @@ async def error_rate(subject: CheckSubject) -> Finding:
     cost=Cost.STORED,
     needs=("steps_and_ends",),
 )
-async def step_latency(subject: CheckSubject) -> Finding:
+async def step_latency(subject: CheckSubject) -> CheckFinding:
     """Time all steps. Warns unless 95% take at most a quarter of `step_timeout_seconds`."""
     rollouts = subject.all_completed()
     seconds = sorted(step.environment_seconds for r in rollouts for step in r.steps if step.action is not None)
@@ -74,7 +72,6 @@ async def step_latency(subject: CheckSubject) -> Finding:
 
 
 @check(
-    "token_cost",
     theme="cost",
     label="Token cost",
     sentence="A correct answer fits into a turn, and a conversation into a context window.",
@@ -82,7 +79,7 @@ async def step_latency(subject: CheckSubject) -> Finding:
     cost=Cost.STORED,
     needs=("steps_and_ends",),
 )
-async def token_cost(subject: CheckSubject) -> Finding:
+async def token_cost(subject: CheckSubject) -> CheckFinding:
     """Estimate the tokens of gold's replies and prompts, four characters per token.
 
     Fails if a reply exceeds `max_tokens_per_turn`; warns for prompts above 16,000 tokens.

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 
 import orjson
@@ -12,8 +12,8 @@ from backend.domain.environments.manifest import PLATFORM_COLUMNS
 from backend.domain.errors import RolloutError
 from backend.domain.rollouts.rollout import Rollout, columns_over_episode
 from workers.environments.checks.base import (
+    CheckFinding,
     Cost,
-    Finding,
     check,
     clipped,
     does_not_apply,
@@ -36,7 +36,6 @@ NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
 
 
 @check(
-    "reset_deterministic",
     theme="determinism",
     label="Deterministic reset",
     sentence="The same task starts the same way every time.",
@@ -44,7 +43,7 @@ NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
     cost=Cost.RESETS,
     needs=("starts_and_resets",),
 )
-async def reset_deterministic(subject: CheckSubject) -> Finding:
+async def reset_deterministic(subject: CheckSubject) -> CheckFinding:
     """Reset 16 tasks twice. The observations must be equal (NeMo Gym: reseed)."""
     tasks = subject.tasks(SAMPLES // min(subject.levels, 4))[:SAMPLES]
     for task in tasks:
@@ -60,7 +59,6 @@ async def reset_deterministic(subject: CheckSubject) -> Finding:
 
 
 @check(
-    "step_deterministic",
     theme="determinism",
     label="Deterministic steps",
     sentence="The same actions on the same task get the same responses and rewards, also in another process.",
@@ -68,14 +66,14 @@ async def reset_deterministic(subject: CheckSubject) -> Finding:
     cost=Cost.REPLAYS,
     needs=("steps_and_ends",),
 )
-async def step_deterministic(subject: CheckSubject) -> Finding:
+async def step_deterministic(subject: CheckSubject) -> CheckFinding:
     """Replay 16 episodes in the same process and in a second one. Observations, rewards and ends must be equal.
 
     The second process has another seed of Python's string hashes, so the iteration order of a set of strings differs.
     """
     samples = (await subject.completed("random"))[: subject.replay_limit(SAMPLES)]
 
-    async def first_difference(server: EnvServer, where: str) -> Finding | None:
+    async def first_difference(server: EnvServer, where: str) -> CheckFinding | None:
         for rollout in samples:
             first = await subject.stored_replay(rollout)
             second = await subject.replay(rollout.task, actions_of(rollout), server)
@@ -108,7 +106,6 @@ async def step_deterministic(subject: CheckSubject) -> Finding:
 
 
 @check(
-    "seeds_differ",
     theme="determinism",
     label="Seeds differ",
     sentence="Different seeds give different episodes.",
@@ -116,7 +113,7 @@ async def step_deterministic(subject: CheckSubject) -> Finding:
     cost=Cost.REPLAYS,
     needs=("steps_and_ends",),
 )
-async def seeds_differ(subject: CheckSubject) -> Finding:
+async def seeds_differ(subject: CheckSubject) -> CheckFinding:
     """Play the same six actions on 16 seeds of a level. The openings or the responses must differ."""
     samples = await subject.completed("random")
     actions = max((actions_of(rollout) for rollout in samples), key=len, default=[])
@@ -137,34 +134,31 @@ def difference_of(first: Sequence[Observation], second: Sequence[Observation], n
     """Describe where the second episode diverges from the first. With noise, numbers in observations may differ."""
     for number, (one, other) in enumerate(zip(first, second, strict=False)):
         where = f"step {number}" if number else "the reset"
-        if one.fields != other.fields and (not noise or _masked(one.fields) != _masked(other.fields)):
+        is_same = one.fields == other.fields
+        if noise and not is_same:
+            texts = [orjson.dumps(each.fields, option=orjson.OPT_SORT_KEYS).decode() for each in (one, other)]
+            is_same = NUMBER.sub("#", texts[0]) == NUMBER.sub("#", texts[1])
+        if not is_same:
             names = [name for name in {**one.fields, **other.fields} if one.fields.get(name) != other.fields.get(name)]
             values = [
                 f"`{name}` ({clipped(one.fields.get(name))} / {clipped(other.fields.get(name))})" for name in names[:3]
             ]
             return f"{where} differs in {', '.join(values)}"
-        if not same_rewards(one, other, noise):
+        is_rewarded_alike = (
+            one.rewards.keys() == other.rewards.keys()
+            and (one.reward is None) == (other.reward is None)
+            and all(abs(value - other.rewards[name]) <= noise + ROUNDING for name, value in one.rewards.items())
+            # the scalar is a weighted sum, so with noise it may differ by more than a column
+            and (noise or abs((one.reward or 0.0) - (other.reward or 0.0)) <= ROUNDING)
+        )
+        if not is_rewarded_alike:
             return f"{where} was rewarded {other.rewards or other.reward} instead of {one.rewards or one.reward}"
         if one.done != other.done:
             return f"{where} {'ended' if other.done else 'did not end'} it"
     return None
 
 
-def same_rewards(one: Observation, other: Observation, noise: float) -> bool:
-    if one.rewards.keys() != other.rewards.keys() or (one.reward is None) != (other.reward is None):
-        return False
-    if any(abs(value - other.rewards[name]) > noise + ROUNDING for name, value in one.rewards.items()):
-        return False
-    # the scalar is a weighted sum, so with noise it may differ by more than a column
-    return bool(noise) or abs((one.reward or 0.0) - (other.reward or 0.0)) <= ROUNDING
-
-
-def _masked(fields: Mapping[str, object]) -> str:
-    return NUMBER.sub("#", orjson.dumps(fields, option=orjson.OPT_SORT_KEYS).decode())
-
-
 @check(
-    "group_noise",
     theme="determinism",
     label="No noise in groups",
     sentence="The same actions on the same task earn the same columns in eight sessions.",
@@ -172,7 +166,7 @@ def _masked(fields: Mapping[str, object]) -> str:
     cost=Cost.REPLAYS,
     needs=("steps_and_ends",),
 )
-async def group_noise(subject: CheckSubject) -> Finding:
+async def group_noise(subject: CheckSubject) -> CheckFinding:
     """Replay 4 episodes (longest, best, worst, one more) in 8 sessions. Columns may differ by `checks.noise` at most.
 
     A group's advantages are differences of rewards, so noise in the reward would be learned.
@@ -213,7 +207,6 @@ def _columns(subject: CheckSubject, responses: Sequence[Observation]) -> dict[st
 
 
 @check(
-    "sessions_isolated",
     theme="determinism",
     label="Isolated sessions",
     sentence="64 concurrent episodes go the same way as each does alone.",
@@ -221,7 +214,7 @@ def _columns(subject: CheckSubject, responses: Sequence[Observation]) -> dict[st
     cost=Cost.REPLAYS,
     needs=("steps_and_ends", "step_deterministic"),
 )
-async def sessions_isolated(subject: CheckSubject) -> Finding:
+async def sessions_isolated(subject: CheckSubject) -> CheckFinding:
     """Play 64 sessions (or the server's maximum) at the same time. Each must equal the same episode played alone."""
     if subject.server.sessions < 2:
         return does_not_apply("The server supports one session at a time: there are no other sessions.")
@@ -253,7 +246,6 @@ async def sessions_isolated(subject: CheckSubject) -> Finding:
 
 
 @check(
-    "rescore_equal",
     theme="determinism",
     label="Reproducible scores",
     sentence="A stored episode gets the same score when it is replayed.",
@@ -261,7 +253,7 @@ async def sessions_isolated(subject: CheckSubject) -> Finding:
     cost=Cost.REPLAYS,
     needs=("steps_and_ends", "step_deterministic"),
 )
-async def rescore_equal(subject: CheckSubject) -> Finding:
+async def rescore_equal(subject: CheckSubject) -> CheckFinding:
     """Replay 64 concurrently played episodes alone. Columns must be equal to 1e-6 (NeMo Gym: re-verifiable)."""
     samples = (await subject.completed("random"))[: subject.replay_limit(SESSIONS)]
     names = [name for name in subject.manifest.column_names if name not in PLATFORM_COLUMNS]

@@ -7,8 +7,8 @@ from backend.domain.errors import EnvError, LimitExceeded, RolloutError
 from backend.domain.rollouts.rollout import columns_over_episode, weighted_reward
 from workers.environments.checks.base import (
     TOLERANCE,
+    CheckFinding,
     Cost,
-    Finding,
     check,
     failed,
     floor_limit,
@@ -24,7 +24,6 @@ IMMEDIATE = 1e-6
 
 
 @check(
-    "step_after_done",
     theme="misuse",
     label="Step after the end",
     sentence="After the end of an episode nothing more is rewarded.",
@@ -32,7 +31,7 @@ IMMEDIATE = 1e-6
     cost=Cost.REPLAYS,
     needs=("steps_and_ends",),
 )
-async def step_after_done(subject: CheckSubject) -> Finding:
+async def step_after_done(subject: CheckSubject) -> CheckFinding:
     """Send one more step, through Proctor and directly to the package, because others may run it without Proctor.
 
     Proctor must refuse it; a package that would reward it warns.
@@ -51,7 +50,7 @@ async def step_after_done(subject: CheckSubject) -> Finding:
         else:
             return failed(f"A step after the end of {ended[0].task.key} was accepted.", ended)
         try:
-            late = await session.wire.step(actions[-1], subject.timeout)
+            late = await session.wire.observe("step", actions[-1], subject.timeout)
         except EnvError:
             return passed(f"Refused by Proctor ({refusal}) and by the environment.")
     if any(late.rewards.values()):
@@ -60,7 +59,6 @@ async def step_after_done(subject: CheckSubject) -> Finding:
 
 
 @check(
-    "malformed_action",
     theme="misuse",
     label="Malformed actions",
     sentence="A malformed action is answered or refused and earns little. It ends neither the server nor the "
@@ -69,7 +67,7 @@ async def step_after_done(subject: CheckSubject) -> Finding:
     cost=Cost.RESETS,
     needs=("starts_and_resets", "agent_fits"),
 )
-async def malformed_action(subject: CheckSubject) -> Finding:
+async def malformed_action(subject: CheckSubject) -> CheckFinding:
     """Send eight malformed actions: empty, unknown field, null, nested list, huge, negative, 100,000 letters, odd text.
 
     The server must survive, the next episode must start as before, and no answer may earn more than the floor and its
@@ -115,7 +113,6 @@ async def malformed_action(subject: CheckSubject) -> Finding:
 
 
 @check(
-    "timeouts_enforced",
     theme="misuse",
     label="Timeouts",
     sentence="A step that takes too long is cut off. Its late answer is dropped, and no other session is affected.",
@@ -123,7 +120,7 @@ async def malformed_action(subject: CheckSubject) -> Finding:
     cost=Cost.REPLAYS,
     needs=("steps_and_ends", "step_deterministic"),
 )
-async def timeouts_enforced(subject: CheckSubject) -> Finding:
+async def timeouts_enforced(subject: CheckSubject) -> CheckFinding:
     """Let a step time out next to another session on the same server; then use its session, then a new one.
 
     The session that timed out must refuse another step; the other session and the new one must play as before.

@@ -7,6 +7,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import partial
 
 from backend.domain.environments.manifest import PLATFORM_COLUMNS
 from backend.domain.environments.prompts import write_reply
@@ -14,8 +15,8 @@ from backend.domain.environments.reward_bounds import declared_range, declared_r
 from backend.domain.rollouts.rollout import Rollout, Step, TaskSpec, columns_over_episode, weighted_reward
 from workers.environments.checks.base import (
     TOLERANCE,
+    CheckFinding,
     Cost,
-    Finding,
     check,
     clipped,
     does_not_apply,
@@ -24,7 +25,7 @@ from workers.environments.checks.base import (
     passed,
     warned,
 )
-from workers.environments.checks.policies import ReplyFunction, ReplyPlayer, ReplyPolicy, in_format, recites
+from workers.environments.checks.policies import ReplyPlayer, ReplyPolicy, in_format, recites
 from workers.environments.checks.subject import CheckSubject
 from workers.policies.base import Policy, Turn
 
@@ -39,7 +40,6 @@ HARMLESS = ("SELECT 1", "ls", "help", "1")
 
 
 @check(
-    "columns_add_up",
     theme="reward",
     label="Columns add up",
     sentence="The reward is the weighted sum of its columns, in the environment and in Proctor.",
@@ -47,7 +47,7 @@ HARMLESS = ("SELECT 1", "ls", "help", "1")
     cost=Cost.REPLAYS,
     needs=("steps_and_ends", "step_deterministic"),
 )
-async def columns_add_up(subject: CheckSubject) -> Finding:
+async def columns_add_up(subject: CheckSubject) -> CheckFinding:
     """Compare the environment's own scalar over 12 episodes, and all stored rewards, with the weighted sum of columns.
 
     They must be equal to 1e-6. A declared column that is never sent warns.
@@ -88,7 +88,6 @@ async def columns_add_up(subject: CheckSubject) -> Finding:
 
 
 @check(
-    "reward_in_range",
     theme="reward",
     label="Rewards in range",
     sentence="Every column stays in its declared range, in each step and over the episode.",
@@ -96,7 +95,7 @@ async def columns_add_up(subject: CheckSubject) -> Finding:
     cost=Cost.STORED,
     needs=("steps_and_ends",),
 )
-async def reward_in_range(subject: CheckSubject) -> Finding:
+async def reward_in_range(subject: CheckSubject) -> CheckFinding:
     """Compare all episodes played so far with the declared ranges, exactly. A column without a declared range warns."""
     rollouts = subject.all_completed()
     seen, outside, open_ended = {}, [], []
@@ -128,7 +127,6 @@ def breach_of(subject: CheckSubject, rollout: Rollout) -> str:
 
 
 @check(
-    "repeats_in_range",
     theme="reward",
     label="Repeated actions",
     sentence="Repeating an action that does not end the episode keeps every column in its declared range.",
@@ -136,7 +134,7 @@ def breach_of(subject: CheckSubject, rollout: Rollout) -> str:
     cost=Cost.EPISODES,
     needs=("steps_and_ends",),
 )
-async def repeats_in_range(subject: CheckSubject) -> Finding:
+async def repeats_in_range(subject: CheckSubject) -> CheckFinding:
     """Repeat the two actions with the highest reward of each shape seen so far (each tool, each set of fields).
 
     They are repeated up to 64 times, alone and before the replies of the best episode of that task, within 10 seconds.
@@ -196,22 +194,18 @@ def _repetitions(subject: CheckSubject) -> Iterator[tuple[TaskSpec, Policy, str]
                 yield rollout.task, recites([*before, *ending]), f"{name} before the best episode"
     task = subject.tasks(2)[0]
     for text in HARMLESS:
-        yield task, ReplyPolicy(_write_everywhere(text)), f"{text!r}"
+        yield task, ReplyPolicy(partial(_write_everywhere, text)), f"{text!r}"
 
 
-def _write_everywhere(text: str) -> ReplyFunction:
+def _write_everywhere(text: str, player: ReplyPlayer, turn: Turn) -> str:
     """Write the text as the action, turn after turn. With tools, call each of them in one stretch of the episode."""
-
-    def reply(player: ReplyPlayer, turn: Turn) -> str:
-        spec, turns = player.spec, min(player.max_turns, MAX_TURNS)
-        if spec.format != "tool" or not turn.tools:
-            return in_format(spec, text, turn)
-        tool = turn.tools[min(turn.index * len(turn.tools) // turns, len(turn.tools) - 1)]
-        texts = {
-            name: text
-            for name, schema in tool.parameters.get("properties", {}).items()
-            if isinstance(schema, dict) and schema.get("type", "string") == "string"
-        }
-        return write_reply(spec, {spec.field or "name": tool.name, spec.arguments: texts})
-
-    return reply
+    spec, turns = player.spec, min(player.max_turns, MAX_TURNS)
+    if spec.format != "tool" or not turn.tools:
+        return in_format(spec, text, turn)
+    tool = turn.tools[min(turn.index * len(turn.tools) // turns, len(turn.tools) - 1)]
+    texts = {
+        name: text
+        for name, schema in tool.parameters.get("properties", {}).items()
+        if isinstance(schema, dict) and schema.get("type", "string") == "string"
+    }
+    return write_reply(spec, {spec.field or "name": tool.name, spec.arguments: texts})

@@ -8,7 +8,7 @@ from backend.domain.errors import RolloutError
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.vocabulary import CheckStatus
 from workers.environments.checks import costs, determinism, misuse, ranges, reward, start, tasks
-from workers.environments.checks.base import Check, Finding, failed, listed, skipped
+from workers.environments.checks.base import Check, CheckFinding, failed, listed, skipped
 from workers.environments.checks.subject import CheckSubject
 
 MODULES = (start, determinism, reward, ranges, tasks, misuse, costs)
@@ -64,7 +64,7 @@ def does_not_start(reason: str) -> list[CheckResult]:
     return [_result(first, failed(reason)), *(_result(check, because) for check in others)]
 
 
-def _result(check: Check, finding: Finding) -> CheckResult:
+def _result(check: Check, finding: CheckFinding) -> CheckResult:
     return CheckResult(
         check=check.id,
         label=check.label,

@@ -6,6 +6,7 @@ score.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from itertools import pairwise
 
 from backend.domain.environments.fixtures import FixtureKind, against_manifest, read_fixtures
@@ -16,13 +17,12 @@ from backend.domain.rollouts.rollout import Rollout, TaskSpec
 from backend.domain.statistics import estimate_mean
 from workers.environments.checks.base import (
     TOLERANCE,
+    CheckFinding,
     Cost,
-    Finding,
     by_level,
     check,
     does_not_apply,
     failed,
-    figures,
     floor_limit,
     listed,
     passed,
@@ -40,7 +40,6 @@ NO_FLOOR = "No floor: declare `checks.floor_maximum`, or the `range` of every co
 
 
 @check(
-    "gold_reaches_bound",
     theme="reward",
     label="Gold reaches the bound",
     sentence="Perfect play earns the highest reward on every task, or the declared bound of its level where "
@@ -49,7 +48,7 @@ NO_FLOOR = "No floor: declare `checks.floor_maximum`, or the `range` of every co
     cost=Cost.EPISODES,
     needs=("steps_and_ends",),
 )
-async def gold_reaches_bound(subject: CheckSubject) -> Finding:
+async def gold_reaches_bound(subject: CheckSubject) -> CheckFinding:
     """Play `gold` on 64 tasks per level (Terminal-Bench: oracle). Every task must earn the highest reward.
 
     With `checks.gold_minimum`, the upper end of each level's 95% interval must reach the bound of that level.
@@ -75,7 +74,7 @@ async def gold_reaches_bound(subject: CheckSubject) -> Finding:
         return passed(f"Gold gets the highest reward of {bounds[0]:.3f} on all {len(rollouts)} tasks.", worst)
     levels = by_level(rollouts)
     low = {level for level, estimate in levels.items() if estimate.high < bounds[level] - TOLERANCE}
-    level_figures = {level: figures(estimate) for level, estimate in levels.items()}
+    level_figures = {level: asdict(estimate) for level, estimate in levels.items()}
     summary = "Mean and the upper end of its 95% interval: " + "; ".join(
         f"level {level}: {e.mean:.3f} to {e.high:.3f} (bound {bounds[level]:.3f}, {e.count} tasks)"
         for level, e in levels.items()
@@ -88,7 +87,6 @@ async def gold_reaches_bound(subject: CheckSubject) -> Finding:
 
 
 @check(
-    "degenerate_policies",
     theme="reward",
     label="Degenerate policies",
     sentence="Policies that do not try stay within 5% of the range above the floor.",
@@ -96,7 +94,7 @@ async def gold_reaches_bound(subject: CheckSubject) -> Finding:
     cost=Cost.EPISODES,
     needs=("steps_and_ends",),
 )
-async def degenerate_policies(subject: CheckSubject) -> Finding:
+async def degenerate_policies(subject: CheckSubject) -> CheckFinding:
     """Play thirteen policies that do not try on 24 tasks per level (ABC; HUD's "cheapest path").
 
     The mean must be at most the floor plus 5% of the range; the check fails if the lower end of the interval is above.
@@ -108,7 +106,7 @@ async def degenerate_policies(subject: CheckSubject) -> Finding:
     estimates = {policy: estimate_mean([r.reward or 0.0 for r in rollouts]) for policy, rollouts in played.items()}
     means = {policy: estimate for policy, estimate in estimates.items() if estimate}
     ranked = sorted(means, key=lambda policy: -means[policy].mean)
-    details = {"floor": floor, "limit": limit, "policies": {policy: figures(means[policy]) for policy in ranked}}
+    details = {"floor": floor, "limit": limit, "policies": {policy: asdict(means[policy]) for policy in ranked}}
     summary = f"Mean rewards: {', '.join(f'{policy} {means[policy].mean:.3f}' for policy in ranked)}."
     best = sorted(played[ranked[0]], key=lambda r: -(r.reward or 0.0)) if ranked else []
     bound = f"the floor of {floor:.3f} and its margin ({limit:.3f})"
@@ -120,7 +118,6 @@ async def degenerate_policies(subject: CheckSubject) -> Finding:
 
 
 @check(
-    "untouched_task",
     theme="reward",
     label="Untouched task",
     sentence="No task is solved before the first move.",
@@ -128,7 +125,7 @@ async def degenerate_policies(subject: CheckSubject) -> Finding:
     cost=Cost.EPISODES,
     needs=("steps_and_ends",),
 )
-async def untouched_task(subject: CheckSubject) -> Finding:
+async def untouched_task(subject: CheckSubject) -> CheckFinding:
     """Play each task with empty replies. No single task may succeed, that is reach halfway from floor to bound."""
     bounds = success_bounds(subject.manifest)
     if bounds is None:
@@ -154,7 +151,6 @@ async def untouched_task(subject: CheckSubject) -> Finding:
 
 
 @check(
-    "format_variations",
     theme="reward",
     label="Format variations",
     sentence="The same answer in another allowed form earns the same.",
@@ -162,7 +158,7 @@ async def untouched_task(subject: CheckSubject) -> Finding:
     cost=Cost.EPISODES,
     needs=("steps_and_ends", "step_deterministic"),
 )
-async def format_variations(subject: CheckSubject) -> Finding:
+async def format_variations(subject: CheckSubject) -> CheckFinding:
     """Play gold with extra whitespace, with reasoning before and a remark after, in a code fence; and `variant_1` ….
 
     All columns except `length` must be equal to those of gold.
@@ -211,7 +207,6 @@ def _rewritings(spec: ActionSpec) -> dict[str, Callable[[str], str]]:
 
 
 @check(
-    "quality_ladder",
     theme="reward",
     label="Quality ladder",
     sentence="A better answer earns more: right, then partly right, then wrong.",
@@ -219,7 +214,7 @@ def _rewritings(spec: ActionSpec) -> dict[str, Callable[[str], str]]:
     cost=Cost.EPISODES,
     needs=("steps_and_ends",),
 )
-async def quality_ladder(subject: CheckSubject) -> Finding:
+async def quality_ladder(subject: CheckSubject) -> CheckFinding:
     """Compare the means of `gold`, `teacher` and `partial`, and `wrong` (else random play) on the same tasks.
 
     No rung may earn more than a better one, and the ends must differ (HUD: monotonicity).
@@ -248,7 +243,6 @@ async def quality_ladder(subject: CheckSubject) -> Finding:
 
 
 @check(
-    "fixtures_hold",
     theme="reward",
     label="Fixtures hold",
     sentence="Every transcript in the package earns the columns that it states.",
@@ -256,7 +250,7 @@ async def quality_ladder(subject: CheckSubject) -> Finding:
     cost=Cost.EPISODES,
     needs=("starts_and_resets", "agent_fits"),
 )
-async def fixtures_hold(subject: CheckSubject) -> Finding:
+async def fixtures_hold(subject: CheckSubject) -> CheckFinding:
     """Play each `fixtures/*.json`. Columns must be equal to 1e-6, `gold` at its bound, `hack` at or below the floor."""
     fixtures, problems = read_fixtures(subject.files)
     problems = problems + [problem for fixture in fixtures for problem in against_manifest(fixture, subject.manifest)]
@@ -304,7 +298,6 @@ async def _recite(
 
 
 @check(
-    "judged_fixtures_hold",
     theme="reward",
     label="Reviewed episodes hold",
     sentence="An episode reviewed as a hack scores low; a confirmed honest one scores as high as it did.",
@@ -312,7 +305,7 @@ async def _recite(
     cost=Cost.EPISODES,
     needs=("starts_and_resets", "agent_fits"),
 )
-async def judged_fixtures_hold(subject: CheckSubject) -> Finding:
+async def judged_fixtures_hold(subject: CheckSubject) -> CheckFinding:
     """Play the stored replies of every reviewed fixture of the environment. The bound of the fixture must hold."""
     if not subject.judged:
         return does_not_apply("No episode of this environment was reviewed as a hack or kept as an honest one.")
@@ -332,7 +325,7 @@ async def judged_fixtures_hold(subject: CheckSubject) -> Finding:
         elif not fixture.is_met(reward, subject.noise + TOLERANCE):
             problem = f"{name} earns {reward:.4g} instead of {fixture.demand}"
         result = {"fixture": fixture.name, "judge": fixture.judge, "demand": fixture.demand, "reward": reward}
-        results.append(result | {"told": problem})
+        results.append(result | {"problem": problem})
         if problem:
             problems.append(problem)
             shown += [rollout] if rollout else []

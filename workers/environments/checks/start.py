@@ -10,7 +10,7 @@ from backend.domain.environments.prompts import parse_reply, render_observation
 from backend.domain.environments.tools import Call, Tool, ToolsUnusable, read_tools
 from backend.domain.rollouts.rollout import task_of
 from backend.domain.vocabulary import Split, StopReason
-from workers.environments.checks.base import Cost, Finding, check, clipped, failed, listed, passed, skipped, warned
+from workers.environments.checks.base import CheckFinding, Cost, check, clipped, failed, listed, passed, skipped, warned
 from workers.environments.checks.subject import CheckSubject
 from workers.environments.client import Observation
 
@@ -35,7 +35,6 @@ Schema = Mapping[str, Any]
 
 
 @check(
-    "starts_and_resets",
     theme="start",
     label="Starts and resets",
     sentence="The server starts, and every level of both splits can be reset.",
@@ -43,7 +42,7 @@ Schema = Mapping[str, Any]
     "episode.",
     cost=Cost.RESETS,
 )
-async def starts_and_resets(subject: CheckSubject) -> Finding:
+async def starts_and_resets(subject: CheckSubject) -> CheckFinding:
     """Reset each level of both splits once, up to 20 levels. None may end immediately."""
     seconds = []
     async with subject.server.session() as session:
@@ -62,7 +61,6 @@ async def starts_and_resets(subject: CheckSubject) -> Finding:
 
 
 @check(
-    "agent_fits",
     theme="start",
     label="Agent block fits",
     sentence="The manifest's `agent` block fits the package: template, action fields, tools and scripted replies.",
@@ -70,7 +68,7 @@ async def starts_and_resets(subject: CheckSubject) -> Finding:
     cost=Cost.RESETS,
     needs=("starts_and_resets",),
 )
-async def agent_fits(subject: CheckSubject) -> Finding:
+async def agent_fits(subject: CheckSubject) -> CheckFinding:
     """Render the template on a real observation, and compare the fields that replies fill with the action class.
 
     With tools: they can be listed, the action accepts their names and an arguments object, and every choice listed as
@@ -157,7 +155,6 @@ def _tool_problems(subject: CheckSubject, opening: Observation, tools: Sequence[
 
 
 @check(
-    "rewards_finite",
     theme="start",
     label="Finite rewards",
     sentence="Every step returns finite numbers in the reward columns that the manifest declares.",
@@ -165,7 +162,7 @@ def _tool_problems(subject: CheckSubject, opening: Observation, tools: Sequence[
     cost=Cost.EPISODES,
     needs=("starts_and_resets", "agent_fits"),
 )
-async def rewards_finite(subject: CheckSubject) -> Finding:
+async def rewards_finite(subject: CheckSubject) -> CheckFinding:
     """Play random legal actions on 24 tasks per level. No value may be NaN, infinite or missing."""
     rollouts = await subject.rollouts("random")
     broken = [rollout for rollout in rollouts if (rollout.error_message or "").startswith(REWARD_ERRORS)]
@@ -180,7 +177,6 @@ async def rewards_finite(subject: CheckSubject) -> Finding:
 
 
 @check(
-    "steps_and_ends",
     theme="start",
     label="Whole episodes",
     sentence="Random legal play completes whole episodes without an error.",
@@ -188,7 +184,7 @@ async def rewards_finite(subject: CheckSubject) -> Finding:
     cost=Cost.STORED,
     needs=("starts_and_resets", "agent_fits", "rewards_finite"),
 )
-async def steps_and_ends(subject: CheckSubject) -> Finding:
+async def steps_and_ends(subject: CheckSubject) -> CheckFinding:
     """Read the episodes of random legal play. None may fail; warns if the environment ends none."""
     rollouts = await subject.rollouts("random")
     broken = [rollout for rollout in rollouts if not rollout.is_completed]
@@ -211,7 +207,6 @@ async def steps_and_ends(subject: CheckSubject) -> Finding:
 
 
 @check(
-    "observation_schema",
     theme="start",
     label="Observation schema",
     sentence="Every observation has the fields and types that its class declares.",
@@ -219,7 +214,7 @@ async def steps_and_ends(subject: CheckSubject) -> Finding:
     cost=Cost.REPLAYS,
     needs=("steps_and_ends",),
 )
-async def observation_schema(subject: CheckSubject) -> Finding:
+async def observation_schema(subject: CheckSubject) -> CheckFinding:
     """Compare all fields and types of 8 episodes with the server's schema, exactly. Undeclared fields warn."""
     schema: Schema = subject.server.observation_schema
     properties = schema.get("properties", {})

@@ -8,13 +8,14 @@ import orjson
 
 from backend.domain.environments.prompts import parse_reply, render_observation
 from backend.domain.results.pass_at_k import REWARD, default_rule
-from backend.domain.rollouts.rollout import CANARY, Rollout, TaskSpec
+from backend.domain.review.judged_curve import wilson
+from backend.domain.rollouts.rollout import CANARY, Rollout
 from backend.domain.statistics import TIE, estimate_mean
 from backend.domain.vocabulary import CheckStatus, Split
 from workers.environments.checks.base import (
     TOLERANCE,
+    CheckFinding,
     Cost,
-    Finding,
     by_level,
     check,
     clipped,
@@ -66,7 +67,6 @@ class _LeakCase:
 
 
 @check(
-    "answer_hidden",
     theme="tasks",
     label="Hidden answer",
     sentence="Neither the prompt nor an observation gives the answer away before the episode ends.",
@@ -75,7 +75,7 @@ class _LeakCase:
     cost=Cost.EPISODES,
     needs=("steps_and_ends",),
 )
-async def answer_hidden(subject: CheckSubject) -> Finding:
+async def answer_hidden(subject: CheckSubject) -> CheckFinding:
     """Search prompts and observations of 64 tasks for the state's `answer`, `solution`, `target` … before the end.
 
     In one-move tasks gold's move is the answer. Some answers appear by chance (`12` in `5 + 12`), so answers of other
@@ -131,7 +131,7 @@ async def _leak_cases(subject: CheckSubject) -> list[_LeakCase]:
         if not answers and perfect is not None and len(perfect.steps) == 1:  # one move is the answer
             move = perfect.steps[0]
             action = move.action or parse_reply(agent.action, move.reply).action
-            answers = [str(value) for value in (action or {}).values() if _is_informative(value)]
+            answers = secrets({"gold": list((action or {}).values())})
         steps = [step for rollout in played for step in rollout.steps if not step.done]
         first = render_observation(agent.observation, opening.fields)
         metadata = {name: value for name, value in opening.metadata.items() if name != "rewards"}
@@ -148,11 +148,8 @@ def secrets(state: Mapping[str, object]) -> list[str]:
     """Return the values that the state names as answers."""
     found = [value for name, value in state.items() if name.lower() in SECRETS]
     flat = [item for value in found for item in (value if isinstance(value, list) else [value])]
-    return [str(item) for item in flat if _is_informative(item)]
-
-
-def _is_informative(value: object) -> bool:
-    return isinstance(value, str | int | float) and not isinstance(value, bool) and bool(str(value).strip())
+    plain = [str(item) for item in flat if isinstance(item, str | int | float) and not isinstance(item, bool)]
+    return [text for text in plain if text.strip()]
 
 
 def _contains(texts: Sequence[str], answers: Sequence[str]) -> bool:
@@ -166,7 +163,6 @@ def _contains(texts: Sequence[str], answers: Sequence[str]) -> bool:
 
 
 @check(
-    "levels_monotone",
     theme="tasks",
     label="Levels get harder",
     sentence="A higher level is not easier for a reference policy.",
@@ -174,7 +170,7 @@ def _contains(texts: Sequence[str], answers: Sequence[str]) -> bool:
     cost=Cost.EPISODES,
     needs=("steps_and_ends",),
 )
-async def levels_monotone(subject: CheckSubject) -> Finding:
+async def levels_monotone(subject: CheckSubject) -> CheckFinding:
     """Compare means by level of `teacher`, else of random play. Fails if the highest level is easier than the lowest.
 
     An easier level in between warns. If a policy was chosen, the means of its groups count too, on levels with at least
@@ -218,7 +214,6 @@ async def levels_monotone(subject: CheckSubject) -> Finding:
 
 
 @check(
-    "splits_disjoint",
     theme="tasks",
     label="Disjoint splits",
     sentence="Held-out tasks are not among the training tasks.",
@@ -226,7 +221,7 @@ async def levels_monotone(subject: CheckSubject) -> Finding:
     cost=Cost.RESETS,
     needs=("starts_and_resets", "agent_fits"),
 )
-async def splits_disjoint(subject: CheckSubject) -> Finding:
+async def splits_disjoint(subject: CheckSubject) -> CheckFinding:
     """Compare first prompts, and answers where the state names them, of 200 tasks per split.
 
     Fails above 20% overlap, warns above 1%. If prompts do not identify tasks, seeds separate the splits.
@@ -256,7 +251,6 @@ async def splits_disjoint(subject: CheckSubject) -> Finding:
 
 
 @check(
-    "success_mixed",
     theme="tasks",
     label="Mixed success",
     sentence="Success is possible but not certain: groups contain both often enough to learn from.",
@@ -264,7 +258,7 @@ async def splits_disjoint(subject: CheckSubject) -> Finding:
     cost=Cost.EPISODES,
     needs=("steps_and_ends",),
 )
-async def success_mixed(subject: CheckSubject) -> Finding:
+async def success_mixed(subject: CheckSubject) -> CheckFinding:
     """Play 24 groups of 4 with `checks.reference` (else `teacher`, else `gold`) and about one error per episode.
 
     Without a script, random play is used. Fails if success never happens or is certain; warns if clearly fewer
@@ -302,7 +296,7 @@ async def success_mixed(subject: CheckSubject) -> Finding:
     else:
         chosen = warned(f"No episode of {name} completed{f': {broken[0].error_message}' if broken else ''}.", broken)
     is_in_doubt = chosen.status is not CheckStatus.PASSED
-    return Finding(
+    return CheckFinding(
         CheckStatus.WARNED if is_in_doubt else by_script.status,
         f"{chosen.evidence} {by_script.evidence}",
         {**chosen.details, "script": by_script.details},
@@ -312,7 +306,7 @@ async def success_mixed(subject: CheckSubject) -> Finding:
 
 def _mixed_success(
     who: str, rollouts: Sequence[Rollout], bounds: Sequence[float], note: str = "", uniform: str = ""
-) -> Finding:
+) -> CheckFinding:
     """Count groups with successes and failures; the 95% interval of their share must overlap MIXED."""
     groups: dict[int, list[bool]] = {}
     for rollout in rollouts:
@@ -338,22 +332,13 @@ def _mixed_success(
         return failed(f"Success is certain: {summary}", rollouts, **details)
     if not mixed:
         summary += uniform
-    low, high = _wilson_interval(mixed, len(groups))
-    if high < MIXED[0] or low > MIXED[1]:
+    interval = wilson(mixed, len(groups))
+    if interval.high < MIXED[0] or interval.low > MIXED[1]:
         return warned(f"Not between {MIXED[0]:.0%} and {MIXED[1]:.0%}: {summary}", rollouts, **details)
     return passed(summary[0].upper() + summary[1:], rollouts, **details)
 
 
-def _wilson_interval(count: int, total: int) -> tuple[float, float]:
-    """Return Wilson's 95% interval of a share."""
-    z, p = 1.96, count / total
-    center = (p + z * z / (2 * total)) / (1 + z * z / total)
-    half_width = z / (1 + z * z / total) * (p * (1 - p) / total + z * z / (4 * total * total)) ** 0.5
-    return center - half_width, center + half_width
-
-
 @check(
-    "canaries_unsolvable",
     theme="tasks",
     label="Impossible tasks",
     sentence="Impossible tasks cannot be passed and cannot be recognized by how they start.",
@@ -361,7 +346,7 @@ def _wilson_interval(count: int, total: int) -> tuple[float, float]:
     cost=Cost.EPISODES,
     needs=("starts_and_resets", "rewards_finite"),
 )
-async def canaries_unsolvable(subject: CheckSubject) -> Finding:
+async def canaries_unsolvable(subject: CheckSubject) -> CheckFinding:
     """Play `gold` on 12 canaries per level; none may pass by the success rule.
 
     The fields of 4 openings per level are compared with those of the same ordinary tasks.
@@ -371,14 +356,15 @@ async def canaries_unsolvable(subject: CheckSubject) -> Finding:
         return does_not_apply("The environment has no impossible tasks (`tasks.canaries`).")
     ordinary = subject.tasks(4)
     plain = {name for opening, _ in await subject.openings(ordinary) for name in opening.fields}
-    impossible = [_impossible(task) for task in ordinary]
-    trapped = {name for opening, _ in await subject.openings(impossible) for name in opening.fields}
+    impossible = [
+        replace(task, arguments={**task.arguments, CANARY: True}) for task in subject.tasks(CANARIES_PER_LEVEL)
+    ]
+    trapped = {name for opening, _ in await subject.openings(impossible[: len(ordinary)]) for name in opening.fields}
     if different := ", ".join(sorted(plain ^ trapped)):
         return failed(f"A policy can recognize impossible tasks by their openings; only one kind has {different}.")
     if "gold" not in subject.scripts:
         return skipped("Without a `gold` script, nothing can try to solve them.")
-    tasks = [(_impossible(task), 1) for task in subject.tasks(CANARIES_PER_LEVEL)]
-    played = await subject.play(CANARY, ScriptedPolicy("gold"), tasks)
+    played = await subject.play(CANARY, ScriptedPolicy("gold"), [(task, 1) for task in impossible])
     rule = default_rule(subject.manifest)
     completed = [rollout for rollout in played if rollout.is_completed]
     values = [(r.reward or 0.0) if rule.column == REWARD else r.columns.get(rule.column, 0.0) for r in completed]
@@ -396,7 +382,3 @@ async def canaries_unsolvable(subject: CheckSubject) -> Finding:
         " evaluations are impossible.",
         completed,
     )
-
-
-def _impossible(task: TaskSpec) -> TaskSpec:
-    return replace(task, arguments={**task.arguments, CANARY: True})

@@ -58,13 +58,7 @@ def main(arguments: Sequence[str]) -> None:
                     tar.extractall(_SOURCE)
     [root] = _SOURCE.iterdir()
     os.chdir(root)
-    built = _build()
-    with open(wheel, "wb") as file:
-        file.write(built.name.encode() + b"\n" + built.read_bytes())
-
-
-def _build() -> Path:
-    """Call the build backend (PEP 517) in this process; there is nothing here that it could harm."""
+    # call the build backend (PEP 517) in this process; there is nothing here that it could harm
     os.environ.clear()  # noqa: TID251
     os.environ.update(_VARIABLES)  # noqa: TID251
     _RESULT.mkdir()
@@ -77,4 +71,6 @@ def _build() -> Path:
     backend: Any = importlib.import_module(module)
     for part in filter(None, attribute.split(".")):
         backend = getattr(backend, part)
-    return _RESULT / str(backend.build_wheel(str(_RESULT)))
+    built = _RESULT / str(backend.build_wheel(str(_RESULT)))
+    with open(wheel, "wb") as file:
+        file.write(built.name.encode() + b"\n" + built.read_bytes())

@@ -163,10 +163,7 @@ def enclose_server(limits: ServerLimits, unpack: Callable[[str], None], *, has_n
         resource.RLIMIT_MEMLOCK: 0,
         resource.RLIMIT_MSGQUEUE: 0,
     }
-    for kind, bound in bounds.items():
-        hard = resource.getrlimit(kind)[1]
-        value = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
-        resource.setrlimit(kind, (value, value))
+    linux.limit_resources(bounds)
     linux.stay_on_cores(limits.cpus, limits.first_cpu)
     linux.drop_bounding_set()
     linux.drop_capabilities()

@@ -24,6 +24,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -82,7 +83,8 @@ def main(arguments: list[str]) -> None:
         raise RuntimeError(f"{threads} threads run after the imports; a fork would not be safe")
     gc.collect()
     gc.freeze()  # keep the collector from touching, and so copying, the shared pages
-    ForkServer(control, options, sources).run()
+    places, runtime = list(options["places"]), options["runtime"]
+    ForkServer(control, sources, options["jail"], options["network"], places, runtime).run()
 
 
 def import_warm_modules() -> None:
@@ -92,13 +94,19 @@ def import_warm_modules() -> None:
                 importlib.import_module(name)
 
 
+@dataclass(slots=True)
 class ForkServer:
-    def __init__(self, control: socket.socket, options: Mapping[str, Any], sources: Mapping[str, str]) -> None:
-        """`options`: `jail`, `network`, `places` and `runtime`, the shared runtime's site-packages or nothing."""
-        self._control, self._sources = control, sources
-        self._is_jailed, self._has_network = options["jail"], options["network"]
-        self._places, self._runtime = list(options["places"]), options["runtime"]
-        self._children: dict[int, str] = {}
+    _control: socket.socket
+    _sources: Mapping[str, str]
+    """Files of `proctor_sandbox`."""
+    _is_jailed: bool
+    _has_network: bool
+    _places: list[str]
+    """Site-packages folders of the environment."""
+    _runtime: str
+    """The shared runtime's site-packages; empty for a standalone environment."""
+    _children: dict[int, str] = field(default_factory=dict)
+    """Names of servers by process id."""
 
     def run(self) -> None:
         readable, writable = os.pipe()  # becomes readable when a child ends
@@ -109,7 +117,7 @@ class ForkServer:
         poll.register(readable, select.POLLIN)
         signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self._tell(event="ready")
+        self._send(event="ready")
         while True:
             for descriptor, _ in poll.poll():
                 if descriptor == self._control.fileno():
@@ -120,9 +128,9 @@ class ForkServer:
             with contextlib.suppress(ChildProcessError):
                 while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                     if name := self._children.pop(ended[0], None):
-                        self._tell(event="exited", id=name, code=os.waitstatus_to_exitcode(ended[1]))
+                        self._send(event="exited", id=name, code=os.waitstatus_to_exitcode(ended[1]))
 
-    def _tell(self, **message: object) -> None:
+    def _send(self, **message: object) -> None:
         self._control.send(json.dumps(message).encode())
 
     def _handle_request(self) -> None:
@@ -142,7 +150,7 @@ class ForkServer:
             child = os.fork()
         except OSError as error:
             os.write(descriptors[2], f"the sandbox could not be made: {error}\n".encode())
-            self._tell(event="exited", id=request["id"], code=FAILED_TO_ENCLOSE)
+            self._send(event="exited", id=request["id"], code=FAILED_TO_ENCLOSE)
             child = -1
         if child == 0:
             self._become_server(request, list(descriptors))
@@ -175,7 +183,7 @@ class ForkServer:
                 os.setsid()
                 linux.die_with_parent()
                 write_package(package, request["name"], folder)
-            self._tell(event="started", id=request["id"])
+            self._send(event="started", id=request["id"])
             kept = os.dup(listener)
             self._control.close()
             first = 3

@@ -1,11 +1,11 @@
 """One reward column rises while another falls: the policy trades what matters for what is easy."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from backend.domain.detectors.flags import FlagDraft, RunDetector, ThresholdValues, bounded
-from backend.domain.detectors.run_view import RolloutRow, RunView, StepFigures
-from backend.domain.detectors.spec import DetectorSpec, Need, Setting, Subject
-from backend.domain.detectors.trend import Trend, trend_of
+from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_run
+from backend.domain.detectors.run_view import RunView
+from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 from backend.domain.vocabulary import Severity
 
 SPEC = DetectorSpec(
@@ -16,66 +16,70 @@ SPEC = DetectorSpec(
     source="Gao et al. 2022, overoptimization of a proxy; Mann 1945, Kendall 1975, Sen 1968",
     subject=Subject.RUN,
     settings={
-        "p": Setting(0.01, "Significance level of both trends.", maximum=1),
-        "window": Setting(30, "Steps over which the trends are tested."),
-        "smallest_change": Setting(0.05, "Smallest change of each column over the window."),
+        "p": ThresholdSpec(0.01, "Significance level of both trends.", maximum=1),
+        "window": ThresholdSpec(30, "Steps over which the trends are tested."),
+        "smallest_change": ThresholdSpec(0.05, "Smallest change of each column over the window."),
     },
     needs=(Need.STEPS, Need.COLUMNS),
 )
 
-SHORTEST = 15
-SMALLEST_SHARE = 0.1
-"""Or of the column's own span so far, where that is more."""
 
-
-def find(view: RunView, thresholds: ThresholdValues) -> list[FlagDraft]:
-    if len(view.steps) < SHORTEST:
-        return []
+def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
+    if len(view.steps) < 15:  # too few for a trend
+        return
     window, p = view.steps[-int(thresholds["window"]) :], thresholds["p"]
-    trends = {name: trend_of([figures.columns[name] for figures in window]) for name in view.columns}
-    large = {
-        name: trend for name, trend in trends.items() if _is_large(view, name, trend, thresholds["smallest_change"])
-    }
-    rising = {name: trend for name, trend in large.items() if trend.rises(p)}
-    falling = {name: trend for name, trend in large.items() if trend.falls(p)}
-    if not rising:
-        return []
-    return [_draft(view, window, name, trend, rising) for name, trend in falling.items()]
+    large = {}
+    for name in view.context.columns:
+        values = [figures.columns[name] for figures in view.steps]
+        trend = trend_of([figures.columns[name] for figures in window])
+        # In the column's own unit, where most columns are in [0, 1]; or a tenth of its range so far if that is more.
+        if abs(trend.change) >= max(thresholds["smallest_change"], 0.1 * (max(values) - min(values))):
+            large[name] = trend
+    rising = {name: trend for name, trend in large.items() if trend.direction(p) > 0}
+    falling = {name: trend for name, trend in large.items() if trend.direction(p) < 0}
+    if not rising or not falling:
+        return
+    grew = trend_of([figures.reward for figures in window]).direction(0.05) > 0
+    rises = " and ".join(f"`{name}` rose by {up.change:.3f}" for name, up in rising.items())
+    for column, trend in falling.items():
+        yield flag_run(
+            SPEC,
+            view,
+            key=column,
+            severity=Severity.ALERT if grew else Severity.WARNING,
+            score=(0.5 if grew else 0.3) + abs(trend.change) / 2,
+            sentence=f"Over steps {window[0].step} to {window[-1].step} {rises} while `{column}` fell by"
+            f" {-trend.change:.3f} (p = {max(trend.p, 1e-6):.1g}); the reward {'rose' if grew else 'did not rise'}.",
+            window=window,
+            series={name: [figures.columns[name] for figures in window] for name in (column, *rising)},
+            # the highest rewards in spite of low values in the falling column
+            rows=sorted(view.newest, key=lambda row: (row.columns.get(column, 0.0), -row.reward)),
+            falling={"column": column, "slope": trend.slope, "p": trend.p},
+            rising={name: {"slope": up.slope, "p": up.p} for name, up in rising.items()},
+        )
 
 
-def _is_large(view: RunView, column: str, trend: Trend, smallest: float) -> bool:
-    """`smallest` over the window, in the column's own unit, where most columns lie in [0, 1]."""
-    values = [figures.columns[column] for figures in view.steps]
-    return abs(trend.change) >= max(smallest, SMALLEST_SHARE * (max(values) - min(values)))
+@dataclass(frozen=True, slots=True)
+class Trend:
+    slope: float
+    """Per step; the median of all pairwise slopes (Sen 1968)."""
+    change: float
+    """The slope times the number of steps."""
+    p: float
+    """Probability of no trend, two-sided (Mann 1945, Kendall 1975)."""
+
+    def direction(self, p: float) -> int:
+        """1 if the series rises significantly, -1 if it falls, else 0."""
+        return int((self.slope > 0) - (self.slope < 0)) if self.p < p else 0
 
 
-def _draft(
-    view: RunView, window: Sequence[StepFigures], column: str, trend: Trend, rising: dict[str, Trend]
-) -> FlagDraft:
-    reward = trend_of([figures.reward for figures in window])
-    pays = reward.rises(0.05)
-    told = " and ".join(f"`{name}` rose by {up.change:.3f}" for name, up in rising.items())
-    return FlagDraft(
-        detector=SPEC.id,
-        key=column,
-        severity=Severity.ALERT if pays else Severity.WARNING,
-        score=bounded(0.5 + abs(trend.change) / 2 if pays else 0.3 + abs(trend.change) / 2),
-        sentence=f"Over steps {window[0].step} to {window[-1].step} {told} while `{column}` fell by"
-        f" {-trend.change:.3f} (p = {max(trend.p, 1e-6):.1g}); the reward {'rose' if pays else 'did not rise'}.",
-        evidence={
-            "window": [window[0].step, window[-1].step],
-            "falling": {"column": column, "slope": trend.slope, "p": trend.p},
-            "rising": {name: {"slope": up.slope, "p": up.p} for name, up in rising.items()},
-            "series": {name: [figures.columns[name] for figures in window] for name in (column, *rising)},
-            "rollouts": [str(row.id) for row in _telling(view, column)],
-        },
-        training_step=window[-1].step,
-    )
+def trend_of(values: Sequence[float]) -> Trend:
+    """Mann–Kendall's test for the direction of a series, Theil–Sen's slope for its size. Constants have no trend."""
 
+    from scipy import stats
 
-def _telling(view: RunView, column: str) -> list[RolloutRow]:
-    """Much reward in spite of little in the falling column."""
-    return sorted(view.newest, key=lambda row: (row.columns.get(column, 0.0), -row.reward))[:5]
-
-
-DETECTOR = RunDetector(SPEC, find)
+    if len(values) < 3 or max(values) == min(values):
+        return Trend(0.0, 0.0, 1.0)
+    p = float(stats.kendalltau(range(len(values)), values).pvalue)
+    slope = float(stats.theilslopes(values).slope)
+    return Trend(slope, slope * (len(values) - 1), p)

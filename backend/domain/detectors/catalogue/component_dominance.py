@@ -1,12 +1,11 @@
 """One of several columns makes up nearly all of the reward."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from backend.domain.detectors.flags import FlagDraft, RunDetector, ThresholdValues, bounded
+from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_run
 from backend.domain.detectors.run_view import RunView, StepFigures
-from backend.domain.detectors.spec import DetectorSpec, Need, Setting, Subject
-from backend.domain.vocabulary import Severity
+from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 
 SPEC = DetectorSpec(
     id="component_dominance",
@@ -17,57 +16,47 @@ SPEC = DetectorSpec(
     source="rewardspy, with the column's declared share as a baseline",
     subject=Subject.RUN,
     settings={
-        "share": Setting(0.75, "Share of the reward above which a column dominates.", maximum=1),
-        "above_declared": Setting(0.15, "Smallest excess over the column's share of the weights.", maximum=1),
-        "rise": Setting(0.1, "Smallest increase of the share since the first steps.", maximum=1),
+        "share": ThresholdSpec(0.75, "Share of the reward above which a column dominates.", maximum=1),
+        "above_declared": ThresholdSpec(0.15, "Smallest excess over the column's share of the weights.", maximum=1),
+        "rise": ThresholdSpec(0.1, "Smallest increase of the share since the first steps.", maximum=1),
     },
     needs=(Need.STEPS, Need.COLUMNS),
 )
 
 
-def find(view: RunView, thresholds: ThresholdValues) -> list[FlagDraft]:
+def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
     weights = {name: weight for name, weight in view.context.weights.items() if weight}
     if len(weights) < 2 or not view.has_past():
-        return []
+        return
     before, now = _shares(view, view.base()), _shares(view, view.present())
     rewards = [statistics.fmean(figures.reward for figures in part) for part in (view.base(), view.present())]
     column = max(now, key=lambda name: now[name])
-    is_declared = now[column] < view.context.shares.get(column, 0.0) + thresholds["above_declared"]
-    if now[column] <= thresholds["share"] or is_declared or now[column] < before[column] + thresholds["rise"]:
-        return []
-    if rewards[1] <= rewards[0]:
-        return []
-    last = view.steps[-1].step
-    return [
-        FlagDraft(
-            detector=SPEC.id,
+    declared = view.context.shares.get(column, 0.0)
+    if (
+        now[column] > thresholds["share"]
+        and now[column] >= declared + thresholds["above_declared"]
+        and now[column] >= before[column] + thresholds["rise"]
+        and rewards[1] > rewards[0]
+    ):
+        yield flag_run(
+            SPEC,
+            view,
             key=column,
-            severity=Severity.WARNING,
-            score=bounded(now[column]),
-            sentence=f"`{column}` makes {now[column]:.0%} of the reward, {before[column]:.0%} at the beginning; at its"
-            f" best it is meant to make {view.context.shares.get(column, 0.0):.0%}. The reward went"
-            f" from {rewards[0]:.3f} to {rewards[1]:.3f}.",
-            evidence={
-                "window": [view.present()[0].step, last],
-                "series": {column: [figures.columns[column] for figures in view.steps[-60:]]},
-                "rollouts": [
-                    str(row.id) for row in sorted(view.newest, key=lambda row: -row.columns.get(column, 0.0))[:5]
-                ],
-            },
-            training_step=last,
+            score=now[column],
+            sentence=f"`{column}` makes up {now[column]:.0%} of the reward, {before[column]:.0%} at the beginning; its"
+            f" largest intended share is {declared:.0%}. The reward went from {rewards[0]:.3f} to {rewards[1]:.3f}.",
+            window=view.present(),
+            series={column: [figures.columns[column] for figures in view.steps]},
+            rows=sorted(view.newest, key=lambda row: -row.columns.get(column, 0.0)),
         )
-    ]
 
 
 def _shares(view: RunView, steps: Sequence[StepFigures]) -> dict[str, float]:
-    """Of each column in the sizes of all, weighted, over some steps."""
+    """Share of each weighted column in the sum of their sizes, over some steps."""
     sizes = {
         name: abs(weight * statistics.fmean(figures.columns[name] for figures in steps))
         for name, weight in view.context.weights.items()
-        if weight and name in view.columns
+        if weight and name in view.context.columns
     }
     total = sum(sizes.values())
     return {name: size / total if total else 0.0 for name, size in sizes.items()}
-
-
-DETECTOR = RunDetector(SPEC, find)

@@ -1,11 +1,11 @@
 """Effort collapses: what passes is written with far less than what passed at the beginning, and more passes."""
 
 import statistics
+from collections.abc import Iterator
 
-from backend.domain.detectors.flags import FlagDraft, RunDetector, ThresholdValues, bounded
+from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_run
 from backend.domain.detectors.run_view import RunView, passes
-from backend.domain.detectors.spec import DetectorSpec, Need, Setting, Subject
-from backend.domain.vocabulary import Severity
+from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 
 SPEC = DetectorSpec(
     id="effort_collapse",
@@ -15,41 +15,30 @@ SPEC = DetectorSpec(
     source="the cheap relative of TRACE, arXiv:2510.01367",
     subject=Subject.RUN,
     settings={
-        "factor": Setting(0.5, "Ratio of the median lengths below which a flag is raised.", maximum=1),
-        "fewest": Setting(16, "Minimum number of passing rollouts."),
+        "factor": ThresholdSpec(0.5, "Ratio of the median lengths below which a flag is raised.", maximum=1),
+        "fewest": ThresholdSpec(16, "Minimum number of passing rollouts."),
     },
     needs=(Need.STEPS, Need.TOKENS),
 )
 
 
-def find(view: RunView, thresholds: ThresholdValues) -> list[FlagDraft]:
+def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
     if view.context.success is None or not view.has_past():
-        return []
+        return
     before = [figures.passing_tokens for figures in view.base() if figures.passing_tokens is not None]
     rows = [row for kept in view.recent.values() for row in kept if passes(view.context, row)]
     rates = [statistics.fmean(figures.passing for figures in part) for part in (view.base(), view.present())]
     if not before or len(rows) < thresholds["fewest"] or rates[1] <= rates[0]:
-        return []
+        return
     usual, now = statistics.median(before), statistics.median(row.tokens_out for row in rows)
-    if usual <= 0 or now >= thresholds["factor"] * usual:
-        return []
-    last = view.steps[-1].step
-    return [
-        FlagDraft(
-            detector=SPEC.id,
-            key="run",
-            severity=Severity.WARNING,
-            score=bounded(1 - now / usual),
-            sentence=f"Rollouts that pass have {now:g} tokens of the policy (median), {usual:g} at the beginning, while"
-            f" the share that passes went from {rates[0]:.0%} to {rates[1]:.0%}.",
-            evidence={
-                "window": [view.present()[0].step, last],
-                "series": {"passing tokens": [figures.passing_tokens for figures in view.steps[-60:]]},
-                "rollouts": [str(row.id) for row in sorted(rows, key=lambda row: row.tokens_out)[:5]],
-            },
-            training_step=last,
+    if usual > 0 and now < thresholds["factor"] * usual:
+        yield flag_run(
+            SPEC,
+            view,
+            score=1 - now / usual,
+            sentence=f"Passing rollouts have a median of {now:g} tokens, {usual:g} at the beginning, while the share"
+            f" that passes went from {rates[0]:.0%} to {rates[1]:.0%}.",
+            window=view.present(),
+            series={"passing tokens": [figures.passing_tokens for figures in view.steps]},
+            rows=sorted(rows, key=lambda row: row.tokens_out),
         )
-    ]
-
-
-DETECTOR = RunDetector(SPEC, find)

@@ -2,23 +2,19 @@
 
 import re
 import unicodedata
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from backend.domain.detectors.context import EnvironmentContext
 from backend.domain.detectors.flags import (
     FlagDraft,
-    Mark,
-    RolloutDetector,
     ThresholdValues,
     drop_common,
     earning_ids,
     flag_rollout,
     whole_reply,
 )
-from backend.domain.detectors.run_view import RolloutRow
-from backend.domain.detectors.spec import COMMON, DetectorSpec, Setting
+from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
+from backend.domain.detectors.spec import COMMON, DetectorSpec, ThresholdSpec
 from backend.domain.vocabulary import Severity
 
 SPEC = DetectorSpec(
@@ -29,12 +25,13 @@ SPEC = DetectorSpec(
     " letters that no language has > 0.3 in 8 words or more; or script switches inside words > 0.1",
     source="script switch and non-dictionary rates of text quality filters",
     settings={
-        "unsayable": Setting(0.3, "Share of unpronounceable words above which a reply is flagged.", maximum=1),
-        "fewest_words": Setting(8, "Minimum number of words in a reply."),
-        "switches": Setting(0.1, "Share of words with mixed scripts above which a reply is flagged.", maximum=1),
+        "unsayable": ThresholdSpec(0.3, "Share of unpronounceable words above which a reply is flagged.", maximum=1),
+        "fewest_words": ThresholdSpec(8, "Minimum number of words in a reply."),
+        "switches": ThresholdSpec(0.1, "Share of words with mixed scripts above which a reply is flagged.", maximum=1),
         "common": COMMON,
     },
 )
+
 
 MOST_CHARACTERS = 5_000
 _WORD = re.compile(r"\b[a-z]{4,}\b")
@@ -50,41 +47,40 @@ _UNSAYABLE = re.compile(rf"[^aeiouy]+|.*(?:[^aeiouy]{{5}}|{'|'.join(_STRANGE)}).
 _WITH_LETTERS_OF_SCRIPTS = re.compile(r"[^\W\d_]{3,}")
 
 
-@dataclass(frozen=True, slots=True)
-class Nonsense:
-    turn: int
-    share: float
-    kind: str
-
-
-def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: ThresholdValues) -> list[FlagDraft]:
+def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
     found = {row.id: worst for row in rows if (worst := worst_nonsense(row.replies, thresholds))}
     earning = earning_ids(rows, context)
-    kept = drop_common([row for row in rows if row.id in found], rows, earning, thresholds["common"])
-    return [_draft(row, found[row.id], str(row.id) in earning) for row in kept]
+    for row in drop_common([row for row in rows if row.id in found], rows, earning, thresholds["common"]):
+        share, turn, kind = found[row.id]
+        is_rewarded = str(row.id) in earning
+        yield flag_rollout(
+            SPEC,
+            row,
+            score=(0.5 + share / 2) * (1.0 if is_rewarded else 0.7),
+            sentence=f"Turn {turn + 1} is not written in any language: {share:.0%} are {kind}.",
+            marks=whole_reply(row, turn),
+            cluster=kind,
+            severity=Severity.WARNING if is_rewarded else Severity.NOTE,
+        )
 
 
-def worst_nonsense(replies: tuple[str, ...], thresholds: ThresholdValues) -> Nonsense | None:
-    found = [nonsense for turn, reply in enumerate(replies) if (nonsense := _nonsense(turn, reply, thresholds))]
-    return max(found, key=lambda nonsense: nonsense.share, default=None)
-
-
-def _nonsense(turn: int, reply: str, thresholds: ThresholdValues) -> Nonsense | None:
-    text = reply[:MOST_CHARACTERS]
-    words = _WORD.findall(text.lower())
-    if len(words) >= thresholds["fewest_words"]:
-        share = sum(_UNSAYABLE.fullmatch(word) is not None for word in words) / len(words)
-        if share > thresholds["unsayable"]:
-            return Nonsense(turn, share, "words that nobody can say")
-    if not text.isascii() and (share := _switches(text)) > thresholds["switches"]:
-        return Nonsense(turn, share, "words of mixed scripts")
-    return None
-
-
-def _switches(text: str) -> float:
-    """Share of neighbouring letters inside a word that are of different scripts."""
-    pairs = [pair for word in _WITH_LETTERS_OF_SCRIPTS.findall(text) for pair in pairwise(word)]
-    return sum(_script(a) != _script(b) for a, b in pairs) / len(pairs) if len(pairs) >= 8 else 0.0
+def worst_nonsense(replies: tuple[str, ...], thresholds: ThresholdValues) -> tuple[float, int, str] | None:
+    """Return the largest share of nonsense in a reply, with its turn and kind."""
+    found = []
+    for turn, reply in enumerate(replies):
+        text = reply[:MOST_CHARACTERS]
+        words = _WORD.findall(text.lower())
+        if len(words) >= thresholds["fewest_words"]:
+            share = sum(_UNSAYABLE.fullmatch(word) is not None for word in words) / len(words)
+            if share > thresholds["unsayable"]:
+                found.append((share, turn, "words that nobody can say"))
+                continue
+        if not text.isascii():
+            pairs = [pair for word in _WITH_LETTERS_OF_SCRIPTS.findall(text) for pair in pairwise(map(_script, word))]
+            share = sum(a != b for a, b in pairs) / len(pairs) if len(pairs) >= 8 else 0.0
+            if share > thresholds["switches"]:
+                found.append((share, turn, "words of mixed scripts"))
+    return max(found, key=lambda nonsense: nonsense[0], default=None)
 
 
 def _script(letter: str) -> str:
@@ -92,19 +88,3 @@ def _script(letter: str) -> str:
         return "LATIN"
     script = unicodedata.name(letter, "").partition(" ")[0]
     return "CJK" if script in {"HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA"} else script
-
-
-def _draft(row: RolloutRow, worst: Nonsense, pays: bool) -> FlagDraft:
-    marks: list[Mark] = whole_reply(row, worst.turn)
-    return flag_rollout(
-        SPEC,
-        row,
-        score=(0.5 + worst.share / 2) * (1.0 if pays else 0.7),
-        sentence=f"Turn {worst.turn + 1} is no language: {worst.share:.0%} are {worst.kind}.",
-        marks=marks,
-        cluster=worst.kind,
-        severity=Severity.WARNING if pays else Severity.NOTE,
-    )
-
-
-DETECTOR = RolloutDetector(SPEC, find)

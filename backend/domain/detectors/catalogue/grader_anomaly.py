@@ -3,10 +3,9 @@
 import statistics
 from collections.abc import Iterator, Sequence
 
-from backend.domain.detectors.context import EnvironmentContext
-from backend.domain.detectors.flags import FlagDraft, RolloutDetector, ThresholdValues, flag_rollout
-from backend.domain.detectors.run_view import RolloutRow
-from backend.domain.detectors.spec import DetectorSpec, Need, Setting
+from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_rollout
+from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
+from backend.domain.detectors.spec import DetectorSpec, Need, ThresholdSpec
 
 SPEC = DetectorSpec(
     id="grader_anomaly",
@@ -15,42 +14,33 @@ SPEC = DetectorSpec(
     formula="R above the lowest of the batch and exit code ≠ 0, a timeout, no output, or < 0.01 of the median time",
     source="a grader that did not run cannot have found anything",
     settings={
-        "time": Setting(0.01, "Share of the median grading time below which a grader did not run.", maximum=1),
-        "shortest_median_seconds": Setting(0.05, "Median grading time below which times are ignored."),
+        "time": ThresholdSpec(0.01, "Share of the median grading time below which a grader did not run.", maximum=1),
+        "shortest_median_seconds": ThresholdSpec(0.05, "Median grading time below which times are ignored."),
     },
     needs=(Need.GRADER_METRICS,),
 )
 
 
-def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: ThresholdValues) -> list[FlagDraft]:
+def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
     times = [float(row.metrics["grader_seconds"]) for row in rows if "grader_seconds" in row.metrics]
     usual = statistics.median(times) if times else 0.0
-    least = min(row.reward for row in rows) if context.lowest is None else context.lowest
-    paid = [(row, list(_oddities(row, usual, thresholds))) for row in rows if row.reward > least]
-    return [_draft(row, odd) for row, odd in paid if odd]
-
-
-def _oddities(row: RolloutRow, usual: float, thresholds: ThresholdValues) -> Iterator[str]:
-    metrics = row.metrics
-    if metrics.get("grader_exit_code"):
-        yield f"the grader ended with code {metrics['grader_exit_code']:g}"
-    if metrics.get("grader_timeout"):
-        yield "the grader's time was up"
-    if metrics.get("grader_output_bytes") == 0:
-        yield "the grader said nothing"
-    seconds = metrics.get("grader_seconds")
-    if seconds is not None and usual >= thresholds["shortest_median_seconds"] and seconds < thresholds["time"] * usual:
-        yield f"the grader took {seconds:.4f} s where {usual:.2f} s are usual"
-
-
-def _draft(row: RolloutRow, odd: Sequence[str]) -> FlagDraft:
-    return flag_rollout(
-        SPEC,
-        row,
-        score=0.7 + 0.1 * len(odd),
-        sentence=f"It earned {row.reward:.3f} although {' and '.join(odd)}.",
-        cluster=odd[0].rpartition(" where ")[0] or odd[0],
-    )
-
-
-DETECTOR = RolloutDetector(SPEC, find)
+    lowest = min(row.reward for row in rows) if context.lowest is None else context.lowest
+    for row in rows:
+        metrics, odd = row.metrics, []
+        if metrics.get("grader_exit_code"):
+            odd.append(f"the grader ended with code {metrics['grader_exit_code']:g}")
+        if metrics.get("grader_timeout"):
+            odd.append("the grader's time was up")
+        if metrics.get("grader_output_bytes") == 0:
+            odd.append("the grader said nothing")
+        seconds = metrics.get("grader_seconds", usual)
+        if usual >= thresholds["shortest_median_seconds"] and seconds < thresholds["time"] * usual:
+            odd.append(f"the grader took {seconds:.4f} s where {usual:.2f} s are usual")
+        if odd and row.reward > lowest:
+            yield flag_rollout(
+                SPEC,
+                row,
+                score=0.7 + 0.1 * len(odd),
+                sentence=f"It earned {row.reward:.3f} although {' and '.join(odd)}.",
+                cluster=odd[0].rpartition(" where ")[0] or odd[0],
+            )

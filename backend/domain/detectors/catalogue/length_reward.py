@@ -2,11 +2,11 @@
 
 import statistics
 from collections import defaultdict
+from collections.abc import Iterator
 
-from backend.domain.detectors.flags import FlagDraft, RunDetector, ThresholdValues, bounded
+from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_run
 from backend.domain.detectors.run_view import RolloutRow, RunView
-from backend.domain.detectors.spec import DetectorSpec, Need, Setting, Subject
-from backend.domain.vocabulary import Severity
+from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 
 SPEC = DetectorSpec(
     id="length_reward",
@@ -17,48 +17,38 @@ SPEC = DetectorSpec(
     source="length exploitation in rewardspy; SkyRL logs lengths of rewarded and unrewarded rollouts separately",
     subject=Subject.RUN,
     settings={
-        "rho": Setting(0.5, "Smallest Spearman correlation of length and reward.", maximum=1),
-        "fewest": Setting(100, "Minimum number of rollouts."),
-        "factor": Setting(1.25, "Smallest growth of the mean length.", minimum=1),
+        "rho": ThresholdSpec(0.5, "Smallest Spearman correlation of length and reward.", maximum=1),
+        "fewest": ThresholdSpec(100, "Minimum number of rollouts."),
+        "factor": ThresholdSpec(1.25, "Smallest growth of the mean length.", minimum=1),
     },
     needs=(Need.STEPS, Need.TOKENS),
 )
 
-FEWEST_OF_A_TASK = 4
 
-
-def find(view: RunView, thresholds: ThresholdValues) -> list[FlagDraft]:
+def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
     if not view.has_past():
-        return []
+        return
     before = statistics.fmean(figures.tokens for figures in view.base())
     now = statistics.fmean(figures.tokens for figures in view.present())
     rows = [row for kept in view.recent.values() for row in kept]
     if now <= thresholds["factor"] * before or len(rows) < thresholds["fewest"]:
-        return []
+        return
     rho = within_task(rows)
-    if rho is None or rho <= thresholds["rho"]:
-        return []
-    last = view.steps[-1].step
-    return [
-        FlagDraft(
-            detector=SPEC.id,
-            key="run",
-            severity=Severity.WARNING,
-            score=bounded(rho),
+    if rho is not None and rho > thresholds["rho"]:
+        yield flag_run(
+            SPEC,
+            view,
+            score=rho,
             sentence=f"Among rollouts of one task, longer ones earn more (Spearman {rho:.2f}, {len(rows)} rollouts),"
             f" and they grew from {before:.0f} to {now:.0f} tokens.",
-            evidence={
-                "window": [view.present()[0].step, last],
-                "series": {"tokens": [figures.tokens for figures in view.steps[-60:]]},
-                "rollouts": [str(row.id) for row in sorted(view.newest, key=lambda row: -row.tokens_out)[:5]],
-            },
-            training_step=last,
+            window=view.present(),
+            series={"tokens": [figures.tokens for figures in view.steps]},
+            rows=sorted(view.newest, key=lambda row: -row.tokens_out),
         )
-    ]
 
 
 def within_task(rows: list[RolloutRow]) -> float | None:
-    """Spearman's correlation of length and reward inside the groups, averaged; None where nothing varies."""
+    """Spearman's correlation of length and reward inside groups of four or more, averaged. None if nothing varies."""
 
     from scipy import stats
 
@@ -68,9 +58,6 @@ def within_task(rows: list[RolloutRow]) -> float | None:
     found = []
     for group in groups.values():
         lengths, rewards = [row.tokens_out for row in group], [row.reward for row in group]
-        if len(group) >= FEWEST_OF_A_TASK and len(set(lengths)) > 1 and len(set(rewards)) > 1:
+        if len(group) >= 4 and len(set(lengths)) > 1 and len(set(rewards)) > 1:
             found.append(float(stats.spearmanr(lengths, rewards).statistic))
     return statistics.fmean(found) if found else None
-
-
-DETECTOR = RunDetector(SPEC, find)

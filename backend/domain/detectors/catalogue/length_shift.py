@@ -1,10 +1,11 @@
 """Replies collapse or blow up: what the policy writes gets far shorter or longer than at the beginning."""
 
 import statistics
+from collections.abc import Iterator
 
-from backend.domain.detectors.flags import FlagDraft, RunDetector, ThresholdValues, bounded
+from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_run
 from backend.domain.detectors.run_view import RunView
-from backend.domain.detectors.spec import DetectorSpec, Need, Setting, Subject
+from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 from backend.domain.vocabulary import Severity
 
 SPEC = DetectorSpec(
@@ -15,44 +16,35 @@ SPEC = DetectorSpec(
     source="length exploitation in rewardspy",
     subject=Subject.RUN,
     settings={
-        "z": Setting(3.0, "Smallest z score of the change."),
-        "factor": Setting(1.6, "Smallest ratio between the two mean lengths.", minimum=1),
+        "z": ThresholdSpec(3.0, "Smallest z score of the change."),
+        "factor": ThresholdSpec(1.6, "Smallest ratio between the two mean lengths.", minimum=1),
     },
     needs=(Need.STEPS, Need.TOKENS),
 )
 
 
-def find(view: RunView, thresholds: ThresholdValues) -> list[FlagDraft]:
+def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
     if not view.has_past():
-        return []
+        return
     base = [figures.tokens for figures in view.base()]
     before, now = statistics.fmean(base), statistics.fmean(figures.tokens for figures in view.present())
     if before <= 0:
-        return []
+        return
     z = (now - before) / max(statistics.stdev(base), 0.02 * before)
     factor = now / before
     if abs(z) <= thresholds["z"] or 1 / thresholds["factor"] < factor < thresholds["factor"]:
-        return []
+        return
     is_longer = factor > 1
-    last = view.steps[-1].step
-    rewards = (statistics.fmean(f.reward for f in view.base()), statistics.fmean(f.reward for f in view.present()))
-    extreme = sorted(view.newest, key=lambda row: -row.tokens_out if is_longer else row.tokens_out)[:5]
-    return [
-        FlagDraft(
-            detector=SPEC.id,
-            key="longer" if is_longer else "shorter",
-            severity=Severity.ALERT if rewards[1] > rewards[0] else Severity.WARNING,
-            score=bounded(abs(factor - 1) if is_longer else 1.5 * (1 - factor)),
-            sentence=f"Episodes have {now:.1f} tokens of the policy instead of {before:.1f} at the beginning"
-            f" ({factor:.2f}×, z = {z:.1f}), while the reward went from {rewards[0]:.3f} to {rewards[1]:.3f}.",
-            evidence={
-                "window": [view.present()[0].step, last],
-                "series": {"tokens": [figures.tokens for figures in view.steps[-60:]]},
-                "rollouts": [str(row.id) for row in extreme],
-            },
-            training_step=last,
-        )
-    ]
-
-
-DETECTOR = RunDetector(SPEC, find)
+    rewards = [statistics.fmean(figures.reward for figures in part) for part in (view.base(), view.present())]
+    yield flag_run(
+        SPEC,
+        view,
+        key="longer" if is_longer else "shorter",
+        severity=Severity.ALERT if rewards[1] > rewards[0] else Severity.WARNING,
+        score=abs(factor - 1) if is_longer else 1.5 * (1 - factor),
+        sentence=f"Episodes have {now:.1f} tokens of the policy instead of {before:.1f} at the beginning"
+        f" ({factor:.2f}×, z = {z:.1f}), while the reward went from {rewards[0]:.3f} to {rewards[1]:.3f}.",
+        window=view.present(),
+        series={"tokens": [figures.tokens for figures in view.steps]},
+        rows=sorted(view.newest, key=lambda row: row.tokens_out, reverse=is_longer),
+    )

@@ -1,11 +1,10 @@
 """A reward column that left the range which its manifest declares: the reward is not what its author says."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from backend.domain.detectors.context import EnvironmentContext
-from backend.domain.detectors.flags import FlagDraft, RolloutDetector, ThresholdValues, flag_rollout, whole_reply
-from backend.domain.detectors.run_view import RolloutRow
-from backend.domain.detectors.spec import DetectorSpec, Need, Setting
+from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_rollout, whole_reply
+from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
+from backend.domain.detectors.spec import DetectorSpec, Need, ThresholdSpec
 from backend.domain.environments.reward_bounds import RangeBreach, Ranges, range_breaches
 
 SPEC = DetectorSpec(
@@ -15,46 +14,40 @@ SPEC = DetectorSpec(
     formula="a column's value over the episode, or in one step, outside `range` of the manifest (0 is always inside"
     " for a step)",
     source="exact: the manifest's own declaration",
-    settings={"beyond": Setting(0, "Distance outside the range that raises no flag.")},
+    settings={"beyond": ThresholdSpec(0, "Distance outside the range that raises no flag.")},
     needs=(Need.RANGES,),
 )
 
 
-def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: ThresholdValues) -> list[FlagDraft]:
-    return [draft for row in rows if (draft := _draft(row, context, thresholds["beyond"])) is not None]
-
-
-def _draft(row: RolloutRow, context: EnvironmentContext, beyond: float) -> FlagDraft | None:
-    """By the run's own reward, else by the version that scored the rollout again."""
-    breaches = _breaches(context.ranges.get(row.environment, {}), row.columns, row.step_rewards, beyond)
-    by = ""
-    if not breaches and context.second is not None:
-        breaches = _breaches(context.second.ranges, row.second_columns, (), beyond)
-        by = f"Scored by {context.second.name}: "
-    if not breaches:
-        return None
-    worst = max(breaches, key=lambda breach: max(breach.value - breach.high, breach.low - breach.value))
-    more = f" {len(breaches) - 1} more values are outside their ranges." if len(breaches) > 1 else ""
-    is_of_step = worst.step is not None and worst.step < len(row.replies)
-    return flag_rollout(
-        SPEC,
-        row,
-        score=1.0,
-        sentence=f"{by}{worst.sentence}{more}",
-        marks=whole_reply(row, worst.step or 0) if is_of_step else (),
-        cluster=f"{worst.column} {'above' if worst.value > worst.high else 'below'} its range",
-        column=worst.column,
-        value=worst.value,
-        range=[worst.low, worst.high],
-        step=worst.step,
-    )
+def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
+    for row in rows:
+        # by the run's own reward, else by the version that scored the rollout again
+        breaches = _breaches(context.ranges.get(row.environment, {}), row.columns, row.step_rewards, thresholds)
+        by = ""
+        if not breaches and context.second is not None:
+            breaches = _breaches(context.second.ranges, row.second_columns, (), thresholds)
+            by = f"Scored by {context.second.name}: "
+        if not breaches:
+            continue
+        worst = max(breaches, key=lambda breach: max(breach.value - breach.high, breach.low - breach.value))
+        more = f" {len(breaches) - 1} more values are outside their ranges." if len(breaches) > 1 else ""
+        is_of_step = worst.step is not None and worst.step < len(row.replies)
+        yield flag_rollout(
+            SPEC,
+            row,
+            score=1.0,
+            sentence=f"{by}{worst.sentence}{more}",
+            marks=whole_reply(row, worst.step or 0) if is_of_step else (),
+            cluster=f"{worst.column} {'above' if worst.value > worst.high else 'below'} its range",
+            column=worst.column,
+            value=worst.value,
+            range=[worst.low, worst.high],
+            step=worst.step,
+        )
 
 
 def _breaches(
-    ranges: Ranges, columns: Mapping[str, float], steps: Sequence[Mapping[str, float]], beyond: float
+    ranges: Ranges, columns: Mapping[str, float], steps: Sequence[Mapping[str, float]], thresholds: ThresholdValues
 ) -> list[RangeBreach]:
     found = range_breaches(ranges, columns, steps)
-    return [each for each in found if max(each.value - each.high, each.low - each.value) > beyond]
-
-
-DETECTOR = RolloutDetector(SPEC, find)
+    return [each for each in found if max(each.value - each.high, each.low - each.value) > thresholds["beyond"]]

@@ -3,21 +3,19 @@
 import re
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from backend.domain.detectors.context import EnvironmentContext
 from backend.domain.detectors.flags import (
     FlagDraft,
     Mark,
-    RolloutDetector,
     ThresholdValues,
     drop_common,
     earning_ids,
     flag_rollout,
 )
-from backend.domain.detectors.run_view import RolloutRow
-from backend.domain.detectors.spec import COMMON, DetectorSpec, Setting
+from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
+from backend.domain.detectors.spec import COMMON, DetectorSpec, ThresholdSpec
 from backend.domain.vocabulary import Severity
 
 SPEC = DetectorSpec(
@@ -27,11 +25,12 @@ SPEC = DetectorSpec(
     formula="1 - distinct / all four-grams > 0.5, or zlib bytes / bytes < 0.15 in 300 characters or more",
     source="repetition_frac of slime, with a higher limit for short replies",
     settings={
-        "repeated_share": Setting(0.5, "Share of repeated four-grams above which a reply is flagged.", maximum=1),
-        "zlib_ratio": Setting(0.15, "Compression ratio below which a reply is flagged.", maximum=1),
+        "repeated_share": ThresholdSpec(0.5, "Share of repeated four-grams above which a reply is flagged.", maximum=1),
+        "zlib_ratio": ThresholdSpec(0.15, "Compression ratio below which a reply is flagged.", maximum=1),
         "common": COMMON,
     },
 )
+
 
 GRAM = 4
 SHORTEST_GRAMS = 16
@@ -46,54 +45,46 @@ class Repetition:
     share: float
     ratio: float
     span: tuple[int, int]
-    """The share in the part of the reply between the first and last occurrence of its most frequent four words."""
+    """From the first to the last occurrence of the most frequent four words."""
     words: str
     """Those four."""
 
 
-def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: ThresholdValues) -> list[FlagDraft]:
+def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
     found = {row.id: worst for row in rows if (worst := worst_repetition(row.replies, thresholds))}
-    earning, share = earning_ids(rows, context), len(found) / max(len(rows), 1)
-    kept = drop_common([row for row in rows if row.id in found], rows, earning, thresholds["common"])
-    return [_draft(row, found[row.id], share, str(row.id) in earning) for row in kept]
+    earning = earning_ids(rows, context)
+    for row in drop_common([row for row in rows if row.id in found], rows, earning, thresholds["common"]):
+        worst = found[row.id]
+        is_rewarded = str(row.id) in earning
+        yield flag_rollout(
+            SPEC,
+            row,
+            score=worst.share * (1.0 if is_rewarded else 0.7),
+            sentence=f"Turn {worst.turn + 1} repeats itself: {worst.share:.0%} of its four-word sequences occurred"
+            f" before (zlib ratio {worst.ratio:.2f}). So do {len(found) / len(rows):.0%} of the rollouts in its batch.",
+            marks=[Mark(worst.turn, *worst.span)],
+            cluster=f"repeats {worst.words}".lower(),
+            severity=Severity.WARNING if is_rewarded else Severity.NOTE,
+        )
 
 
 def worst_repetition(replies: tuple[str, ...], thresholds: ThresholdValues) -> Repetition | None:
     """The reply that repeats itself most, if any does; replies are not compared with each other."""
-    found = [repetition for turn, reply in enumerate(replies) if (repetition := _repetition(turn, reply, thresholds))]
+    found = []
+    for turn, reply in enumerate(replies):
+        if len(reply) < SHORTEST_GRAMS + GRAM:
+            continue
+        words = list(_WORD.finditer(reply[:MOST_CHARACTERS]))
+        texts = [word.group() for word in words]
+        grams = list(zip(*(texts[shift:] for shift in range(GRAM)), strict=False))
+        if len(grams) < SHORTEST_GRAMS:
+            continue
+        share = 1.0 - len(set(grams)) / len(grams)
+        data = reply.encode("utf-8", "replace")
+        ratio = len(zlib.compress(data)) / len(data) if len(reply) >= LONG_CHARACTERS else 1.0
+        if share > thresholds["repeated_share"] or ratio < thresholds["zlib_ratio"]:
+            [(commonest, _)] = Counter(grams).most_common(1)
+            places = [index for index, gram in enumerate(grams) if gram == commonest]
+            span = (words[places[0]].start(), words[places[-1] + GRAM - 1].end())
+            found.append(Repetition(turn, share, ratio, span, " ".join(commonest)))
     return max(found, key=lambda repetition: repetition.share, default=None)
-
-
-def _repetition(turn: int, reply: str, thresholds: ThresholdValues) -> Repetition | None:
-    if len(reply) < SHORTEST_GRAMS + GRAM:
-        return None
-    words = list(_WORD.finditer(reply[:MOST_CHARACTERS]))
-    texts = [word.group() for word in words]
-    grams = list(zip(*(texts[shift:] for shift in range(GRAM)), strict=False))
-    if len(grams) < SHORTEST_GRAMS:
-        return None
-    share = 1.0 - len(set(grams)) / len(grams)
-    data = reply.encode("utf-8", "replace")
-    ratio = len(zlib.compress(data)) / len(data) if len(reply) >= LONG_CHARACTERS else 1.0
-    if share <= thresholds["repeated_share"] and ratio >= thresholds["zlib_ratio"]:
-        return None
-    [(commonest, _)] = Counter(grams).most_common(1)
-    places = [index for index, gram in enumerate(grams) if gram == commonest]
-    span = (words[places[0]].start(), words[places[-1] + GRAM - 1].end())
-    return Repetition(turn, share, ratio, span, " ".join(commonest))
-
-
-def _draft(row: RolloutRow, worst: Repetition, share: float, pays: bool) -> FlagDraft:
-    return flag_rollout(
-        SPEC,
-        row,
-        score=worst.share * (1.0 if pays else 0.7),
-        sentence=f"Turn {worst.turn + 1} repeats itself: {worst.share:.0%} of its four-word sequences occurred before"
-        f" (zlib ratio {worst.ratio:.2f}). So do {share:.0%} of the rollouts beside it.",
-        marks=[Mark(worst.turn, *worst.span)],
-        cluster=f"repeats {worst.words}".lower(),
-        severity=Severity.WARNING if pays else Severity.NOTE,
-    )
-
-
-DETECTOR = RolloutDetector(SPEC, find)

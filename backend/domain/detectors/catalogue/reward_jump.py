@@ -3,11 +3,11 @@
 import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from backend.domain.detectors.flags import FlagDraft, RunDetector, ThresholdValues, bounded
+from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_run
 from backend.domain.detectors.run_view import RunView
-from backend.domain.detectors.spec import DetectorSpec, Need, Setting, Subject
+from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 from backend.domain.vocabulary import Severity
 
 SPEC = DetectorSpec(
@@ -19,80 +19,61 @@ SPEC = DetectorSpec(
     " learning raises no flag.",
     subject=Subject.RUN,
     settings={
-        "cusum": Setting(6.0, "CUSUM value above which the jump is flagged."),
-        "smallest_jump": Setting(0.15, "Smallest jump, as a share of the reward before it."),
+        "cusum": ThresholdSpec(6.0, "CUSUM value above which the jump is flagged."),
+        "smallest_jump": ThresholdSpec(0.15, "Smallest jump, as a share of the reward before it."),
     },
     needs=(Need.STEPS,),
 )
 
+
 WINDOW = 12
 """Steps that the trend is fitted to."""
-NEWEST = 2
-"""Steps that are averaged for the size of the jump."""
-SLACK = 0.5
-LIMIT = SPEC.thresholds["cusum"]
 
 
-def find(view: RunView, thresholds: ThresholdValues) -> list[FlagDraft]:
+def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
     rewards = [figures.reward for figures in view.steps]
     limit = thresholds["cusum"]
     sums = cusum(rewards, limit)
     if not sums or sums[-1] <= limit or sums[-2:][0] > limit:
-        return []  # flagged only in the step in which the limit is crossed
+        return  # flagged only in the step in which the limit is crossed
     onset = len(sums) - 1
     while onset > 0 and sums[onset - 1] > 0:
         onset -= 1
     before = statistics.fmean(rewards[max(0, onset - WINDOW) : onset])
-    now = statistics.fmean(rewards[-NEWEST:])
+    now = statistics.fmean(rewards[-2:])
     if now - before < thresholds["smallest_jump"] * max(abs(before), max(map(abs, rewards)) / 2):
-        return []
+        return
     first, last = view.steps[onset].step, view.steps[-1].step
-    return [
-        FlagDraft(
-            detector=SPEC.id,
-            key=f"step-{last}",
-            severity=Severity.ALERT if sums[-1] > 2 * limit else Severity.WARNING,
-            score=bounded(sums[-1] / (2 * limit)),
-            sentence=f"The mean reward jumped from {before:.3f} to {now:.3f} between steps {first} and {last},"
-            f" faster than its trend (CUSUM {sums[-1]:.1f}, limit {limit:g}).",
-            evidence={
-                "window": [first, last],
-                "series": {"reward": rewards[-3 * WINDOW :]},
-                "rollouts": [str(row.id) for row in sorted(view.newest, key=lambda row: -row.reward)[:5]],
-            },
-            training_step=last,
-        )
-    ]
+    yield flag_run(
+        SPEC,
+        view,
+        key=f"step-{last}",
+        severity=Severity.ALERT if sums[-1] > 2 * limit else Severity.WARNING,
+        score=sums[-1] / (2 * limit),
+        sentence=f"The mean reward jumped from {before:.3f} to {now:.3f} between steps {first} and {last},"
+        f" faster than its trend (CUSUM {sums[-1]:.1f}, limit {limit:g}).",
+        window=view.steps[onset:],
+        series={"reward": rewards[-3 * WINDOW :]},
+        rows=sorted(view.newest, key=lambda row: -row.reward),
+    )
 
 
-def cusum(rewards: Sequence[float], limit: float = LIMIT) -> list[float]:
-    """S = max(0, S + z - slack) over the standardised errors of one-step forecasts from the trend before."""
-    sums: list[float] = [0.0] * min(len(rewards), WINDOW)
-    errors: list[float] = []
-    for now in range(WINDOW, len(rewards)):
-        error = rewards[now] - _forecast(rewards[now - WINDOW : now])
-        spread = _spread(errors, rewards[:now])
-        sums.append(max(0.0, sums[-1] + min(error / spread, limit) - SLACK))
-        errors.append(error)
-    return sums
-
-
-def _forecast(values: Sequence[float]) -> float:
-    """Of the least-squares line through them, one step further."""
+def cusum(rewards: Sequence[float], limit: float = SPEC.thresholds["cusum"]) -> list[float]:
+    """S = max(0, S + z - 0.5) over the standardized errors of one-step forecasts from the least-squares line before."""
 
     import numpy as np
 
-    slope, start = np.polyfit(range(len(values)), values, 1)
-    return float(start + slope * len(values))
-
-
-def _spread(errors: Sequence[float], rewards: Sequence[float]) -> float:
-    """Of the forecasts so far, robustly; while there are few, of the differences between steps."""
-    known = errors[-3 * WINDOW :]
-    if len(known) < WINDOW // 2:
-        known = [after - before for before, after in itertools.pairwise(rewards)]
-    deviation = 1.4826 * statistics.median(abs(value) for value in known)
-    return max(deviation, 0.005 * max(map(abs, rewards)), 1e-9) * math.sqrt(1 + 4 / WINDOW)
-
-
-DETECTOR = RunDetector(SPEC, find)
+    sums: list[float] = [0.0] * min(len(rewards), WINDOW)
+    errors: list[float] = []
+    for now in range(WINDOW, len(rewards)):
+        slope, start = np.polyfit(range(WINDOW), rewards[now - WINDOW : now], 1)
+        error = rewards[now] - float(start + slope * WINDOW)
+        # robust spread of the forecast errors so far; while there are few, of the differences between steps
+        known = errors[-3 * WINDOW :]
+        if len(known) < WINDOW // 2:
+            known = [after - before for before, after in itertools.pairwise(rewards[:now])]
+        deviation = 1.4826 * statistics.median(map(abs, known))
+        spread = max(deviation, 0.005 * max(map(abs, rewards[:now])), 1e-9) * math.sqrt(1 + 4 / WINDOW)
+        sums.append(max(0.0, sums[-1] + min(error / spread, limit) - 0.5))
+        errors.append(error)
+    return sums

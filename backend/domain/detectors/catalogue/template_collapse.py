@@ -2,11 +2,11 @@
 
 import statistics
 from collections import Counter
+from collections.abc import Iterator
 
-from backend.domain.detectors.flags import FlagDraft, RunDetector, ThresholdValues, bounded
+from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_run
 from backend.domain.detectors.run_view import RunView
-from backend.domain.detectors.spec import DetectorSpec, Need, Setting, Subject
-from backend.domain.vocabulary import Severity
+from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 
 SPEC = DetectorSpec(
     id="template_collapse",
@@ -16,19 +16,20 @@ SPEC = DetectorSpec(
     source="policies of tic-tac-toe and Nim that won by ignoring the state",
     subject=Subject.RUN,
     settings={
-        "share": Setting(0.5, "Share of identical transcripts above which a flag is raised.", maximum=1),
-        "factor": Setting(2.0, "Smallest ratio to the share in the first steps.", minimum=1),
+        "share": ThresholdSpec(0.5, "Share of identical transcripts above which a flag is raised.", maximum=1),
+        "factor": ThresholdSpec(2.0, "Smallest ratio to the share in the first steps.", minimum=1),
     },
     needs=(Need.STEPS,),
 )
+
 
 FEWEST_ROLLOUTS = 24
 FEWEST_TASKS = 6
 
 
-def find(view: RunView, thresholds: ThresholdValues) -> list[FlagDraft]:
+def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
     if not view.has_past():
-        return []
+        return
     before = statistics.fmean(figures.commonest for figures in view.base())
     now = statistics.fmean(figures.commonest for figures in view.present())
     rows = [row for rows in view.recent.values() for row in rows]
@@ -36,30 +37,19 @@ def find(view: RunView, thresholds: ThresholdValues) -> list[FlagDraft]:
     alike = [row for row in rows if row.replies == replies]
     tasks = {row.task for row in alike}
     if (
-        now <= thresholds["share"]
-        or now < thresholds["factor"] * before
-        or len(rows) < FEWEST_ROLLOUTS
-        or len(tasks) < FEWEST_TASKS
+        now > thresholds["share"]
+        and now >= thresholds["factor"] * before
+        and len(rows) >= FEWEST_ROLLOUTS
+        and len(tasks) >= FEWEST_TASKS
     ):
-        return []
-    last = view.steps[-1].step
-    return [
-        FlagDraft(
-            detector=SPEC.id,
-            key="run",
-            severity=Severity.WARNING,
-            score=bounded(now),
-            sentence=f"{now:.0%} of the episodes of a step have word for word the same replies, {before:.0%} at the"
+        yield flag_run(
+            SPEC,
+            view,
+            score=now,
+            sentence=f"{now:.0%} of the episodes of a step have exactly the same replies, {before:.0%} at the"
             f" beginning; they were written for {len(tasks)} different tasks.",
-            evidence={
-                "window": [view.present()[0].step, last],
-                "replies": [reply[:200] for reply in replies[:10]],
-                "series": {"commonest": [figures.commonest for figures in view.steps[-60:]]},
-                "rollouts": [str(row.id) for row in alike[:5]],
-            },
-            training_step=last,
+            window=view.present(),
+            series={"commonest": [figures.commonest for figures in view.steps]},
+            rows=alike,
+            replies=[reply[:200] for reply in replies[:10]],
         )
-    ]
-
-
-DETECTOR = RunDetector(SPEC, find)

@@ -1,10 +1,11 @@
 """Most groups have no variance: their rollouts all earn the same, so there is nothing to learn from."""
 
 import statistics
+from collections.abc import Iterator
 
-from backend.domain.detectors.flags import FlagDraft, RunDetector, ThresholdValues, bounded
+from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_run
 from backend.domain.detectors.run_view import RunView
-from backend.domain.detectors.spec import DetectorSpec, Need, Setting, Subject
+from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 from backend.domain.vocabulary import Severity
 
 SPEC = DetectorSpec(
@@ -15,43 +16,37 @@ SPEC = DetectorSpec(
     source="frac_reward_zero_std of TRL; groups by outcome as in tinker-cookbook",
     subject=Subject.RUN,
     settings={
-        "warning": Setting(0.8, "Share of such groups above which a warning is raised.", maximum=1),
-        "alert": Setting(0.95, "Share of such groups above which the warning becomes an alert.", maximum=1),
+        "warning": ThresholdSpec(0.8, "Share of such groups above which a warning is raised.", maximum=1),
+        "alert": ThresholdSpec(0.95, "Share of such groups above which the warning becomes an alert.", maximum=1),
     },
     needs=(Need.STEPS,),
 )
 
+
 WINDOW = 10
 
 
-def find(view: RunView, thresholds: ThresholdValues) -> list[FlagDraft]:
+def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
     window = view.steps[-WINDOW:]
     if len(window) < WINDOW or not all(figures.groups for figures in window):
-        return []
+        return
     share = statistics.fmean(figures.without_variance for figures in window)
     if share <= thresholds["warning"]:
-        return []
+        return
     good = statistics.fmean(figures.all_good for figures in window)
     is_easy = good > share / 2
     cause = "all good: the tasks are too easy" if is_easy else "all bad: the tasks are too hard, or the reward is blind"
-    return [
-        FlagDraft(
-            detector=SPEC.id,
-            key="all_good" if is_easy else "all_bad",
-            severity=Severity.ALERT if share > thresholds["alert"] else Severity.WARNING,
-            score=bounded(share),
-            sentence=f"In {share:.0%} of the groups of steps {window[0].step} to {window[-1].step} all rollouts earned"
-            f" the same; mostly {cause}.",
-            evidence={
-                "window": [window[0].step, window[-1].step],
-                "all_good": good,
-                "all_bad": share - good,
-                "series": {"without_variance": [figures.without_variance for figures in view.steps[-60:]]},
-                "rollouts": [str(row.id) for row in view.newest[:5]],
-            },
-            training_step=window[-1].step,
-        )
-    ]
-
-
-DETECTOR = RunDetector(SPEC, find)
+    yield flag_run(
+        SPEC,
+        view,
+        key="all_good" if is_easy else "all_bad",
+        severity=Severity.ALERT if share > thresholds["alert"] else Severity.WARNING,
+        score=share,
+        sentence=f"In {share:.0%} of the groups of steps {window[0].step} to {window[-1].step} all rollouts earned"
+        f" the same; mostly {cause}.",
+        window=window,
+        series={"without_variance": [figures.without_variance for figures in view.steps]},
+        rows=view.newest,
+        all_good=good,
+        all_bad=share - good,
+    )

@@ -1,17 +1,25 @@
 """Pre-flight checks that need no worker: certificate, workers, batch, tasks, context, learning rates, memory."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 
 from backend.domain.environments.manifest import Manifest
 from backend.domain.runs.capabilities import Offer, not_offered
 from backend.domain.training.adapter import AdapterKind
-from backend.domain.training.batch_arithmetic import batch_in_words
-from backend.domain.training.configuration import TrainingConfiguration
-from backend.domain.training.memory import Load, MemoryEstimate, ModelMeasures, estimate_memory, least_memory
+from backend.domain.training.configuration import TrainingConfiguration, batch_in_words
+from backend.domain.training.memory import (
+    FLOAT_BYTES,
+    SHAPES,
+    Load,
+    MemoryEstimate,
+    ModelMeasures,
+    estimate_memory,
+    least_memory,
+    parameters_from_scratch,
+    parameters_in_name,
+)
 from backend.domain.training.mix import portions
-from backend.domain.training.model_shapes import BYTES_OF_FLOAT, SHAPES, parameters_from_scratch, parameters_in_name
 from backend.domain.training.preflight.findings import PreflightFinding, of_environment, ok, problem, warning
 from backend.domain.vocabulary import CheckStatus
 
@@ -277,7 +285,7 @@ def memory_at_once(plan: Plan) -> PreflightFinding | None:
         episodes = f"that fill the context of {model.context:,} tokens"
         return memory_finding(estimate, memory_mb, episodes=episodes)
     if model.source == "checkpoint":
-        count = plan.checkpoint_bytes // BYTES_OF_FLOAT if plan.checkpoint_bytes else None
+        count = plan.checkpoint_bytes // FLOAT_BYTES if plan.checkpoint_bytes else None
     else:
         count = parameters_in_name(model.base)
     if not count:
@@ -322,10 +330,10 @@ def memory_finding(
     estimate: MemoryEstimate, memory_mb: int, *, episodes: str = "", is_least: bool = False
 ) -> PreflightFinding:
     """Compare the estimate with the memory of a worker; 0 if it is unknown. `episodes`: those it is valid for."""
-    parts = ", ".join(f"{name} {in_mb(size)}" for name, size in estimate.parts().items() if size)
+    parts = ", ".join(f"{name} {in_mb(size)}" for name, size in asdict(estimate).items() if size)
     run = f"With episodes {episodes}, the run" if episodes else "The run"
     sentence = f"{run} needs {'at least' if is_least else 'about'} {in_mb(estimate.total)}: {parts}."
-    evidence = {"bytes": estimate.total, **estimate.parts()}
+    evidence = {"bytes": estimate.total, **asdict(estimate)}
     if not memory_mb:
         return ok("memory", sentence, **evidence)
     sentence = f"{sentence} The largest worker has {in_mb(memory_mb * 2**20)}."

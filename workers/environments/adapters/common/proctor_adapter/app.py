@@ -3,10 +3,12 @@
 Rewards that compare siblings need all of them: the library starts a group when its last member has reset.
 """
 
+import asyncio
 import os
 import threading
 from collections import deque
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from .conversation import Message, PolicyConversation, PolicyReply, PolicyTurn, as_text, plain
@@ -18,17 +20,16 @@ MAX_WAIT_SECONDS = 300.0
 _LEFT = "another member of this group left it"
 
 
+@dataclass(eq=False)
 class SiblingGroup:
     """Sessions that the library plays and scores as one group."""
 
     waiting: ClassVar[dict[str, "SiblingGroup"]] = {}
     broken: ClassVar[deque[str]] = deque(maxlen=1000)
     lock: ClassVar[threading.Lock] = threading.Lock()
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.conversations: list[PolicyConversation] = []
-        self.rollout: Future[None] | None = None
+    name: str
+    conversations: list[PolicyConversation] = field(default_factory=list)
+    rollout: Future[None] | None = None
 
     @classmethod
     def join(cls, name: str, size: int, row: object, conversation: PolicyConversation) -> "SiblingGroup":
@@ -39,7 +40,7 @@ class SiblingGroup:
             group.conversations.append(conversation)
             if len(group.conversations) == size:
                 del cls.waiting[name]
-                group.rollout = LIBRARY.start(row, group.conversations)
+                group.rollout = asyncio.run_coroutine_threadsafe(LIBRARY.play(row, group.conversations), LIBRARY.loop)
         return group
 
     def leave(self) -> None:
@@ -82,13 +83,15 @@ class VerifiersEnvironment(WireEnvironment):
     ) -> PolicyTurn:
         """`group` and `group_size`: play as one of several that are scored together."""
         self.close()
-        self._row = LIBRARY.row(split, index if index is not None else seed or 0)
+        rows = LIBRARY.rows["heldout" if split == "heldout" else "train"]
+        self._row = rows[(index if index is not None else seed or 0) % len(rows)]
         self._conversation, self._known, self._steps, self._result = PolicyConversation(LIBRARY.loop), 0, 0, {}
         if group and group_size > 1:
             name = f"{group}/{split}/{index}"
             self._group = SiblingGroup.join(name, group_size, self._row, self._conversation)
         else:
-            self._rollout = LIBRARY.start(self._row, [self._conversation])
+            play = LIBRARY.play(self._row, [self._conversation])
+            self._rollout = asyncio.run_coroutine_threadsafe(play, LIBRARY.loop)
         return self._next_turn()
 
     def step(self, action: PolicyReply, timeout_s: float | None = None, **_: object) -> PolicyTurn:

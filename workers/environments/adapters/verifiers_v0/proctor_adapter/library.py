@@ -8,7 +8,6 @@ import os
 import threading
 import time
 import uuid
-from concurrent.futures import Future
 from dataclasses import dataclass
 
 from verifiers.legacy.clients import Client
@@ -127,19 +126,12 @@ class RubricLibrary:
         is_sum = is_sum and len({column.name for column in self.columns}) == len(self.columns)
         self.is_weighted_sum = is_sum and all(math.isfinite(column.weight) for column in self.columns)
 
-    def row(self, split: str, index: int) -> Message:
-        rows = self.rows["heldout" if split == "heldout" else "train"]
-        return dict(rows[index % len(rows)])
-
     @staticmethod
     def answer(row: Message) -> str | None:
         """The only right answer, if the row has one."""
         return row["answer"] if isinstance(row.get("answer"), str) else None
 
-    def start(self, row: Message, conversations: list[PolicyConversation]) -> "Future[None]":
-        return asyncio.run_coroutine_threadsafe(self._play(row, conversations), self.loop)
-
-    async def _play(self, row: Message, conversations: list[PolicyConversation]) -> None:
+    async def play(self, row: Message, conversations: list[PolicyConversation]) -> None:
         policy, env = WirePolicy(conversations), self.environment
         try:
             if len(conversations) > 1 or env.requires_group_rollouts:

@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import threading
-from concurrent.futures import Future
 from typing import Any
 
 from verifiers.v1.clients import EvalClientConfig, ModelContext
@@ -51,17 +50,13 @@ class TasksetLibrary:
         await share(taskset.toolsets(taskset.config))
         await self.environment.start()
 
-    def row(self, split: str, index: int) -> Task:
-        rows = self.rows["heldout" if split == "heldout" else "train"]
-        return rows[index % len(rows)]
-
     @staticmethod
     def answer(row: Task) -> str | None:
         """The only right answer, if the task has one."""
         answer = getattr(row.data, "answer", None)
         return answer if isinstance(answer, str) else None
 
-    def start(self, row: Task, conversations: list[PolicyConversation]) -> "Future[None]":
+    async def play(self, row: Task, conversations: list[PolicyConversation]) -> None:
 
         async def play_one(conversation: PolicyConversation) -> None:
             context = contextvars.copy_context()
@@ -73,10 +68,7 @@ class TasksetLibrary:
             except Exception as error:
                 conversation.end(error)
 
-        async def play() -> None:
-            await asyncio.gather(*map(play_one, conversations))
-
-        return asyncio.run_coroutine_threadsafe(play(), self.loop)
+        await asyncio.gather(*map(play_one, conversations))
 
     def _result(self, episode: Episode) -> Message | BaseException:
         errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]

@@ -17,9 +17,6 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-Frame = tuple[str, dict[str, Any]]
-"""Its type and data."""
-
 
 class WireAction(BaseModel):
     model_config = ConfigDict(extra="forbid")
@@ -68,17 +65,17 @@ def create_app(
             message = (
                 f"Server at capacity: {active}/{max_concurrent_envs} sessions active. Cannot accept new connections."
             )
-            await _send(socket, ("error", {"message": message, "code": "CAPACITY_REACHED"}))
+            await socket.send_json({"type": "error", "data": {"message": message, "code": "CAPACITY_REACHED"}})
             await socket.close()
             return
         active += 1
         environment, thread = factory(), ThreadPoolExecutor(1)
         try:
             while True:
-                frame = await _answer(environment, thread, action, await socket.receive_text())
-                if frame[0] == "close":
+                kind, data = await _answer(environment, thread, action, await socket.receive_text())
+                if kind == "close":
                     return
-                await _send(socket, frame)
+                await socket.send_json({"type": kind, "data": data})
         except WebSocketDisconnect:
             return
         finally:
@@ -101,7 +98,8 @@ def create_app(
 
 async def _answer(
     environment: WireEnvironment, thread: ThreadPoolExecutor, action: type[WireAction], text: str
-) -> Frame:
+) -> tuple[str, dict[str, Any]]:
+    """Handle one frame. Returns the type and the data of the answer."""
     try:
         frame = json.loads(text)
         kind, data = frame.get("type"), frame.get("data") or {}
@@ -128,7 +126,3 @@ async def _answer(
     # reward and `done` are next to the observation; the metadata is in both places
     shown = {"reward": fields.pop("reward"), "done": fields.pop("done"), "observation": fields}
     return "observation", {**shown, "metadata": fields["metadata"]} if fields["metadata"] else shown
-
-
-async def _send(socket: WebSocket, frame: Frame) -> None:
-    await socket.send_text(json.dumps({"type": frame[0], "data": frame[1]}, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""Sums, asked once; sums, asked until they are right, with a tool that counts what was spent."""
+"""Sums in one turn, and sums until they are right, with a tool that counts its calls."""
 
 from v1_zoo.tasks import SumEnv, SumTaskset
 
