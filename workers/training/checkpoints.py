@@ -98,7 +98,7 @@ def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folde
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write a file in a new folder or over an old version. Nobody sees it half-written."""
+    """Write a file in a new folder or over an old version. Readers never see it half-written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.partial")
     partial.write_text(text)
