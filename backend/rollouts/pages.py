@@ -40,8 +40,6 @@ MAX_SIBLINGS = 64
 
 @dataclass(frozen=True, slots=True)
 class RolloutPage:
-    """One rollout: its conversation with the rewards of each turn, its group, and its flags, grades and verdicts."""
-
     rollout: Rollout
     run: Run
     entries: Sequence[Entry]
@@ -73,8 +71,6 @@ class RolloutPage:
 
 @dataclass(frozen=True, slots=True)
 class BesidePage:
-    """Two members of a group next to each other."""
-
     run: Run
     first: Rollout
     second: Rollout

@@ -35,8 +35,6 @@ MAX_CACHED_COUNTS = 1000
 
 @dataclass(frozen=True, slots=True)
 class ListedRollout:
-    """A rollout in a list."""
-
     rollout: Rollout
     columns: dict[str, float] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
@@ -79,8 +77,6 @@ class ListedRollout:
 
 @dataclass(frozen=True, slots=True)
 class MatchCount:
-    """Number of rollouts that pass a filter."""
-
     count: int
     is_more: bool = False
     """Counting stopped there; there are more."""
@@ -88,8 +84,6 @@ class MatchCount:
 
 @dataclass(frozen=True, slots=True)
 class RolloutList(Slice[ListedRollout]):
-    """One page of a list."""
-
     matching: MatchCount | None = None
     """None without a filter, or where it was not requested."""
 
@@ -214,7 +208,6 @@ def count_rollouts(session: Session, selection: Selection, most: int | None = No
 
 
 def total_of(session: Session, scope: FilterScope) -> int:
-    """Number of all rollouts of the run."""
     selection = select_rollouts(scope, "")
     key = _count_key(session, selection)
     return _cached_count(key, lambda: MatchCount(count_rollouts(session, selection))).count

@@ -39,8 +39,6 @@ FILTER_REFERENCE = PROJECT_ROOT / "docs" / "filters.md"
 
 @dataclass(frozen=True, slots=True)
 class FilterMistake:
-    """A mistake in a filter, and the expression around it."""
-
     message: str
     before: str = ""
     at: str = ""
@@ -49,8 +47,6 @@ class FilterMistake:
 
 @dataclass(frozen=True, slots=True)
 class RolloutsPage:
-    """A run's rollouts as a table."""
-
     head: RunHeader
     run: Run
     found: RolloutList

@@ -45,8 +45,6 @@ class TokenText:
 
 @dataclass(frozen=True, slots=True)
 class TokenView:
-    """The tokens of a rollout as a page shows them."""
-
     tokens: list[TokenText]
     prompt_count: int
     policy_count: int

@@ -74,7 +74,6 @@ ORDER BY step
 
 
 def latest_steps(session: Session, run_id: uuid.UUID) -> dict[str, int]:
-    """The latest step of each metric, by name."""
     return {row.name: row.latest for row in session.execute(_NAMES, {"run": run_id})}
 
 
@@ -186,12 +185,13 @@ def charts_of(run: Run, names: Iterable[str], *, is_screened: bool = False) -> t
         curriculum.append(Chart(f"curriculum/{name}", f"Levels of {name}", "level", window, low=0))
     if successes := tuple(Series(f"curriculum/{name}/success", name) for name in adapting):
         curriculum.append(Chart("curriculum-success", "Success at the top level", "share", successes, 0, 1))
+    heldout_columns = tuple(Series(f"heldout/columns/{name}", name) for name in run.columns)
     grpo = [
         Chart("reward", "Reward", "reward", (Series("reward", "train"), Series("heldout/reward", "held-out"))),
-        Chart("columns", "Reward columns", "value", _columns(run, "columns/")),
+        Chart("columns", "Reward columns", "value", tuple(Series(f"columns/{name}", name) for name in run.columns)),
         *([_single("heldout/success", "Held-out success", "share", 0, 1)] if "heldout/success" in known else ()),
         *cheating,
-        Chart("heldout", "Held-out reward columns", "value", _columns(run, "heldout/columns/")),
+        Chart("heldout", "Held-out reward columns", "value", heldout_columns),
         *_rewards_by(known, "environment", ""),
         *_rewards_by(known, "level", "level "),
         *curriculum,
@@ -220,10 +220,6 @@ def charts_of(run: Run, names: Iterable[str], *, is_screened: bool = False) -> t
 
 def _single(name: str, title: str, unit: str, low: float | None = None, high: float | None = None) -> Chart:
     return Chart(name, title, unit, (Series(name, title.lower() if title != name else name),), low, high)
-
-
-def _columns(run: Run, prefix: str) -> tuple[Series, ...]:
-    return tuple(Series(f"{prefix}{name}", name) for name in run.columns)
 
 
 def _by_number(names: Iterable[str]) -> list[str]:
@@ -255,7 +251,8 @@ def _details(run: Run, known: set[str]) -> Iterator[Chart]:
             yield Chart(f"{prefix}{place}", f"{title} by level of {place}", "reward", series)
     for name in run.columns:
         yield from _spread(known, "columns", name, f"spread/{name}", f"Spread of {name}")
-    if deviations := tuple(series for series in _columns(run, "columns_std/") if series.name in known):
+    stored = [name for name in run.columns if f"columns_std/{name}" in known]
+    if deviations := tuple(Series(f"columns_std/{name}", name) for name in stored):
         yield Chart("deviations", "Standard deviation of reward columns", "value", deviations, low=0)
     for part in ("level", "environment", "environment_level"):
         prefix = f"columns_{part}/"

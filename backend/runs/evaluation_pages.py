@@ -54,8 +54,6 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationEstimate:
-    """What to know before starting."""
-
     policy: Policy | None = None
     outlook: Outlook | None = None
     version: EnvironmentVersion | None = None
@@ -67,8 +65,6 @@ class EvaluationEstimate:
 
 @dataclass(frozen=True, slots=True)
 class NewEvaluationPage:
-    """The form, blank or filled in from an earlier run."""
-
     versions: Sequence[EnvironmentVersion]
     policies: Sequence[Policy]
     checkpoints: Sequence[Checkpoint]

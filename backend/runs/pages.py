@@ -112,8 +112,6 @@ class RunUpdate:
 
 
 class ChartQuery(BaseModel):
-    """A chart and its range of steps."""
-
     chart: str
     after: int | None = None
     low: int | None = None
@@ -228,12 +226,14 @@ def _overview(session: Session, run_id: uuid.UUID, choice: FiguresRequest, *, wi
     if is_training and with_charts:
         metrics = latest_steps(session, run.id)
         charts, more_charts = charts_of(run, metrics, is_screened=screened > 0)
+    scope = [f"phase = {figures.scope.phase}"] if figures.scope.phase else []
+    scope += [f"step = {figures.scope.step}"] if figures.scope.step is not None else []
     return OverviewPage(
         head=head,
         run=run,
         choice=urlencode(choice.model_dump(mode="json", exclude_none=True)),
         figures=figures,
-        links=RolloutLinks(run.id, figures.scope.expression),
+        links=RolloutLinks(run.id, " and ".join(scope)),
         hardest=hardest,
         easiest=easiest,
         newest=rollout_queries.newest(session, run, NEWEST_ROLLOUTS),

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request
-from fastapi.responses import HTMLResponse, Response
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
 from backend.core.events import run_topic
-from backend.detectors.scans import PHASES, newest_scan, start_scan
-from backend.detectors.schemas import MAX_ALTERED, DetectorScan, StartScan
+from backend.detectors.scans import PHASES, newest_scan
+from backend.detectors.schemas import MAX_ALTERED, DetectorScan
 from backend.detectors.tables import Flag
 from backend.domain.vocabulary import Phase, RunKind, RunStatus
 from backend.results import groups as run_groups
@@ -24,10 +24,9 @@ from backend.runs.rerun import drift
 from backend.runs.schemas import GroupFilter
 from backend.runs.tables import Run, RunLogLine
 from backend.training.tables import SettingChange
-from backend.web.dependencies import Author, SessionDep, Viewer
-from backend.web.form_data import read_form
+from backend.web.dependencies import SessionDep, Viewer
 from backend.web.formats import number
-from backend.web.page import page, render_block, see_other
+from backend.web.page import page, render_block
 from backend.web.paging import After, Key, slice_of
 from backend.web.streams import END, live
 
@@ -64,8 +63,6 @@ class FlagsPage:
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationPage:
-    """The configuration as it was resolved at the start."""
-
     head: RunHeader
     run: Run
     rows: Sequence[tuple[str, object]]
@@ -114,17 +111,6 @@ def list_flags(
     request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer, after: After = None
 ) -> HTMLResponse:
     return page(request, FLAGS, _flags(session, run_id, after), block="run_flags")
-
-
-@router.post("/runs/{run_id}/detection", response_class=HTMLResponse)
-def start_detecting(
-    run_id: uuid.UUID,
-    session: SessionDep,
-    actor: Author,
-    form: Annotated[StartScan, Depends(read_form(StartScan))],
-) -> Response:
-    start_scan(session, actor, queries.get_run(session, run_id), form)
-    return see_other(f"/runs/{run_id}/flags", "The detectors scan all stored rollouts.")
 
 
 @router.get("/runs/{run_id}/configuration", response_class=HTMLResponse)

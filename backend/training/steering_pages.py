@@ -15,7 +15,7 @@ from backend.checkpoints.tables import Checkpoint
 from backend.core.events import run_topic
 from backend.domain.training.alarm_kinds import ALARM_KINDS, AlarmKind
 from backend.domain.training.alarms import CLEARED, actions_of
-from backend.domain.training.detector_actions import Wanted
+from backend.domain.training.detector_actions import DetectorAction
 from backend.domain.training.steering import when_used
 from backend.domain.vocabulary import AlarmAnswer, RunStatus
 from backend.environments.tables import EnvironmentVersion
@@ -101,7 +101,7 @@ class AlarmsPage:
     starts_branch: bool
     own_thresholds: str
     """Detector thresholds of the run, as text."""
-    actions: Sequence[str] = get_args(Wanted)
+    actions: Sequence[str] = get_args(DetectorAction)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backend.errors import AppError, InvalidInput, NotFound, NotSignedIn, TooManyRequests
+from backend.web.moved import new_address
 from backend.web.page import page, wants_block
 from backend.web.refill import refill
 from backend.web.routing import page_above
@@ -159,6 +160,8 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     http = cast(HTTPException, error)
     if http.status_code == 405 and (place := page_above(request)):
         return RedirectResponse(place, status_code=303)
+    if http.status_code == 404 and (address := new_address(request)):
+        return RedirectResponse(address, status_code=308)  # with the same method and body
     kinds: dict[int, type[AppError]] = {400: Unreadable, 404: NotFound, 405: WrongMethod, 413: TooLarge}
     kind = kinds.get(http.status_code)
     known = kind() if kind else AppError(str(http.detail))

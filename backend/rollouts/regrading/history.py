@@ -375,7 +375,6 @@ def _estimate(values: Sequence[float]) -> Estimate:
 def describe_history(
     session: Session, environment: str, version: EnvironmentVersion, history: Sequence[HistoryPart]
 ) -> HistoryResponse:
-    """The parts with their progress, and the conclusions."""
     states = Counter(part.state for part in history)
     parts = []
     for part in history:

@@ -56,16 +56,12 @@ VersionFormDep = Annotated[VersionForm, Depends(read_form(VersionForm))]
 
 @dataclass(frozen=True, slots=True)
 class VersionChoice:
-    """A version, and the result of the regrading check in its latest certificate."""
-
     version: EnvironmentVersion
     check: CheckStatus | None
 
 
 @dataclass(frozen=True, slots=True)
 class RegradePage:
-    """Ways to regrade or replay a run."""
-
     run: Run
     terms: Sequence[RewardTerm]
     weights: dict[str, float]
@@ -79,8 +75,6 @@ class RegradePage:
 
 @dataclass(frozen=True, slots=True)
 class BeforeAfterPage:
-    """A regraded or replayed run compared with its source."""
-
     run: Run
     source: Run | None
     plan: RegradingPlan
@@ -97,8 +91,6 @@ class BeforeAfterPage:
 
 @dataclass(frozen=True, slots=True)
 class RolloutPairPage:
-    """One rollout compared with its source and with its copies."""
-
     rollout: Rollout
     run: Run
     before: Rollout | None
@@ -111,8 +103,6 @@ class RolloutPairPage:
 
 @dataclass(frozen=True, slots=True)
 class HistoryPage:
-    """The history of an environment by one version's rewards."""
-
     environment: Environment
     version: EnvironmentVersion
     history: HistoryResponse

@@ -126,8 +126,6 @@ def column_changes(session: Session, run: Run, source: Run) -> list[ColumnChange
 
 @dataclass(frozen=True, slots=True)
 class ChangedRollout:
-    """A rollout with the reward of its source."""
-
     rollout: Rollout
     before: float | None
     change: float | None
@@ -161,8 +159,6 @@ class StepValue:
 
 @dataclass(frozen=True, slots=True)
 class StepSide:
-    """One step on one side."""
-
     reply: str
     action: str
     """The parsed action; empty if the reply could not be parsed."""
