@@ -10,7 +10,6 @@ from fastapi.responses import HTMLResponse, Response
 
 from backend.domain.training.examples import Conversation
 from backend.errors import AppError, InvalidInput
-from backend.runs.tables import Run
 from backend.training import example_files as files
 from backend.training import example_preview as view
 from backend.training.example_files import MAX_UPLOAD_BYTES
@@ -39,17 +38,6 @@ class FilesPage:
     deleted: ExampleFile | None = None
     """The file that was just deleted and can be restored."""
     most_bytes: int = MAX_UPLOAD_BYTES
-
-
-@dataclass(frozen=True, slots=True)
-class FilePage:
-    """One file."""
-
-    file: ExampleFile
-    statistics: Mapping[str, object]
-    transcripts: Sequence[Sequence[Entry]]
-    runs: Sequence[Run]
-    is_deleted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +120,13 @@ def preview_form(
 @router.get("/{file_id}", response_class=HTMLResponse)
 def show_file(request: Request, file_id: uuid.UUID, session: SessionDep, _: Viewer) -> HTMLResponse:
     row = files.get_example_file(session, file_id)
-    transcripts = [_entries(each) for each in view.first_conversations(row)]
-    runs = files.runs_that_learned(session, row)
-    context = FilePage(row, row.statistics, transcripts, runs, files.deleted_at(row) is not None)
+    context = {
+        "file": row,
+        "statistics": row.statistics,
+        "transcripts": [_entries(each) for each in view.first_conversations(row)],
+        "runs": files.runs_that_learned(session, row),
+        "is_deleted": files.deleted_at(row) is not None,
+    }
     return page(request, "training/example_file.html", context)
 
 
