@@ -141,14 +141,14 @@ def deleted_at(row: ExampleFile) -> datetime | None:
     return datetime.fromisoformat(stored) if stored else None
 
 
-def runs_that_learned(session: Session, row: ExampleFile) -> Sequence[Run]:
-    """The latest training runs that use this file."""
-    return session.scalars(_runs_with(row).order_by(Run.id.desc()).limit(20)).all()
+def runs_with(row: ExampleFile) -> Select[Run]:
+    """Training runs that use this file."""
+    return select(Run).where(Run.configuration["sft"]["file"].astext == str(row.id))
 
 
 def delete_example_file(session: Session, actor: Actor, row: ExampleFile) -> None:
     """Stop offering the file. Its conversations are kept for a week, so that it can be restored."""
-    if session.scalars(_runs_with(row).where(Run.status.in_(UNDER_WAY)).limit(1)).first() is not None:
+    if session.scalars(runs_with(row).where(Run.status.in_(UNDER_WAY)).limit(1)).first() is not None:
         raise FileInUse
     if deleted_at(row) is None:
         row.statistics = {**row.statistics, _DELETED: datetime.now(UTC).isoformat()}
@@ -162,10 +162,6 @@ def restore_example_file(session: Session, actor: Actor, row: ExampleFile) -> No
         row.statistics = {name: value for name, value in row.statistics.items() if name != _DELETED}
         session.flush()
         audit(session, actor, "examples.restore", "example_file", row.id, name=row.name)
-
-
-def _runs_with(row: ExampleFile) -> Select[Run]:
-    return select(Run).where(Run.configuration["sft"]["file"].astext == str(row.id))
 
 
 def _remove_deleted(session: Session) -> None:

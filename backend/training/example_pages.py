@@ -10,6 +10,7 @@ from fastapi.responses import HTMLResponse, Response
 
 from backend.domain.training.examples import Conversation
 from backend.errors import AppError, InvalidInput
+from backend.runs.tables import Run
 from backend.training import example_files as files
 from backend.training import example_preview as view
 from backend.training.example_files import MAX_UPLOAD_BYTES
@@ -124,7 +125,7 @@ def show_file(request: Request, file_id: uuid.UUID, session: SessionDep, _: View
         "file": row,
         "statistics": row.statistics,
         "transcripts": [_entries(each) for each in view.first_conversations(row)],
-        "runs": files.runs_that_learned(session, row),
+        "runs": session.scalars(files.runs_with(row).order_by(Run.id.desc()).limit(20)).all(),
         "is_deleted": files.deleted_at(row) is not None,
     }
     return page(request, "training/example_file.html", context)
