@@ -204,15 +204,14 @@ class Liveness:
         return now - self._waiting_since < THREADS_STUCK_SECONDS
 
 
-def _limit_statements(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
-    """Limit statements of pages. Jobs have no such limit and run in other processes."""
-    connection.cursor().execute(f"SET statement_timeout = {WEB_STATEMENT_TIMEOUT_MS}")
-    connection.commit()
-
-
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    event.listen(get_engine(), "connect", _limit_statements)
+    @event.listens_for(get_engine(), "connect")
+    def limit_statements(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+        """Limit statements of pages. Jobs have no such limit and run in other processes."""
+        connection.cursor().execute(f"SET statement_timeout = {WEB_STATEMENT_TIMEOUT_MS}")
+        connection.commit()
+
     listening = asyncio.create_task(app.state.hub.listen())
     yield
     await app.state.tools.stop()

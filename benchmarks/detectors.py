@@ -26,8 +26,7 @@ from multiprocessing import get_context
 import structlog
 from scipy.stats import binomtest
 
-from backend.domain.detectors.context import context_of
-from backend.domain.detectors.run_view import row_of
+from backend.domain.detectors.run_view import context_of, row_of
 from backend.domain.environments.manifest import Manifest, read_manifest
 from backend.domain.environments.packages import MANIFEST_PATH, content_hash
 from backend.domain.ids import new_id

@@ -43,7 +43,7 @@ from backend.graders.tables import Grader
 from backend.policies.tables import Policy
 from backend.review import audit_sample, queue
 from backend.rollouts.filters import select_rollouts
-from backend.rollouts.listing import count_rollouts, list_rollouts
+from backend.rollouts.queries import count_rollouts, list_rollouts
 from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Task
 from backend.runs import queries

@@ -2055,19 +2055,21 @@ class WholeRolloutResponse(Model):
 class BeforeAfter(Model):
     """A regraded or replayed run compared with its source."""
 
-    run: RunDetailResponse
-    source_run_id: UUID | None
     rollouts: int
     completed: int
     failed: int
     changed: int
-    """Completed with another reward."""
+    """Completed with another reward than the source."""
     diverged: int
     """Differ from the source at some step."""
     replies_ended: int
     """The stored replies ran out before the episode ended."""
     replies_left: int
     """The episode ended before all stored replies were used."""
+    most_common: str
+    """The most frequent error message."""
+    run: RunDetailResponse
+    source_run_id: UUID | None
     grounds: str
     """Why the result can be trusted."""
     columns: list[ColumnChange]

@@ -78,6 +78,8 @@ def change_settings(
     tool=True,
     poll="/runs/{run_id}/detection",
     audited=False,
+    page="/runs/{run_id}/flags",
+    notice="The detectors scan all stored rollouts.",
 )
 def start_scan(session: Session, actor: Actor, run: Run, request: StartScan) -> DetectorScan:
     """Run all detectors on the completed rollouts of a run. Existing flags are not raised again.

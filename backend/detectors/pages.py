@@ -11,7 +11,7 @@ from backend.detectors.queries import Scope
 from backend.detectors.schemas import CutOffForm, SettingForm
 from backend.domain.detectors.settings import DetectorChanges
 from backend.domain.detectors.spec import SUSPICION, Action
-from backend.domain.detectors.track_record import FEWEST_REVIEWED, WANTED_PRECISION
+from backend.domain.detectors.track_record import FEWEST_REVIEWED, TARGET_PRECISION
 from backend.environments.queries import get_environment
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.form_data import read_form
@@ -37,7 +37,7 @@ def show_detector(
         "environment": environment,
         "environments": queries.environments(session),
         "actions": tuple(Action),
-        "wanted_precision": WANTED_PRECISION,
+        "wanted_precision": TARGET_PRECISION,
         "fewest_reviewed": FEWEST_REVIEWED,
     }
     return page(request, "detectors/detail.html", context)

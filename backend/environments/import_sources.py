@@ -11,7 +11,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit, urlunsplit
 
@@ -115,13 +115,6 @@ _ENTRY = re.compile(rb"^(?P<mode>\d{6}) (?P<kind>\w+) (?P<id>[0-9a-f]+) +(?P<siz
 _FILE_MODES = {b"100644", b"100755"}
 
 
-@dataclass(frozen=True, slots=True)
-class _TreeEntry:
-    path: str
-    id: str
-    size: int
-
-
 def read_repository(url: str, reference: str = "", path: str = "", *, is_own: bool = False) -> dict[str, bytes]:
     """Return the files below `path` of the latest commit, or of a branch or tag. Raises PackageInvalid.
 
@@ -160,22 +153,30 @@ class _Git:
         except subprocess.TimeoutExpired as error:
             raise PackageInvalid(f"cloning {url} took longer than {CLONE_SECONDS:g} s") from error
         except subprocess.CalledProcessError as error:
-            why = _last_line(error.stderr) if self._is_own else _explain(error.stderr)
+            if self._is_own:
+                lines = error.stderr.decode(errors="replace").strip().splitlines()
+                lines = [line for line in lines if line.startswith(("fatal:", "remote:", "error:"))] or lines
+                why = lines[-1][:300] if lines else "git failed"
+            else:
+                why = _explain(error.stderr)
             raise PackageInvalid(f"{url} cannot be cloned: {why}") from error
 
-    def entries(self, path: str) -> list[_TreeEntry]:
-        """List the plain files below a folder, without links and submodules. Raises PackageInvalid."""
-        found: list[_TreeEntry] = []
+    def entries(self, path: str) -> dict[str, tuple[bytes, int]]:
+        """Return id and size of the plain files below a folder, without links and submodules. Raises PackageInvalid."""
+        found: dict[str, tuple[bytes, int]] = {}
+        count, rest = 0, b""
         with self._reading(("ls-tree", "-r", "-z", "-l", "--end-of-options", f"HEAD:{path}")) as process:
-            for count, line in enumerate(_split(process)):
-                match = _ENTRY.match(line)
-                if count >= MAX_NAMES:
+            assert process.stdout is not None
+            while part := process.stdout.read1(1 << 16):  # type: ignore[attr-defined]
+                *lines, rest = (rest + part).split(b"\0")
+                count += len(lines)
+                if count > MAX_NAMES:
                     raise PackageInvalid(
                         f"the repository holds more than {MAX_NAMES} files: name the package's folder in it"
                     )
-                if match and match["mode"] in _FILE_MODES and int(match["size"]) <= MAX_FILE_BYTES:
-                    name = match["path"].decode(errors="replace")
-                    found.append(_TreeEntry(name, match["id"].decode(), int(match["size"])))
+                for match in filter(None, map(_ENTRY.match, lines)):
+                    if match["mode"] in _FILE_MODES and int(match["size"]) <= MAX_FILE_BYTES:
+                        found[match["path"].decode(errors="replace")] = (match["id"], int(match["size"]))
         if process.returncode:
             if not path:
                 raise PackageInvalid("the repository has no commit")
@@ -183,20 +184,20 @@ class _Git:
             if shown.startswith(b"160000"):
                 raise PackageInvalid(f"{path} is a submodule: import the repository that it points to")
             raise PackageInvalid(f"the repository has no folder {path!r}")
-        if sum(entry.size for entry in found) > MAX_UNPACKED_BYTES:
+        if sum(size for _, size in found.values()) > MAX_UNPACKED_BYTES:
             raise PackageInvalid(
                 f"the repository holds more than {MAX_UNPACKED_BYTES:,} bytes: name the package's folder in it"
             )
         return found
 
-    def contents(self, entries: Sequence[_TreeEntry]) -> dict[str, bytes]:
-        ids = "".join(f"{entry.id}\n" for entry in entries).encode()
+    def contents(self, entries: Mapping[str, tuple[bytes, int]]) -> dict[str, bytes]:
+        ids = b"".join(id + b"\n" for id, _ in entries.values())
         output = self._run({}, ("cat-file", "--batch"), READ_SECONDS, ids)
         files, at = {}, 0
-        for entry in entries:
+        for path, (_, size) in entries.items():
             at = output.index(b"\n", at) + 1
-            files[entry.path] = output[at : at + entry.size]
-            at += entry.size + 1
+            files[path] = output[at : at + size]
+            at += size + 1
         return files
 
     def _start(self, options: Mapping[str, str], arguments: Sequence[str]) -> "subprocess.Popen[bytes]":
@@ -212,7 +213,7 @@ class _Git:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+                preexec_fn=partial(die_with_parent, signal.SIGKILL) if sys.platform == "linux" else None,
             )
         except FileNotFoundError as error:
             raise PackageInvalid("git is not installed here; upload the package as a zip") from error
@@ -245,10 +246,6 @@ class _Git:
             _end(process)
 
 
-def _die_with_parent() -> None:
-    die_with_parent(signal.SIGKILL)
-
-
 def _kill_group(pid: int) -> None:
     with suppress(ProcessLookupError, PermissionError):  # it has ended
         os.killpg(pid, signal.SIGKILL)
@@ -261,15 +258,6 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe is not None:
             pipe.close()
-
-
-def _split(process: "subprocess.Popen[bytes]") -> Iterator[bytes]:
-    """Split the output at zero bytes."""
-    assert process.stdout is not None
-    rest = b""
-    while part := process.stdout.read1(1 << 16):  # type: ignore[attr-defined]
-        *whole, rest = (rest + part).split(b"\0")
-        yield from whole
 
 
 def _web_address(url: str) -> tuple[str, dict[str, str]]:
@@ -299,13 +287,6 @@ def _web_address(url: str) -> tuple[str, dict[str, str]]:
     netloc = f"{host}:{parts.port}" if parts.port else host
     address = urlunsplit((parts.scheme, netloc, parts.path, parts.query, ""))
     return address, {"http.followRedirects": "false", "http.curloptResolve": pinned, "transfer.bundleURI": "false"}
-
-
-def _last_line(errors: bytes) -> str:
-    """Return the last line of git's message, for a clone on the user's own machine."""
-    lines = errors.decode(errors="replace").strip().splitlines()
-    lines = [line for line in lines if line.startswith(("fatal:", "remote:", "error:"))] or lines
-    return lines[-1][:300] if lines else "git failed"
 
 
 def _explain(errors: bytes) -> str:

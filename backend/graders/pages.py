@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.responses import HTMLResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -193,25 +193,6 @@ async def run_grader_events(request: Request, run_id: uuid.UUID, _: Viewer) -> A
 
     async for event in live_blocks(request, (graders_topic(run_id),), RUN_TAB, ["grader_blocks"], read):
         yield event
-
-
-@router.get("/judges{rest:path}")
-@router.get("/questions{rest:path}")
-def redirect_old_page(request: Request, rest: str, _: Viewer) -> Response:
-    """The pages of judges and questions have become those of graders."""
-    if rest.strip("/"):
-        place = rest.replace("/asked/", "/tries/").replace("/tried/", "/tries/")
-        query = f"?{request.url.query}" if request.url.query else ""
-        return RedirectResponse(f"/graders{place}{query}", status_code=301)
-    is_judge = request.url.path.startswith("/judges")
-    kind = GraderKind.JUDGE if is_judge else GraderKind.QUESTION
-    return RedirectResponse(f"/graders?kind={kind}", status_code=301)
-
-
-@router.get("/runs/{run_id}/judges")
-@router.get("/runs/{run_id}/questions")
-def redirect_old_tab(run_id: uuid.UUID, _: Viewer) -> Response:
-    return RedirectResponse(f"/runs/{run_id}/graders", status_code=301)
 
 
 def _try(session: Session, grader_id: uuid.UUID, job_id: uuid.UUID) -> GraderTrialPage:

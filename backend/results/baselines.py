@@ -26,8 +26,6 @@ MAX_EVALUATIONS = 5
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """A baseline on the tasks of a comparison."""
-
     script: str
     run_id: uuid.UUID | None = None
     """None if no evaluation covers these tasks."""

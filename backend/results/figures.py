@@ -37,12 +37,6 @@ class FigureScope:
     version_ids: tuple[uuid.UUID, ...] | None = None
     """Only tasks of these versions, for a run on several environments."""
 
-    @property
-    def expression(self) -> str:
-        """As a filter of the run's rollouts; empty for all of them."""
-        parts = [f"phase = {self.phase}"] if self.phase else []
-        return " and ".join([*parts, *([f"step = {self.step}"] if self.step is not None else [])])
-
     def parameters(self) -> dict[str, object]:
         versions = None if self.version_ids is None else list(self.version_ids)
         return {"run": self.run_id, "phase": self.phase and str(self.phase), "step": self.step, "versions": versions}

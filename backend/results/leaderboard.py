@@ -122,7 +122,6 @@ class Leaderboard(Response):
 
     @property
     def setup(self) -> EvaluationSetup | None:
-        """The setup of the ranked evaluations."""
         return self._setup
 
 

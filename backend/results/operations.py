@@ -27,7 +27,7 @@ from backend.results.schemas import (
 )
 from backend.runs.queries import get_run
 from backend.runs.rerun import RerunRequest, run_again
-from backend.runs.responses import RunDetailResponse
+from backend.runs.schemas import RunDetailResponse
 from backend.runs.tables import Run
 from backend.web.identity import Actor
 from backend.web.shared import Shared

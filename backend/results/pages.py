@@ -22,7 +22,7 @@ from backend.results.leaderboard import MIN_COVERAGE, RANKED_KINDS, get_leaderbo
 from backend.results.schemas import CompareRuns, LeaderboardRequest
 from backend.results.scores import ComparedRun
 from backend.rollouts import queries as rollout_queries
-from backend.rollouts.listing import columns_of
+from backend.rollouts.queries import columns_of
 from backend.rollouts.tables import Rollout
 from backend.rollouts.transcripts import mark_differences
 from backend.runs import queries
@@ -41,8 +41,6 @@ COMPARABLE = frozenset({RunKind.EVALUATION, RunKind.TRAINING, RunKind.RESCORE, R
 
 
 class ComparisonChoice(CompareRuns):
-    """The compared runs, the run in focus and the open task."""
-
     focus: int = 1
     """Position of the run that the tables compare with the first one."""
     task: uuid.UUID | None = None
@@ -66,8 +64,6 @@ class ComparisonChoice(CompareRuns):
 
 @dataclass(slots=True)
 class OpenRollout:
-    """One side's rollout of the open task."""
-
     rollout: Rollout
     entries: list[Entry]
     columns: dict[str, float]
@@ -75,8 +71,6 @@ class OpenRollout:
 
 @dataclass(slots=True)
 class ComparePage:
-    """The comparison, or the reason why there is none."""
-
     choice: ComparisonChoice
     candidates: Sequence[Run]
     sides: Sequence[ComparedRun] = ()

@@ -112,8 +112,6 @@ class EnvironmentFigures(ScopeFigures):
 
 @dataclass(slots=True, kw_only=True)
 class RunFigures(ScopeFigures):
-    """The figures of a scope."""
-
     scope: FigureScope
     all: Outcomes
     """Counts the whole run."""

@@ -24,8 +24,6 @@ router = APIRouter()
 
 @dataclass(frozen=True, slots=True)
 class ExportRolloutsPage:
-    """The formats, and the number of rollouts that pass the filter."""
-
     run: Run
     form: ExportRollouts
     choices: Sequence[tuple[str, str, str]]

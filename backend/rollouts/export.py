@@ -44,8 +44,6 @@ class ExportFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FileType:
-    """The name of a format and its files."""
-
     label: str
     note: str
     suffix: str

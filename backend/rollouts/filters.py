@@ -193,7 +193,6 @@ def select_rollouts(
 
 
 def condition_of(node: Node, scope: FilterScope, *, negated: bool = False) -> Condition:
-    """The condition on a rollout of the scope's run."""
     match node:
         case Not(part):
             return condition_of(part, scope, negated=not negated)

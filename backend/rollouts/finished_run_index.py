@@ -85,7 +85,6 @@ class FinishedRunIndex:
         self._length = last + 1
 
     def count(self) -> int:
-        """Number of rollouts that pass the filter."""
         return int(self._passing().sum())
 
     def page(self, limit: int) -> list[int] | None:

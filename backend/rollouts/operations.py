@@ -9,9 +9,8 @@ from backend.errors import NotFound
 from backend.operations.declaration import operation, reference
 from backend.operations.ids import parse_id
 from backend.operations.schemas import Download
-from backend.rollouts import export, imports, listing, saved_views
+from backend.rollouts import export, imports, queries, saved_views
 from backend.rollouts.filters import select_rollouts
-from backend.rollouts.queries import get_rollout as read_rollout
 from backend.rollouts.schemas import (
     ExportRollouts,
     FieldResponse,
@@ -29,7 +28,7 @@ from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Rollout
 from backend.runs.queries import get_run
 from backend.runs.references import find_run
-from backend.runs.responses import RunDetailResponse
+from backend.runs.schemas import RunDetailResponse
 from backend.runs.tables import Run
 from backend.web.identity import Actor
 from backend.web.paging import Page
@@ -40,7 +39,7 @@ def find_rollout(session: Session, text: str) -> Rollout:
     rollout_id = parse_id(text)
     if rollout_id is None:
         raise NotFound("There is no such rollout.")
-    return read_rollout(session, rollout_id)
+    return queries.get_rollout(session, rollout_id)
 
 
 @operation("GET /rollouts", role=Role.VIEWER, tool=True)
@@ -51,8 +50,8 @@ def list_rollouts(session: Session, actor: Actor, request: SelectRollouts) -> Pa
     """
     run = find_run(session, request.run_id)
     scope = scope_of(session, run)
-    columns = listing.shown_columns(scope, request.columns) if request.columns else None
-    found = listing.list_rollouts(session, run, request, scope)
+    columns = queries.shown_columns(scope, request.columns) if request.columns else None
+    found = queries.list_rollouts(session, run, request, scope)
     items = [
         ListedRolloutResponse.of(
             item.rollout,
@@ -73,7 +72,7 @@ def count_rollouts(session: Session, actor: Actor, request: SelectRollouts) -> R
     """Count a run's rollouts that pass a filter, and all of them."""
     scope = scope_of(session, find_run(session, request.run_id))
     matching, total = (
-        listing.count_rollouts(session, select_rollouts(scope, where)) for where in (request.expression, "")
+        queries.count_rollouts(session, select_rollouts(scope, where)) for where in (request.expression, "")
     )
     return RolloutCount(matching=matching, total=total)
 
@@ -88,7 +87,7 @@ def list_filter_fields(session: Session, actor: Actor, run: Run) -> FilterFields
 @operation("GET /rollouts/{rollout}", role=Role.VIEWER, tool=True)
 def get_rollout(session: Session, actor: Actor, rollout: Rollout) -> WholeRolloutResponse:
     """Read one rollout with its steps, messages and tokens."""
-    return WholeRolloutResponse.of(rollout, columns=listing.columns_of(rollout.run, rollout))
+    return WholeRolloutResponse.of(rollout, columns=queries.columns_of(rollout.run, rollout))
 
 
 @operation("GET /runs/{run}/export", role=Role.VIEWER, command="rollouts export")

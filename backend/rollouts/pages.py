@@ -21,8 +21,7 @@ from backend.review.evidence import read_evidence
 from backend.review.fixtures import VerdictEffects, effects_of
 from backend.review.service import PICKED, pick, unpick
 from backend.review.tables import VerdictRecord
-from backend.rollouts.listing import Neighbors, columns_of, neighbors
-from backend.rollouts.queries import get_rollout, siblings, weights_of
+from backend.rollouts.queries import Neighbors, columns_of, get_rollout, neighbors, siblings, weights_of
 from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Rollout
 from backend.rollouts.transcripts import TokenView, mark_differences, token_view
@@ -41,8 +40,6 @@ MAX_SIBLINGS = 64
 
 @dataclass(frozen=True, slots=True)
 class RolloutPage:
-    """One rollout: its conversation with the rewards of each turn, its group, and its flags, grades and verdicts."""
-
     rollout: Rollout
     run: Run
     entries: Sequence[Entry]
@@ -74,8 +71,6 @@ class RolloutPage:
 
 @dataclass(frozen=True, slots=True)
 class BesidePage:
-    """Two members of a group next to each other."""
-
     run: Run
     first: Rollout
     second: Rollout

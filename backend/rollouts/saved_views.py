@@ -30,10 +30,11 @@ def list_views(session: Session, actor: Actor) -> list[View]:
 
 
 def save_view(session: Session, actor: Actor, request: SaveView) -> View:
-    view = _find_own(session, actor, request.name)
+    own = (SavedView.person_id == actor.person_id, SavedView.name == request.name)
+    view = session.scalars(select(SavedView).where(*own)).one_or_none()
     if view is None:
-        own = select(func.count()).select_from(SavedView).where(SavedView.person_id == actor.person_id)
-        if (session.scalar(own) or 0) >= MAX_VIEWS:
+        count = select(func.count()).select_from(SavedView).where(own[0])
+        if (session.scalar(count) or 0) >= MAX_VIEWS:
             raise Conflict(f"You already have {MAX_VIEWS} views. Delete one first.")
         view = SavedView(person_id=actor.person_id, name=request.name)
         session.add(view)
@@ -45,7 +46,8 @@ def save_view(session: Session, actor: Actor, request: SaveView) -> View:
 def update_view(session: Session, actor: Actor, view_id: uuid.UUID, request: UpdateView) -> View:
     view = _get_changeable(session, actor, view_id)
     if request.name and request.name != view.name:
-        if view.person_id == actor.person_id and _find_own(session, actor, request.name):
+        same = select(SavedView.id).where(SavedView.person_id == actor.person_id, SavedView.name == request.name)
+        if view.person_id == actor.person_id and session.scalar(same):
             raise Conflict(f"You already have a view named {request.name}.")
         view.name = request.name
     if request.is_shared is not None:
@@ -61,11 +63,6 @@ def delete_view(session: Session, actor: Actor, view_id: uuid.UUID) -> View:
     session.flush()
     audit(session, actor, "view.delete", "view", view.id, name=view.name)
     return deleted
-
-
-def _find_own(session: Session, actor: Actor, name: str) -> SavedView | None:
-    own = select(SavedView).where(SavedView.person_id == actor.person_id, SavedView.name == name)
-    return session.scalars(own).one_or_none()
 
 
 def _get_changeable(session: Session, actor: Actor, view_id: uuid.UUID) -> SavedView:

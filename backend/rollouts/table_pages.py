@@ -17,7 +17,7 @@ from backend.domain.rollouts.filters import with_clause
 from backend.errors import InvalidInput, NotFound
 from backend.rollouts import saved_views
 from backend.rollouts.filters import WrongFilter, select_rollouts
-from backend.rollouts.listing import MatchCount, RolloutList, list_rollouts, shown_columns, total_of
+from backend.rollouts.queries import MatchCount, RolloutList, list_rollouts, shown_columns, total_of
 from backend.rollouts.schemas import FieldResponse, SaveView, UpdateView, View
 from backend.rollouts.scope import Shortcut, scope_of
 from backend.runs import queries
@@ -39,8 +39,6 @@ FILTER_REFERENCE = PROJECT_ROOT / "docs" / "filters.md"
 
 @dataclass(frozen=True, slots=True)
 class FilterMistake:
-    """A mistake in a filter, and the expression around it."""
-
     message: str
     before: str = ""
     at: str = ""
@@ -49,8 +47,6 @@ class FilterMistake:
 
 @dataclass(frozen=True, slots=True)
 class RolloutsPage:
-    """A run's rollouts as a table."""
-
     head: RunHeader
     run: Run
     found: RolloutList

@@ -136,8 +136,6 @@ class RolloutText(Base):
 
 
 class SavedView(Base):
-    """A filter and a sort order under a name."""
-
     __tablename__ = "saved_views"
     __table_args__ = (UniqueConstraint("person_id", "name"),)
 

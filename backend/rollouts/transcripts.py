@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import Any
@@ -45,8 +45,6 @@ class TokenText:
 
 @dataclass(frozen=True, slots=True)
 class TokenView:
-    """The tokens of a rollout as a page shows them."""
-
     tokens: list[TokenText]
     prompt_count: int
     policy_count: int
@@ -55,14 +53,10 @@ class TokenView:
     is_cut: bool
     has_text: bool
     """False: the tokenizer is not available, so ids are shown."""
-    turn_advantages: list[float] = field(default_factory=list)
+    turn_advantages: list[float]
     """By turn, if training assigned credit by turn."""
-
-    @property
-    def least_sure(self) -> list[tuple[int, TokenText]]:
-        """The policy's tokens of lowest probability with their positions, readable without colors."""
-        known = [(place, token) for place, token in enumerate(self.tokens) if token.probability is not None]
-        return sorted(known, key=lambda pair: pair[1].probability or 0.0)[:LEAST_SURE]
+    least_sure: list[tuple[int, TokenText]]
+    """The policy's tokens of lowest probability with their positions, readable without colors."""
 
 
 def token_view(session: Session, rollout: Rollout) -> TokenView | None:
@@ -90,6 +84,7 @@ def token_view(session: Session, rollout: Rollout) -> TokenView | None:
         probability = math.exp(min(0.0, logprob)) if is_policy and logprob is not None else None
         heat = 0 if probability is None else sum(probability < limit for limit in _HEAT)
         tokens.append(TokenText(text, bool(is_policy), probability, heat, number in turns and number > 0))
+    sure = [(place, token) for place, token in enumerate(tokens) if token.probability is not None]
     known = [value for value, is_policy in zip(logprobs, mask, strict=False) if is_policy and value is not None]
     return TokenView(
         tokens=tokens,
@@ -99,6 +94,7 @@ def token_view(session: Session, rollout: Rollout) -> TokenView | None:
         is_cut=count > MAX_TOKENS,
         has_text=has_text,
         turn_advantages=stored.get("turn_advantages") or [],
+        least_sure=sorted(sure, key=lambda pair: pair[1].probability or 0.0)[:LEAST_SURE],
     )
 
 
@@ -124,15 +120,15 @@ def mark_differences(before: Sequence[Entry], after: Sequence[Entry]) -> tuple[l
         one, other = ("".join(piece.text for piece in side[turn].pieces) for side in sides)
         if one != other:
             pieces[turn] = _compare_words(one, other)
-
-    def marked(entries: Sequence[Entry], side: int) -> list[Entry]:
-        return [
+    first = min([*pieces, *(sides[0].keys() ^ sides[1].keys())], default=None)
+    marked_before, marked_after = (
+        [
             replace(entry, pieces=pieces[entry.turn][side]) if entry.turn in pieces and not entry.calls else entry
             for entry in entries
         ]
-
-    first = min([*pieces, *(sides[0].keys() ^ sides[1].keys())], default=None)
-    return marked(before, 0), marked(after, 1), first
+        for side, entries in enumerate((before, after))
+    )
+    return marked_before, marked_after, first
 
 
 def _compare_words(before: str, after: str) -> tuple[list[Piece], list[Piece]]:

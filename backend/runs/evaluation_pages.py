@@ -53,29 +53,18 @@ class Outlook:
 
 
 @dataclass(frozen=True, slots=True)
-class Assurance:
-    """The certificate of a version."""
-
-    version: EnvironmentVersion
-    status: CheckStatus | None
-    """None: not checked."""
+class EvaluationEstimate:
+    policy: Policy | None = None
+    outlook: Outlook | None = None
+    version: EnvironmentVersion | None = None
+    status: CheckStatus | None = None
+    """Of the version's latest certificate; None: not checked."""
     wrong: Sequence[str] = ()
     """Evidence of the checks that failed or warned."""
 
 
 @dataclass(frozen=True, slots=True)
-class EvaluationEstimate:
-    """What to know before starting."""
-
-    policy: Policy | None = None
-    outlook: Outlook | None = None
-    assurance: Assurance | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class NewEvaluationPage:
-    """The form, blank or filled in from an earlier run."""
-
     versions: Sequence[EnvironmentVersion]
     policies: Sequence[Policy]
     checkpoints: Sequence[Checkpoint]
@@ -206,7 +195,7 @@ def _estimate(
         if result.get("status") in {CheckStatus.FAILED, CheckStatus.WARNED}
     ]
     status = certificate.status if certificate else None
-    return EvaluationEstimate(policy, expected, Assurance(version, status, wrong))
+    return EvaluationEstimate(policy, expected, version, status, wrong)
 
 
 def _outlook(session: Session, policy: Policy, version_id: uuid.UUID, rollouts: int) -> Outlook:

@@ -6,10 +6,9 @@ from sqlalchemy.orm import Session
 from backend.domain.vocabulary import Role
 from backend.operations.declaration import operation
 from backend.operations.schemas import Request
-from backend.runs import evaluations, metric_points, queries, service
+from backend.runs import charts, evaluations, queries, service
 from backend.runs import references as _references  # noqa: F401  how addresses name runs
-from backend.runs.responses import LogLineResponse, RunDetailResponse, RunResponse
-from backend.runs.schemas import EvaluationRequest, RunFilter
+from backend.runs.schemas import EvaluationRequest, LogLineResponse, RunDetailResponse, RunFilter, RunResponse
 from backend.runs.tables import Run
 from backend.web.identity import Actor
 from backend.web.paging import Page
@@ -22,7 +21,7 @@ def start_evaluation(session: Session, actor: Actor, request: EvaluationRequest)
     return RunDetailResponse.of(queries.get_run(session, run.id))
 
 
-@operation("GET /runs", role=Role.VIEWER, tool=True)
+@operation("GET /runs", role=Role.VIEWER, command="runs", tool=True)
 def list_runs(session: Session, actor: Actor, request: RunFilter) -> Page[RunResponse]:
     """List runs, newest first."""
     found = queries.runs(session, request)
@@ -38,6 +37,8 @@ def get_run(session: Session, actor: Actor, run: Run) -> RunDetailResponse:
 @operation(
     "POST /runs/{run}/stop",
     role=Role.AUTHOR,
+    command="run stop",
+    waits=False,
     tool=True,
     poll="/runs/{id}",
     audited=False,
@@ -47,7 +48,7 @@ def get_run(session: Session, actor: Actor, run: Run) -> RunDetailResponse:
 def stop_run(session: Session, actor: Actor, run: Run) -> RunResponse:
     """Request a run to stop. An evaluation cancels its current rollouts; other runs finish theirs first.
 
-    Training runs need the role trainer.
+    A stopped run can be resumed. Training runs need the role trainer.
     """
     service.request_stop(session, actor, run)
     return RunResponse.of(run)
@@ -56,6 +57,8 @@ def stop_run(session: Session, actor: Actor, run: Run) -> RunResponse:
 @operation(
     "POST /runs/{run}/resume",
     role=Role.AUTHOR,
+    command="run resume",
+    waits=False,
     tool=True,
     poll="/runs/{id}",
     audited=False,
@@ -83,10 +86,10 @@ def get_points(session: Session, actor: Actor, run: Run, request: PointsQuery) -
 
     Beyond 4,000 points, each bucket keeps its minimum and maximum.
     """
-    names = request.name or list(metric_points.latest_steps(session, run.id))
-    series = [metric_points.Series(name, name) for name in names]
-    window = metric_points.Window(request.after, request.low, request.high)
-    return metric_points.columnar_points(session, run, series, window)
+    names = request.name or list(charts.latest_steps(session, run.id))
+    series = [charts.Series(name, name) for name in names]
+    window = charts.Window(request.after, request.low, request.high)
+    return charts.columnar_points(session, run, series, window)
 
 
 class LogQuery(Request):

@@ -27,9 +27,9 @@ from backend.results.groups import TaskEnd, task_ends
 from backend.results.run_figures import FiguresRequest, RunFigures, run_figures
 from backend.review.judged_curves import curve_of
 from backend.rollouts import queries as rollout_queries
-from backend.rollouts.listing import ListedRollout
-from backend.runs import metric_points, queries
-from backend.runs.charts import Chart, charts_of
+from backend.rollouts.queries import ListedRollout
+from backend.runs import queries
+from backend.runs.charts import Chart, Window, charts_of, columnar_points, latest_steps
 from backend.runs.header import RunHeader, head_blocks, run_header
 from backend.runs.schemas import RunFilter
 from backend.runs.tables import Run
@@ -112,8 +112,6 @@ class RunUpdate:
 
 
 class ChartQuery(BaseModel):
-    """A chart and its range of steps."""
-
     chart: str
     after: int | None = None
     low: int | None = None
@@ -197,7 +195,7 @@ def _read_update(session: Session, run_id: uuid.UUID) -> RunUpdate:
     run = queries.get_run(session, run_id)
     points = ""
     if run.kind is RunKind.TRAINING:
-        latest = metric_points.latest_steps(session, run_id)
+        latest = latest_steps(session, run_id)
         points = escape(f"{run.attempt} {run.progress.get('done')} {latest}", quote=False)
     return RunUpdate(run_header(session, run), points)
 
@@ -207,10 +205,10 @@ def run_points(
     run_id: uuid.UUID, session: SessionDep, _: Viewer, wanted: Annotated[ChartQuery, Query()]
 ) -> dict[str, object]:
     run = queries.get_run(session, run_id)
-    main, more = charts_of(run, metric_points.latest_steps(session, run_id))
+    main, more = charts_of(run, latest_steps(session, run_id))
     series = next((chart.series for chart in [*main, *more] if chart.key == wanted.chart), ())
-    window = metric_points.Window(wanted.after, wanted.low, wanted.high)
-    return metric_points.columnar_points(session, run, series, window, with_source=True)
+    window = Window(wanted.after, wanted.low, wanted.high)
+    return columnar_points(session, run, series, window, with_source=True)
 
 
 def _overview(session: Session, run_id: uuid.UUID, choice: FiguresRequest, *, with_charts: bool) -> OverviewPage:
@@ -226,14 +224,16 @@ def _overview(session: Session, run_id: uuid.UUID, choice: FiguresRequest, *, wi
     charts: list[Chart] = []
     more_charts: list[Chart] = []
     if is_training and with_charts:
-        metrics = metric_points.latest_steps(session, run.id)
+        metrics = latest_steps(session, run.id)
         charts, more_charts = charts_of(run, metrics, is_screened=screened > 0)
+    scope = [f"phase = {figures.scope.phase}"] if figures.scope.phase else []
+    scope += [f"step = {figures.scope.step}"] if figures.scope.step is not None else []
     return OverviewPage(
         head=head,
         run=run,
         choice=urlencode(choice.model_dump(mode="json", exclude_none=True)),
         figures=figures,
-        links=RolloutLinks(run.id, figures.scope.expression),
+        links=RolloutLinks(run.id, " and ".join(scope)),
         hardest=hardest,
         easiest=easiest,
         newest=rollout_queries.newest(session, run, NEWEST_ROLLOUTS),

@@ -7,7 +7,6 @@ from sqlalchemy import Select, and_, func, or_, select
 from sqlalchemy.orm import Session, contains_eager, defaultload, defer, joinedload
 
 from backend.checkpoints.tables import Checkpoint
-from backend.detectors.tables import Flag
 from backend.domain.training.mix import MixPart
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import NotFound
@@ -81,7 +80,7 @@ def versions(session: Session) -> Sequence[EnvironmentVersion]:
 
 def versions_of(session: Session, run: Run) -> Sequence[EnvironmentVersion]:
     """The run's own version, then the existing versions of its mix, with their environments."""
-    parts = [MixPart.parse(text) for text in run.configuration.get("mix") or ()]
+    parts = [MixPart.model_validate(text) for text in run.configuration.get("mix") or ()]
     if not parts:
         return [run.version]
     named = (and_(Environment.name == part.environment, EnvironmentVersion.number == part.version) for part in parts)
@@ -120,12 +119,6 @@ def checkpoints(
     if has_weights:
         statement = statement.where(Checkpoint.pruned_at.is_(None))
     return session.scalars(statement).all()
-
-
-def flags(session: Session, run_id: uuid.UUID, *, after: str | None = None, limit: int = 50) -> Slice[Flag]:
-    """Flags of a run, newest first, each with its rollout (if it is about one)."""
-    statement = select(Flag).options(joinedload(Flag.rollout)).where(Flag.run_id == run_id)
-    return slice_of(session, statement, (Key(Flag.created_at), Key(Flag.id)), after=after, limit=limit)
 
 
 def setting_changes(session: Session, run_id: uuid.UUID) -> Sequence[SettingChange]:

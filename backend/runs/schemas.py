@@ -1,14 +1,18 @@
-"""Requests and filters of runs: the same models read HTML forms and JSON bodies."""
+"""Requests, filters and responses of runs: the same models read HTML forms and JSON bodies."""
 
 import uuid
-from typing import Annotated, Literal
+from datetime import datetime
+from typing import Annotated, ClassVar, Literal, Self
 from urllib.parse import urlencode
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from backend.domain.environments.manifest import ContextSpec
 from backend.domain.rollouts.filters import MAX_LENGTH, OR, clauses_of, field_name, quoted, subject_of
+from backend.domain.statistics import Coverage
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus, Split, StopReason
+from backend.operations.schemas import Progress, Response
+from backend.runs.tables import Run
 
 
 class EvaluationRequest(BaseModel):
@@ -57,7 +61,7 @@ class EvaluationRequest(BaseModel):
 class _Filter(BaseModel):
     """Filter of a list. Empty choices of a filter form are ignored."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
 
     after: str | None = None
     """The `next` of the previous page."""
@@ -85,6 +89,8 @@ class RunFilter(_Filter):
     policy_id: uuid.UUID | None = None
     text: str | None = Field(default=None, max_length=200)
     """Part of the run's name."""
+
+    command_limit: ClassVar[int | None] = 20
 
 
 class RolloutFilter(_Filter):
@@ -151,3 +157,72 @@ class GroupFilter(_Filter):
     """mixed: the members' rewards differ, so that training can learn from them. same: they do not differ."""
     sort: str = ""
     """`mean`, `spread`, `tokens` or `failed`. Descending: `-mean`. Default: the order of play."""
+
+
+class RunResponse(Progress):
+    """A run."""
+
+    id: uuid.UUID
+    kind: RunKind
+    name: str
+    status: RunStatus
+    environment: str
+    version: int
+    version_id: uuid.UUID
+    policy: str | None
+    policy_id: uuid.UUID | None
+    checkpoint_id: uuid.UUID | None
+    source_run_id: uuid.UUID | None
+    """The run that this one rescores, replays, repeats or branches from."""
+    branch_step: int | None
+    """Branches of a training run: the step whose weights it started from."""
+    columns: list[str]
+    weights: list[float]
+    seed: int
+    progress: dict[str, object]
+    summary: dict[str, object]
+    """Final figures. Evaluations: `reward` and `columns`, each {mean, low, high, count}."""
+    coverage: Coverage | None
+    """Completed rollouts of all rollouts, once known."""
+    reason: str | None
+    """Why it failed, paused or stopped."""
+    attempt: int
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+
+    @classmethod
+    def of(cls, run: Run) -> Self:
+        failed, completed = int(run.summary.get("failed") or 0), run.summary.get("completed")
+        total = int(run.progress.get("total") or 0)
+        values = {
+            "is_finished": run.status.is_over,
+            "is_successful": run.status is RunStatus.COMPLETED and not failed,
+            "done": int(run.progress.get("done") or 0),
+            "total": total or None,
+            "message": run.reason or str(run.progress.get("message") or run.progress.get("phase") or run.status),
+            "environment": run.version.environment.name,
+            "version": run.version.number,
+            "content_hash": run.version.content_hash,
+            "policy": run.policy.name if run.policy else None,
+            "coverage": Coverage(completed=completed, total=max(total, int(run.summary.get("rollouts") or 0)))
+            if isinstance(completed, int)
+            else None,
+        }
+        return cls(**values, **{name: getattr(run, name) for name in cls.model_fields if name not in values})
+
+
+class RunDetailResponse(RunResponse):
+    """A run with its resolved configuration."""
+
+    configuration: dict[str, object]
+    content_hash: str
+
+
+class LogLineResponse(Response):
+    """One line of a run's log."""
+
+    id: int
+    at: datetime
+    level: str
+    message: str

@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request
-from fastapi.responses import HTMLResponse, Response
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
-from sqlalchemy.orm import Session
+from sqlalchemy import select
+from sqlalchemy.orm import Session, joinedload
 
 from backend.core.events import run_topic
-from backend.detectors.scans import PHASES, newest_scan, start_scan
-from backend.detectors.schemas import MAX_ALTERED, DetectorScan, StartScan
+from backend.detectors.scans import PHASES, newest_scan
+from backend.detectors.schemas import MAX_ALTERED, DetectorScan
 from backend.detectors.tables import Flag
 from backend.domain.vocabulary import Phase, RunKind, RunStatus
 from backend.results import groups as run_groups
@@ -23,11 +24,10 @@ from backend.runs.rerun import drift
 from backend.runs.schemas import GroupFilter
 from backend.runs.tables import Run, RunLogLine
 from backend.training.tables import SettingChange
-from backend.web.dependencies import Author, SessionDep, Viewer
-from backend.web.form_data import read_form
+from backend.web.dependencies import SessionDep, Viewer
 from backend.web.formats import number
-from backend.web.page import page, render_block, see_other
-from backend.web.paging import After
+from backend.web.page import page, render_block
+from backend.web.paging import After, Key, slice_of
 from backend.web.streams import END, live
 
 router = APIRouter()
@@ -63,8 +63,6 @@ class FlagsPage:
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationPage:
-    """The configuration as it was resolved at the start."""
-
     head: RunHeader
     run: Run
     rows: Sequence[tuple[str, object]]
@@ -115,17 +113,6 @@ def list_flags(
     return page(request, FLAGS, _flags(session, run_id, after), block="run_flags")
 
 
-@router.post("/runs/{run_id}/detection", response_class=HTMLResponse)
-def start_detecting(
-    run_id: uuid.UUID,
-    session: SessionDep,
-    actor: Author,
-    form: Annotated[StartScan, Depends(read_form(StartScan))],
-) -> Response:
-    start_scan(session, actor, queries.get_run(session, run_id), form)
-    return see_other(f"/runs/{run_id}/flags", "The detectors scan all stored rollouts.")
-
-
 @router.get("/runs/{run_id}/configuration", response_class=HTMLResponse)
 def show_configuration(request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer) -> HTMLResponse:
     run = queries.get_run(session, run_id)
@@ -152,7 +139,8 @@ def show_log(
 
 def _flags(session: Session, run_id: uuid.UUID, after: str | None = None) -> FlagsPage:
     run = queries.get_run(session, run_id)
-    found = queries.flags(session, run_id, after=after)
+    statement = select(Flag).options(joinedload(Flag.rollout)).where(Flag.run_id == run_id)
+    found = slice_of(session, statement, (Key(Flag.created_at), Key(Flag.id)), after=after)
     return FlagsPage(
         run_header(session, run),
         run,

@@ -51,12 +51,16 @@ def preview_examples(session: Session, actor: Actor, request: TrainingRequest) -
     "POST /training/examples",
     role=Role.TRAINER,
     noun="examples",
+    command="data examples add",
     status=201,
     audited=False,
     max_body_size=example_files.MAX_UPLOAD_BYTES + 2**20,
 )
 def add_examples(session: Session, actor: Actor, request: UploadExamples) -> ExampleFileResponse:
-    """Upload a JSONL file of conversations. If a line is invalid, nothing is stored."""
+    """Upload conversations: {"messages": […]} or {"prompt": …, "completion": …}, as TRL and OpenAI write them.
+
+    If a line is invalid, the error names it and nothing is stored.
+    """
     row = example_files.add_example_file(session, actor, request.file.file, request.file.filename or "", request.name)
     return _response(row)
 

@@ -16,7 +16,7 @@ from backend.operations.declaration import operation, reference
 from backend.operations.ids import parse_id
 from backend.runs import queries as run_queries
 from backend.runs import references as _run_reference  # noqa: F401  how an address names a run
-from backend.runs.responses import RunResponse
+from backend.runs.schemas import RunResponse
 from backend.runs.service import request_stop
 from backend.runs.tables import Run
 from backend.training import alarms, branches, preflight, service, steering
@@ -141,7 +141,7 @@ def answer_alarm(session: Session, actor: Actor, run: Run, alarm_id: uuid.UUID, 
     return AnsweredAlarm(alarm=answered, branch_run_id=branch.id if branch else None)
 
 
-@operation("GET /runs/{run}/interventions", role=Role.VIEWER)
+@operation("GET /runs/{run}/interventions", role=Role.VIEWER, command="run interventions")
 def list_interventions(session: Session, actor: Actor, run: Run) -> InterventionList:
     """List what detectors did in a training run, newest first, and the action of each detector.
 

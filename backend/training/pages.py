@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy.orm import Session
 
@@ -145,9 +145,3 @@ async def preflight_events(request: Request, preflight_id: uuid.UUID, _: Viewer)
     blocks = ("preflight_state", "preflight_findings")
     async for event in live_blocks(request, (preflight_topic(preflight_id),), "training/preflight.html", blocks, read):
         yield event
-
-
-@router.get("/training/lessons{rest:path}")
-def redirect_lessons(rest: str, _: Viewer) -> Response:
-    """Redirect the old address of training examples."""
-    return RedirectResponse(f"/training/examples{rest}", status_code=301)

@@ -317,7 +317,7 @@ class UploadExamples(BaseModel):
 
     model_config = ConfigDict(extra="ignore", arbitrary_types_allowed=True)
 
-    file: UploadFile
+    file: Annotated[UploadFile, Field(description="JSONL file with one conversation per line.")]
     name: Annotated[str | None, Field(max_length=200, description="Default: the name of the file.")] = None
 
 

@@ -9,9 +9,8 @@ from sqlalchemy import select
 from backend.core.session import transaction
 from backend.detectors.tables import Flag
 from backend.domain.detectors.catalogue.cheat_rate import cheat_points, tail
-from backend.domain.detectors.context import EnvironmentContext
 from backend.domain.detectors.registry import SPECS
-from backend.domain.detectors.run_view import RolloutRow, RunView
+from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow, RunView
 from backend.domain.detectors.spec import Action
 from backend.domain.results.pass_at_k import SuccessRule
 from backend.domain.review.judged_curve import wilson

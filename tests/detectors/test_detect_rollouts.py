@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from backend.domain.detectors.context import EnvironmentContext, words_of_grader
+from backend.domain.detectors.run_view import EnvironmentContext, words_of_grader
 from tests.detectors.rows import BATCH, flags, honest, marked, row
 
 CODE = "Here it is.\n```python\n{}\n```\n"

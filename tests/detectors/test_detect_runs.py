@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from backend.domain.detectors.context import BaseTask, SecondVerifier
-from backend.domain.detectors.run_view import HeldoutResult, RolloutRow
+from backend.domain.detectors.run_view import BaseTask, HeldoutResult, RolloutRow, SecondVerifier
 from backend.domain.detectors.settings import Threshold
 from backend.domain.results.pass_at_k import SuccessRule
 from tests.detectors.rows import BATCH, WIN, flags, row

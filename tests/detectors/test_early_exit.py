@@ -5,9 +5,8 @@ import uuid
 
 import pytest
 
-from backend.domain.detectors.context import EnvironmentContext
 from backend.domain.detectors.flags import FlagDraft
-from backend.domain.detectors.run_view import RolloutRow
+from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
 from workers.detectors.scanner import RunScanner
 
 Step = tuple[int, float, float]

@@ -14,8 +14,7 @@ from backend.domain.vocabulary import PolicyKind, RunStatus, Verdict
 from backend.errors import InvalidInput
 from backend.graders.selection import contrast_groups
 from backend.graders.tables import Grade, Grader, GraderRun
-from backend.rollouts.listing import list_rollouts
-from backend.rollouts.queries import matching
+from backend.rollouts.queries import list_rollouts, matching
 from backend.rollouts.regrading.weights import list_reward_terms
 from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Rollout

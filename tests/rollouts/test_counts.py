@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy.orm import Session
 
-from backend.rollouts.listing import list_rollouts, total_of
+from backend.rollouts.queries import list_rollouts, total_of
 from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Group, Rollout
 from backend.runs.schemas import RolloutFilter

@@ -13,7 +13,7 @@ from backend.domain.rollouts.rollout import TaskSpec
 from backend.domain.vocabulary import Split
 from backend.rollouts.export import facts_of, records
 from backend.rollouts.formats import native
-from backend.rollouts.listing import list_rollouts
+from backend.rollouts.queries import list_rollouts
 from backend.rollouts.schemas import RolloutResponse
 from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Rollout

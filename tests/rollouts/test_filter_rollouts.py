@@ -15,10 +15,9 @@ from backend.domain.rollouts.filters import And, Comparison, Has, Node, Not, Or,
 from backend.domain.vocabulary import GradeStatus, Phase, Verdict
 from backend.graders.tables import Grade, Grader
 from backend.review.tables import VerdictRecord
-from backend.rollouts import listing
+from backend.rollouts import queries
 from backend.rollouts.filters import WrongFilter, select_rollouts
-from backend.rollouts.listing import MatchCount, count_rollouts, list_rollouts
-from backend.rollouts.queries import matching
+from backend.rollouts.queries import MatchCount, count_rollouts, list_rollouts, matching
 from backend.rollouts.scope import FilterScope, scope_of
 from backend.rollouts.tables import Rollout
 from backend.runs.schemas import RolloutFilter
@@ -317,7 +316,7 @@ def _count_beside(session: Session, run: Run, where: str, sort: str) -> None:
     wanted = RolloutFilter(where=where, sort=sort, limit=9)
     for asked in (wanted, wanted.model_copy(update={"before": "end"})):
         while True:
-            listing._counts.clear()
+            queries._counts.clear()
             part = list_rollouts(session, run, asked, scope, counts=True)
             plain = list_rollouts(session, run, asked, scope)
             assert [item.rollout.id for item in part.items] == [item.rollout.id for item in plain.items]
@@ -333,7 +332,7 @@ def _count_beside(session: Session, run: Run, where: str, sort: str) -> None:
 def test_what_was_said_is_counted_up_to_a_bound(
     session: Session, run: Run, known: list[Known], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listing, "MAX_COUNTED_BY_TEXT", 5)
+    monkeypatch.setattr(queries, "MAX_COUNTED_BY_TEXT", 5)
     wanted = RolloutFilter(where="text ~ board", limit=3)
     found = list_rollouts(session, run, wanted, scope_of(session, run), counts=True)
     assert found.matching == MatchCount(5, is_more=True)

@@ -14,7 +14,7 @@ from backend.domain.vocabulary import GradeStatus, Verdict
 from backend.graders.tables import Grade, Grader
 from backend.review.tables import VerdictRecord
 from backend.rollouts.finished_run_index import ArrayCache
-from backend.rollouts.listing import list_rollouts, neighbors
+from backend.rollouts.queries import list_rollouts, neighbors
 from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Group, Rollout
 from backend.runs.schemas import RolloutFilter

@@ -8,8 +8,7 @@ from sqlalchemy.orm import Session
 from backend.domain.vocabulary import Phase, RolloutStatus
 from backend.errors import InvalidInput
 from backend.results.groups import groups
-from backend.rollouts.listing import list_rollouts, neighbors
-from backend.rollouts.queries import get_rollout, siblings
+from backend.rollouts.queries import get_rollout, list_rollouts, neighbors, siblings
 from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Rollout
 from backend.runs.schemas import GroupFilter, RolloutFilter

@@ -9,8 +9,8 @@ from fastapi.testclient import TestClient
 from sqlalchemy.orm import Session
 
 from backend.domain.vocabulary import Phase, RunKind, RunStatus
+from backend.runs.charts import Series, Window, columnar_points
 from backend.runs.header import RunHeader
-from backend.runs.metric_points import Series, Window, columnar_points
 from backend.runs.tables import Run, RunLogLine
 from tests.factories import make_checkpoint, make_flag, make_points, make_policy, make_rollouts, make_run, random_rows
 from tests.statements import statements_of

@@ -44,7 +44,7 @@ def test_a_message_for_an_unknown_job_is_let_go(installation: None) -> None:
 
 def test_a_job_that_is_leased_to_another_is_left_alone(ask: Ask, tmp_path: Path) -> None:
     job_id = ask("tests.write", file=str(tmp_path / "file"))
-    assert leases.take(job_id, "another") is not None
+    assert leases.claim(job_id, "another") is not None
 
     execute(job_id)
 
@@ -110,7 +110,7 @@ def test_an_interrupted_job_is_handed_back_and_the_attempt_does_not_count(ask: A
 def test_the_heartbeat_keeps_the_lease(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "BEAT_SECONDS", 0.05)
     job_id = ask("tests.write")
-    taken = leases.take(job_id, "here")
+    taken = leases.claim(job_id, "here")
     assert taken is not None
     before = job_of(job_id).lease_until
 

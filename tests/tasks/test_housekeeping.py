@@ -35,14 +35,14 @@ def test_a_job_requested_while_redis_was_away_is_sent_later(
     assert count_waiting(Queue.CPU) == 0
     _age(job_id)
 
-    assert housekeeping.resend_untaken() == 1
+    assert housekeeping.resend_wake_ups() == 1
     assert count_waiting(Queue.CPU) == 1
 
 
 def test_a_wake_up_that_just_left_is_not_sent_again(ask: Ask) -> None:
     ask("tests.write")
 
-    assert housekeeping.resend_untaken() == 0
+    assert housekeeping.resend_wake_ups() == 0
 
 
 def test_while_messages_wait_for_a_worker_no_more_are_added(ask: Ask) -> None:
@@ -51,9 +51,9 @@ def test_while_messages_wait_for_a_worker_no_more_are_added(ask: Ask) -> None:
         session.execute(update(Job).values(sent_at=func.now() - timedelta(seconds=20)))
     assert count_waiting(Queue.CPU) == 1
 
-    assert housekeeping.resend_untaken() == 0
+    assert housekeeping.resend_wake_ups() == 0
     _age(job_id)
-    assert housekeeping.resend_untaken() == 1
+    assert housekeeping.resend_wake_ups() == 1
 
 
 def test_a_failed_attempt_waits_longer_each_time(ask: Ask) -> None:
@@ -63,14 +63,14 @@ def test_a_failed_attempt_waits_longer_each_time(ask: Ask) -> None:
     with transaction() as session:
         session.execute(update(Job).values(attempts=4, sent_at=func.now() - timedelta(seconds=12)))
 
-    assert housekeeping.resend_untaken() == 0
+    assert housekeeping.resend_wake_ups() == 0
     _age(job_id)
-    assert housekeeping.resend_untaken() == 1
+    assert housekeeping.resend_wake_ups() == 1
 
 
 def test_an_expired_lease_is_queued_again(ask: Ask) -> None:
     job_id = ask("tests.write", with_run=True)
-    taken = leases.take(job_id, "gone")
+    taken = leases.claim(job_id, "gone")
     assert taken is not None
     assert housekeeping.requeue_expired() == 0
     _expire(job_id)
@@ -85,7 +85,7 @@ def test_an_expired_lease_is_queued_again(ask: Ask) -> None:
 def test_a_job_that_kills_its_workers_is_given_up_with_its_run(ask: Ask) -> None:
     job_id = ask("tests.write", with_run=True, max_attempts=2)
     for _ in range(2):
-        assert leases.take(job_id, "gone") is not None
+        assert leases.claim(job_id, "gone") is not None
         _expire(job_id)
         housekeeping.requeue_expired()
 
@@ -96,14 +96,14 @@ def test_a_job_that_kills_its_workers_is_given_up_with_its_run(ask: Ask) -> None
 
 def test_one_who_lost_the_lease_cannot_end_the_job(ask: Ask) -> None:
     job_id = ask("tests.write")
-    taken = leases.take(job_id, "slow")
+    taken = leases.claim(job_id, "slow")
     assert taken is not None
     _expire(job_id)
     housekeeping.requeue_expired()
-    leases.take(job_id, "another")
+    leases.claim(job_id, "another")
 
-    leases.done(job_id, taken[1])
-    leases.failed(job_id, taken[1], "too late")
+    leases.complete(job_id, taken[1])
+    leases.fail(job_id, taken[1], "too late")
     leases.hand_back(job_id, taken[1])
 
     job = job_of(job_id)
@@ -171,7 +171,7 @@ def test_a_job_whose_afterword_breaks_ends_failed_and_does_not_come_back(ask: As
     expired = ask("tests.write", with_run=True, max_attempts=1, breaks_after=True)
     honest = ask("tests.write", with_run=True)
     for job_id in (expired, honest):
-        assert leases.take(job_id, "gone") is not None
+        assert leases.claim(job_id, "gone") is not None
         _expire(job_id)
 
     execute(poison)
@@ -184,10 +184,10 @@ def test_a_job_whose_afterword_breaks_ends_failed_and_does_not_come_back(ask: As
 
 def test_a_reason_that_cannot_be_stored_ends_the_job_all_the_same(ask: Ask) -> None:
     job_id = ask("tests.write", with_run=True, max_attempts=1)
-    taken = leases.take(job_id, "here")
+    taken = leases.claim(job_id, "here")
     assert taken is not None
 
-    leases.failed(job_id, taken[1], "a\x00b\ud800")
+    leases.fail(job_id, taken[1], "a\x00b\ud800")
 
     assert job_of(job_id).status is JobStatus.FAILED
     assert run_of(job_id).status is RunStatus.FAILED
@@ -209,13 +209,13 @@ def test_a_step_that_breaks_holds_up_none_of_the_others(
     ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = ask("tests.write")
-    assert leases.take(job_id, "gone") is not None
+    assert leases.claim(job_id, "gone") is not None
     _expire(job_id)
 
     def broken() -> None:
         raise KeyError("an unreadable row")
 
-    monkeypatch.setattr(housekeeping, "resend_untaken", broken)
+    monkeypatch.setattr(housekeeping, "resend_wake_ups", broken)
     housekeeping.sweep(tmp_path / "heartbeat")
 
     assert job_of(job_id).status is JobStatus.QUEUED

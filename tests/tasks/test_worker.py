@@ -38,7 +38,7 @@ def test_a_worker_shows_what_it_can_do_runs_jobs_and_signs_off(
     monkeypatch.setattr(housekeeping, "RESEND_AFTER", housekeeping.RESEND_AFTER / 50)
     job_id = ask("tests.fail", with_run=True, max_attempts=3, file=str(tmp_path / "failed"))
 
-    wait_for(lambda: housekeeping.resend_untaken() + 1 and job_of(job_id).status is JobStatus.FAILED)
+    wait_for(lambda: housekeeping.resend_wake_ups() + 1 and job_of(job_id).status is JobStatus.FAILED)
 
     assert len((tmp_path / "failed").read_text().splitlines()) == 3
     assert "the disk is made of cheese" in str(run_of(job_id).reason)

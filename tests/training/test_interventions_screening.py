@@ -11,9 +11,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import joinedload
 
 from backend.core.session import transaction
-from backend.domain.detectors.context import EnvironmentContext
 from backend.domain.detectors.registry import SPECS
-from backend.domain.detectors.run_view import row_of
+from backend.domain.detectors.run_view import EnvironmentContext, row_of
 from backend.domain.detectors.settings import DetectorSettings, resolve_settings
 from backend.domain.detectors.spec import Action
 from backend.domain.notifications.notices import NoticeKind

@@ -13,7 +13,7 @@ from accelerate.commands.config.config_args import load_config_from_file
 from sqlalchemy.orm import Session
 
 from backend.domain.rollouts.rollout import task_of
-from backend.domain.runs.capabilities import Capabilities, Gpu, Offer
+from backend.domain.runs.capabilities import Capabilities, Gpu, OnlineWorker
 from backend.domain.training.configuration import HardwareChoice, TrainingConfiguration
 from backend.domain.training.preflight.static import Plan, Site, checks_at_once, impossible
 from backend.domain.vocabulary import CheckStatus, Queue, RunKind, Split
@@ -31,12 +31,12 @@ from workers.training.trl_grpo import grpo_arguments, mean_and_highest
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 ENGINES = {"torch": "2.13.0", "trl": "1.16.0"}
-CPU = Offer("laptop", (Queue.GPU,), Capabilities(cpus=2, engines=ENGINES, cuda=False))
+CPU = OnlineWorker("laptop", (Queue.GPU,), Capabilities(cpus=2, engines=ENGINES, cuda=False))
 TWO = [Gpu(name="Big GPU", memory_mb=80_000)] * 2
 
 
-def gpus(reached: int | None) -> Offer:
-    return Offer("box", (Queue.GPU,), Capabilities(engines=ENGINES, cuda=True, gpus=TWO, cuda_devices=reached))
+def gpus(reached: int | None) -> OnlineWorker:
+    return OnlineWorker("box", (Queue.GPU,), Capabilities(engines=ENGINES, cuda=True, gpus=TWO, cuda_devices=reached))
 
 
 def configured(processes: int = 2, **choices: Any) -> TrainingConfiguration:

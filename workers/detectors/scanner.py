@@ -4,10 +4,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from backend.domain.detectors.context import EnvironmentContext
 from backend.domain.detectors.flags import FlagDraft, RolloutDetector
 from backend.domain.detectors.registry import ROLLOUT_DETECTORS, RUN_DETECTORS, SPECS
-from backend.domain.detectors.run_view import HeldoutResult, RolloutRow, RunView
+from backend.domain.detectors.run_view import EnvironmentContext, HeldoutResult, RolloutRow, RunView
 from backend.domain.detectors.settings import ActiveSettings, Threshold, override_thresholds, resolve_settings
 from backend.domain.detectors.spec import DetectorSpec, Need
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from backend.domain.environments.manifest import ResourcesSpec
 from backend.domain.errors import SandboxError
 from workers.environments.packages import StoredPackage
-from workers.environments.processes import LogTail
+from workers.environments.processes import LogTail, ServerProcess
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -43,15 +43,11 @@ def _engine_errors() -> tuple[type[Exception], ...]:
     return (DockerException, RequestException, OSError)
 
 
-@dataclass(slots=True, eq=False)
-class ContainerProcess:
-    """A container in place of a server process."""
+@dataclass(slots=True, eq=False, kw_only=True)
+class ContainerProcess(ServerProcess):
+    """A container in place of a server process. The engine limits its memory."""
 
     container: "Container"
-    pid: int = 0
-    """Its memory is bounded by the engine."""
-    exited: asyncio.Event = field(default_factory=asyncio.Event)
-    code: int | None = None
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def kill(self) -> None:
@@ -164,7 +160,7 @@ class ContainerEngine:
         options["environment"]["PYTHONHASHSEED"] = str(hash_seed)
         run = self._client.containers.run
         try:
-            process = ContainerProcess(await asyncio.to_thread(lambda: run(**options)))
+            process = ContainerProcess(container=await asyncio.to_thread(lambda: run(**options)))
         except _engine_errors() as error:
             raise SandboxError(f"the container could not be started: {error}") from error
         process.tasks.add(asyncio.create_task(process.watch(log)))

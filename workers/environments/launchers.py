@@ -1,4 +1,4 @@
-"""How environment servers are started on this machine: in a jail, a container, a plain process, or elsewhere.
+"""Start environment servers on this machine, in a jail, a container or a plain process, or connect to external ones.
 
 The machine's capabilities are tested, not guessed, when the env host starts.
 """
@@ -21,15 +21,15 @@ from backend.domain.errors import SandboxError
 from backend.domain.network import NOBODY, NetworkRule
 from workers.environments.containers import SOCKET, ContainerEngine
 from workers.environments.packages import StoredPackage
-from workers.environments.processes import LogTail
+from workers.environments.processes import LogTail, ServerProcess
 from workers.environments.relays import open_relay
-from workers.environments.servers import RunningServer, ServerProcess, listen, start_server, wait_until_serving
+from workers.environments.servers import RunningServer, listen, start_server, wait_until_serving
 from workers.environments.virtual_environments import VirtualEnvironments
 from workers.environments.zygotes import Zygote, jail_command, site_packages_of
 
 PROBE_SECONDS = 30.0
 IDLE_INTERPRETER_SECONDS = 900.0
-"""How long a package's own warm interpreter (about 150 MB) is kept without servers."""
+"""Time that a package's own warm interpreter (about 150 MB) is kept without servers."""
 _PROBE_UID = 60_999
 _FIRST_UID, _UIDS = 61_000, 4_000
 

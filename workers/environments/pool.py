@@ -17,9 +17,9 @@ from workers.environments.servers import START_SECONDS, RunningServer
 TTL_SECONDS = 10.0
 """A lease that no connection holds for this long has lost its client."""
 IDLE_SECONDS = 600.0
-"""How long a server is kept warm without a lease."""
+"""Time that a server is kept warm without a lease."""
 RETIRE_SECONDS = 60.0
-"""How long a replaced server may continue its existing sessions."""
+"""Time that a replaced server has for its existing sessions."""
 MAX_SERVERS = 64
 MEMORY_SHARE = 0.75
 """Maximum share of the machine's memory that is promised to servers."""
@@ -56,16 +56,6 @@ class PoolLease:
     def renew(self) -> None:
         self.expires_at = time.monotonic() + TTL_SECONDS
 
-    def become(self, state: LeaseState, error: str = "") -> None:
-        self.state, self.error = state, error
-        self.changed.set()
-        if state is LeaseState.OVER:
-            self.over.set()
-
-    @property
-    def all_servers(self) -> list[RunningServer]:
-        return [*self.servers, *self.retiring]
-
     def matches(self, server: RunningServer) -> bool:
         is_alike = server.resources == self.resources and server.hash_seed == self.hash_seed
         return is_alike and server.package.hash == self.package.hash and server.is_alive
@@ -92,7 +82,7 @@ class ServerPool:
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def live_servers(self) -> list[RunningServer]:
-        leased = [server for lease in self.leases.values() for server in lease.all_servers]
+        leased = [server for lease in self.leases.values() for server in (*lease.servers, *lease.retiring)]
         return [*leased, *self._returning, *self._idle]
 
     # leases
@@ -100,7 +90,7 @@ class ServerPool:
     def request_lease(
         self, package: StoredPackage, resources: ResourcesSpec, count: int, *, hash_seed: int = 0
     ) -> PoolLease:
-        """A place in the queue. Raises SandboxError for a request that will never fit."""
+        """Queue a request for servers. Raises SandboxError for a request that will never fit."""
         if count > self.capacity.servers or count * resources.memory_mb > self.capacity.memory_mb:
             raise SandboxError(
                 f"{count} servers of {resources.memory_mb} MB will never fit: this env host has room for "
@@ -117,7 +107,9 @@ class ServerPool:
         self.leases.pop(lease.id, None)
         if lease in self.queue:
             self.queue.remove(lease)
-        lease.become(LeaseState.OVER)
+        lease.state = LeaseState.OVER
+        lease.changed.set()
+        lease.over.set()
         for server in list(lease.retiring):
             await server.stop()
 
@@ -205,7 +197,7 @@ class ServerPool:
             for task in tasks:
                 if not task.cancelled() and task.exception() is None:
                     await task.result().stop()
-            lease.become(LeaseState.FAILED, str(errors.exceptions[0]))
+            lease.state, lease.error = LeaseState.FAILED, str(errors.exceptions[0])
         finally:
             self._starting_count -= reserved
             self._starting_mb -= reserved * lease.resources.memory_mb
@@ -213,7 +205,8 @@ class ServerPool:
         if lease.id not in self.leases:  # the client left in the meantime
             await self.release(lease)
         elif lease.state is LeaseState.QUEUED:
-            lease.become(LeaseState.GRANTED)
+            lease.state = LeaseState.GRANTED
+        lease.changed.set()
         self._serve_queue()
 
     async def _start(self, lease: PoolLease) -> RunningServer:
@@ -234,7 +227,7 @@ class ServerPool:
     # upkeep
 
     async def run_upkeep(self) -> None:
-        """Until canceled: end leases without a client, idle and dead servers, and servers with too much memory."""
+        """End leases without a client, idle and dead servers, and servers with too much memory, until canceled."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             now = time.monotonic()

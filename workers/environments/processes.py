@@ -1,8 +1,9 @@
-"""Output and memory of the processes of a server."""
+"""The process behind a server: its output and its memory."""
 
 import asyncio
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from proctor_sandbox.memory import descendants
@@ -10,8 +11,22 @@ from proctor_sandbox.memory import descendants
 KEPT_BYTES = 64 << 10
 READ_BYTES = 64 << 10
 PAUSE_SECONDS = 0.01
-"""Between two reads: at most 6 MB a second of each process's output is read; a process that prints more has to wait."""
+"""Pause between two reads. A process that prints more than 6 MB per second has to wait."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(slots=True, eq=False)
+class ServerProcess:
+    """The process behind a server: a forked process, a container, or a relay to an external one."""
+
+    pid: int = 0
+    """In the host's numbering; 0 if it has not started, or is not a process of ours."""
+    exited: asyncio.Event = field(default_factory=asyncio.Event)
+    code: int | None = None
+    """Its exit code; negative: the signal that ended it."""
+
+    def kill(self) -> None:
+        raise NotImplementedError
 
 
 class LogTail:

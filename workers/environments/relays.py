@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -15,6 +15,7 @@ from backend.domain.addresses import port_of
 from backend.domain.environments.manifest import ResourcesSpec
 from backend.domain.errors import SandboxError
 from workers.environments.inside.server import CAPACITY_PATH
+from workers.environments.processes import ServerProcess
 from workers.environments.wire import MAX_FRAME_BYTES
 
 SCHEMA_PATH = "/schema"
@@ -22,16 +23,12 @@ _ANSWER_SECONDS = 30.0
 _MAX_ANSWER_BYTES = 2_000_000
 
 
-@dataclass(slots=True, eq=False)
-class Relay:
+@dataclass(slots=True, eq=False, kw_only=True)
+class Relay(ServerProcess):
     """A relay in place of a server process."""
 
     runner: web.AppRunner
     http: aiohttp.ClientSession
-    pid: int = 0
-    """There is no process of ours."""
-    exited: asyncio.Event = field(default_factory=asyncio.Event)
-    code: int | None = None
     _closing: asyncio.Task[None] | None = None
 
     def kill(self) -> None:
@@ -60,7 +57,7 @@ async def open_relay(resources: ResourcesSpec, listener: socket.socket, *, polic
         return web.json_response({"sessions": resources.sessions})
 
     async def relay_schema(request: web.Request) -> web.Response:
-        """Its schemas. An error body may come from any service, so only its type and size are relayed."""
+        """Relay its schemas. An error body may come from any service, so only its type and size are relayed."""
         timeout = aiohttp.ClientTimeout(total=_ANSWER_SECONDS)
         try:
             async with http.get(f"{base}{SCHEMA_PATH}", timeout=timeout) as answer:
@@ -89,7 +86,7 @@ async def open_relay(resources: ResourcesSpec, listener: socket.socket, *, polic
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
     await runner.setup()
     await web.SockSite(runner, listener).start()
-    return Relay(runner, http)
+    return Relay(runner=runner, http=http)
 
 
 def _bad_gateway(error: BaseException) -> web.HTTPBadGateway:

@@ -10,7 +10,6 @@ import time
 import uuid
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
 import aiohttp
 import orjson
@@ -21,12 +20,12 @@ from proctor_sandbox.memory import descendants
 from proctor_sandbox.terms import MOST
 from workers.environments.inside.server import CAPACITY_PATH
 from workers.environments.packages import StoredPackage
-from workers.environments.processes import LogTail, parent, resident_bytes, used_bytes
+from workers.environments.processes import LogTail, ServerProcess, parent, resident_bytes, used_bytes
 from workers.environments.wire import JsonObject
 from workers.environments.zygotes import Zygote
 
 START_SECONDS = 60.0
-"""How long a package may take to import and to answer for the first time."""
+"""Time limit for importing a package and its first answer."""
 WATCH_SECONDS = 0.5
 """Interval between memory checks of a starting server."""
 HEALTH_SECONDS = 5.0
@@ -46,17 +45,6 @@ _SPARE_THREADS = 64
 _SPARE_FILES = 192
 _MAX_SOCKET_PATH = 107
 _BACKLOG = 1024
-
-
-class ServerProcess(Protocol):
-    """The process behind a server: a forked process, a container, or a relay to an external one."""
-
-    pid: int
-    """In the host's numbering; 0 if it is not a process of ours."""
-    exited: asyncio.Event
-    code: int | None
-
-    def kill(self) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -89,7 +77,7 @@ class RunningServer:
         return not self.process.exited.is_set()
 
     def describe(self) -> JsonObject:
-        """For the client that leases it."""
+        """Describe it for the client that leases it."""
         return {
             "id": self.id,
             "socket": str(self.socket),
@@ -100,7 +88,7 @@ class RunningServer:
         }
 
     async def exit_reason(self) -> str:
-        """How it ended, for a client that lost its connection; empty while it lives."""
+        """Return how it ended, for a client that lost its connection; empty while it lives."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_REAP_SECONDS):
                 await self.process.exited.wait()

@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import aiohttp
@@ -64,7 +64,7 @@ class Installer:
         self._locks: dict[str, asyncio.Lock] = {}
 
     def site_packages(self, home: Path) -> Path:
-        """Of an environment, or of the shared runtime."""
+        """Return the folder of modules of an environment or of the shared runtime."""
         if not self.runtime.exists():
             raise SandboxError("the environment runtime is missing: run `make setup`")
         return home.joinpath(*site_packages_of(self.runtime).parts[-3:])
@@ -192,13 +192,13 @@ class Installer:
             total -= size
 
 
+@dataclass(slots=True)
 class _Unpackers:
     """Processes that unpack one wheel after another, started on demand."""
 
-    def __init__(self, limits: WheelLimits) -> None:
-        self._limits = asdict(limits)
-        self._idle: list[asyncio.subprocess.Process] = []
-        self._slots = asyncio.Semaphore(_UNPACKERS)
+    limits: WheelLimits
+    _idle: list[asyncio.subprocess.Process] = field(default_factory=list)
+    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_UNPACKERS))
 
     async def stop(self) -> None:
         for process in self._idle:
@@ -221,7 +221,7 @@ class _Unpackers:
                 )
             assert process.stdin is not None
             assert process.stdout is not None
-            order = {"path": str(archive), "name": name, "target": str(target), "limits": self._limits}
+            order = {"path": str(archive), "name": name, "target": str(target), "limits": asdict(self.limits)}
             line = b""
             try:
                 process.stdin.write(json.dumps(order).encode() + b"\n")

@@ -55,14 +55,14 @@ class Observation:
     """Reward columns of this step; finite numbers."""
 
 
+@dataclass(slots=True, eq=False)
 class Wire:
     """One WebSocket to an environment's server. Broken after any failure except an error of the environment."""
 
-    __slots__ = ("_busy", "_columns_from", "_socket", "is_broken")
-
-    def __init__(self, socket: ClientWebSocketResponse, columns_from: str | None = None) -> None:
-        self._socket, self._columns_from = socket, columns_from
-        self._busy = self.is_broken = False
+    _socket: ClientWebSocketResponse
+    _columns_from: str | None = None
+    _busy: bool = False
+    is_broken: bool = False
 
     @property
     def is_open(self) -> bool:

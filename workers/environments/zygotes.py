@@ -16,7 +16,7 @@ import structlog
 from backend.domain.errors import SandboxError
 from backend.settings import PROJECT_ROOT
 from workers.environments.inside.jail import FLAGS, place_of
-from workers.environments.processes import LogTail, parent
+from workers.environments.processes import LogTail, ServerProcess, parent
 
 log = structlog.get_logger("envhost")
 
@@ -63,17 +63,12 @@ class ProtocolViolation(ValueError):
     """The interpreter sent a message that the protocol does not allow."""
 
 
-@dataclass(slots=True, eq=False)
-class ForkedProcess:
+@dataclass(slots=True, eq=False, kw_only=True)
+class ForkedProcess(ServerProcess):
     """A process that a zygote forked, as the host sees it."""
 
     id: str
-    pid: int = 0
-    """In the host's numbering; 0 until it has started."""
     started: asyncio.Event = field(default_factory=asyncio.Event)
-    exited: asyncio.Event = field(default_factory=asyncio.Event)
-    code: int | None = None
-    """Its exit code; negative: the signal that ended it."""
     is_abandoned: bool = False
     """Kill it as soon as it starts."""
     handle: int = -1
@@ -260,7 +255,7 @@ class Zygote:
         """Fork a server; returns when it is enclosed. `descriptors`: listening socket, package, log."""
         if self._control is None:
             raise SandboxError(self.breach or "the environment runtime has ended")
-        forked = self.forks[name] = ForkedProcess(name)
+        forked = self.forks[name] = ForkedProcess(id=name)
         socket.send_fds(self._control, [json.dumps({"id": name, **request}).encode()], descriptors)
         try:
             async with asyncio.timeout(FORK_SECONDS):

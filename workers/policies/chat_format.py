@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from backend.domain.environments.tools import CallUnreadable, in_api_words, split_calls, write_call
+from backend.domain.environments.tools import CallUnreadable, explain_for_api, split_calls, write_call
 from backend.domain.errors import PolicyError
 from backend.domain.text import plain_text
 from workers.policies.base import Reply, TextTrace, TokenTrace
@@ -79,7 +79,7 @@ def native_messages(messages: Sequence[Message], system: str, *, sends_reasoning
             ]
             open_calls = []
         else:
-            converted.append({"role": message["role"], "content": in_api_words(message["content"])})
+            converted.append({"role": message["role"], "content": explain_for_api(message["content"])})
     return converted
 
 

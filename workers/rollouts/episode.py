@@ -1,5 +1,6 @@
 """One episode: reset → observation → text → policy → reply → action → step → … until it ends, into a `Rollout`."""
 
+import asyncio
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -96,7 +97,7 @@ class Episode:
         """Times of the last reply."""
         self._waiting_for = ""
         """For the error message of a timeout."""
-        self._deadline = Deadline(self._limits.episode_timeout_seconds)
+        self._deadline = Deadline(asyncio.timeout(self._limits.episode_timeout_seconds))
 
     async def play(self, policy: Policy, start: EpisodeStart) -> None:
         rollout = self.rollout

@@ -36,12 +36,12 @@ class ChildFailed(RuntimeError):
 
 
 def run_child(
-    module: str, arguments: list[str], *, run_id: uuid.UUID | None, may_go_on: Callable[[], bool] = lambda: True
+    module: str, arguments: list[str], *, run_id: uuid.UUID | None, may_continue: Callable[[], bool] = lambda: True
 ) -> int:
     """Run the module until it ends and return its exit status; a negative one is a signal's number.
 
     Its output goes to `logs/<run id>.log` in the data folder. The child is ended with this process, if the job is
-    interrupted, some time after a stop of its run was requested, and if `may_go_on`, called periodically, is false.
+    interrupted, some time after a stop of its run was requested, and if `may_continue`, called periodically, is false.
     """
     log = log_file(module, run_id)
     # The parent-death signal fires when the *thread* that started the child ends: jobs run in their main thread.
@@ -60,7 +60,7 @@ def run_child(
     reader = Thread(target=_copy_output, args=(process.stdout, log, tail), name="child-log", daemon=True)
     reader.start()
     try:
-        status = _wait(process, run_id, may_go_on)
+        status = _wait(process, run_id, may_continue)
     finally:
         _end(process)
         reader.join(timeout=5)
@@ -92,7 +92,7 @@ def log_file(module: str, run_id: uuid.UUID | None) -> Path:
     return folder / f"{run_id or module}.log"
 
 
-def _wait(process: subprocess.Popen[bytes], run_id: uuid.UUID | None, may_go_on: Callable[[], bool]) -> int:
+def _wait(process: subprocess.Popen[bytes], run_id: uuid.UUID | None, may_continue: Callable[[], bool]) -> int:
     stop_seen_at: float | None = None
     next_check = time.monotonic() + STOP_CHECK_SECONDS
     while True:
@@ -102,7 +102,7 @@ def _wait(process: subprocess.Popen[bytes], run_id: uuid.UUID | None, may_go_on:
         if run_id is None or now < next_check:
             continue
         next_check = now + STOP_CHECK_SECONDS
-        if not may_go_on():
+        if not may_continue():
             _end(process)
         if stop_seen_at is None:
             with transaction() as session:

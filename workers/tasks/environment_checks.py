@@ -3,7 +3,6 @@
 import uuid
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import aclosing, nullcontext
 from dataclasses import asdict
 
 import structlog
@@ -76,36 +75,35 @@ def check(run_id: uuid.UUID, policy: Policy | None) -> None:
     recorder = RunRecorder(run_id)
 
     async def certify() -> Sequence[CheckResult]:
-        async with aclosing(policy) if policy else nullcontext():
-            if not has_begun:
-                return []
-            recorder.progress(phase="preparing the environment", done=0, total=len(CHECKS))
-            async with open_env_host() as host:
-                try:
-                    await host.prepare(version.content_hash, version.files)
-                except HostRefused as error:
-                    return does_not_start(str(error))
-                package = version.content_hash, manifest.proctor.resources
-                async with host.lease(*package) as server, RolloutWriter(recorder) as writer:
-                    subject = CheckSubject(
-                        manifest,
-                        server,
-                        files=version.files,
-                        judged=judged,
-                        seed=row.seed,
-                        on_rollout=writer.put,
-                        should_stop=recorder.should_stop,
-                        second_process=lambda: host.lease(*package, hash_seed=SECOND_HASH_SEED),
-                        reference=reference,
-                    )
-                    return await _run_checks(subject, recorder)
+        recorder.progress(phase="preparing the environment", done=0, total=len(CHECKS))
+        async with open_env_host() as host:
+            try:
+                await host.prepare(version.content_hash, version.files)
+            except HostRefused as error:
+                return does_not_start(str(error))
+            package = version.content_hash, manifest.proctor.resources
+            async with host.lease(*package) as server, RolloutWriter(recorder) as writer:
+                subject = CheckSubject(
+                    manifest,
+                    server,
+                    files=version.files,
+                    judged=judged,
+                    seed=row.seed,
+                    on_rollout=writer.put,
+                    should_stop=recorder.should_stop,
+                    second_process=lambda: host.lease(*package, hash_seed=SECOND_HASH_SEED),
+                    reference=reference,
+                )
+                return await _run_checks(subject, recorder)
 
-    results = run_async(certify())
-    if has_begun:
-        _finish(run_id, version.id, results)
-        recorder.log(f"certificate: {certificate_status(results)}")
-    else:
+    if not has_begun:
         logger.info("the run is over already")
+        if policy is not None:
+            run_async(policy.aclose())
+        return
+    results = run_async(certify(), closing=policy)
+    _finish(run_id, version.id, results)
+    recorder.log(f"certificate: {certificate_status(results)}")
 
 
 async def _run_checks(subject: CheckSubject, recorder: RunRecorder) -> list[CheckResult]:

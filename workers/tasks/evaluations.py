@@ -9,8 +9,8 @@ import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterable, Iterable, Sequence
-from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 
 import structlog
 from sqlalchemy import select
@@ -54,20 +54,6 @@ COUNT_SECONDS = 1.0
 logger = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluationJob:
-    """Everything that an attempt needs to know about the run, read once."""
-
-    run_id: uuid.UUID
-    seed: int
-    claim: WorkClaim
-    content_hash: str
-    files: dict[str, str] = field(repr=False)
-    price: Price | None
-    kept: int
-    """Rollouts of the whole run that were completed when this attempt began."""
-
-
 @dataclass(slots=True)
 class _Failure:
     """A failed rollout, to be tried again."""
@@ -94,53 +80,43 @@ def evaluate(run_id: uuid.UUID, policy: Policy, job_id: uuid.UUID | None = None)
 
     Returns how the run ended; `running` if other jobs still play their part.
     """
-    with transaction() as session:
-        row = session.get_one(Run, run_id)
-        has_begun = begin_run(session, row)
-        version = session.get_one(EnvironmentVersion, row.version_id, options=[undefer(EnvironmentVersion.files)])
-        plan = EvaluationPlan.model_validate(row.configuration)
-        manifest = Manifest.model_validate(version.manifest)
+    attempt = EvaluationAttempt(run_id, policy, job_id)
+    if attempt.has_begun:
+        return attempt.finish(*run_async(attempt.play(), closing=policy))
+    run_async(policy.aclose())
+    logger.info("the run has ended already")
+    return RunStatus.COMPLETED
+
+
+class EvaluationAttempt:
+    """One attempt at an evaluation, or at a job's part of it: play, try failures again, record how it ended."""
+
+    def __init__(self, run_id: uuid.UUID, policy: Policy, job_id: uuid.UUID | None) -> None:
+        """Begin the run and read what is left to play."""
+        self.run_id, self.policy = run_id, policy
+        with transaction() as session:
+            row = session.get_one(Run, run_id)
+            self.has_begun = begin_run(session, row)
+            self.seed = row.seed
+            self.plan = plan = EvaluationPlan.model_validate(row.configuration)
+            self.version = session.get_one(
+                EnvironmentVersion, row.version_id, options=[undefer(EnvironmentVersion.files)]
+            )
+            price = (row.configuration.get("policy") or {}).get("price")
+            self.price = Price.model_validate(price) if price else None
+            self.done = self.kept = ended_counts(session, run_id).get(RolloutStatus.COMPLETED, 0)
+            """`kept`: rollouts of the whole run that were completed when this attempt began."""
         # The plan's token limit and context replace the manifest's.
+        manifest = Manifest.model_validate(self.version.manifest)
         proctor = manifest.proctor
         limits = {"max_tokens_per_turn": plan.sampling.max_tokens_per_turn}
         replaced = {
             "episode": proctor.episode.model_copy(update=limits),
             "agent": proctor.agent.model_copy(update={"context": plan.context or proctor.agent.context}),
         }
-        manifest = manifest.model_copy(update={"proctor": proctor.model_copy(update=replaced)})
-        price = (row.configuration.get("policy") or {}).get("price")
-        job = EvaluationJob(
-            run_id=run_id,
-            seed=row.seed,
-            claim=WorkClaim(run_id, plan, manifest, job_id),
-            content_hash=version.content_hash,
-            files=version.files,
-            price=Price.model_validate(price) if price else None,
-            kept=ended_counts(session, run_id).get(RolloutStatus.COMPLETED, 0),
-        )
-
-    async def play() -> tuple[RunStatus, str | None]:
-        async with aclosing(policy):
-            return await attempt.play() if has_begun else (RunStatus.COMPLETED, None)
-
-    attempt = EvaluationAttempt(job, policy)
-    status, reason = run_async(play())
-    if has_begun:
-        return attempt.finish(status, reason)
-    logger.info("the run has ended already")
-    return status
-
-
-class EvaluationAttempt:
-    """One attempt at an evaluation, or at a job's part of it: play, try failures again, record how it ended."""
-
-    def __init__(self, job: EvaluationJob, policy: Policy) -> None:
-        self.job = job
-        self.policy = policy
-        self.plan = job.claim.plan
-        self.recorder = RunRecorder(job.run_id)
-        self.total = self.plan.rollouts
-        self.done = job.kept
+        self.manifest = manifest.model_copy(update={"proctor": proctor.model_copy(update=replaced)})
+        self.claim = WorkClaim(run_id, plan, self.manifest, job_id)
+        self.recorder = RunRecorder(run_id)
         self.failures: Counter[str] = Counter()
         self.start = time.monotonic()
         self._failed: dict[tuple[int, int], _Failure] = {}
@@ -148,7 +124,7 @@ class EvaluationAttempt:
         """Failed rollouts beyond `MAX_REPEATED`."""
         self._limit = 0
         self._counted_at = 0.0
-        self._next_scan = max(BATCH, 2 * job.kept)
+        self._next_scan = max(BATCH, 2 * self.kept)
 
     async def play(self) -> tuple[RunStatus, str | None]:
         """Return how the attempt ended, and why."""
@@ -161,20 +137,19 @@ class EvaluationAttempt:
         return (RunStatus.COMPLETED, None) if is_through else (RunStatus.STOPPED, "Stopped on request.")
 
     async def _play(self) -> bool:
-        job = self.job
-        if job.kept:
-            self.recorder.log(f"{job.kept} of {self.total} rollouts are stored already and are kept")
-        if self.done >= self.total:
+        if self.kept:
+            self.recorder.log(f"{self.kept} of {self.plan.rollouts} rollouts are stored already and are kept")
+        if self.done >= self.plan.rollouts:
             return True
         async with open_env_host() as host:
             self._report_progress("preparing the environment")
-            await host.prepare(job.content_hash, job.files)
-            resources = job.claim.manifest.proctor.resources
+            await host.prepare(self.version.content_hash, self.version.files)
+            resources = self.manifest.proctor.resources
             servers = await servers_for(host, resources, self.plan.concurrency)
-            async with host.lease(job.content_hash, resources, servers=servers) as server:
+            async with host.lease(self.version.content_hash, resources, servers=servers) as server:
                 self.start = time.monotonic()
                 self._report_progress("playing")
-                await self._play_groups(server, job.claim.missing_groups())
+                await self._play_groups(server, self.claim.missing_groups())
                 if self._failed:
                     self.recorder.log(f"{len(self._failed)} rollouts failed; each is tried once more")
                     await asyncio.sleep(REPEAT_AFTER_SECONDS)
@@ -208,14 +183,14 @@ class EvaluationAttempt:
                 groups,
                 server=server,
                 policy=self.policy,
-                manifest=self.job.claim.manifest,
+                manifest=self.manifest,
                 phase=Phase.EVALUATION,
-                seed=self.job.seed,
+                seed=self.seed,
                 concurrency=self.plan.concurrency,
                 on_rollout=store,
                 max_attempts=1 if is_repeated else 1 + self.plan.retries,
                 keep_cancelled=not is_repeated,  # the stored failure is more informative
-                price=self.job.price,
+                price=self.price,
                 on_limit=record_limit,
             )
 
@@ -243,24 +218,24 @@ class EvaluationAttempt:
                     self.recorder.log(line, "warning")
                 self.failures[why] += 1
         self._report_progress("playing")
-        if self._next_scan <= self.done < self.total:
+        if self._next_scan <= self.done < self.plan.rollouts:
             # Detectors start before the end. Each scan covers twice as many rollouts as the one before, so that all of
             # them together cost no more than the last one.
             self._next_scan = 2 * self.done
             with transaction() as session:
-                scan_early(session, self.job.run_id)
+                scan_early(session, self.run_id)
 
     def _report_progress(self, phase: str) -> None:
         failed = len(self._failed) + self._forgotten
         now = time.monotonic()
-        if self.job.claim.is_shared and now - self._counted_at >= COUNT_SECONDS:  # others store rollouts too
+        if self.claim.is_shared and now - self._counted_at >= COUNT_SECONDS:  # others store rollouts too
             self._counted_at = now
             with transaction() as session:
-                self.done = sum(ended_counts(session, self.job.run_id).values())
+                self.done = sum(ended_counts(session, self.run_id).values())
         self.recorder.progress(
             phase=phase,
             done=self.done,
-            total=self.total,
+            total=self.plan.rollouts,
             message=f"{failed} failed" if failed else "",
             concurrency=self._limit,
         )
@@ -269,22 +244,22 @@ class EvaluationAttempt:
         """End the run, unless other jobs continue it, and return its status."""
         seconds = time.monotonic() - self.start
         with transaction() as session:
-            locked = select(Run).where(Run.id == self.job.run_id).with_for_update(key_share=True)
+            locked = select(Run).where(Run.id == self.run_id).with_for_update(key_share=True)
             row = session.scalars(locked).one()
             if row.status.is_over:  # another job of this run paused or ended it
                 return row.status
             ended = ended_counts(session, row.id)
             if status not in {RunStatus.FAILED, RunStatus.PAUSED}:
-                if sum(ended.values()) >= self.total and ended.get(RolloutStatus.COMPLETED):
+                if sum(ended.values()) >= self.plan.rollouts and ended.get(RolloutStatus.COMPLETED):
                     status, reason = RunStatus.COMPLETED, None
-                elif sum(ended.values()) >= self.total:
+                elif sum(ended.values()) >= self.plan.rollouts:
                     [most] = self.failures.most_common(1) or [("see the log", 0)]
                     status, reason = RunStatus.FAILED, f"Every rollout failed. Most common error: {most[0]}"
-                elif self.job.claim.others_continue(session):
+                elif self.claim.others_continue(session):
                     status, reason = RunStatus.RUNNING, None
                 else:
                     status, reason = RunStatus.STOPPED, reason or "Stopped on request."
-            played = sum(ended.values()) - self.job.kept
+            played = sum(ended.values()) - self.kept
             if status is not RunStatus.RUNNING:
                 row.progress = {**row.progress, "done": sum(ended.values())}
                 finish_run(session, row, status, summarize(session, row, seconds=seconds, played=played), reason)

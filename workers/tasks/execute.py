@@ -7,9 +7,9 @@ import threading
 import traceback
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager, nullcontext
 from types import FrameType
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import structlog
 from sqlalchemy.exc import DBAPIError
@@ -47,11 +47,11 @@ def execute(job_id: uuid.UUID, worker: str = "") -> None:
     if worker and leases.is_left_to_others(job_id, worker):
         return
     machine = worker or get_settings().worker_name or os.uname().nodename
-    taken = leases.take(job_id, f"{machine}/{os.getpid()}")
-    if taken is None:
+    claimed = leases.claim(job_id, f"{machine}/{os.getpid()}")
+    if claimed is None:
         logger.info("nothing to do for this wake-up", job_id=str(job_id))
         return
-    job, owner = taken
+    job, owner = claimed
     context = JobContext(job.id, job.run_id, dict(job.arguments), job.attempts)
     names = {"job_id": str(job.id), "job": job.name, "attempt": job.attempts}
     if job.run_id:
@@ -68,35 +68,35 @@ def execute(job_id: uuid.UUID, worker: str = "") -> None:
                 leases.hand_back(job.id, owner)
         except (AppError, UnknownJob) as error:
             logger.error("job refused", error=str(error))
-            leases.failed(job.id, owner, str(error), is_final=True)
+            leases.fail(job.id, owner, str(error), is_final=True)
         except Exception as error:
             logger.exception("job failed")
             last = traceback.extract_tb(error.__traceback__)[-1]
             text = f"{type(error).__name__}: {error} ({last.filename.rsplit('/', 1)[-1]}:{last.lineno})"
-            leases.failed(job.id, owner, text[:MAX_ERROR_CHARACTERS])
+            leases.fail(job.id, owner, text[:MAX_ERROR_CHARACTERS])
         else:
-            leases.done(job.id, owner)
+            leases.complete(job.id, owner)
             logger.info("job done")
 
 
-class LeaseHeartbeat:
+class LeaseHeartbeat(threading.Thread):
     """Renews the lease in a thread. Interrupts the body if the lease is lost."""
 
     def __init__(self, job_id: uuid.UUID, owner: str) -> None:
+        super().__init__(name="heartbeat", daemon=True)
         self.job_id, self.owner = job_id, owner
         self.is_lost = False
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._renew, name="heartbeat", daemon=True)
 
     def __enter__(self) -> "LeaseHeartbeat":
-        self._thread.start()
+        self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self._thread.join()
+        self.join()
 
-    def _renew(self) -> None:
+    def run(self) -> None:
         while not self._ended.wait(leases.BEAT_SECONDS):
             try:
                 if leases.renew(self.job_id, self.owner):
@@ -127,13 +127,19 @@ def _interruptible() -> Iterator[None]:
         signal.signal(INTERRUPT, before)
 
 
-def run_async(main: Coroutine[object, None, T]) -> T:
+class Closable(Protocol):
+    async def aclose(self) -> None: ...
+
+
+def run_async(main: Coroutine[object, None, T], *, closing: Closable | None = None) -> T:
     """`asyncio.run` for a job's body: an interrupt cancels `main`, waits for its clean-up and raises Interrupted.
 
     An exception that a signal handler raises could arise in one of asyncio's callbacks, which would only log it.
+    `closing` is closed at the end, in the same loop.
     """
     handler = signal.getsignal(INTERRUPT)
     was_interrupted = False
+    is_interruptible = callable(handler) and threading.current_thread() is threading.main_thread()
 
     async def guarded() -> T:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
@@ -145,17 +151,19 @@ def run_async(main: Coroutine[object, None, T]) -> T:
                 was_interrupted = True
                 task.cancel()
 
-        loop.add_signal_handler(INTERRUPT, interrupt)
+        if is_interruptible:
+            loop.add_signal_handler(INTERRUPT, interrupt)
         try:
-            return await main
+            async with aclosing(closing) if closing is not None else nullcontext():
+                return await main
         finally:
-            loop.remove_signal_handler(INTERRUPT)
-            signal.signal(INTERRUPT, handler)
+            if is_interruptible:
+                loop.remove_signal_handler(INTERRUPT)
+                signal.signal(INTERRUPT, handler)
 
-    is_interruptible = callable(handler) and threading.current_thread() is threading.main_thread()
     with asyncio.Runner(loop_factory=_new_loop) as runner:
         try:
-            return runner.run(guarded() if is_interruptible else main)
+            return runner.run(guarded())
         except asyncio.CancelledError:
             if was_interrupted:
                 raise Interrupted from None

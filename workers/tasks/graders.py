@@ -174,22 +174,22 @@ async def _grade_missing(work: GraderWork, model: Judge | Questioner) -> bool:
     raises_flags = work.grader.kind is not GraderKind.JUDGE and not canaries.report.is_injectable
     concurrency = min(work.grader.concurrency, missing)
     if work.groups and isinstance(model, Questioner):
-
-        async def contrast(case: _LoadedGroup) -> ContrastResult:
-            return await model.contrast(case.members, seed=uuid.UUID(case.group.key).int & 0x3FFFFFFF)
-
-        store_contrasts = partial(_store_contrasts, work, model.settings, raises_flags=raises_flags)
-        await grade_cases(_load_groups(work.groups), contrast, store_contrasts, concurrency=concurrency)
+        await grade_cases(
+            _load_groups(work.groups),
+            lambda case: model.contrast(case.members, seed=uuid.UUID(case.group.key).int & 0x3FFFFFFF),
+            partial(_store_contrasts, work, model.settings, raises_flags=raises_flags),
+            concurrency=concurrency,
+        )
     else:
-
-        async def grade(case: RolloutToGrade) -> GradeResult:
-            return await model.grade(case.facts, seed=case.seed)
 
         def store(batch: list[tuple[RolloutToGrade, GradeResult]]) -> None:
             grades = [(case.rollout_id, result) for case, result in batch]
             graders.store_grades(work.run_id, work.grader, grades, raises_flags=raises_flags)
 
-        await grade_cases(graders.iterate_rollouts(work.rollouts), grade, store, concurrency=concurrency)
+        rollouts = graders.iterate_rollouts(work.rollouts)
+        await grade_cases(
+            rollouts, lambda case: model.grade(case.facts, seed=case.seed), store, concurrency=concurrency
+        )
     return True
 
 

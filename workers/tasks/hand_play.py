@@ -2,7 +2,6 @@
 
 import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -76,11 +75,8 @@ def play_on(run_id: uuid.UUID, policy: Policy | None) -> None:
         if not _store(run_id, state.revision, PlayedScene(rollout), is_partial=True):  # the person took over or left
             raise OutOfReplies
 
-    async def play() -> PlayedScene:
-        async with aclosing(policy) if policy else nullcontext():
-            return await replay(scene, mover=policy, moves=state.moves, on_turn=store_turns)
-
-    _store(run_id, state.revision, run_async(play()))
+    replayed = replay(scene, mover=policy, moves=state.moves, on_turn=store_turns)
+    _store(run_id, state.revision, run_async(replayed, closing=policy))
 
 
 def _store(run_id: uuid.UUID, revision: int, played: PlayedScene, *, is_partial: bool = False) -> bool:

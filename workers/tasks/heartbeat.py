@@ -37,26 +37,23 @@ PROBE_AFTER_SECONDS = 1.0
 logger = structlog.get_logger(__name__)
 
 
-class WorkerHeartbeat:
+class WorkerHeartbeat(threading.Thread):
     """Reports in a thread until the worker leaves."""
 
     def __init__(self, name: str, queues: list[str]) -> None:
-        self.name, self.queues = name, queues
+        super().__init__(name="worker heartbeat", daemon=True)
+        self.worker, self.queues = name, queues
         self._engines = installed_engines()
         self._capabilities = machine_capabilities(self._engines)
         self._needs_probe = "torch" in self._engines and any(queue.startswith(Queue.GPU) for queue in queues)
         self._left = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="worker heartbeat", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
 
     def leave(self) -> None:
         self._left.set()
-        self._thread.join(timeout=5)
+        self.join(timeout=5)
         try:
             with transaction() as session:
-                session.execute(delete(Worker).where(Worker.name == self.name))
+                session.execute(delete(Worker).where(Worker.name == self.worker))
         except DBAPIError:  # the database may have ended first; the row is deleted later
             logger.info("could not sign off", exc_info=True)
 
@@ -70,7 +67,7 @@ class WorkerHeartbeat:
         capabilities = {**self._capabilities, **asyncio.run(launcher_status()), "artifacts": store}
         values = {"queues": self.queues, "capabilities": capabilities, "seen_at": func.now()}
         with transaction() as session:
-            statement = insert(Worker).values({"name": self.name, **values})
+            statement = insert(Worker).values({"name": self.worker, **values})
             session.execute(statement.on_conflict_do_update(index_elements=[Worker.name], set_=values))
 
     def add_probed(self, found: Mapping[str, object]) -> None:
@@ -79,7 +76,7 @@ class WorkerHeartbeat:
             self._engines[CONVERTER] = str(converter)
         self._capabilities |= {name: found[name] for name in ("cuda", "cuda_devices", "bf16") if name in found}
 
-    def _run(self) -> None:
+    def run(self) -> None:
         while True:
             try:
                 self.report()

@@ -67,7 +67,7 @@ def requeue_expired() -> int:
     return len(expired)
 
 
-def resend_untaken() -> int:
+def resend_wake_ups() -> int:
     """Send lost wake-ups of queued jobs again. While messages wait in the broker, the workers may just be busy."""
     sent = 0
     for queue in Queue:
@@ -115,7 +115,7 @@ def delete_expired(session: Session) -> None:
 
 def sweep(heartbeat: Path) -> None:
     """Run one round. If Postgres or Redis is away, the next round tries again. Other errors stop only their step."""
-    for step in (requeue_expired, resend_untaken, enqueue_due, heartbeat.touch, lambda: index_texts(INDEX_SECONDS)):
+    for step in (requeue_expired, resend_wake_ups, enqueue_due, heartbeat.touch, lambda: index_texts(INDEX_SECONDS)):
         try:
             step()
         except (OperationalError, InterfaceError, BrokerError, OSError):

@@ -19,7 +19,7 @@ from backend.core.queue import ARTIFACT_STORE, STUDY_JOB, send_wake_up
 from backend.core.session import after_commit, transaction
 from backend.core.tables import Job, Worker
 from backend.domain.ids import new_id
-from backend.domain.runs.capabilities import Capabilities, Offer, Requirement
+from backend.domain.runs.capabilities import Capabilities, OnlineWorker, Requirement
 from backend.domain.studies.study import StudyKind
 from backend.domain.text import plain_text
 from backend.domain.training.configuration import TrainingConfiguration
@@ -49,7 +49,7 @@ WAITING_SINCE = "nobody_since"
 logger = structlog.get_logger(__name__)
 
 
-def take(job_id: uuid.UUID, worker: str) -> tuple[Job, str] | None:
+def claim(job_id: uuid.UUID, worker: str) -> tuple[Job, str] | None:
     """Lease a queued job and count the attempt. None if it is leased, has ended or is unknown."""
     owner = f"{worker}/{new_id()}"
     with transaction() as session:
@@ -77,7 +77,7 @@ def renew(job_id: uuid.UUID, owner: str) -> bool:
     return renewed is not None
 
 
-def done(job_id: uuid.UUID, owner: str) -> None:
+def complete(job_id: uuid.UUID, owner: str) -> None:
     with transaction() as session:
         if job := _leased(session, job_id, owner):
             _end(session, job, JobStatus.DONE)
@@ -92,7 +92,7 @@ def hand_back(job_id: uuid.UUID, owner: str) -> None:
             after_commit(session, partial(send_wake_up, job.id, job.queue))
 
 
-def failed(job_id: uuid.UUID, owner: str, error: str, *, is_final: bool = False) -> None:
+def fail(job_id: uuid.UUID, owner: str, error: str, *, is_final: bool = False) -> None:
     """Queue another attempt after a pause, unless all attempts are used or another would be useless."""
     with transaction() as session:
         job = _leased(session, job_id, owner)
@@ -167,7 +167,7 @@ def is_left_to_others(job_id: uuid.UUID, worker: str) -> bool:
         if row is None or job is None:
             return False
         needed = _requirements(session, job)
-        missing = lacking(needed, Offer(row.name, tuple(row.queues), Capabilities.of(row.capabilities)))
+        missing = lacking(needed, OnlineWorker(row.name, tuple(row.queues), Capabilities.of(row.capabilities)))
         others = able(needed, offers(session), job.queue) if missing else []
         if (not missing or others) and WAITING_SINCE in job.arguments:
             job.arguments = {name: value for name, value in job.arguments.items() if name != WAITING_SINCE}
@@ -179,16 +179,16 @@ def is_left_to_others(job_id: uuid.UUID, worker: str) -> bool:
             lacks = " and no ".join(missing)
             _show_phase(session, job, f"waiting for {', '.join(others[:3])}: {worker} has no {lacks}")
             return True
-        wanted = " and ".join(each.words for each in needed if not each.is_waited_for or each.words in missing)
+        requirements = " and ".join(each.words for each in needed if not each.is_waited_for or each.words in missing)
         now = datetime.now(UTC)
         since = datetime.fromisoformat(job.arguments.get(WAITING_SINCE) or now.isoformat())
         job.arguments = {**job.arguments, WAITING_SINCE: since.isoformat()}
         required = [each for each in needed if not each.is_waited_for]
         is_hopeless = len(required) == len(needed) or not able(required, offers(session), job.queue)
         if now - since >= PATIENCE and is_hopeless:
-            give_up(session, job, f"No worker that answers has what this needs: {wanted}.")
+            give_up(session, job, f"No worker that answers has what this needs: {requirements}.")
         else:
-            _show_phase(session, job, f"waiting for a worker with {wanted}: none answers")
+            _show_phase(session, job, f"waiting for a worker with {requirements}: none answers")
         return True
 
 

@@ -120,8 +120,10 @@ def _import(run_id: uuid.UUID, folder: Path) -> int:
         version = session.get_one(EnvironmentVersion, row.version_id)
         manifest = Manifest.model_validate(version.manifest)
         source = dict(row.configuration["source"])
-        asked = source["asked"]
-        are_shared = asked["tasks"] == "shared" or (asked["tasks"] == "auto" and version.content_hash in found.hashes)
+        request = source["asked"]
+        are_shared = request["tasks"] == "shared" or (
+            request["tasks"] == "auto" and version.content_hash in found.hashes
+        )
         columns = choose_columns(found, manifest)
         row.columns, row.weights = list(columns.weights), list(columns.weights.values())
         if row.policy_id is None:
@@ -134,10 +136,10 @@ def _import(run_id: uuid.UUID, folder: Path) -> int:
             "columns_from": columns.source,
             "tasks": "shared" if are_shared else "foreign",
         }
-        row.configuration = {**row.configuration, **plan_of(found, asked["split"]), "source": source}
+        row.configuration = {**row.configuration, **plan_of(found, request["split"]), "source": source}
 
     def placed() -> Iterator[Rollout]:
-        placer = RolloutPlacer(manifest, Split(asked["split"]), are_shared)
+        placer = RolloutPlacer(manifest, Split(request["split"]), are_shared)
         for number, (place, record) in enumerate(opened.records()):
             columns.fit(record)
             try:

@@ -182,7 +182,7 @@ class Planner:
     def __init__(self, envs: Sequence[TrainingEnv], configuration: TrainingConfiguration) -> None:
         self.choice = configuration.grpo
         curriculum = configuration.curriculum
-        self.is_adaptive = curriculum.is_adaptive
+        self.is_adaptive = curriculum.kind == "adaptive"
         weights = [env.weight for env in envs]
         episodes = configuration.sft.episodes if configuration.recipe.has_sft else 0
         self._lanes = []

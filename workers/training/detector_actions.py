@@ -17,7 +17,7 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session
 
 from backend.core.session import transaction
-from backend.domain.detectors.catalogue.variance_gone import DETECTOR as VARIANCE_GONE
+from backend.domain.detectors.catalogue.variance_gone import SPEC as VARIANCE_GONE
 from backend.domain.detectors.flags import FlagDraft
 from backend.domain.detectors.registry import ROLLOUT_DETECTORS
 from backend.domain.detectors.run_view import RolloutRow as DetectorRow

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from backend.domain.detectors.context import EnvironmentContext
-from backend.domain.detectors.run_view import HeldoutResult, RolloutRow, RunView, StepFigures
+from backend.domain.detectors.run_view import EnvironmentContext, HeldoutResult, RolloutRow, RunView, StepFigures
 from backend.domain.detectors.spec import SUSPICION, DetectorSpec
 from backend.domain.vocabulary import Severity
 

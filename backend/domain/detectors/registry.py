@@ -1,6 +1,6 @@
-"""All detectors: each module of `catalogue` declares and implements one.
+"""All detectors: each module of `catalogue` declares one in `SPEC` and implements it in `find`.
 
-A module has a `SPEC` and a `DETECTOR`. Only `metamorphic`, which needs an env server, runs without a `DETECTOR`.
+Only `metamorphic`, which needs an env server, has no `find`.
 """
 
 import importlib
@@ -16,11 +16,11 @@ _MODULES = [
     for each in sorted(pkgutil.iter_modules(catalogue.__path__), key=lambda each: each.name)
 ]
 
-RUN_DETECTORS: tuple[RunDetector, ...] = tuple(
-    module.DETECTOR for module in _MODULES if isinstance(getattr(module, "DETECTOR", None), RunDetector)
-)
-ROLLOUT_DETECTORS: tuple[RolloutDetector, ...] = tuple(
-    module.DETECTOR for module in _MODULES if isinstance(getattr(module, "DETECTOR", None), RolloutDetector)
+RUN_DETECTORS = tuple(RunDetector(module.SPEC, module.find) for module in _MODULES if module.SPEC.subject == "run")
+ROLLOUT_DETECTORS = tuple(
+    RolloutDetector(module.SPEC, module.find)
+    for module in _MODULES
+    if module.SPEC.subject == "rollout" and hasattr(module, "find")
 )
 SPECS: Mapping[str, DetectorSpec] = {
     spec.id: spec

@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass
 
 from backend.domain.review.judged_curve import Proportion, wilson
 
-WANTED_PRECISION = 0.8
+TARGET_PRECISION = 0.8
 FEWEST_REVIEWED = 10
 """Reviewed flags without which no cut-off is suggested."""
 
@@ -91,7 +91,7 @@ def cut_offs(reviewed: Sequence[tuple[float, bool]]) -> list[CutOff]:
 
 
 def suggested(reviewed: Sequence[tuple[float, bool]]) -> CutOff | None:
-    """Return the lowest cut-off that reaches `WANTED_PRECISION`. None if too few flags were reviewed."""
+    """Return the lowest cut-off that reaches `TARGET_PRECISION`. None if too few flags were reviewed."""
     if len(reviewed) < FEWEST_REVIEWED:
         return None
-    return next((each for each in cut_offs(reviewed) if each.precision >= WANTED_PRECISION), None)
+    return next((each for each in cut_offs(reviewed) if each.precision >= TARGET_PRECISION), None)

@@ -147,7 +147,22 @@ def steps_of(facts: RolloutFacts, *, with_reasoning: bool = False) -> tuple[str,
 def judge_prompt(judge: JudgeSettings, facts: RolloutFacts, nonce: str | None = None) -> GraderPrompt:
     """Ask a judge about a rollout. Raises JudgeError if the instruction does not fit the rollout."""
     nonce = nonce or secrets.token_hex(8)
-    data = _judge_data(judge, facts)
+    reads = judge.shows_reasoning
+    first = next((i for i, message in enumerate(facts.messages) if message.get("role") == "assistant"), None)
+    transcript = [
+        f"[{_ROLES.get(str(message.get('role', '')), str(message.get('role', '')).upper())}]\n"
+        + _quoted(_text_of(message, with_reasoning=reads))
+        for message in facts.messages
+    ]
+    steps = steps_of(facts, with_reasoning=reads)[1]
+    data = {  # blocks in their order in the request
+        "prompt": "\n\n".join(str(message.get("content") or "") for message in facts.messages[:first]),
+        "arguments": json.dumps(dict(facts.arguments), ensure_ascii=False, default=str) if facts.arguments else "",
+        "reference": facts.reference if judge.shows_reference else "",
+        "transcript": "\n\n".join(transcript),
+        "steps": "\n".join(f"[step {number}]\n{_quoted(step)}" for number, step in enumerate(steps, start=1)),
+        "answer": "\n".join(_text_of(message, with_reasoning=reads) for message in facts.replies[-1:]) or "(nothing)",
+    }
     named: set[str] = set()
     names: dict[str, Any] = {name: _NamedBlock(name, text, named) for name, text in data.items()}
     names |= {
@@ -164,21 +179,19 @@ def judge_prompt(judge: JudgeSettings, facts: RolloutFacts, nonce: str | None = 
         raise JudgeError(f"the instruction does not fit this rollout: {error}") from error
     block_name, target = _TARGETS[judge.target]
     named.add(block_name)
-    steps = None
-    if judge.target is JudgeTarget.STEPS:
-        steps = len(steps_of(facts, with_reasoning=judge.shows_reasoning)[1])
-        if steps == 0:
-            raise JudgeError("there is no step to judge: the policy wrote nothing")
-    form = [_REPLY_FORM, json.dumps(verdict_schema(judge, steps), ensure_ascii=False)]
+    count = len(steps) if judge.target is JudgeTarget.STEPS else None
+    if count == 0:
+        raise JudgeError("there is no step to judge: the policy wrote nothing")
+    form = [_REPLY_FORM, json.dumps(verdict_schema(judge, count), ensure_ascii=False)]
     form += [f"- {criterion.name}: {criterion.description}" for criterion in judge.criteria]
     if judge.scale is JudgeScale.FIVE:
         form.append("1 is the worst score and 5 the best.")
-    if steps is not None:
-        form.append(f"There are {steps} steps; give each its number, a short reason and its score.")
+    if count is not None:
+        form.append(f"There are {count} steps; give each its number, a short reason and its score.")
     task = f"{instruction}\n{target}"
     blocks = [_block(name, text, nonce) for name, text in data.items() if name in named]
     system = judge.system.strip() or _JUDGE_ROLE
-    return GraderPrompt(_messages(system, "What to judge", task, blocks, "\n".join(form), nonce), steps)
+    return GraderPrompt(_messages(system, "What to judge", task, blocks, "\n".join(form), nonce), count)
 
 
 def question_prompt(question: QuestionSettings, facts: RolloutFacts, nonce: str | None = None) -> GraderPrompt:
@@ -254,26 +267,6 @@ class _NamedBlock(DeferredText):
 
     def __bool__(self) -> bool:
         return bool(self._text)
-
-
-def _judge_data(judge: JudgeSettings, facts: RolloutFacts) -> dict[str, str]:
-    """Blocks by name, in their order in the request."""
-    reads = judge.shows_reasoning
-    first = next((i for i, message in enumerate(facts.messages) if message.get("role") == "assistant"), None)
-    transcript = [
-        f"[{_ROLES.get(str(message.get('role', '')), str(message.get('role', '')).upper())}]\n"
-        + _quoted(_text_of(message, with_reasoning=reads))
-        for message in facts.messages
-    ]
-    steps = steps_of(facts, with_reasoning=reads)[1]
-    return {
-        "prompt": "\n\n".join(str(message.get("content") or "") for message in facts.messages[:first]),
-        "arguments": json.dumps(dict(facts.arguments), ensure_ascii=False, default=str) if facts.arguments else "",
-        "reference": facts.reference if judge.shows_reference else "",
-        "transcript": "\n\n".join(transcript),
-        "steps": "\n".join(f"[step {number}]\n{_quoted(step)}" for number, step in enumerate(steps, start=1)),
-        "answer": "\n".join(_text_of(message, with_reasoning=reads) for message in facts.replies[-1:]) or "(nothing)",
-    }
 
 
 def _turns(question: QuestionSettings, conversation: Sequence[Utterance]) -> str:

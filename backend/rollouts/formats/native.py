@@ -86,8 +86,6 @@ def write_rows(out: IO[bytes], schema: "pa.Schema", rows: Iterable[Record]) -> I
 
 
 def table_row(record: Record) -> Record:
-    """A record as a row of a table."""
-
     def dump(value: object) -> str | None:
         return None if value is None else orjson.dumps(value).decode()
 

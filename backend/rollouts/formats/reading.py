@@ -184,8 +184,6 @@ def _batch_rows(batches: "Iterable[pa.RecordBatch]", left: int) -> Iterator[tupl
 
 @dataclass
 class FileSurvey:
-    """The content of one file."""
-
     tool: str = ""
     rollouts: int = 0
     completed: int = 0

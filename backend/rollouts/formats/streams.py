@@ -19,8 +19,6 @@ _ORDINARY = frozenset({"role", "content", "reasoning"})
 
 @dataclass(frozen=True, slots=True)
 class PlayedVersion:
-    """The environment version that rollouts were played on."""
-
     environment: str
     version: int
     content_hash: str
@@ -30,8 +28,6 @@ class PlayedVersion:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """Facts about the run that exported files carry."""
-
     id: str
     name: str
     kind: str

@@ -1,7 +1,6 @@
 """What members, scripts and agents do with regrading and replays."""
 
 import uuid
-from dataclasses import asdict
 
 from sqlalchemy.orm import Session
 
@@ -10,12 +9,12 @@ from backend.domain.vocabulary import Role, RunStatus
 from backend.environments.queries import get_environment, get_version
 from backend.operations.declaration import operation
 from backend.rollouts.regrading import queries, service
-from backend.rollouts.regrading.conclusions import HistoryResponse, describe_history
-from backend.rollouts.regrading.history import history_of
+from backend.rollouts.regrading.history import describe_history, history_of
 from backend.rollouts.regrading.history import regrade_history as regrade_parts
 from backend.rollouts.regrading.schemas import (
     BeforeAfter,
     DraftScoreResponse,
+    HistoryResponse,
     OverrideRegrading,
     PreviewRegrading,
     RegradingBatch,
@@ -28,7 +27,7 @@ from backend.rollouts.regrading.schemas import (
 from backend.rollouts.regrading.weights import apply_weights, list_reward_terms, preview_weights
 from backend.rollouts.tables import Rollout
 from backend.runs.queries import get_run
-from backend.runs.responses import RunDetailResponse, RunResponse
+from backend.runs.schemas import RunDetailResponse, RunResponse
 from backend.runs.tables import Run
 from backend.web.identity import Actor
 
@@ -93,10 +92,8 @@ def override_refusal(session: Session, actor: Actor, run: Run, request: Override
 def get_before_after(session: Session, actor: Actor, run: Run) -> BeforeAfter:
     """Compare a regraded or replayed run with its source: counts, reward columns and diverging steps."""
     source = queries.source_of(session, run)
-    counts = queries.count_outcomes(session, run.id)
     return BeforeAfter(
-        **asdict(counts),
-        rollouts=counts.total,
+        **dict(queries.count_outcomes(session, run.id)),
         run=RunDetailResponse.of(run),
         source_run_id=run.source_run_id,
         grounds=run.summary.get("rescoring", {}).get("grounds", ""),

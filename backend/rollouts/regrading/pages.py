@@ -10,6 +10,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.core.events import RUNS, job_topic, run_topic
@@ -19,11 +20,12 @@ from backend.environments.queries import get_environment, get_version
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.rollouts.queries import get_rollout
 from backend.rollouts.regrading import queries, service
-from backend.rollouts.regrading.conclusions import HistoryResponse, describe_history
-from backend.rollouts.regrading.history import history_of
+from backend.rollouts.regrading.history import describe_history, history_of
 from backend.rollouts.regrading.schemas import (
     ColumnChange,
     ColumnPair,
+    HistoryResponse,
+    RegradingCounts,
     StartRegrading,
     StartReplay,
     VersionForm,
@@ -54,16 +56,12 @@ VersionFormDep = Annotated[VersionForm, Depends(read_form(VersionForm))]
 
 @dataclass(frozen=True, slots=True)
 class VersionChoice:
-    """A version, and the result of the regrading check in its latest certificate."""
-
     version: EnvironmentVersion
     check: CheckStatus | None
 
 
 @dataclass(frozen=True, slots=True)
 class RegradePage:
-    """Ways to regrade or replay a run."""
-
     run: Run
     terms: Sequence[RewardTerm]
     weights: dict[str, float]
@@ -77,12 +75,10 @@ class RegradePage:
 
 @dataclass(frozen=True, slots=True)
 class BeforeAfterPage:
-    """A regraded or replayed run compared with its source."""
-
     run: Run
     source: Run | None
     plan: RegradingPlan
-    counts: queries.RegradingCounts
+    counts: RegradingCounts
     columns: Sequence[ColumnChange]
     steps: dict[int, int]
     changed: Sequence[queries.ChangedRollout]
@@ -95,8 +91,6 @@ class BeforeAfterPage:
 
 @dataclass(frozen=True, slots=True)
 class RolloutPairPage:
-    """One rollout compared with its source and with its copies."""
-
     rollout: Rollout
     run: Run
     before: Rollout | None
@@ -109,8 +103,6 @@ class RolloutPairPage:
 
 @dataclass(frozen=True, slots=True)
 class HistoryPage:
-    """The history of an environment by one version's rewards."""
-
     environment: Environment
     version: EnvironmentVersion
     history: HistoryResponse
@@ -128,7 +120,8 @@ def show_choices(
     terms = list_reward_terms(session, run)
     weights = {term.name: 0.0 if term.saw_reasoning else term.weight for term in terms} | form.weights()
     plan = RegradingPlan(where=form.where.strip(), phase=form.phase)
-    versions = queries.versions_of(session, run.version.environment_id)
+    published = select(EnvironmentVersion).where(EnvironmentVersion.environment_id == run.version.environment_id)
+    versions = session.scalars(published.order_by(EnvironmentVersion.number.desc())).all()
     checks = service.check_statuses(session, [version.id for version in versions])
     conditions = service.conditions_of(session, run, plan)
     context = RegradePage(
@@ -166,7 +159,7 @@ def replay(run_id: uuid.UUID, session: SessionDep, actor: Author, form: VersionF
 def regrade_rollout(rollout_id: uuid.UUID, session: SessionDep, actor: Author) -> Response:
     """Regrade this rollout alone, by the newest version's rewards."""
     rollout = get_rollout(session, rollout_id)
-    newest = queries.versions_of(session, rollout.run.version.environment_id)[0]
+    newest = get_version(session, rollout.run.version.environment)
     request = StartRegrading(
         run_ids=[rollout.run_id], version_id=newest.id, rollout_ids=[rollout.id], phase=rollout.phase
     )

@@ -16,8 +16,8 @@ from backend.domain.statistics import TIE, estimate_of
 from backend.domain.vocabulary import RunKind
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import NotFound
-from backend.rollouts.listing import columns_of
-from backend.rollouts.regrading.schemas import ColumnChange, ColumnPair
+from backend.rollouts.queries import columns_of
+from backend.rollouts.regrading.schemas import ColumnChange, ColumnPair, RegradingCounts
 from backend.rollouts.tables import Group, Rollout
 from backend.runs.queries import with_relations
 from backend.runs.tables import Run
@@ -32,28 +32,8 @@ class NotRegraded(NotFound):
     """This run was neither regraded nor replayed, so there is nothing to compare it with."""
 
 
-@dataclass(frozen=True, slots=True)
-class RegradingCounts:
-    """Outcomes of the source rollouts in a regraded or replayed run."""
-
-    total: int
-    completed: int
-    failed: int
-    changed: int
-    """Completed with another reward than the source."""
-    diverged: int
-    """Differ from the source at some step."""
-    replies_ended: int
-    replies_left: int
-    most_common: str
-    """The most frequent error message."""
-
-    def __str__(self) -> str:
-        return f"{self.total:,} rollouts, {self.changed:,} with another reward, {self.failed:,} failed"
-
-
 _COUNTS = text(f"""
-SELECT count(*) AS total,
+SELECT count(*) AS rollouts,
        count(*) FILTER (WHERE r.status = 'completed') AS completed,
        count(*) FILTER (WHERE r.status = 'failed') AS failed,
        count(*) FILTER (WHERE abs(r.reward::float8 - s.reward) > {TIE} * greatest(1, abs(s.reward))) AS changed,
@@ -101,12 +81,6 @@ def runs_of_batch(session: Session, batch: uuid.UUID) -> Sequence[Run]:
     return runs
 
 
-def versions_of(session: Session, environment_id: uuid.UUID) -> Sequence[EnvironmentVersion]:
-    """Versions of an environment, newest first."""
-    statement = select(EnvironmentVersion).where(EnvironmentVersion.environment_id == environment_id)
-    return session.scalars(statement.order_by(EnvironmentVersion.number.desc())).all()
-
-
 def column_changes(session: Session, run: Run, source: Run) -> list[ColumnChange]:
     """Means over tasks of the rollouts that both sides completed; the reward first."""
     names = list(dict.fromkeys([*run.columns, *source.columns]))
@@ -152,8 +126,6 @@ def column_changes(session: Session, run: Run, source: Run) -> list[ColumnChange
 
 @dataclass(frozen=True, slots=True)
 class ChangedRollout:
-    """A rollout with the reward of its source."""
-
     rollout: Rollout
     before: float | None
     change: float | None
@@ -187,8 +159,6 @@ class StepValue:
 
 @dataclass(frozen=True, slots=True)
 class StepSide:
-    """One step on one side."""
-
     reply: str
     action: str
     """The parsed action; empty if the reply could not be parsed."""

@@ -8,10 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from backend.domain.rollouts.divergence import Difference
 from backend.domain.rollouts.regrading import Weight
 from backend.domain.statistics import Estimate
-from backend.domain.vocabulary import Phase
+from backend.domain.vocabulary import Phase, RunKind, RunStatus
 from backend.operations.schemas import Progress, Request, Response
 from backend.rollouts.regrading.weights import TermOrigin, WeightsPreview
-from backend.runs.responses import RunDetailResponse, RunResponse
+from backend.runs.schemas import RunDetailResponse, RunResponse
 
 MAX_RUNS = 200
 Where = Annotated[
@@ -149,22 +149,32 @@ class ColumnChange(Response):
     weight_after: float | None
 
 
-class BeforeAfter(Response):
-    """A regraded or replayed run compared with its source."""
+class RegradingCounts(Response):
+    """Outcomes of the source rollouts in a regraded or replayed run."""
 
-    run: RunDetailResponse
-    source_run_id: uuid.UUID | None
     rollouts: int
     completed: int
     failed: int
     changed: int
-    """Completed with another reward."""
+    """Completed with another reward than the source."""
     diverged: int
     """Differ from the source at some step."""
     replies_ended: int
     """The stored replies ran out before the episode ended."""
     replies_left: int
     """The episode ended before all stored replies were used."""
+    most_common: str
+    """The most frequent error message."""
+
+    def __str__(self) -> str:
+        return f"{self.rollouts:,} rollouts, {self.changed:,} with another reward, {self.failed:,} failed"
+
+
+class BeforeAfter(RegradingCounts):
+    """A regraded or replayed run compared with its source."""
+
+    run: RunDetailResponse
+    source_run_id: uuid.UUID | None
     grounds: str
     """Why the result can be trusted."""
     columns: list[ColumnChange]
@@ -200,3 +210,136 @@ class DraftScoreResponse(Response):
     answer: dict[str, object] | None
     """Null while the draft is being played; then `this`, `cluster` and `history` with means before and after,
     `policies` in their new order, or `error`."""
+
+
+class RegradedPolicy(Response):
+    """A policy in one evaluation, on the tasks that all ranked policies share."""
+
+    run_id: uuid.UUID
+    name: str
+    before: Estimate
+    after: Estimate
+    place_before: int
+    place_after: int
+
+
+class TurnedPair(Response):
+    """Two policies whose order reversed. Differences are first minus second, paired by task."""
+
+    first: str
+    """The better one before."""
+    second: str
+    before: Estimate
+    after: Estimate
+    is_clear: bool
+    """Both intervals exclude zero."""
+
+
+class UnrankedPolicy(Response):
+    """A policy that is not ranked."""
+
+    run_id: uuid.UUID
+    name: str
+    reason: str
+
+
+class PolicyRanking(Response):
+    """The policies of one evaluation."""
+
+    label: str
+    tasks: int
+    """Tasks that all policies share."""
+    contenders: list[RegradedPolicy]
+    """In the new order."""
+    rank_correlation: float | None
+    """Kendall's tau-b of the two orders; null if all policies earn the same on one side."""
+    turned: list[TurnedPair]
+    turned_count: int
+    apart: list[UnrankedPolicy]
+    is_changed: bool
+
+
+class RegradedCheckpoint(Response):
+    """A checkpoint that is the best of its run on one side."""
+
+    checkpoint_id: uuid.UUID
+    stage: str
+    step: int
+    before: Estimate
+    after: Estimate
+    is_pruned: bool
+
+
+class BestCheckpointChange(Response):
+    """The best checkpoint of a training run before and after."""
+
+    run_id: uuid.UUID
+    name: str
+    before: RegradedCheckpoint
+    after: RegradedCheckpoint
+    examinations: int
+    """Number of held-out evaluations."""
+    difference: Estimate | None
+    """New best minus old best by the new reward, paired by task; null if they are the same."""
+    is_changed: bool
+
+
+class MovedMean(Response):
+    """A run whose new mean is outside the 95% interval of the old one."""
+
+    run_id: uuid.UUID
+    rescore_id: uuid.UUID
+    name: str
+    phase: Phase | None
+    before: Estimate
+    after: Estimate
+    difference: Estimate
+    """Paired by group."""
+    rollouts: int
+
+
+class Conclusions(Response):
+    """Changed conclusions over all parts that are regraded."""
+
+    is_changed: bool
+    compared: int
+    """Parts that were compared for means that moved."""
+    rankings: list[PolicyRanking]
+    """The largest first."""
+    checkpoints: list[BestCheckpointChange]
+    moved: list[MovedMean]
+    """The largest change first."""
+
+
+class HistoryPartResponse(Response):
+    """A run of the environment, or one phase of a training run."""
+
+    run_id: uuid.UUID
+    name: str
+    kind: RunKind
+    version: int
+    phase: Phase | None
+    rescore_id: uuid.UUID | None
+    """The regrading run; null if none was started."""
+    status: RunStatus | None
+    reason: str | None
+    """Why the regrading was refused, was stopped or failed."""
+    done: int
+    total: int
+
+
+class HistoryResponse(Response):
+    """The history of an environment by one version's rewards."""
+
+    environment: str
+    version: int
+    parts: list[HistoryPartResponse]
+    missing: int
+    """Parts without a regrading."""
+    graded: int
+    open: int
+    unended: int
+    """Refused, stopped or failed."""
+    rollouts_done: int
+    rollouts_asked: int
+    conclusions: Conclusions

@@ -53,16 +53,12 @@ class NothingToScore(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class StartedRegrading:
-    """Runs that were started together."""
-
     batch: uuid.UUID
     runs: list[Run]
 
 
 @dataclass(frozen=True, slots=True)
 class DraftScore:
-    """A draft's score of a rollout, its cluster and the history."""
-
     job: Job
     environment: Environment
     rollout_id: uuid.UUID

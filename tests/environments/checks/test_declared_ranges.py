@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from backend.domain.detectors.context import SecondVerifier
+from backend.domain.detectors.run_view import SecondVerifier
 from backend.domain.environments.reward_bounds import range_breaches
 from backend.domain.vocabulary import CheckStatus
 from backend.environments.library import load_package, render_template

@@ -17,8 +17,7 @@ from backend.environments.tables import EnvironmentVersion
 from backend.errors import Conflict
 from backend.notifications.tables import Notice
 from backend.policies.tables import Policy
-from backend.rollouts.regrading.conclusions import Conclusions, conclusions_of
-from backend.rollouts.regrading.history import history_of, regrade_history
+from backend.rollouts.regrading.history import Conclusions, conclusions_of, history_of, regrade_history
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 from tests.factories import (

@@ -14,7 +14,7 @@ from backend.environments.tables import Environment, EnvironmentDraft
 from backend.rollouts.regrading.service import score_by_draft
 from tests import factories
 from tests.envhost_fixture import HostProcess
-from workers.tasks.draft_scores import run
+from workers.tasks.drafts import score
 from workers.tasks.registry import JobContext
 
 HACK = ["<guess>50</guess>", "I stop here."]
@@ -41,7 +41,7 @@ def test_it_shows_this_rollout_its_pattern_and_the_history(found_host: HostProce
         _, rollout_id = a_hack(session)
         job = score_by_draft(session, rollout_id)
         context = JobContext(job.id, None, job.arguments, 1)
-    run(context)
+    score(context)
     with transaction() as session:
         answer = session.get_one(Job, job.id).arguments["answer"]
     assert answer["error"] == ""

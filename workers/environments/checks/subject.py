@@ -63,24 +63,18 @@ class CheckSubject:
     """Number of episodes started so far."""
     played: dict[str, list[Rollout]] = field(default_factory=dict)
     """Rollouts by policy, including failed ones."""
+    timeout: float = field(init=False)
+    """Time limit of one step in seconds."""
+    levels: int = field(init=False)
+    noise: float = field(init=False)
+    scripts: list[str] = field(init=False)
     _replays: dict[int, list[Observation]] = field(default_factory=dict)
     _replay_seconds: float = 0.0
 
-    @property
-    def timeout(self) -> float:
-        return self.manifest.proctor.episode.step_timeout_seconds
-
-    @property
-    def levels(self) -> int:
-        return self.manifest.proctor.tasks.levels
-
-    @property
-    def noise(self) -> float:
-        return self.manifest.proctor.checks.noise
-
-    @property
-    def scripts(self) -> list[str]:
-        return list(self.manifest.proctor.scripts)
+    def __post_init__(self) -> None:
+        proctor = self.manifest.proctor
+        self.timeout, self.levels = proctor.episode.step_timeout_seconds, proctor.tasks.levels
+        self.noise, self.scripts = proctor.checks.noise, list(proctor.scripts)
 
     def tasks(self, per_level: int, split: Split = Split.HELDOUT) -> list[TaskSpec]:
         """Return tasks of a split, the same number of each level."""

@@ -20,6 +20,7 @@ import threading
 import tomllib
 import zipfile
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from types import ModuleType
 from typing import Any
@@ -188,9 +189,10 @@ def _own_names(root: str, app_module: str) -> list[str]:
     return list(names)
 
 
+@dataclass(slots=True)
 class _OwnNameFinder(MetaPathFinder):
-    def __init__(self, root: str, names: Sequence[str]) -> None:
-        self._root, self._names = root, names
+    _root: str
+    _names: Sequence[str]
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None

@@ -24,6 +24,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -82,7 +83,8 @@ def main(arguments: list[str]) -> None:
         raise RuntimeError(f"{threads} threads run after the imports; a fork would not be safe")
     gc.collect()
     gc.freeze()  # keep the collector from touching, and so copying, the shared pages
-    ForkServer(control, options, sources).run()
+    places, runtime = list(options["places"]), options["runtime"]
+    ForkServer(control, sources, options["jail"], options["network"], places, runtime).run()
 
 
 def import_warm_modules() -> None:
@@ -92,13 +94,19 @@ def import_warm_modules() -> None:
                 importlib.import_module(name)
 
 
+@dataclass(slots=True)
 class ForkServer:
-    def __init__(self, control: socket.socket, options: Mapping[str, Any], sources: Mapping[str, str]) -> None:
-        """`options`: `jail`, `network`, `places` and `runtime`, the shared runtime's site-packages or nothing."""
-        self._control, self._sources = control, sources
-        self._is_jailed, self._has_network = options["jail"], options["network"]
-        self._places, self._runtime = list(options["places"]), options["runtime"]
-        self._children: dict[int, str] = {}
+    _control: socket.socket
+    _sources: Mapping[str, str]
+    """Files of `proctor_sandbox`."""
+    _is_jailed: bool
+    _has_network: bool
+    _places: list[str]
+    """Site-packages folders of the environment."""
+    _runtime: str
+    """The shared runtime's site-packages; empty for a standalone environment."""
+    _children: dict[int, str] = field(default_factory=dict)
+    """Names of servers by process id."""
 
     def run(self) -> None:
         readable, writable = os.pipe()  # becomes readable when a child ends

@@ -173,7 +173,7 @@ def measure_speed(
             grpo_step = _grpo_step(context, initial, conversations.completed, folder / "grpo")
     return Speed(
         rollout=played.seconds.times(share),
-        examined=Range(evaluated, evaluated),
+        heldout=Range(evaluated, evaluated),
         scripted=scripted.seconds.low if scripted else 0.0,
         sft_step=sft_step,
         grpo_step=grpo_step,

@@ -4,9 +4,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from backend.domain.detectors.context import EnvironmentContext
-from backend.domain.detectors.flags import FlagDraft, Mark, RolloutDetector, ThresholdValues, flag_rollout
-from backend.domain.detectors.run_view import RolloutRow
+from backend.domain.detectors.flags import FlagDraft, Mark, ThresholdValues, flag_rollout
+from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
 from backend.domain.detectors.spec import DetectorSpec, ThresholdSpec
 
 SPEC = DetectorSpec(
@@ -32,37 +31,29 @@ NEAR = 60
 
 def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
     for row in rows:
-        if marks := answers_of(row, thresholds):
-            yield flag_rollout(
-                SPEC,
-                row,
-                score=0.6 + 0.02 * min(len(marks), 10),
-                sentence=f"Turn {marks[0].turn + 1} gives many answers at once; it earned {row.reward:.3f}.",
-                marks=marks,
-                cluster="many answers",
-            )
-
-
-def answers_of(row: RolloutRow, thresholds: ThresholdValues) -> list[Mark]:
-    """Find the answers in the first reply that gives many different ones."""
-    for turn, reply in enumerate(row.replies):
-        text = reply[:MOST_CHARACTERS]
-        if len(text) < SHORTEST and text.count("<") < thresholds["answers"]:
-            continue
-        by_tag: defaultdict[str, dict[str, Mark]] = defaultdict(dict)
-        for hit in _TAGGED.finditer(text):
-            by_tag[hit[1].lower()].setdefault(hit[2].strip(), Mark(turn, *hit.span()))
-        tagged = max(by_tag.values(), key=len, default={})
-        if len(tagged) >= thresholds["answers"]:
-            return list(tagged.values())
-        listed = [
-            Mark(turn, *hit.span())
-            for hit in _ENUMERATED.finditer(text)
-            if _OPENING.search(text[max(0, hit.start() - NEAR) : hit.start()])
-        ]
-        if listed and not any(reply[mark.start : mark.end] in prompt for prompt in row.prompts for mark in listed):
-            return listed
-    return []
-
-
-DETECTOR = RolloutDetector(SPEC, find)
+        for turn, reply in enumerate(row.replies):
+            text = reply[:MOST_CHARACTERS]
+            if len(text) < SHORTEST and text.count("<") < thresholds["answers"]:
+                continue
+            by_tag: defaultdict[str, dict[str, Mark]] = defaultdict(dict)
+            for hit in _TAGGED.finditer(text):
+                by_tag[hit[1].lower()].setdefault(hit[2].strip(), Mark(turn, *hit.span()))
+            marks = list(max(by_tag.values(), key=len, default={}).values())
+            if len(marks) < thresholds["answers"]:
+                marks = [
+                    Mark(turn, *hit.span())
+                    for hit in _ENUMERATED.finditer(text)
+                    if _OPENING.search(text[max(0, hit.start() - NEAR) : hit.start()])
+                ]
+                if any(reply[mark.start : mark.end] in prompt for prompt in row.prompts for mark in marks):
+                    continue
+            if marks:
+                yield flag_rollout(
+                    SPEC,
+                    row,
+                    score=0.6 + 0.02 * min(len(marks), 10),
+                    sentence=f"Turn {turn + 1} gives many answers at once; it earned {row.reward:.3f}.",
+                    marks=marks,
+                    cluster="many answers",
+                )
+                break

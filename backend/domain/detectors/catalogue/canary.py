@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from backend.domain.detectors.context import EnvironmentContext
-from backend.domain.detectors.flags import FlagDraft, RolloutDetector, ThresholdValues, flag_rollout, whole_reply
-from backend.domain.detectors.run_view import RolloutRow, passes_trap
+from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_rollout, whole_reply
+from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow, passes_trap
 from backend.domain.detectors.spec import Action, DetectorSpec, Need, ThresholdSpec
 
 SPEC = DetectorSpec(
@@ -39,6 +38,3 @@ def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: Th
             is_canary=row.is_canary,
             baits=baits,
         )
-
-
-DETECTOR = RolloutDetector(SPEC, find)

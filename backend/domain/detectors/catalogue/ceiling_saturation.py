@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Iterator
 
-from backend.domain.detectors.flags import FlagDraft, RunDetector, ThresholdValues, flag_run
+from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_run
 from backend.domain.detectors.run_view import RECENT_STEPS, RunView
 from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 from backend.domain.vocabulary import Severity
@@ -42,6 +42,3 @@ def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
             series={"at_ceiling": shares, "reward": [figures.reward for figures in view.steps]},
             rows=(row for row in view.newest if row.reward >= ceiling),
         )
-
-
-DETECTOR = RunDetector(SPEC, find)

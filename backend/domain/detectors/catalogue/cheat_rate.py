@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from backend.domain.detectors.flags import SHOWN_ROLLOUTS, SHOWN_STEPS, FlagDraft, RunDetector, ThresholdValues, bounded
+from backend.domain.detectors.flags import SHOWN_ROLLOUTS, SHOWN_STEPS, FlagDraft, ThresholdValues, bounded
 from backend.domain.detectors.run_view import CanaryFigures, RunView
 from backend.domain.detectors.spec import Action, DetectorSpec, Need, Subject, ThresholdSpec
 from backend.domain.review.judged_curve import wilson
@@ -127,6 +127,3 @@ def cheat_points(view: RunView, step: int) -> dict[str, float]:
         share = wilson(passed, played)
         points |= {name: passed / played, f"{name}/low": share.low, f"{name}/high": share.high}
     return points
-
-
-DETECTOR = RunDetector(SPEC, find)

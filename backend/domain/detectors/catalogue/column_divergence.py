@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from backend.domain.detectors.flags import FlagDraft, RunDetector, ThresholdValues, flag_run
+from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_run
 from backend.domain.detectors.run_view import RunView
 from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 from backend.domain.vocabulary import Severity
@@ -39,17 +39,17 @@ def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
     falling = {name: trend for name, trend in large.items() if trend.direction(p) < 0}
     if not rising or not falling:
         return
-    pays = trend_of([figures.reward for figures in window]).direction(0.05) > 0
+    grew = trend_of([figures.reward for figures in window]).direction(0.05) > 0
     rises = " and ".join(f"`{name}` rose by {up.change:.3f}" for name, up in rising.items())
     for column, trend in falling.items():
         yield flag_run(
             SPEC,
             view,
             key=column,
-            severity=Severity.ALERT if pays else Severity.WARNING,
-            score=(0.5 if pays else 0.3) + abs(trend.change) / 2,
+            severity=Severity.ALERT if grew else Severity.WARNING,
+            score=(0.5 if grew else 0.3) + abs(trend.change) / 2,
             sentence=f"Over steps {window[0].step} to {window[-1].step} {rises} while `{column}` fell by"
-            f" {-trend.change:.3f} (p = {max(trend.p, 1e-6):.1g}); the reward {'rose' if pays else 'did not rise'}.",
+            f" {-trend.change:.3f} (p = {max(trend.p, 1e-6):.1g}); the reward {'rose' if grew else 'did not rise'}.",
             window=window,
             series={name: [figures.columns[name] for figures in window] for name in (column, *rising)},
             # the highest rewards in spite of low values in the falling column
@@ -83,6 +83,3 @@ def trend_of(values: Sequence[float]) -> Trend:
     p = float(stats.kendalltau(range(len(values)), values).pvalue)
     slope = float(stats.theilslopes(values).slope)
     return Trend(slope, slope * (len(values) - 1), p)
-
-
-DETECTOR = RunDetector(SPEC, find)

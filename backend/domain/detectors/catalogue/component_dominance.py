@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Iterator, Sequence
 
-from backend.domain.detectors.flags import FlagDraft, RunDetector, ThresholdValues, flag_run
+from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_run
 from backend.domain.detectors.run_view import RunView, StepFigures
 from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 
@@ -60,6 +60,3 @@ def _shares(view: RunView, steps: Sequence[StepFigures]) -> dict[str, float]:
     }
     total = sum(sizes.values())
     return {name: size / total if total else 0.0 for name, size in sizes.items()}
-
-
-DETECTOR = RunDetector(SPEC, find)

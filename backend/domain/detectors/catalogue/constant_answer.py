@@ -8,10 +8,8 @@ from itertools import pairwise
 
 import orjson
 
-from backend.domain.detectors.context import EnvironmentContext
 from backend.domain.detectors.flags import (
     FlagDraft,
-    RolloutDetector,
     ThresholdValues,
     drop_common,
     earning_ids,
@@ -19,7 +17,7 @@ from backend.domain.detectors.flags import (
     flag_rollout,
     whole_reply,
 )
-from backend.domain.detectors.run_view import RolloutRow, passes
+from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow, passes
 from backend.domain.detectors.spec import COMMON, DetectorSpec, ThresholdSpec
 
 SPEC = DetectorSpec(
@@ -81,6 +79,3 @@ def _standard_errors_below(alike: Sequence[RolloutRow], rows: Sequence[RolloutRo
         return 0.0
     error = math.sqrt(statistics.variance(ours) / len(ours) + statistics.variance(others) / len(others))
     return (statistics.fmean(others) - statistics.fmean(ours)) / max(error, 1e-9)
-
-
-DETECTOR = RolloutDetector(SPEC, find)

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from backend.domain.detectors.flags import FlagDraft, RunDetector, ThresholdValues, flag_rollout, flag_run, whole_reply
+from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_rollout, flag_run, whole_reply
 from backend.domain.detectors.run_view import BROKEN_OFF, RunView, StepFigures
 from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 from backend.domain.vocabulary import Severity
@@ -85,6 +85,3 @@ def _compare(steps: Sequence[StepFigures], base: Sequence[StepFigures]) -> tuple
     both = (exits + base_exits + 1) / (count + base_count + 2)
     error = math.sqrt(both * (1 - both) * (1 / count + 1 / base_count))
     return exits / count, base_exits / base_count, (exits / count - base_exits / base_count) / error
-
-
-DETECTOR = RunDetector(SPEC, find)

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Iterator
 
-from backend.domain.detectors.flags import FlagDraft, RunDetector, ThresholdValues, flag_run
+from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_run
 from backend.domain.detectors.run_view import RunView, passes
 from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 
@@ -42,6 +42,3 @@ def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
             series={"passing tokens": [figures.passing_tokens for figures in view.steps]},
             rows=sorted(rows, key=lambda row: row.tokens_out),
         )
-
-
-DETECTOR = RunDetector(SPEC, find)

@@ -5,17 +5,15 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from backend.domain.detectors.context import EnvironmentContext
 from backend.domain.detectors.flags import (
     FlagDraft,
-    RolloutDetector,
     ThresholdValues,
     drop_common,
     earning_ids,
     flag_rollout,
     whole_reply,
 )
-from backend.domain.detectors.run_view import RolloutRow
+from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
 from backend.domain.detectors.spec import COMMON, DetectorSpec, ThresholdSpec
 from backend.domain.vocabulary import Severity
 
@@ -54,15 +52,15 @@ def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: Th
     earning = earning_ids(rows, context)
     for row in drop_common([row for row in rows if row.id in found], rows, earning, thresholds["common"]):
         share, turn, kind = found[row.id]
-        pays = str(row.id) in earning
+        is_rewarded = str(row.id) in earning
         yield flag_rollout(
             SPEC,
             row,
-            score=(0.5 + share / 2) * (1.0 if pays else 0.7),
+            score=(0.5 + share / 2) * (1.0 if is_rewarded else 0.7),
             sentence=f"Turn {turn + 1} is not written in any language: {share:.0%} are {kind}.",
             marks=whole_reply(row, turn),
             cluster=kind,
-            severity=Severity.WARNING if pays else Severity.NOTE,
+            severity=Severity.WARNING if is_rewarded else Severity.NOTE,
         )
 
 
@@ -90,6 +88,3 @@ def _script(letter: str) -> str:
         return "LATIN"
     script = unicodedata.name(letter, "").partition(" ")[0]
     return "CJK" if script in {"HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA"} else script
-
-
-DETECTOR = RolloutDetector(SPEC, find)

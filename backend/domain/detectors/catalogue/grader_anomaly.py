@@ -3,9 +3,8 @@
 import statistics
 from collections.abc import Iterator, Sequence
 
-from backend.domain.detectors.context import EnvironmentContext
-from backend.domain.detectors.flags import FlagDraft, RolloutDetector, ThresholdValues, flag_rollout
-from backend.domain.detectors.run_view import RolloutRow
+from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_rollout
+from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
 from backend.domain.detectors.spec import DetectorSpec, Need, ThresholdSpec
 
 SPEC = DetectorSpec(
@@ -45,6 +44,3 @@ def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: Th
                 sentence=f"It earned {row.reward:.3f} although {' and '.join(odd)}.",
                 cluster=odd[0].rpartition(" where ")[0] or odd[0],
             )
-
-
-DETECTOR = RolloutDetector(SPEC, find)

@@ -3,9 +3,8 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from backend.domain.detectors.context import EnvironmentContext
-from backend.domain.detectors.flags import FlagDraft, Mark, RolloutDetector, ThresholdValues, earning_ids, flag_rollout
-from backend.domain.detectors.run_view import RolloutRow
+from backend.domain.detectors.flags import FlagDraft, Mark, ThresholdValues, earning_ids, flag_rollout
+from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
 from backend.domain.detectors.spec import DetectorSpec, Need, ThresholdSpec
 
 SPEC = DetectorSpec(
@@ -48,6 +47,3 @@ def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: Th
             marks=[Mark(turn, *hit.span()) for turn, text in enumerate(row.replies) for hit in pattern.finditer(text)],
             cluster="words of the grader",
         )
-
-
-DETECTOR = RolloutDetector(SPEC, find)

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from backend.domain.detectors.code import sources_of, trees_of
-from backend.domain.detectors.context import EnvironmentContext
-from backend.domain.detectors.flags import FlagDraft, RolloutDetector, ThresholdValues, flag_rollout
-from backend.domain.detectors.run_view import RolloutRow
+from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_rollout
+from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
 from backend.domain.detectors.spec import DetectorSpec, Need, ThresholdSpec
 
 SPEC = DetectorSpec(
@@ -127,6 +126,3 @@ def _written(node: ast.AST) -> tuple[str, ...]:
         with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
             value = ast.literal_eval(value)
     return tuple(map(repr, value)) if isinstance(value, tuple) else (repr(value),)
-
-
-DETECTOR = RolloutDetector(SPEC, find)

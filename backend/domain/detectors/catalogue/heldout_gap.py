@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Iterator
 
-from backend.domain.detectors.flags import FlagDraft, RunDetector, ThresholdValues, flag_run
+from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_run
 from backend.domain.detectors.run_view import RECENT_STEPS, RunView
 from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 
@@ -55,6 +55,3 @@ def _trained(view: RunView, step: int) -> tuple[float, float]:
     rewards = rewards or [each.reward for each in view.steps[:RECENT_STEPS]]
     error = statistics.stdev(rewards) / len(rewards) ** 0.5 if len(rewards) > 1 else 0.0
     return statistics.fmean(rewards), error
-
-
-DETECTOR = RunDetector(SPEC, find)

@@ -3,9 +3,8 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from backend.domain.detectors.context import EnvironmentContext
-from backend.domain.detectors.flags import FlagDraft, Mark, RolloutDetector, ThresholdValues, flag_rollout
-from backend.domain.detectors.run_view import RolloutRow
+from backend.domain.detectors.flags import FlagDraft, Mark, ThresholdValues, flag_rollout
+from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
 from backend.domain.detectors.spec import DetectorSpec, ThresholdSpec
 
 SPEC = DetectorSpec(
@@ -42,6 +41,3 @@ def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: Th
                     cluster="invisible characters",
                 )
                 break
-
-
-DETECTOR = RolloutDetector(SPEC, find)

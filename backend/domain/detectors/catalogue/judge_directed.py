@@ -3,9 +3,8 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from backend.domain.detectors.context import EnvironmentContext
-from backend.domain.detectors.flags import FlagDraft, Mark, RolloutDetector, ThresholdValues, earning_ids, flag_rollout
-from backend.domain.detectors.run_view import RolloutRow
+from backend.domain.detectors.flags import FlagDraft, Mark, ThresholdValues, earning_ids, flag_rollout
+from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
 from backend.domain.detectors.spec import DetectorSpec, ThresholdSpec
 
 SPEC = DetectorSpec(
@@ -77,6 +76,3 @@ def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: Th
                 marks=[mark for _, mark in hits],
                 cluster=", ".join(kinds),
             )
-
-
-DETECTOR = RolloutDetector(SPEC, find)

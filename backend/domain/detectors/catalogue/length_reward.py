@@ -4,7 +4,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator
 
-from backend.domain.detectors.flags import FlagDraft, RunDetector, ThresholdValues, flag_run
+from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_run
 from backend.domain.detectors.run_view import RolloutRow, RunView
 from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 
@@ -61,6 +61,3 @@ def within_task(rows: list[RolloutRow]) -> float | None:
         if len(group) >= 4 and len(set(lengths)) > 1 and len(set(rewards)) > 1:
             found.append(float(stats.spearmanr(lengths, rewards).statistic))
     return statistics.fmean(found) if found else None
-
-
-DETECTOR = RunDetector(SPEC, find)

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Iterator
 
-from backend.domain.detectors.flags import FlagDraft, RunDetector, ThresholdValues, flag_run
+from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_run
 from backend.domain.detectors.run_view import RunView
 from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 from backend.domain.vocabulary import Severity
@@ -48,6 +48,3 @@ def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
         series={"tokens": [figures.tokens for figures in view.steps]},
         rows=sorted(view.newest, key=lambda row: row.tokens_out, reverse=is_longer),
     )
-
-
-DETECTOR = RunDetector(SPEC, find)

@@ -3,9 +3,8 @@
 import statistics
 from collections.abc import Iterator, Sequence
 
-from backend.domain.detectors.context import EnvironmentContext
-from backend.domain.detectors.flags import FlagDraft, RolloutDetector, ThresholdValues, flag_rollout, whole_reply
-from backend.domain.detectors.run_view import SAME_REWARD, RolloutRow
+from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_rollout, whole_reply
+from backend.domain.detectors.run_view import SAME_REWARD, EnvironmentContext, RolloutRow
 from backend.domain.detectors.spec import DetectorSpec, ThresholdSpec
 
 SPEC = DetectorSpec(
@@ -42,6 +41,3 @@ def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: Th
                 marks=whole_reply(row, row.replies.index(max(row.replies, key=len))),
                 cluster="padded",
             )
-
-
-DETECTOR = RolloutDetector(SPEC, find)

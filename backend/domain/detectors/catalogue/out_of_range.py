@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from backend.domain.detectors.context import EnvironmentContext
-from backend.domain.detectors.flags import FlagDraft, RolloutDetector, ThresholdValues, flag_rollout, whole_reply
-from backend.domain.detectors.run_view import RolloutRow
+from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_rollout, whole_reply
+from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
 from backend.domain.detectors.spec import DetectorSpec, Need, ThresholdSpec
 from backend.domain.environments.reward_bounds import RangeBreach, Ranges, range_breaches
 
@@ -52,6 +51,3 @@ def _breaches(
 ) -> list[RangeBreach]:
     found = range_breaches(ranges, columns, steps)
     return [each for each in found if max(each.value - each.high, each.low - each.value) > thresholds["beyond"]]
-
-
-DETECTOR = RolloutDetector(SPEC, find)

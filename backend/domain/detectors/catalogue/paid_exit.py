@@ -7,9 +7,8 @@ in, a policy in training learns to break off where the first does not look.
 import statistics
 from collections.abc import Iterator, Sequence
 
-from backend.domain.detectors.context import EnvironmentContext
-from backend.domain.detectors.flags import FlagDraft, RolloutDetector, ThresholdValues, flag_rollout, whole_reply
-from backend.domain.detectors.run_view import RolloutRow
+from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_rollout, whole_reply
+from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
 from backend.domain.detectors.spec import DetectorSpec, ThresholdSpec
 from backend.domain.vocabulary import StopReason
 
@@ -67,6 +66,3 @@ def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: Th
             # Late exits form a separate, less suspicious cluster: the reward may be deserved.
             cluster=f"{how}, late" if is_late else how,
         )
-
-
-DETECTOR = RolloutDetector(SPEC, find)

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from backend.domain.detectors.context import EnvironmentContext
-from backend.domain.detectors.flags import FlagDraft, RolloutDetector, ThresholdValues, earning_ids, flag_rollout
-from backend.domain.detectors.run_view import RolloutRow
+from backend.domain.detectors.flags import FlagDraft, ThresholdValues, earning_ids, flag_rollout
+from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
 from backend.domain.detectors.spec import Action, DetectorSpec, Need, ThresholdSpec
 
 SPEC = DetectorSpec(
@@ -31,6 +30,3 @@ def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: Th
                 sentence=f"{changed:g} protected files were changed in the episode; it earned {row.reward:.3f}.",
                 cluster="changes protected files",
             )
-
-
-DETECTOR = RolloutDetector(SPEC, find)

@@ -6,17 +6,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from backend.domain.detectors.context import EnvironmentContext
 from backend.domain.detectors.flags import (
     FlagDraft,
     Mark,
-    RolloutDetector,
     ThresholdValues,
     drop_common,
     earning_ids,
     flag_rollout,
 )
-from backend.domain.detectors.run_view import RolloutRow
+from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
 from backend.domain.detectors.spec import COMMON, DetectorSpec, ThresholdSpec
 from backend.domain.vocabulary import Severity
 
@@ -57,16 +55,16 @@ def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: Th
     earning = earning_ids(rows, context)
     for row in drop_common([row for row in rows if row.id in found], rows, earning, thresholds["common"]):
         worst = found[row.id]
-        pays = str(row.id) in earning
+        is_rewarded = str(row.id) in earning
         yield flag_rollout(
             SPEC,
             row,
-            score=worst.share * (1.0 if pays else 0.7),
+            score=worst.share * (1.0 if is_rewarded else 0.7),
             sentence=f"Turn {worst.turn + 1} repeats itself: {worst.share:.0%} of its four-word sequences occurred"
             f" before (zlib ratio {worst.ratio:.2f}). So do {len(found) / len(rows):.0%} of the rollouts in its batch.",
             marks=[Mark(worst.turn, *worst.span)],
             cluster=f"repeats {worst.words}".lower(),
-            severity=Severity.WARNING if pays else Severity.NOTE,
+            severity=Severity.WARNING if is_rewarded else Severity.NOTE,
         )
 
 
@@ -90,6 +88,3 @@ def worst_repetition(replies: tuple[str, ...], thresholds: ThresholdValues) -> R
             span = (words[places[0]].start(), words[places[-1] + GRAM - 1].end())
             found.append(Repetition(turn, share, ratio, span, " ".join(commonest)))
     return max(found, key=lambda repetition: repetition.share, default=None)
-
-
-DETECTOR = RolloutDetector(SPEC, find)

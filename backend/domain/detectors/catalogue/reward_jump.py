@@ -5,7 +5,7 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 
-from backend.domain.detectors.flags import FlagDraft, RunDetector, ThresholdValues, flag_run
+from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_run
 from backend.domain.detectors.run_view import RunView
 from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 from backend.domain.vocabulary import Severity
@@ -77,6 +77,3 @@ def cusum(rewards: Sequence[float], limit: float = SPEC.thresholds["cusum"]) -> 
         sums.append(max(0.0, sums[-1] + min(error / spread, limit) - 0.5))
         errors.append(error)
     return sums
-
-
-DETECTOR = RunDetector(SPEC, find)

@@ -3,9 +3,8 @@
 import statistics
 from collections.abc import Iterator, Sequence
 
-from backend.domain.detectors.context import EnvironmentContext
-from backend.domain.detectors.flags import FlagDraft, RolloutDetector, ThresholdValues, flag_rollout, whole_reply
-from backend.domain.detectors.run_view import RolloutRow
+from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_rollout, whole_reply
+from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
 from backend.domain.detectors.spec import DetectorSpec, ThresholdSpec
 
 SPEC = DetectorSpec(
@@ -73,6 +72,3 @@ def _distances(texts: Sequence[bytes]) -> list[float]:
     center = vectors.mean(axis=0)
     distances: list[float] = (1.0 - vectors @ (center / max(float(np.linalg.norm(center)), 1e-9))).tolist()
     return distances
-
-
-DETECTOR = RolloutDetector(SPEC, find)

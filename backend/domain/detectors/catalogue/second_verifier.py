@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from backend.domain.detectors.flags import FlagDraft, RunDetector, ThresholdValues, flag_run
+from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_run
 from backend.domain.detectors.run_view import RunView, passes, passes_second
 from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 
@@ -56,6 +56,3 @@ def mcnemar(only_first: int, only_second: int) -> float:
     if only_first + only_second == 0:
         return 1.0
     return float(stats.binomtest(only_first, only_first + only_second).pvalue)
-
-
-DETECTOR = RunDetector(SPEC, find)

@@ -4,7 +4,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator
 
-from backend.domain.detectors.flags import FlagDraft, RunDetector, ThresholdValues, flag_run
+from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_run
 from backend.domain.detectors.run_view import RunView
 from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 
@@ -53,6 +53,3 @@ def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
             rows=alike,
             replies=[reply[:200] for reply in replies[:10]],
         )
-
-
-DETECTOR = RunDetector(SPEC, find)

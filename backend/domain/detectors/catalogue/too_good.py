@@ -5,9 +5,8 @@ Only of evaluations: that a task goes from never to always is what a training ru
 
 from collections.abc import Iterator
 
-from backend.domain.detectors.context import BaseTask
-from backend.domain.detectors.flags import FlagDraft, RunDetector, ThresholdValues, flag_run
-from backend.domain.detectors.run_view import RunView, passes
+from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_run
+from backend.domain.detectors.run_view import BaseTask, RunView, passes
 from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 
 SPEC = DetectorSpec(
@@ -58,6 +57,3 @@ def _is_above(base: BaseTask, now: BaseTask) -> float:
     ours = stats.beta(1 + now.passes, 1 + now.plays - now.passes)
     theirs = stats.beta(1 + base.passes, 1 + base.plays - base.passes)
     return float(integrate.quad(lambda p: ours.pdf(p) * theirs.cdf(p), 0, 1)[0])
-
-
-DETECTOR = RunDetector(SPEC, find)

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Iterator
 
-from backend.domain.detectors.flags import FlagDraft, RunDetector, ThresholdValues, flag_run
+from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_run
 from backend.domain.detectors.run_view import RunView
 from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 from backend.domain.vocabulary import Severity
@@ -50,6 +50,3 @@ def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
         all_good=good,
         all_bad=share - good,
     )
-
-
-DETECTOR = RunDetector(SPEC, find)

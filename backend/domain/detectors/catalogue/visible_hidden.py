@@ -4,9 +4,8 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 
-from backend.domain.detectors.context import EnvironmentContext
-from backend.domain.detectors.flags import FlagDraft, RolloutDetector, ThresholdValues, flag_rollout
-from backend.domain.detectors.run_view import RolloutRow
+from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_rollout
+from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
 from backend.domain.detectors.spec import DetectorSpec, Need, ThresholdSpec
 
 SPEC = DetectorSpec(
@@ -41,6 +40,3 @@ def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: Th
                 visible=visible,
                 hidden=hidden,
             )
-
-
-DETECTOR = RolloutDetector(SPEC, find)

@@ -8,6 +8,7 @@ import os
 import threading
 from collections import deque
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from .conversation import Message, PolicyConversation, PolicyReply, PolicyTurn, as_text, plain
@@ -15,21 +16,20 @@ from .library import LIBRARY
 from .serving import WireEnvironment, WireState, create_app
 
 MAX_WAIT_SECONDS = 300.0
-"""For the library, or for the other members of a group, between two turns."""
+"""Time limit for the library, or the other members of a group, between two turns."""
 _LEFT = "another member of this group left it"
 
 
+@dataclass(eq=False)
 class SiblingGroup:
     """Sessions that the library plays and scores as one group."""
 
     waiting: ClassVar[dict[str, "SiblingGroup"]] = {}
     broken: ClassVar[deque[str]] = deque(maxlen=1000)
     lock: ClassVar[threading.Lock] = threading.Lock()
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.conversations: list[PolicyConversation] = []
-        self.rollout: Future[None] | None = None
+    name: str
+    conversations: list[PolicyConversation] = field(default_factory=list)
+    rollout: Future[None] | None = None
 
     @classmethod
     def join(cls, name: str, size: int, row: object, conversation: PolicyConversation) -> "SiblingGroup":

@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import re
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import Field
@@ -32,13 +33,13 @@ class PolicyTurn(WireObservation):
     """Tools that may be called now."""
 
 
+@dataclass(eq=False)
 class PolicyConversation:
     """One rollout's conversation. The library's side is asyncio; the session's side waits in a thread."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._requests: asyncio.Queue[tuple[object, object]] = asyncio.Queue()
-        self._replies: asyncio.Queue[PolicyReply] = asyncio.Queue()
+    _loop: asyncio.AbstractEventLoop
+    _requests: asyncio.Queue[tuple[object, object]] = field(default_factory=asyncio.Queue)
+    _replies: asyncio.Queue[PolicyReply] = field(default_factory=asyncio.Queue)
 
     async def ask(self, messages: list[object], tools: list[object] | None) -> PolicyReply:
         """The library calls the model."""

@@ -1,42 +1,114 @@
-"""The job `rescoring.draft`: score stored episodes with a draft's reward before it is published.
+"""The jobs of drafts as they are saved: `environments.try` plays one, `rescoring.draft` scores stored episodes with it.
 
-The draft as it is saved plays the stored replies of a rollout, of rollouts with the same pattern, and of the newest
-rollouts of the environment. It creates no rollouts; the answer is stored in the job's row.
+A trial serves the draft, replays all replies and stores the responses. For scores, the draft plays the stored replies
+of a rollout, of rollouts with the same pattern, and of the newest rollouts. Neither creates rollouts.
 """
 
+import time
 import uuid
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 
 import orjson
+import yaml
 from sqlalchemy import Text, cast, select
 from sqlalchemy.orm import Session, aliased
 
+from backend.core.events import announce, trial_topic
 from backend.core.queue import keep_answer
 from backend.core.session import transaction
 from backend.detectors.tables import Flag
-from backend.domain.environments.manifest import ManifestInvalid, read_manifest
+from backend.domain.environments.manifest import Manifest, ManifestInvalid, read_manifest
 from backend.domain.environments.packages import MANIFEST_PATH, content_hash
 from backend.domain.rollouts.divergence import RecordedEpisode
-from backend.domain.rollouts.rollout import TaskSpec
+from backend.domain.rollouts.rollout import TaskSpec, columns_over_episode
 from backend.domain.statistics import TIE, estimate_mean
-from backend.domain.vocabulary import Phase, RolloutStatus, RunKind
+from backend.domain.text import json_text
+from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, Split
+from backend.domain.yaml_text import read_yaml
 from backend.environments.scaffold import with_generated
-from backend.environments.tables import EnvironmentDraft, EnvironmentVersion
+from backend.environments.tables import DraftTrial, EnvironmentDraft, EnvironmentVersion
 from backend.policies.tables import Policy
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
 from workers.environments.client import HostRefused
+from workers.policies.scripted import ScriptedPolicy
 from workers.rollouts.engine import TooManyFailures
 from workers.rollouts.regrading import ReplayedEpisode, StoredEpisode, replay_episodes
 from workers.storage.env_host import open_env_host
+from workers.storage.episodes import Scene, replay
 from workers.tasks.execute import run_async
 from workers.tasks.registry import JobContext
 
+TRACED = "proctor_draft_app"
+"""Module name of `draft_app.py` in the served package."""
 MAX_CLUSTER, MAX_HISTORY = 500, 3000
 CONCURRENCY = 64
+
+
+def try_draft(context: JobContext) -> None:
+    trial_id, revision = uuid.UUID(context.arguments["trial_id"]), context.arguments["revision"]
+    with transaction() as session:
+        trial = session.get(DraftTrial, trial_id)
+        if trial is None or not trial.is_waiting or trial.revision != revision:
+            return  # a newer request exists
+        draft = session.get_one(EnvironmentDraft, trial.environment_id)
+        try:
+            manifest = read_manifest(draft.files.get(MANIFEST_PATH, ""))
+        except ManifestInvalid as error:
+            give_up_trial(session, context, f"{MANIFEST_PATH}: {error}")
+            return
+        files = traced_files(with_generated(draft.files), manifest)
+        task = TaskSpec(Split(trial.task["split"]), trial.task["index"], trial.task["level"], trial.task["seed"])
+        scene = Scene(task, content_hash(files), files, manifest, list(trial.replies))
+        draft_revision = draft.revision
+    script = str(context.arguments.get("script", ""))
+    policy = ScriptedPolicy(script) if script else None
+    began = time.monotonic()
+    played = run_async(replay(scene, mover=policy, moves=manifest.proctor.episode.max_turns))
+    rollout = played.rollout
+    columns = rollout.columns or columns_over_episode(manifest.columns, [step.rewards for step in rollout.steps])
+    fields = {
+        "opening": rollout.opening,
+        "steps": rollout.steps,
+        "messages": rollout.messages,
+        "columns": [[column.name, columns.get(column.name, 0.0), column.weight] for column in manifest.columns],
+        "metrics": rollout.metrics,
+        "reward": rollout.reward,
+        "status": "failed" if played.error else rollout.status,
+        "stop_reason": rollout.stop_reason,
+        "action_schema": played.action_schema,
+        "error": played.error,
+        "seconds": time.monotonic() - began,
+    }
+    answer = orjson.loads(json_text(fields))
+    with transaction() as session:
+        trial = session.get(DraftTrial, trial_id, with_for_update=True)
+        if trial is None or trial.revision != revision:
+            return
+        if not played.error:  # else the replies are kept, to try again on a fixed draft
+            trial.replies = [step["reply"] for step in answer["steps"]]
+        trial.answer, trial.is_waiting, trial.draft_revision = answer, False, draft_revision
+        announce(session, trial_topic(trial.environment_id, trial.person_id))
+
+
+def give_up_trial(session: Session, context: JobContext, error: str) -> None:
+    """Answer the newest request with an error."""
+    trial = session.get(DraftTrial, uuid.UUID(context.arguments["trial_id"]))
+    if trial is not None and trial.revision == context.arguments["revision"]:
+        trial.answer, trial.is_waiting = {"error": error}, False
+        announce(session, trial_topic(trial.environment_id, trial.person_id))
+
+
+def traced_files(files: dict[str, str], manifest: Manifest) -> dict[str, str]:
+    """Put an app in front of the draft's own that reports tracebacks."""
+    app = (Path(__file__).parent / "draft_app.py").read_text(encoding="utf-8").replace("__APP__", manifest.app)
+    served: Mapping[str, object] = {**read_yaml(files[MANIFEST_PATH]), "app": f"{TRACED}:app"}
+    text = yaml.safe_dump(served, sort_keys=False, allow_unicode=True)
+    return {**files, MANIFEST_PATH: text, f"{TRACED}.py": app}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +120,7 @@ class _ScoredEpisode:
     policy: str
 
 
-def run(context: JobContext) -> None:
+def score(context: JobContext) -> None:
     environment_id = uuid.UUID(context.arguments["environment_id"])
     this = uuid.UUID(context.arguments["rollout_id"])
     try:
@@ -60,13 +132,13 @@ def run(context: JobContext) -> None:
             stored = _stored_episodes(session, cluster | history | {this})
         episodes, digest = [each.episode for each in stored.values()], content_hash(files)
 
-        async def replay() -> list[ReplayedEpisode]:
+        async def replay_all() -> list[ReplayedEpisode]:
             async with open_env_host() as host:
                 await host.prepare(digest, files)
                 async with host.lease(digest, manifest.proctor.resources) as server:
                     return await replay_episodes(episodes, server=server, manifest=manifest, concurrency=CONCURRENCY)
 
-        pairs = {each.episode.id: (stored[each.episode.id], each) for each in run_async(replay())}
+        pairs = {each.episode.id: (stored[each.episode.id], each) for each in run_async(replay_all())}
         answer: dict[str, object] = {
             "draft_revision": revision,
             "this": _comparison([pairs[this]] if this in pairs else []),
@@ -84,7 +156,7 @@ def run(context: JobContext) -> None:
         keep_answer(session, context.job_id, answer)
 
 
-def give_up(session: Session, context: JobContext, error: str) -> None:
+def give_up_scores(session: Session, context: JobContext, error: str) -> None:
     """The worker failed and will not try again."""
     keep_answer(session, context.job_id, {"error": error})
 
