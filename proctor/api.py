@@ -922,8 +922,11 @@ class EnvironmentsOperations(Namespace):
 
 class ExamplesOperations(Namespace):
     def add(self, *, file: Path | str, name: str | None = None) -> ExampleFileResponse:
-        """Upload a JSONL file of conversations. If a line is invalid, nothing is stored.
+        """Upload conversations: {"messages": […]} or {"prompt": …, "completion": …}, as TRL and OpenAI write them.
 
+        If a line is invalid, the error names it and nothing is stored.
+
+        - `file`: JSONL file with one conversation per line.
         - `name`: Default: the name of the file."""
         return self._upload("ExampleFileResponse", "/training/examples", {"file": file}, name=name)
 
@@ -1234,7 +1237,7 @@ class GradersOperations(Namespace):
 
         - `name`: Lowercase letters, digits and underscores. Names the rollout field, such as `judge.NAME`.
         - `policy`: Name or id of the policy that grades: an endpoint or a script.
-        - `kind`: What the grader gives each rollout.
+        - `kind`: Kind of result for each rollout.
         - `instruction`: Judges: what to judge, a Jinja template over the rollout's fields.
         - `system`: Judges: system prompt.
         - `target`: Judges: the part of the rollout to judge.
@@ -1332,7 +1335,7 @@ class GradersOperations(Namespace):
         - `grader`: Name or id of a grader.
         - `name`: Lowercase letters, digits and underscores. Names the rollout field, such as `judge.NAME`.
         - `policy`: Name or id of the policy that grades: an endpoint or a script.
-        - `kind`: What the grader gives each rollout.
+        - `kind`: Kind of result for each rollout.
         - `instruction`: Judges: what to judge, a Jinja template over the rollout's fields.
         - `system`: Judges: system prompt.
         - `target`: Judges: the part of the rollout to judge.
@@ -2753,7 +2756,15 @@ class RolloutsOperations(Namespace):
 
         `GET /runs/{run}/filter-words` lists the fields that they can use.
 
-        - `run_id`: Id of a run, the last characters of it, or `last`."""
+        - `run_id`: Id of a run, the last characters of it, or `last`.
+        - `where`: A filter: `has flag and win = 0 and tokens > 200`. The parameters below are added to it with
+          `and`.
+        - `columns`: Columns to show, separated by commas.
+        - `step`: Training step.
+        - `column`: The reward column of `min_column` and `max_column`.
+        - `text`: Text anywhere in the conversation.
+        - `sort`: `seq` or any field with one value, such as `reward`, `tokens` or a reward column. Descending:
+          `-reward`."""
         return self._list(
             "ListedRolloutResponse",
             "/rollouts",
@@ -2799,7 +2810,15 @@ class RolloutsOperations(Namespace):
     ) -> RolloutCount:
         """Count a run's rollouts that pass a filter, and all of them.
 
-        - `run_id`: Id of a run, the last characters of it, or `last`."""
+        - `run_id`: Id of a run, the last characters of it, or `last`.
+        - `where`: A filter: `has flag and win = 0 and tokens > 200`. The parameters below are added to it with
+          `and`.
+        - `columns`: Columns to show, separated by commas.
+        - `step`: Training step.
+        - `column`: The reward column of `min_column` and `max_column`.
+        - `text`: Text anywhere in the conversation.
+        - `sort`: `seq` or any field with one value, such as `reward`, `tokens` or a reward column. Descending:
+          `-reward`."""
         return self._call(
             "RolloutCount",
             "GET",
@@ -2984,7 +3003,10 @@ class RunsOperations(Namespace):
         text: str | None = None,
         limit: int | None = None,
     ) -> Iterator[RunResponse]:
-        """List runs, newest first."""
+        """List runs, newest first.
+
+        - `environment`: Name of an environment.
+        - `text`: Part of the run's name."""
         return self._list(
             "RunResponse",
             "/runs",
@@ -3056,7 +3078,7 @@ class RunsOperations(Namespace):
     def stop(self, run: str | UUID) -> RunResponse:
         """Request a run to stop. An evaluation cancels its current rollouts; other runs finish theirs first.
 
-        Training runs need the role trainer.
+        A stopped run can be resumed. Training runs need the role trainer.
 
         - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
         return self._call("RunResponse", "POST", f"/runs/{segment(run)}/stop", "query", "/runs/{id}")

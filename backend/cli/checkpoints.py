@@ -58,10 +58,7 @@ def prune(
             if not typer.confirm("Delete these weights?"):
                 raise typer.Exit(BAD_RESULT)
         plan = client.post("/checkpoints/prune", request)
-    if as_json:
-        write_json(plan)
-    else:
-        _write_plan(plan)
+    (write_json if as_json else _write_plan)(plan)
     if plan["refused"]:
         raise typer.Exit(BAD_RESULT)
 

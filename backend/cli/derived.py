@@ -5,13 +5,12 @@ result is shown as a table, as fields or as a notice; with `--json` it is the re
 """
 
 import inspect
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from inspect import Parameter
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, TypeVar
 from urllib.parse import quote
 
@@ -53,29 +52,26 @@ class Input:
     is_segment: bool
     description: str
 
-    @property
-    def cli(self) -> Mapping[str, Json]:
-        """The declaration's hints for the command line: `argument`, `option`, `aliases`, `envvar`, `reads_file`."""
-        hints: Mapping[str, Json] = self.schema.get("x-cli", {})
-        return hints
-
     def parameter(self) -> Parameter:
+        hints = self.schema.get("x-cli", {})  # how the declaration spells it for the command line: see `Cli`
         is_list = self.schema.get("type") == "array"
         item = self.schema["items"] if is_list else self.schema
-        kind = _TYPES.get(item.get("type", "string"), str)
+        is_file = self.schema.get("format") == "binary"
+        kind = Path if is_file else _TYPES.get(item.get("type", "string"), str)
         default = [] if is_list else self.schema.get("default")
         optional = kind if self.is_required and not is_list else (list[kind] if is_list else kind | None)  # type: ignore[valid-type]
         choices = [str(each) for each in item.get("enum", ())]
         help = " ".join(filter(None, (self.description, f"One of: {', '.join(choices)}." if choices else "")))
-        if self.is_segment or self.cli.get("argument") or self.schema.get("format") == "binary":
+        if self.is_segment or hints.get("argument") or is_file:
             info = typer.Argument(metavar=self.name.upper(), help=help)
+            info.exists, info.dir_okay = is_file, not is_file
         else:
-            flag: str = self.cli.get("option", f"--{self.name.replace('_', '-')}")
+            flag: str = hints.get("option", f"--{self.name.replace('_', '-')}")
             if kind is bool and self.schema.get("default") is not False and "/" not in flag:
                 flag = f"{flag}/--no-{flag.removeprefix('--')}"
-            flags = (flag, *self.cli.get("aliases", ()))
+            flags = (flag, *hints.get("aliases", ()))
             info = typer.Option(*flags, help=help, show_default=default not in (None, "", [], False))
-        info.envvar = self.cli.get("envvar")
+        info.envvar = hints.get("envvar")
         if kind in (int, float):
             info.min, info.max = self.schema.get("minimum"), self.schema.get("maximum")
         return Parameter(
@@ -84,10 +80,6 @@ class Input:
             annotation=Annotated[optional, info],
             default=Parameter.empty if self.is_required and not is_list else default,
         )
-
-    def value(self, given: Json) -> Json:
-        """Return the value for the request. `@FILE` is read if the declaration allows it."""
-        return read_text(given) if self.cli.get("reads_file") else given
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +96,12 @@ class Described:
     extension: Mapping[str, Json]
 
     def call(self, client: Client, given: Mapping[str, Json]) -> Json:
-        values = {each.name: each.value(given[each.name]) for each in self.inputs}
+        values = {
+            each.name: read_text(given[each.name])
+            if each.schema.get("x-cli", {}).get("reads_file")
+            else given[each.name]
+            for each in self.inputs
+        }
         path = self.path.format(
             **{each.name: quote(str(values.pop(each.name)), safe="") for each in self.inputs if each.is_segment}
         )
@@ -121,19 +118,18 @@ class Described:
             return list(client.pages(path, limit=given.get("limit"), **sent))
         return client.request(self.method, path, **{"body" if self.sends_body else "query": sent})
 
-    def command(self) -> Callable[..., None]:
-        """Return a function with the signature that Typer expects."""
+    def command(self, fixed: Mapping[str, Json] = MappingProxyType({})) -> Callable[..., None]:
+        """Return a function with the signature that Typer expects. Inputs with a `fixed` value are no options."""
 
         def run(**given: Json) -> None:
-            client = connect()
+            client, given = connect(), {**given, **fixed}
             result = self.call(client, given)
             if self.extension.get("waits") and not given.get("no_wait"):
                 poll = self._fill(self.extension["poll"], result, given)
                 result = wait_for(client, poll, result, quiet=given["as_json"])
             self._write(result, given)
-            if self.extension.get("waits") and not given.get("no_wait") and not result["is_successful"]:
-                raise typer.Exit(BAD_RESULT)
-            if isinstance(result, dict) and result.get("problem"):
+            has_waited = self.extension.get("waits") and not given.get("no_wait")
+            if (has_waited and not result["is_successful"]) or (isinstance(result, dict) and result.get("problem")):
                 raise typer.Exit(BAD_RESULT)
 
         limit = self.extension.get("limit")
@@ -145,7 +141,7 @@ class Described:
             ("out", OutFile, None, self.extension.get("downloads")),
             ("as_json", AsJson, False, True),
         ]
-        parameters = [each.parameter() for each in self.inputs] + [
+        parameters = [each.parameter() for each in self.inputs if each.name not in fixed] + [
             Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
             for name, annotation, default, is_offered in common
             if is_offered
@@ -189,11 +185,6 @@ def add_commands(app: typer.Typer, groups: Mapping[str, typer.Typer], document: 
             groups[group] = typer.Typer(help=f"Commands for {group}.", no_args_is_help=True, rich_markup_mode=None)
             app.add_typer(groups[group], name=group)
         (groups[group] if group else app).command(name)(operation.command())
-
-
-def shipped_document() -> Json:
-    """Return the API's description that comes with this program."""
-    return json.loads(files("proctor").joinpath("openapi.json").read_bytes())
 
 
 def read_text(given: Json) -> Json:

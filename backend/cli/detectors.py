@@ -6,7 +6,7 @@ import typer
 
 from backend.cli.connection import connect
 from backend.cli.derived import renders
-from backend.cli.names import short
+from backend.cli.names import short, split_pair
 from backend.cli.options import AsJson
 from backend.cli.output import BAD_RESULT, fail, say, write_error, write_fields, write_json, write_table
 from backend.domain.detectors.spec import SUSPICION, Action
@@ -29,8 +29,7 @@ def detectors(context: typer.Context, environment: Environment = "", as_json: As
         return
     found = list(connect().pages("/detectors", environment=environment or None))
     if as_json:
-        write_json(found)
-        return
+        return write_json(found)
     rows = [(each["id"], *_figures(each["record"], each["recall_at_least"])) for each in found]
     write_table(("detector", *_HEAD), rows, empty="There are no detectors.")
 
@@ -60,20 +59,24 @@ def set_(
     if default:
         settings = client.put(path, {})
     else:
-        thresholds = _read(pairs or [])
+        thresholds: dict[str, float | None] = {}
+        for pair in pairs or ():
+            name, value = split_pair(pair, advice := f"write the threshold as name=number, e.g. {SUSPICION}=0.7")
+            try:
+                thresholds[name] = float(value) if value else None
+            except ValueError:
+                fail(f"{pair}: {advice}")
         if suggested:
             cut_off = client.get(f"/detectors/{detector}", environment=environment)["suggested"]
             if cut_off is None:
                 fail("no cut-off is suggested: more flags must be reviewed, or none is precise enough", BAD_RESULT)
             thresholds[SUSPICION] = float(cut_off["score"])
-        given = {"enabled": is_on, "action": action}
-        changes = {name: value for name, value in given.items() if value is not None}
+        changes = {name: value for name, value in (("enabled", is_on), ("action", action)) if value is not None}
         if not changes and not thresholds:
             fail("nothing to set: pass thresholds as name=number, --on, --off, --action, --suggested or --default")
         settings = client.request("PATCH", path, body={**changes, "thresholds": thresholds})
     if as_json:
-        write_json(settings)
-        return
+        return write_json(settings)
     say(f"{detector} in {environment}: {_settings(settings)}")
 
 
@@ -119,19 +122,6 @@ def _show_scan(scan: Json) -> None:
 def _settings(settings: Json) -> str:
     state = "on" if settings["enabled"] else "off"
     return f"{state}, {settings['action'].replace('_', ' ')}, {_thresholds(settings['thresholds'])}"
-
-
-def _read(pairs: list[str]) -> dict[str, float | None]:
-    found: dict[str, float | None] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        try:
-            found[name] = float(value) if value else None
-        except ValueError:
-            fail(f"{pair}: write the threshold as name=number, e.g. {SUSPICION}=0.7")
-        if not equals or not name:
-            fail(f"{pair}: write it as name=number, e.g. {SUSPICION}=0.7")
-    return found
 
 
 def _figures(record: Json, recall: float | None) -> tuple[object, ...]:

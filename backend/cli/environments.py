@@ -1,5 +1,6 @@
 """`proctor env …`: packages on disk and environments on the server."""
 
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Annotated
@@ -11,12 +12,8 @@ from backend.cli.derived import renders
 from backend.cli.names import short, version_of
 from backend.cli.options import AsJson, EnvironmentName, NoWait
 from backend.cli.output import BAD_RESULT, OK, console, fail, say, write_json, write_table
-from backend.cli.watching import look_while, watch
+from backend.cli.watching import POLL_SECONDS, watch
 from backend.domain.text import JsonObject
-
-TEMPLATES = (
-    "single_turn, multi_turn_game, tool_calling, code_execution, process_supervised, judged_answer or optimisation."
-)
 
 MARKS = {"passed": ("✓", "green"), "warned": ("!", "yellow"), "failed": ("✗", "red"), "skipped": ("–", "dim")}
 
@@ -26,7 +23,13 @@ app = typer.Typer(help="Write, check and play environments.", no_args_is_help=Tr
 @app.command("init")
 def init(
     name: Annotated[str, typer.Argument(help="Lower case letters, digits and `_`.")],
-    template: Annotated[str, typer.Option(help=TEMPLATES)] = "single_turn",
+    template: Annotated[
+        str,
+        typer.Option(
+            help="single_turn, multi_turn_game, tool_calling, code_execution, process_supervised, judged_answer or "
+            "optimisation."
+        ),
+    ] = "single_turn",
     folder: Annotated[Path | None, typer.Option(help="Folder to write. Default: a folder with that name.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -37,8 +40,7 @@ def init(
     files = working_copy.new_package(name, template)
     working_copy.write_folder(target, files)
     if as_json:
-        write_json({"folder": str(target), "files": sorted(files)})
-        return
+        return write_json({"folder": str(target), "files": sorted(files)})
     say(f"{len(files)} files in {target}. `proctor env push {target}` sends them.")
 
 
@@ -81,27 +83,22 @@ def push(
     if as_json:
         write_json({"environment": name, "revision": draft["revision"], "problems": problems, "version": version})
     else:
-        output = console()
         for problem in problems:
             key = f"{problem['key']}: " if problem["key"] else ""
-            output.print(f"{problem['path']}:{problem['line']}: {key}{problem['message']}", markup=False)
+            say(f"{problem['path']}:{problem['line']}: {key}{problem['message']}")
         if version:
-            output.print(f"{name} v{version['number']} is published ({version['content_hash'][:12]})", markup=False)
-            next_step = (
-                "it is not checked yet" if no_check else f"its checks run: `proctor env check {name}` waits for them"
+            say(f"{name} v{version['number']} is published ({version['content_hash'][:12]})")
+            say(
+                "it is not checked yet" if no_check else f"its checks run: `proctor env check {name}` waits for them",
+                "dim",
             )
             if regrade:
-                next_step += (
-                    f"\npast rollouts are being scored: `proctor env history {name}@{version['number']}` shows progress"
-                )
+                progress = f"`proctor env history {name}@{version['number']}` shows progress"
+                say(f"past rollouts are being scored: {progress}", "dim")
         else:
-            output.print(f"the draft of {name} is saved", markup=False)
-            next_step = (
-                "nothing is published"
-                if problems
-                else f"`proctor env try {name}` plays it, `--publish` makes a version"
-            )
-        output.print(next_step, style="dim", markup=False)
+            say(f"the draft of {name} is saved")
+            plays = f"`proctor env try {name}` plays it, `--publish` makes a version"
+            say("nothing is published" if problems else plays, "dim")
     raise typer.Exit(OK if draft["validation"]["is_publishable"] else BAD_RESULT)
 
 
@@ -127,12 +124,13 @@ def pull(
     name, _, number = environment.partition("@")
     target = folder or Path(name)
     if version or number:
-        files = working_copy.pull_version(client, name, str(version or number), target, is_bare=bare, force=force)
+        address = f"/environments/{name}/versions/{version or number}"
+        files = client.get(address if bare else f"{address}/export")["files"]
+        working_copy.write_folder(target, files, force=force)
     else:
         files = working_copy.pull_draft(client, name, target, force=force)
     if as_json:
-        write_json({"folder": str(target), "files": sorted(files)})
-        return
+        return write_json({"folder": str(target), "files": sorted(files)})
     say(f"{len(files)} files in {target}")
 
 
@@ -146,8 +144,9 @@ def diff(
     lines = list(working_copy.differences(connect(), folder))
     if as_json:
         write_json({"differences": lines})
-    for line in () if as_json else lines:
-        say(line)
+    else:
+        for line in lines:
+            say(line)
     raise typer.Exit(BAD_RESULT if lines else OK)
 
 
@@ -164,19 +163,6 @@ def show_environments(environments: list[JsonObject]) -> None:
             rows.append((name, *version, rewards, description))
     columns = ("environment", "version", "hash", "certificate", "columns", "description")
     write_table(columns, rows, empty="No environments yet. Create one with `proctor env init`.")
-
-
-@renders("environments.list_versions")
-def show_versions(versions: list[JsonObject]) -> None:
-    columns = ("number", "content_hash", "certificate", "published_by", "published_at", "notes")
-    rows = [[version[name] for name in columns] for version in versions]
-    write_table([name.replace("_", " ") for name in columns], rows, empty="No version has been published yet.")
-
-
-@renders("imports.list")
-def show_imports(imports: list[JsonObject]) -> None:
-    columns = ("id", "name", "kind", "status", "phase", "environment", "source")
-    write_table(columns, [[row[name] for name in columns] for row in imports], empty="Nothing has been imported yet.")
 
 
 @app.command("check")
@@ -198,16 +184,12 @@ def check(
     if not show:
         started = client.post(f"{address}/checks", {"policy": policy})
         if no_wait:
-            write_json(started)
-            return
+            return write_json(started)
         run = watch(client, client.get(f"/runs/{started['run_id']}"), quiet=as_json)
         if run["status"] != "completed":
             fail(run["reason"] or f"the checks ended {run['status']}", BAD_RESULT)
     certificate = client.get(f"{address}/certificate")
-    if as_json:
-        write_json(certificate)
-    else:
-        show_certificate(certificate)
+    (write_json if as_json else show_certificate)(certificate)
     raise typer.Exit(BAD_RESULT if certificate["status"] == "failed" else OK)
 
 
@@ -224,14 +206,13 @@ def play(
     ] = None,
 ) -> None:
     """Play an episode in the terminal, by hand or with a policy. It is stored as a rollout."""
-    from backend.cli.play import EpisodeChoice, play_episode
+    from backend.cli.play import play_episode
 
     if turns is not None and not policy:
         fail("--turns belongs to --policy")
     client = connect()
-    version = version_of(client, environment)
-    choice = EpisodeChoice(client, version["environment"], {"level": level, "index": index, "seed": seed})
-    play_episode(choice, version["number"], policy=policy, turns=turns)
+    task = {"level": level, "index": index, "seed": seed}
+    play_episode(client, version_of(client, environment), task, policy=policy, turns=turns)
 
 
 @app.command("try")
@@ -251,7 +232,7 @@ def try_draft(
 ) -> None:
     """Try a draft: reset it, act, and see the reward columns. No rollout is stored. Exits with 1 if it breaks."""
     from backend.cli import working_copy
-    from backend.cli.play import EpisodeChoice, try_episode
+    from backend.cli.play import try_episode
     from backend.domain.environments.packages import MANIFEST_PATH
 
     client = connect()
@@ -261,8 +242,8 @@ def try_draft(
             first = problems[0]
             fail(f"{first['path']}:{first['line']}: {first['key']} {first['message']}", BAD_RESULT)
         environment = str(draft["environment"])
-    choice = EpisodeChoice(client, environment, {"level": level, "index": index, "seed": seed})
-    try_episode(choice, script=script, replies=reply or [], as_json=as_json)
+    task = {"level": level, "index": index, "seed": seed}
+    try_episode(client, environment, task, script=script, replies=reply or [], as_json=as_json)
 
 
 @app.command("score-draft")
@@ -273,18 +254,19 @@ def score_draft(
     """Score a rollout, its cluster and the history with the draft's reward before it is published."""
     client = connect()
     job = client.post(f"/rollouts/{rollout}/draft-score")
-    result = look_while(lambda each: each["answer"] is None, job, lambda: client.get(f"/draft-scores/{job['id']}"))
+    while job["answer"] is None:
+        time.sleep(POLL_SECONDS)
+        job = client.get(f"/draft-scores/{job['id']}")
     if as_json:
-        write_json(result)
-        return
-    answer = result["answer"]
+        return write_json(job)
+    answer = job["answer"]
     if answer["error"]:
         fail(answer["error"], BAD_RESULT)
     rows = []
     for name, part in (("this", answer["this"]), ("its pattern", answer["cluster"]), ("history", answer["history"])):
         means = [f"{part[when]['mean']:.4g}" if part[when] else "–" for when in ("before", "after")]
         rows.append((name, part["count"], *means, part["lower"], part["higher"]))
-    say(f"by the draft of {result['environment']}, for {short(rollout)}")
+    say(f"by the draft of {job['environment']}, for {short(rollout)}")
     write_table(("episodes", "count", "before", "after", "lower", "higher"), rows, empty="")
 
 
@@ -345,17 +327,14 @@ def show_certificate(certificate: JsonObject) -> None:
 def _push_to_hub(folder: Path, repository: str, private: bool, dry_run: bool, notes: str, as_json: bool) -> None:
     from backend.cli import hub
 
-    shipment = hub.prepare(folder, repository, is_private=private)
-    address = None if dry_run else hub.send(shipment, notes or "Sent by Proctor")
+    files, added = hub.prepare(folder, repository)
+    sizes = {path: len(text.encode()) for path, text in sorted(files.items())}
+    address = None if dry_run else hub.send(repository, files, notes or "Sent by Proctor", is_private=private)
     if as_json:
-        summary = {"space": repository, "private": private, "files": sorted(shipment.files), "added": shipment.added}
-        write_json(summary | {"bytes": shipment.bytes, "address": address})
-        return
-    rows = [
-        (path, f"{len(text.encode()):,}", "generated for the export" if path in shipment.added else "")
-        for path, text in sorted(shipment.files.items())
-    ]
+        summary = {"space": repository, "private": private, "files": list(sizes), "added": added}
+        return write_json(summary | {"bytes": sum(sizes.values()), "address": address})
+    rows = [(path, f"{size:,}", "generated for the export" if path in added else "") for path, size in sizes.items()]
     write_table(("file", "bytes", ""), rows, empty="Nothing.")
     space = f"{'private ' if private else ''}Docker Space {repository}"
-    size = f"{space}: {len(shipment.files)} files, {shipment.bytes:,} bytes"
+    size = f"{space}: {len(files)} files, {sum(sizes.values()):,} bytes"
     say(f"would be sent to the {size}. Nothing was sent." if dry_run else f"sent to the {size}: {address}")

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from backend.cli import runs
 from backend.cli.connection import connect
 from backend.cli.derived import Json
 from backend.cli.names import run_of
@@ -59,7 +60,14 @@ def import_rollouts(
     client = connect()
     fields = {"environment": environment, "policy": policy, "name": name, "split": split, "tasks": tasks}
     with tempfile.TemporaryDirectory(prefix="proctor-import-") as folder:
-        packed = _zip_folder(file, Path(folder))
+        packed = file
+        if file.is_dir():
+            packed = Path(folder) / f"{file.resolve().name}.zip"
+            with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+                for path in sorted(path for path in file.rglob("*") if path.is_file()):
+                    archive.write(path, path.relative_to(file))
+        elif not file.is_file():
+            fail(f"there is no file or folder {file}")
         run = client.upload("/rollouts/import", {"file": packed}, {key: value or None for key, value in fields.items()})
     if not no_wait:
         run = watch(client, run, quiet=as_json)
@@ -78,6 +86,7 @@ def import_rollouts(
     raise typer.Exit(OK if no_wait or is_completed else BAD_RESULT)
 
 
+@runs.app.command("delete")
 def delete_run(run: RunName, as_json: AsJson = False) -> None:
     """Delete an imported run with all its rollouts. Runs that were played here are kept."""
     client = connect()
@@ -91,7 +100,7 @@ def delete_run(run: RunName, as_json: AsJson = False) -> None:
 
 @data_app.command("sft")
 def sft(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="Runs: ids, the ends of them, or `last`.")],
+    sources: Annotated[list[str], typer.Argument(metavar="RUN…", help="Runs: ids, the ends of them, or `last`.")],
     best_of_group: Annotated[bool, typer.Option("--best-of-group", help="The best rollout of each group.")] = False,
     min_reward: Annotated[float | None, typer.Option(help="Minimum reward.")] = None,
     honest_only: Annotated[bool, typer.Option("--honest-only", help="Only rollouts with the verdict honest.")] = False,
@@ -117,7 +126,7 @@ def sft(
         fail(f"unknown format {kind!r}; choose huggingface or jsonl")
     client = connect()
     query: Json = {
-        "run": [run_of(client, run)["id"] for run in runs],
+        "run": [run_of(client, run)["id"] for run in sources],
         "best_of_group": best_of_group or None,
         "min_reward": min_reward,
         "honest_only": honest_only or None,
@@ -153,16 +162,3 @@ def _write_sft(client: Client, kind: str, to: Path, query: Json) -> Path:
         with zipfile.ZipFile(packed) as archive:
             archive.extractall(to)
     return to
-
-
-def _zip_folder(source: Path, folder: Path) -> Path:
-    """The file itself, or a zip of a folder."""
-    if source.is_file():
-        return source
-    if not source.is_dir():
-        fail(f"there is no file or folder {source}")
-    packed = folder / f"{source.resolve().name}.zip"
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in sorted(path for path in source.rglob("*") if path.is_file()):
-            archive.write(path, path.relative_to(source))
-    return packed

@@ -1,24 +1,22 @@
 """`proctor export`: export a checkpoint, verify it and download it."""
 
 import contextlib
+import time
 import zipfile
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 
 from backend.cli.connection import connect
 from backend.cli.derived import Json
-from backend.cli.names import find_checkpoint, find_run, short
+from backend.cli.names import find_checkpoint, short
 from backend.cli.options import AsJson
 from backend.cli.output import BAD_RESULT, fail, say, write_json, write_table
-from backend.cli.watching import look_while, wait_for
+from backend.cli.watching import POLL_SECONDS, wait_for
 from backend.domain.vocabulary import ExportForm
 from proctor import Client
-
-Form = Annotated[
-    ExportForm | None, typer.Option(help="Default: all weights, or the adapter merged into its base model.")
-]
 
 
 def export(
@@ -29,7 +27,9 @@ def export(
             help="Id of a checkpoint or its last characters; a policy or run (`last`): its best checkpoint.",
         ),
     ],
-    form: Form = None,
+    form: Annotated[
+        ExportForm | None, typer.Option(help="Default: all weights, or the adapter merged into its base model.")
+    ] = None,
     to: Annotated[Path, typer.Option(help="Folder for the zip.")] = Path(),
     unpack: Annotated[bool, typer.Option("--unpack", help="Unpack the zip into a folder.")] = False,
     store: Annotated[bool, typer.Option("--store", help="Also keep the unpacked files in the artifact store.")] = False,
@@ -52,12 +52,12 @@ def export(
     checkpoint_id = _checkpoint_id(client, checkpoint)
     if forms:
         offered = client.get(f"/checkpoints/{checkpoint_id}/exports/forms")["items"]
-        rows = [(each["form"], "no" if each["refusal"] else "yes", each["refusal"] or each["help"]) for each in offered]
         if as_json:
             return write_json(offered)
+        rows = [(each["form"], "no" if each["refusal"] else "yes", each["refusal"] or each["help"]) for each in offered]
         return write_table(("form", "available", "why"), rows, empty="There are no forms.")
     request = {"form": form, "licence": licence, "gguf_type": gguf_type, "is_stored": store}
-    started = client.post("/exports", {"checkpoint_id": checkpoint_id, **request})
+    started = client.post("/exports", request | {"checkpoint_id": checkpoint_id})
     done = wait_for(client, f"/exports/{started['id']}", started, quiet=as_json)
     if done["status"] != "completed":
         if as_json:
@@ -67,7 +67,7 @@ def export(
     target = to / f"proctor-export-{short(done['id'])}.zip"
     done["bytes"] = client.download(f"/exports/{done['id']}/download", target).stat().st_size
     if unpack:
-        with contextlib.closing(zipfile.ZipFile(target)) as archive:
+        with zipfile.ZipFile(target) as archive:
             archive.extractall(target.with_suffix(""))
         target.unlink()
         target = target.with_suffix("")
@@ -85,7 +85,7 @@ def _checkpoint_id(client: Client, name: str) -> str:
     """A checkpoint by id or the end of it, the best one of a policy, or the best one of a run."""
     found = find_checkpoint(client, name) if name != "last" else None
     if found is None:
-        run = find_run(client, name)
+        run = client.find(f"/runs/{quote(name, safe='')}")
         if run is None:
             fail(f"there is no checkpoint, trained policy or run {name!r}; `proctor checkpoints list` shows them")
         found = next(iter(client.pages("/checkpoints", run_id=run["id"], is_best=True)), None)
@@ -105,17 +105,14 @@ def _upload(client: Client, export_id: str, repository: str, private: bool, *, i
             size = plan["bytes"] / 1e6
             say(f"Nothing was uploaded. To {repository}: {len(rows)} files, {size:.1f} MB, one commit.")
         return plan
-    try:
+    with contextlib.suppress(ImportError):  # without it, the worker uses its own token
         from huggingface_hub import get_token
 
         request["token"] = get_token()  # HF_TOKEN, or the token of `hf auth login`
-    except ImportError:
-        pass  # the worker uses its own token
-    upload = look_while(
-        lambda upload: upload["status"] not in {"completed", "failed"},
-        client.post(f"/exports/{export_id}/hub", request)["upload"],
-        lambda: client.get(f"/exports/{export_id}")["upload"],
-    )
+    upload = client.post(f"/exports/{export_id}/hub", request)["upload"]
+    while upload["status"] not in {"completed", "failed"}:
+        time.sleep(POLL_SECONDS)
+        upload = client.get(f"/exports/{export_id}")["upload"]
     if upload["status"] == "failed":
         fail(upload["reason"] or "the upload failed", BAD_RESULT)
     if not quiet:

@@ -1,6 +1,6 @@
 """How the command line shows graders; the old groups `judge` and `question`, which work for one release."""
 
-from collections.abc import Mapping
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -20,15 +20,12 @@ _RENAMED = {
     "question": _COMMON | {"look": "estimate", "ask": "run", "flag": "flag"},
 }
 """Old commands and the commands of `proctor grader` with the same arguments and options."""
-_KINDS = ("question", "monitor", "contrast")
+_group = partial(
+    typer.Typer, help="Renamed to `grader`. Works for one release.", no_args_is_help=True, rich_markup_mode=None
+)
+judge_app, question_app = _group(), _group()
 
-_RENAMED_HELP = "Renamed to `grader`. Works for one release."
-judge_app = typer.Typer(help=_RENAMED_HELP, no_args_is_help=True, rich_markup_mode=None)
-question_app = typer.Typer(help=_RENAMED_HELP, no_args_is_help=True, rich_markup_mode=None)
-
-OldText = Annotated[str, typer.Option(help="`@FILE` reads a file.")]
 Name = Annotated[str, typer.Argument(help="Name of the grader.")]
-Policy = Annotated[str, typer.Option(help="Name or id of the policy that grades.")]
 
 
 @renders("graders.run")
@@ -100,72 +97,30 @@ def show_try(result: Json, *, with_request: bool = False) -> None:
 
 def add_old_groups(app: typer.Typer, document: Json) -> None:
     """Register `judge` and `question` with the commands of `grader` under their old names."""
+
+    def announce(context: typer.Context) -> None:
+        """Renamed to `grader`. Works for one release."""
+        message = f"`proctor {context.info_name}` is now `proctor grader`. The old name works until the next release."
+        say(message, "yellow", is_error=True)
+
     commands = {each.extension["command"]: each for each in described(document)}
     for name, group in {"judge": judge_app, "question": question_app}.items():
         for old, new in _RENAMED[name].items():
             group.command(old, deprecated=True)(commands[f"grader {new}"].command())
-        group.callback()(_announce)
+        group.callback()(announce)
         app.add_typer(group, name=name)
-
-
-def _announce(context: typer.Context) -> None:
-    """Renamed to `grader`. Works for one release."""
-    message = f"`proctor {context.info_name}` is now `proctor grader`. The old name works until the next release."
-    say(message, "yellow", is_error=True)
+    judge_app.command("add", deprecated=True)(commands["grader create"].command({"kind": "judge"}))
 
 
 @judge_app.command("list", deprecated=True)
 def list_judges(as_json: AsJson = False) -> None:
     """List judges."""
     graders = list(connect().pages("/graders", kind="judge"))
-    rows = [
-        (each["name"], each["policy"], settings["target"], settings["scale"], settings["repeats"])
-        for each in graders
-        for settings in (each["settings"],)
-    ]
     if as_json:
-        write_json(graders)
-    else:
-        write_table(("judge", "policy", "target", "scale", "repeats"), rows, empty="No judges yet.")
-
-
-@judge_app.command("add", deprecated=True)
-def add_judge(
-    name: Name,
-    policy: Policy,
-    instruction: OldText = "",
-    system: OldText = "",
-    target: Annotated[str, typer.Option(help="answer, transcript or steps.")] = "answer",
-    scale: Annotated[str, typer.Option(help="boolean, one_to_five, unit or rubric.")] = "unit",
-    criteria: Annotated[list[str] | None, typer.Option("--criterion", help="`name, weight: description`.")] = None,
-    fold_lowest: Annotated[bool, typer.Option("--lowest", help="Step judges: the lowest score counts.")] = False,
-    repeats: Annotated[int, typer.Option(min=1, max=10, help="Requests per rollout.")] = 1,
-    temperature: Annotated[float, typer.Option(min=0, max=2, help="Sampling temperature.")] = 0.0,
-    max_tokens: Annotated[int, typer.Option(min=16, help="Maximum tokens per reply.")] = 1024,
-    concurrency: Annotated[int, typer.Option(min=1, max=256, help="Maximum number of concurrent requests.")] = 8,
-    shows_reasoning: Annotated[bool, typer.Option("--reasoning", help="Show the policy's reasoning.")] = False,
-    shows_reference: Annotated[bool, typer.Option("--reference", help="Show the correct answer.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Create a judge."""
-    body = {
-        "name": name,
-        "policy": policy,
-        "kind": "judge",
-        "instruction": instruction or None,
-        "system": system,
-        "target": target,
-        "scale": scale,
-        "criteria": criteria or [],
-        "fold_lowest": fold_lowest,
-        "repeats": repeats,
-        "temperature": temperature,
-        "max_tokens": max_tokens,
-        "concurrency": concurrency,
-        "shows_reasoning": shows_reasoning,
-        "shows_reference": shows_reference,
-    }
-    _create(body, as_json)
+        return write_json(graders)
+    columns = ("target", "scale", "repeats")
+    rows = [(each["name"], each["policy"], *(each["settings"][column] for column in columns)) for each in graders]
+    write_table(("judge", "policy", *columns), rows, empty="No judges yet.")
 
 
 @judge_app.command("test", deprecated=True)
@@ -183,28 +138,20 @@ def try_judge(
 def list_questions(as_json: AsJson = False) -> None:
     """List questions, monitors and contrasts."""
     graders = [each for each in connect().pages("/graders") if each["kind"] != "judge"]
-    rows = [
-        (
-            each["name"],
-            each["kind"],
-            each["policy"],
-            settings["text"],
-            ", ".join(settings["labels"]) or settings["answers"],
-        )
-        for each in graders
-        for settings in (each["settings"],)
-    ]
     if as_json:
-        write_json(graders)
-    else:
-        write_table(("name", "kind", "policy", "question", "answers"), rows, empty="No questions yet.")
+        return write_json(graders)
+    rows = []
+    for each in graders:
+        answers = ", ".join(each["settings"]["labels"]) or each["settings"]["answers"]
+        rows.append((each["name"], each["kind"], each["policy"], each["settings"]["text"], answers))
+    write_table(("name", "kind", "policy", "question", "answers"), rows, empty="No questions yet.")
 
 
 @question_app.command("add", deprecated=True)
 def add_question(
     name: Name,
-    policy: Policy,
-    text: OldText = "",
+    policy: Annotated[str, typer.Option(help="Name or id of the policy that grades.")],
+    text: Annotated[str, typer.Option(help="`@FILE` reads a file.")] = "",
     kind: Annotated[str, typer.Option(help="question, monitor or contrast.")] = "question",
     labels: Annotated[str, typer.Option(help="Answers, separated by commas.")] = "",
     scale: Annotated[bool, typer.Option("--scale", help="Answers from 1 to 5.")] = False,
@@ -218,13 +165,13 @@ def add_question(
     as_json: AsJson = False,
 ) -> None:
     """Create a question, a monitor or a contrast."""
-    if kind not in _KINDS:
-        fail(f"--kind is one of {', '.join(_KINDS)}")
+    if kind not in (kinds := ("question", "monitor", "contrast")):
+        fail(f"--kind is one of {', '.join(kinds)}")
     body = {
         "name": name,
         "policy": policy,
         "kind": kind,
-        "text": text,
+        "text": read_text(text),
         "answers": "labels" if labels else "one_to_five" if scale else "yes_no",
         "labels": [labels],
         "flags": [flags],
@@ -235,7 +182,11 @@ def add_question(
         "temperature": temperature,
         "each": each,
     }
-    _create(body, as_json)
+    grader = connect().post("/graders", body)
+    if as_json:
+        write_json(grader)
+    else:
+        say(f"{grader['name']} created. Next: proctor grader estimate {grader['name']} RUN")
 
 
 @question_app.command("try", deprecated=True)
@@ -247,16 +198,6 @@ def try_question(
 ) -> None:
     """Try a question on three rollouts. Exits with 1 if an answer is missing."""
     _try(question, {"run": run, "where": where}, as_json)
-
-
-def _create(body: Mapping[str, object], as_json: bool) -> None:
-    texts = {name: read_text(body.get(name)) for name in ("instruction", "system", "text")}
-    sent = {name: value for name, value in {**body, **texts}.items() if value is not None}
-    grader = connect().post("/graders", sent)
-    if as_json:
-        write_json(grader)
-    else:
-        say(f"{grader['name']} created. Next: proctor grader estimate {grader['name']} RUN")
 
 
 def _try(grader: str, body: dict[str, str], as_json: bool, *, with_request: bool = False) -> None:

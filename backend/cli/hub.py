@@ -2,7 +2,6 @@
 
 import re
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from backend.cli import working_copy
@@ -13,23 +12,11 @@ from backend.domain.environments.packages import MANIFEST_PATH
 from backend.environments.export import for_space
 
 
-@dataclass(frozen=True, slots=True)
-class SpaceUpload:
-    """The files of a Space."""
+def prepare(folder: Path, repository: str) -> tuple[dict[str, str], list[str]]:
+    """Return the files of the Space, and the paths of those that are new or differ from the folder's.
 
-    repository: str
-    files: dict[str, str]
-    added: list[str]
-    """Files that are new, or differ from those in the folder."""
-    is_private: bool
-
-    @property
-    def bytes(self) -> int:
-        return sum(len(text.encode()) for text in self.files.values())
-
-
-def prepare(folder: Path, repository: str, *, is_private: bool) -> SpaceUpload:
-    """Read the package without uploading it. Ends the command if the package or the name cannot be used."""
+    Ends the command if the package or the name cannot be used.
+    """
     if not re.fullmatch(REPOSITORY, repository):
         fail(f"{repository!r} is not the name of a Space: write owner/name")
     files = working_copy.read_folder(folder)
@@ -38,11 +25,10 @@ def prepare(folder: Path, repository: str, *, is_private: bool) -> SpaceUpload:
     except ManifestInvalid as error:
         fail(f"{MANIFEST_PATH}: {error}")
     complete = for_space(files, manifest)
-    added = sorted(path for path in complete if complete[path] != files.get(path))
-    return SpaceUpload(repository, complete, added, is_private)
+    return complete, sorted(path for path in complete if complete[path] != files.get(path))
 
 
-def send(upload: SpaceUpload, message: str) -> str:
+def send(repository: str, files: dict[str, str], message: str, *, is_private: bool) -> str:
     """Create the Space if it does not exist, upload the files in one commit, and return the Space's URL."""
     try:
         from huggingface_hub import HfApi
@@ -51,12 +37,12 @@ def send(upload: SpaceUpload, message: str) -> str:
         fail("this needs huggingface_hub: pip install huggingface_hub")
     from httpx2 import HTTPError  # raised by huggingface_hub
 
-    api, repository = HfApi(), upload.repository
+    api = HfApi()
     try:
         with tempfile.TemporaryDirectory(prefix="proctor-space-") as staged:
-            working_copy.write_folder(Path(staged), upload.files)
+            working_copy.write_folder(Path(staged), files)
             space = api.create_repo(
-                repository, repo_type="space", space_sdk="docker", private=upload.is_private, exist_ok=True
+                repository, repo_type="space", space_sdk="docker", private=is_private, exist_ok=True
             )
             api.upload_folder(folder_path=staged, repo_id=repository, repo_type="space", commit_message=message)
     except LocalTokenNotFoundError:

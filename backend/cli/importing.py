@@ -10,13 +10,12 @@ from typing import Annotated
 import typer
 
 from backend.cli.connection import connect
+from backend.cli.names import split_pair
 from backend.cli.options import AsJson, NoWait
 from backend.cli.output import BAD_RESULT, OK, console, fail, say, write_json
 from backend.cli.watching import POLL_SECONDS, work_bar
 from backend.domain.text import JsonObject
-from proctor import Client
 
-OVER = {"completed", "failed", "stopped"}
 _SEEDS = {
     "honoured": "same seed, same beginning",
     "fixed": "every episode begins the same way",
@@ -53,12 +52,16 @@ def import_package(
     repositories are cloned on this machine. Exits with 1 if the package cannot be played.
     """
     client = connect()
-    options = {"name": name, "path": path, "requires": add or [], "variables": _variables(set_ or [])}
-    started = client.post("/imports", {**_source_of(source, reference, path, running=running), **options})
+    variables = dict(split_pair(entry, "write --set NAME=value") for entry in set_ or [])
+    options = {"name": name, "path": path, "requires": add or [], "variables": variables}
+    found = client.post("/imports", {**_source_of(source, reference, path, running=running), **options})
     if no_wait:
-        write_json(started)
-        return
-    found = _wait(client, started["id"], quiet=as_json)
+        return write_json(found)
+    with work_bar("import", f"The import continues: {client.url}/imports/{found['id']}", quiet=as_json) as move:
+        while found["status"] not in {"completed", "failed", "stopped"}:
+            time.sleep(POLL_SECONDS)
+            found = client.get(f"/imports/{found['id']}")
+            move(description=f"{found['name']}: {found['phase']}")
     if found["report"].get("starts") and columns_from:
         found = client.put(f"/imports/{found['id']}/columns", {"columns_from": columns_from})
     if found["report"].get("starts") and create:
@@ -100,27 +103,6 @@ def _zipped(files: dict[str, bytes]) -> str:
     return base64.b64encode(buffer.getvalue()).decode()
 
 
-def _variables(given: list[str]) -> dict[str, str]:
-    variables = {}
-    for entry in given:
-        name, has_value, value = entry.partition("=")
-        if not has_value or not name:
-            fail(f"--set {entry!r}: write NAME=value")
-        variables[name] = value
-    return variables
-
-
-def _wait(client: Client, import_id: str, *, quiet: bool) -> JsonObject:
-    """Wait for the import. Ctrl-C stops waiting and shows where the import is."""
-    with work_bar("import", f"The import continues: {client.url}/imports/{import_id}", quiet=quiet) as move:
-        while True:
-            found: JsonObject = client.get(f"/imports/{import_id}")
-            move(description=f"{found['name']}: {found['phase']}")
-            if found["status"] in OVER:
-                return found
-            time.sleep(POLL_SECONDS)
-
-
 def _tell(found: JsonObject) -> None:
     shown, report = console(), found["report"]
     for note in report.get("notes", []):
@@ -131,26 +113,23 @@ def _tell(found: JsonObject) -> None:
         shown.print(f"{found['name']} cannot be played as it is. The end of its log:", markup=False)
         shown.print(report.get("why_not") or found["phase"], markup=False)
         return
-    for line in _seen(report):
+    played = report["played"]
+    low, high = played["reward_lowest"], played["reward_highest"]
+    rewards = "no reward was seen" if low is None else f"rewards from {low:g} to {high:g}"
+    leaks = ", ".join(leak["where"] for leak in report["leaks"])
+    offered = ", ".join(found["path"] for found in report["breakdowns"])
+    lines = [
+        f"starts in {report['start_seconds']:g} s, {report['sessions']} sessions at a time",
+        f"seed: {_SEEDS.get(report['seed'], 'unknown')}",
+        f"{played['steps']} steps in {played['episodes']} episodes, {played['step_milliseconds']:g} ms each; {rewards}",
+        f"columns: {', '.join(report['columns'])}" if report["columns"] else "",
+        f"columns may come from (--columns-from): {offered}" if offered else "",
+        f"the answer may be readable in {leaks}" if leaks else "",
+        *(f"refused or broke on: {error}" for error in played["errors"]),
+    ]
+    for line in filter(None, lines):
         shown.print(line, markup=False)
     for problem in found["problems"]:
         shown.print(f"to complete: {problem}", markup=False)
     if found["environment"]:
         shown.print(f"{found['environment']} begins as a draft: complete its manifest and publish it.", markup=False)
-
-
-def _seen(report: JsonObject) -> list[str]:
-    played = report["played"]
-    low, high = played["reward_lowest"], played["reward_highest"]
-    rewards = "no reward was seen" if low is None else f"rewards from {low:g} to {high:g}"
-    leaks = [leak["where"] for leak in report["leaks"]]
-    offered = [found["path"] for found in report["breakdowns"]]
-    return [
-        f"starts in {report['start_seconds']:g} s, {report['sessions']} sessions at a time",
-        f"seed: {_SEEDS.get(report['seed'], 'unknown')}",
-        f"{played['steps']} steps in {played['episodes']} episodes, {played['step_milliseconds']:g} ms each; {rewards}",
-        *([f"columns: {', '.join(report['columns'])}"] if report["columns"] else []),
-        *([f"columns may come from (--columns-from): {', '.join(offered)}"] if offered else []),
-        *([f"the answer may be readable in {', '.join(leaks)}"] if leaks else []),
-        *(f"refused or broke on: {error}" for error in played["errors"]),
-    ]

@@ -5,34 +5,27 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from functools import lru_cache
+from dataclasses import asdict
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.progress import TaskID as Bar
+from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Table
 
 from backend.cli.connection import left_token
 from backend.cli.figures import estimate
 from backend.cli.output import BAD_RESULT, console, fail, say, write_json
+from backend.cli.watching import progress_columns
 from backend.settings import get_settings
 from backend.showcase import Story
 from backend.supervisor.children import ChildGaveUp
 from backend.supervisor.data_folder import CannotStart, running_at
 from backend.supervisor.fleet import Address
 from backend.supervisor.up import Report, Supervisor, up
-from proctor import Client, Json, ProctorError
+from proctor import Client, ProctorError
 
 BEGAN_AT = time.monotonic()
 
@@ -51,7 +44,12 @@ def up_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as a line of JSON.")] = False,
 ) -> None:
     """Start Proctor on this machine and serve until Ctrl-C."""
-    _serve(data, Address(host, port), _print_event_as_json if as_json else _print_event)
+
+    def print_json(event: str, details: dict[str, object]) -> None:
+        sys.stdout.write(json.dumps({"event": event, **details}) + "\n")
+        sys.stdout.flush()
+
+    _serve(data, Address(host, port), print_json if as_json else _print_event)
 
 
 def demo_command(
@@ -124,28 +122,14 @@ def _print_event(event: str, details: dict[str, object]) -> None:
             terminal().print("stopped")
 
 
-def _print_event_as_json(event: str, details: dict[str, object]) -> None:
-    sys.stdout.write(json.dumps({"event": event, **details}) + "\n")
-    sys.stdout.flush()
-
-
 class ShowcaseDisplay:
     """A progress bar for the current step; each finished step leaves a line."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        columns = (
-            SpinnerColumn(),
-            TextColumn("  {task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-        )
+        columns = (SpinnerColumn(), TextColumn("  {task.description}"), *progress_columns())
         self.bars = Progress(*columns, console=console, transient=True)
-        self._bar: Bar | None = None
+        self._bar: TaskID | None = None
         self._activity = ""
 
     def step(self, title: str) -> None:
@@ -221,24 +205,13 @@ def migrate_data_command(
     from backend.supervisor.migrate_data import CannotMigrate, migrate_data
 
     settings = get_settings()
+    report = partial(say, style="dim", is_error=True)
     try:
-        migrated = migrate_data(
-            settings,
-            data or settings.data,
-            has_backup=has_backup,
-            report=lambda message: say(message, "dim", is_error=True),
-        )
+        migrated = migrate_data(settings, data or settings.data, has_backup=has_backup, report=report)
     except CannotMigrate as error:
         fail(str(error))
-    result: dict[str, Json] = {"revision_before": None, "rows": {}, "backup": None}
-    if migrated:
-        result = {
-            "revision_before": migrated.revision_before,
-            "rows": migrated.rows,
-            "backup": migrated.backup,
-        }
     if as_json:
-        write_json(result)
+        write_json(asdict(migrated) if migrated else {"revision_before": None, "rows": {}, "backup": None})
     elif migrated is None:
         say("The database already has this version's schema. Nothing to convert.")
     else:

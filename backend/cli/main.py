@@ -1,7 +1,10 @@
 """All commands by name."""
 
+import json
 import sys
+from functools import partial
 from importlib.metadata import version as package_version
+from importlib.resources import files
 from typing import Annotated
 
 import typer
@@ -44,12 +47,10 @@ app.command("migrate-data")(local.migrate_data_command)
 environments.app.command("import")(importing.import_package)
 app.command("eval")(starting.evaluate)
 app.command("train")(training.train)
-app.command("runs")(runs.runs)
 app.add_typer(exchange.rollouts_app, name="rollouts")
 exchange.rollouts_app.command("list")(rollouts.rollouts)
-runs.app.command("delete")(exchange.delete_run)
-training.register(runs.app)
-studies.register(runs.app)
+runs.app.command("onset")(studies.onset)
+runs.app.command("effort")(studies.effort)
 app.add_typer(exchange.data_app, name="data")
 exchange.data_app.add_typer(training.examples_app, name="examples")
 exchange.data_app.add_typer(training.examples_app, name="lessons", hidden=True)  # the old spelling
@@ -63,45 +64,40 @@ environments.app.command("history")(regrading.history)
 app.command("export")(exports.export)
 
 
-def group(help: str) -> typer.Typer:
-    """Return a group whose commands are derived from operations."""
-    return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode=None)
-
-
-def _show_version(is_requested: bool) -> None:
-    if is_requested:
-        typer.echo(f"proctor {package_version('proctor')}")
-        raise typer.Exit
-
-
+group = partial(typer.Typer, no_args_is_help=True, rich_markup_mode=None)
 GROUPS = {
-    "grader": group("Graders: create, try, estimate their cost, start them on a run."),
+    "grader": group(help="Graders: create, try, estimate their cost, start them on a run."),
     "checkpoints": checkpoints.app,
     "detectors": detectors.app,
     "env": environments.app,
     "review": review.app,
     "run": runs.app,
-    "study": group("Studies of a run's checkpoints: when a hack began, how much reasoning is needed."),
-    "policy": group("Model endpoints, scripted policies and trained models: add, change, test, list."),
-    "token": group("Create, list and revoke API tokens."),
-    "member": group("Members of the team: invite, change, sign out."),
-    "notifications": group("Notices: read them, choose where they are sent, check deliveries."),
+    "study": group(help="Studies of a run's checkpoints: when a hack began, how much reasoning is needed."),
+    "policy": group(help="Model endpoints, scripted policies and trained models: add, change, test, list."),
+    "token": group(help="Create, list and revoke API tokens."),
+    "member": group(help="Members of the team: invite, change, sign out."),
+    "notifications": group(help="Notices: read them, choose where they are sent, check deliveries."),
 }
 for name, typer_group in GROUPS.items():
     app.add_typer(typer_group, name=name)
 GROUPS["policy"].command("models")(renderers.list_models)
+document = json.loads(files("proctor").joinpath("openapi.json").read_bytes())
 derived.add_commands(
-    app,
-    GROUPS | {"data examples": training.examples_app, "rollouts": exchange.rollouts_app},
-    derived.shipped_document(),
+    app, GROUPS | {"data examples": training.examples_app, "rollouts": exchange.rollouts_app}, document
 )
-graders.add_old_groups(app, derived.shipped_document())
+graders.add_old_groups(app, document)
+
+
+def show_version(is_requested: bool) -> None:
+    if is_requested:
+        typer.echo(f"proctor {package_version('proctor')}")
+        raise typer.Exit
 
 
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Author, run and judge reinforcement-learning environments for language models.

@@ -1,7 +1,6 @@
 """Play an episode in the terminal: on a version (`proctor env play`), or on a draft (`proctor env try`)."""
 
 import time
-from dataclasses import dataclass
 
 import typer
 from rich.console import Console
@@ -9,32 +8,20 @@ from rich.prompt import Prompt
 
 from backend.cli.output import BAD_RESULT, OK, console, fail, write_json
 from backend.domain.text import JsonObject
-from proctor import Client
+from proctor import Client, Json
 
 POLL_SECONDS = 0.15
 _BROKEN = {"failed", "stuck"}
+Task = dict[str, int | None]
+"""The chosen `level`, `index` and `seed`; None is random."""
 
 
-@dataclass(frozen=True, slots=True)
-class EpisodeChoice:
-    """The environment to play and the chosen parts of its task; None is random."""
-
-    client: Client
-    environment: str
-    task: dict[str, int | None]
-
-    @property
-    def chosen(self) -> dict[str, int]:
-        return {key: value for key, value in self.task.items() if value is not None}
-
-
-def play_episode(choice: EpisodeChoice, version: int, *, policy: str = "", turns: int | None = None) -> None:
+def play_episode(client: Client, version: Json, task: Task, *, policy: str, turns: int | None) -> None:
     """Play until the episode ends or Ctrl-C or Ctrl-D. `policy` plays first: `turns` of it, or to the end."""
-    output, client = console(), choice.client
-    view = client.post(f"/environments/{choice.environment}/play", {"version": version, **choice.chosen})
-    address = f"/environments/{choice.environment}/play/{view['run_id']}"
-    task = f"task {view['index']}, level {view['level']}"
-    output.print(f"[dim]{choice.environment} v{view['version']}, {task}. Ctrl-D leaves.[/]")
+    output, name = console(), version["environment"]
+    view = client.post(f"/environments/{name}/play", {"version": version["number"], **task})
+    address = f"/environments/{name}/play/{view['run_id']}"
+    output.print(f"[dim]{name} v{view['version']}, task {view['index']}, level {view['level']}. Ctrl-D leaves.[/]")
     try:
         view = _wait_for_turn(client, address, view)
         if policy and view["phase"] == "yours":
@@ -87,9 +74,11 @@ def _print_prompt(output: Console, view: JsonObject) -> bool:
     return bool(view["status"] == "playing")
 
 
-def try_episode(choice: EpisodeChoice, *, script: str, replies: list[str], as_json: bool) -> None:
+def try_episode(
+    client: Client, environment: str, task: Task, *, script: str, replies: list[str], as_json: bool
+) -> None:
     """Reset the draft, then let a script play to the end, send the given replies, or prompt for replies."""
-    client, address = choice.client, f"/environments/{choice.environment}/try"
+    address = f"/environments/{environment}/try"
 
     def request(path: str, body: object) -> JsonObject:
         trial: JsonObject = client.post(f"{address}{path}", body)
@@ -98,7 +87,7 @@ def try_episode(choice: EpisodeChoice, *, script: str, replies: list[str], as_js
             trial = client.get(address)
         return trial
 
-    trial = request("", choice.chosen)
+    trial = request("", task)
     actions: list[tuple[str, object]] = [("/act", {"reply": text}) for text in replies]
     for path, body in [*actions, *([("/script", {"script": script})] if script else [])]:
         if _is_open(trial):
@@ -106,9 +95,9 @@ def try_episode(choice: EpisodeChoice, *, script: str, replies: list[str], as_js
     if as_json:
         write_json(trial)
     else:
-        output, task = console(), trial["task"]
+        output, played = console(), trial["task"]
         output.print(
-            f"[dim]draft of {choice.environment}, {task['split']} task {task['index']}, level {task['level']}[/]"
+            f"[dim]draft of {environment}, {played['split']} task {played['index']}, level {played['level']}[/]"
         )
         printed = _print_trial(output, trial, 0)
         while _is_open(trial) and not script and not replies:

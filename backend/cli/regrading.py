@@ -41,7 +41,23 @@ def regrade(
         if weights is None:
             fail("--dry-run previews weights; to try a version, regrade a part of the rollouts with --where")
         body = {"run_id": source["id"], "weights": read_weights(weights), "where": where}
-        _write_preview(client.post("/rescores/preview", body), as_json=as_json)
+        found = client.post("/rescores/preview", body)
+        if as_json:
+            return write_json(found)
+        preview = found["preview"]
+        rows: list[tuple[object, ...]] = [
+            ("mean reward [95%]", estimate(preview["before"]), estimate(preview["after"]))
+        ]
+        for kind in ("mixed", "all_good", "all_bad"):
+            sides = (preview["spread_before"], preview["spread_after"])
+            shares = (f"{spread[kind]:.1%}" if spread else "–" for spread in sides)
+            rows.append((f"groups {kind.replace('_', ' ')}", *shares))
+        write_table(("", "current", "with these weights"), rows, empty="No rollout matches.")
+        say(
+            f"\n{preview['rollouts']} rollouts; rank correlation {_number(preview['rank_correlation'])} (Kendall's tau)"
+        )
+        if preview["without_value"]:
+            say(f"{preview['without_value']} have no value in some column and would be stored as failed", "yellow")
         return
     if weights is not None:
         how: Json = {"weights": read_weights(weights)}
@@ -97,7 +113,35 @@ def history(
     if as_json:
         write_json(found)
     else:
-        _write_history(found)
+        counts = f"{found['graded']} of {len(found['parts'])} graded, {found['open']} in progress"
+        say(f"{found['environment']}, history by v{found['version']}: {counts}, {found['unended']} not graded", "bold")
+        conclusions = found["conclusions"]
+        for ranking in conclusions["rankings"]:
+            say(f"\n{ranking['label']}; Kendall's tau {_number(ranking['rank_correlation'])}")
+            rows = [
+                (
+                    each["place_after"],
+                    each["place_before"],
+                    each["name"],
+                    estimate(each["before"]),
+                    estimate(each["after"]),
+                )
+                for each in ranking["contenders"]
+            ]
+            write_table(("rank", "was", "policy", "before [95%]", "after [95%]"), rows, empty="")
+            for pair in ranking["turned"]:
+                chance = "" if pair["is_clear"] else ", not significant"
+                differences = f"{estimate(pair['before'])}, now {estimate(pair['after'])}{chance}"
+                say(f"reversed: {pair['first']} was above {pair['second']} by {differences}", "yellow")
+        for each in conclusions["checkpoints"]:
+            old, new = (f"{best['stage']} {best['step']}" for best in (each["before"], each["after"]))
+            result = f"is replaced by {new}" if each["is_changed"] else "stays the best"
+            say(f"{each['name']}: {old} {result}", "yellow" if each["is_changed"] else None)
+        for each in conclusions["moved"]:
+            name = f"{each['name']} ({each['phase'] or 'evaluation'})"
+            say(f"changed: {name} {estimate(each['before'])} → {estimate(each['after'])}")
+        if found["graded"] and not conclusions["is_changed"]:
+            say("no conclusion changes")
     raise typer.Exit(BAD_RESULT if regrade and found["unended"] else OK)
 
 
@@ -154,48 +198,6 @@ def _results(client: Client, started: Json, *, no_wait: bool, as_json: bool) -> 
             say(f"  first at {'the reset' if step == '0' else f'step {step}'}: {count}")
         say(f"{client.url}/runs/{run['id']}/before-after\n")
     return results
-
-
-def _write_preview(found: Json, *, as_json: bool) -> None:
-    if as_json:
-        write_json(found)
-        return
-    preview = found["preview"]
-    rows: list[tuple[object, ...]] = [("mean reward [95%]", estimate(preview["before"]), estimate(preview["after"]))]
-    for kind in ("mixed", "all_good", "all_bad"):
-        sides = (preview["spread_before"], preview["spread_after"])
-        shares = (f"{spread[kind]:.1%}" if spread else "–" for spread in sides)
-        rows.append((f"groups {kind.replace('_', ' ')}", *shares))
-    write_table(("", "current", "with these weights"), rows, empty="No rollout matches.")
-    say(f"\n{preview['rollouts']} rollouts; rank correlation {_number(preview['rank_correlation'])} (Kendall's tau)")
-    if preview["without_value"]:
-        say(f"{preview['without_value']} have no value in some column and would be stored as failed", "yellow")
-
-
-def _write_history(found: Json) -> None:
-    counts = f"{found['graded']} of {len(found['parts'])} graded, {found['open']} in progress"
-    say(f"{found['environment']}, history by v{found['version']}: {counts}, {found['unended']} not graded", "bold")
-    conclusions = found["conclusions"]
-    for ranking in conclusions["rankings"]:
-        say(f"\n{ranking['label']}; Kendall's tau {_number(ranking['rank_correlation'])}")
-        rows = [
-            (each["place_after"], each["place_before"], each["name"], estimate(each["before"]), estimate(each["after"]))
-            for each in ranking["contenders"]
-        ]
-        write_table(("rank", "was", "policy", "before [95%]", "after [95%]"), rows, empty="")
-        for pair in ranking["turned"]:
-            chance = "" if pair["is_clear"] else ", not significant"
-            differences = f"{estimate(pair['before'])}, now {estimate(pair['after'])}{chance}"
-            say(f"reversed: {pair['first']} was above {pair['second']} by {differences}", "yellow")
-    for each in conclusions["checkpoints"]:
-        old, new = (f"{best['stage']} {best['step']}" for best in (each["before"], each["after"]))
-        result = f"is replaced by {new}" if each["is_changed"] else "stays the best"
-        say(f"{each['name']}: {old} {result}", "yellow" if each["is_changed"] else None)
-    for each in conclusions["moved"]:
-        name = f"{each['name']} ({each['phase'] or 'evaluation'})"
-        say(f"changed: {name} {estimate(each['before'])} → {estimate(each['after'])}")
-    if found["graded"] and not conclusions["is_changed"]:
-        say("no conclusion changes")
 
 
 def _number(value: float | None) -> str:

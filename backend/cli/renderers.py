@@ -32,16 +32,6 @@ def show_policy(policy: Json) -> None:
     write_fields(fields | policy["configuration"] | {"key": "stored" if policy["has_secret"] else "none"})
 
 
-@renders("policies.create")
-def show_created_policy(policy: Json) -> None:
-    say(f"policy {policy['name']} added")
-
-
-@renders("policies.update")
-def show_updated_policy(policy: Json) -> None:
-    say(f"policy {policy['name']} updated")
-
-
 @renders("policies.test_connection")
 def show_connection_test(test: Json) -> None:
     for finding in test["findings"]:

@@ -44,10 +44,7 @@ def compare(
         if refused.status != NOT_COMPARABLE:
             raise
         fail(str(refused), BAD_RESULT)
-    if as_json:
-        write_json(result)
-    else:
-        show_comparison(result)
+    (write_json if as_json else show_comparison)(result)
 
 
 @renders("results.compare_runs")

@@ -36,8 +36,7 @@ def review(
     chosen = {"shown": shown, "run": run, "detector": detector, "environment": environment, "mine": mine or None}
     found = list(connect().pages("/review/items", limit=limit, **chosen))
     if as_json:
-        write_json(found)
-        return
+        return write_json(found)
     rows = [
         (short(item["id"]), item["environment"], short(item["run_id"]), item["reward"], item["verdict"], _reasons(item))
         for item in found
@@ -63,8 +62,7 @@ def show_next(
         fail("nothing to review", status=1)
     item = client.get(f"/review/items/{waiting[0]['id']}", evidence=evidence or None, **chosen)
     if as_json:
-        write_json(item)
-        return
+        return write_json(item)
     write_fields(
         {
             "item": item["id"],
@@ -89,8 +87,7 @@ def show_stats(
     client = connect()
     found = client.put("/review/target", {"per_day": target}) if target else client.get("/review/stats")
     if as_json:
-        write_json(found)
-        return
+        return write_json(found)
     write_fields(
         {
             "waiting": found["waiting"],

@@ -46,15 +46,17 @@ def rollouts(
     if view:
         query |= _view_query(client, view, where, sort)
     if fields:
-        _write_fields(client.get(f"/runs/{run_id}/filter-words"), as_json=as_json)
-        return
+        words = client.get(f"/runs/{run_id}/filter-words")
+        if as_json:
+            return write_json(words)
+        rows = [
+            (each["name"], " ".join(each["operators"]), each["help"], ", ".join(each["choices"]))
+            for each in words["fields"]
+        ]
+        return write_table(("field", "operators", "description", "values"), rows, empty="No fields.")
     if count:
         counts = client.get("/rollouts/count", **query)
-        if as_json:
-            write_json(counts)
-        else:
-            say(f"{counts['matching']:,} of {counts['total']:,} match")
-        return
+        return write_json(counts) if as_json else say(f"{counts['matching']:,} of {counts['total']:,} match")
     found = list(client.pages("/rollouts", limit=limit, **query))
     if transcript:
         found = [client.get(f"/rollouts/{rollout['id']}") for rollout in found]
@@ -74,20 +76,8 @@ def rollouts(
 def _view_query(client: Client, name: str, where: str | None, sort: str | None) -> dict[str, str | None]:
     """The view's filter combined with `where`, and its order unless `sort` is given."""
     views = list(client.pages("/views"))
-    found = next((view for view in views if name in {view["name"], view["id"]}), None)
-    if found is None:
+    if not (found := next((view for view in views if name in {view["name"], view["id"]}), None)):
         fail(f"there is no view {name!r}; choose from: {', '.join(view['name'] for view in views) or 'none'}")
     both = [part for part in (found["filter"], where) if part]
     combined = " and ".join(f"({part})" for part in both) if len(both) > 1 else "".join(both)
     return {"where": combined or None, "sort": sort or found["sort"] or None}
-
-
-def _write_fields(found: Json, *, as_json: bool) -> None:
-    if as_json:
-        write_json(found)
-        return
-    rows = [
-        (field["name"], " ".join(field["operators"]), field["help"], ", ".join(field["choices"]))
-        for field in found["fields"]
-    ]
-    write_table(("field", "operators", "description", "values"), rows, empty="No fields.")

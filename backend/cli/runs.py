@@ -1,36 +1,20 @@
-"""`proctor runs` and `proctor run …`: list, show, watch, stop and resume runs."""
+"""`proctor run …`: show, watch and repeat runs."""
 
 from typing import Annotated
 
 import typer
 
 from backend.cli.connection import connect
+from backend.cli.derived import Json, renders
 from backend.cli.names import policy_of, run_of, short
-from backend.cli.options import AsJson, Limit, NoWait, RunName
+from backend.cli.options import AsJson, NoWait, RunName
 from backend.cli.output import say, write_json, write_table
 from backend.cli.starting import finish
-from backend.cli.views import write_run, write_runs
+from backend.cli.views import write_run
 
 app = typer.Typer(
     help="Show, watch, stop and resume a run, or run it again.", no_args_is_help=True, rich_markup_mode=None
 )
-
-
-def runs(
-    kind: Annotated[str | None, typer.Option(help="evaluation, training, check, play, rescore or replay.")] = None,
-    status: Annotated[str | None, typer.Option(help="queued, running, paused, stopped, completed or failed.")] = None,
-    environment: Annotated[str | None, typer.Option(help="Name of the environment.")] = None,
-    text: Annotated[str | None, typer.Option(help="Part of the run's name.")] = None,
-    limit: Limit = 20,
-    as_json: AsJson = False,
-) -> None:
-    """List runs, newest first."""
-    filters = {"kind": kind, "status": status, "environment": environment, "text": text}
-    found = list(connect().pages("/runs", limit=limit, **filters))
-    if as_json:
-        write_json(found)
-    else:
-        write_runs(found)
 
 
 @app.command("show")
@@ -59,26 +43,11 @@ def watch_run(run: RunName, as_json: AsJson = False) -> None:
     finish(client, run_of(client, run), no_wait=False, as_json=as_json)
 
 
-@app.command("stop")
-def stop(run: RunName, as_json: AsJson = False) -> None:
-    """Stop a run. An evaluation cancels its unfinished rollouts and keeps the others. The run can be resumed."""
-    _change_state(run, "stop", as_json)
-
-
-@app.command("resume")
-def resume(run: RunName, as_json: AsJson = False) -> None:
-    """Resume a stopped, paused or failed run."""
-    _change_state(run, "resume", as_json)
-
-
-def _change_state(name: str, action: str, as_json: bool) -> None:
-    client = connect()
-    run = client.post(f"/runs/{run_of(client, name)['id']}/{action}")
-    if as_json:
-        write_json(run)
-    else:
-        state = "is stopping" if action == "stop" and run["status"] == "running" else f"is {run['status']}"
-        say(f"run {short(run['id'])} {state}")
+@renders("runs.stop")
+@renders("runs.resume")
+def show_state(run: Json) -> None:
+    state = "stopping" if run["status"] == "running" else run["status"]
+    say(f"run {short(run['id'])} is {state}")
 
 
 @app.command("again")
@@ -114,14 +83,8 @@ def again(
     finish(client, started, no_wait=no_wait, as_json=as_json)
 
 
-@app.command("interventions")
-def interventions(run: RunName, as_json: AsJson = False) -> None:
-    """List what detectors did to a training run: rollouts kept out of the gradient, pauses, stops."""
-    client = connect()
-    found = client.get(f"/runs/{run_of(client, run)['id']}/interventions")
-    if as_json:
-        write_json(found)
-        return
+@renders("training.list_interventions")
+def show_interventions(found: Json) -> None:
     rows = [
         (each["step"], each["detector"], each["action"].replace("_", " "), each["rollouts"], each["sentence"])
         for each in found["items"]

@@ -7,16 +7,17 @@ import signal
 import subprocess
 import sys
 import tempfile
+import uuid
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from backend.cli.connection import connect
-from backend.cli.names import find_checkpoint, is_id, names_of_trained_policies
+from backend.cli.names import SEARCHED, find_checkpoint
 from backend.cli.output import BAD_RESULT, console, fail, say
 from backend.core.embedded import die_with_parent
 from backend.settings import PROJECT_ROOT
@@ -24,9 +25,6 @@ from proctor import Client, Json
 
 MODULE = ("workers.begin", "workers.models.serve")
 END_SECONDS = 10.0
-_CONFIGURATION = "config.json"
-"""A file that every folder of weights has."""
-_SUGGESTIONS = 3
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -77,7 +75,7 @@ def _ended_by_signals() -> Iterator[None]:
 def _weights(checkpoint: str) -> Iterator[tuple[Path, str]]:
     """Yield the folder to serve and its name. A stored checkpoint is downloaded first."""
     local = Path(checkpoint).expanduser()
-    if (local / _CONFIGURATION).is_file() or (os.sep in checkpoint and local.is_dir()):
+    if (local / "config.json").is_file() or (os.sep in checkpoint and local.is_dir()):
         yield local.resolve(), local.resolve().name
         return
     client = connect()
@@ -97,15 +95,17 @@ def _weights(checkpoint: str) -> Iterator[tuple[Path, str]]:
 
 def _nothing_to_serve(client: Client, name: str) -> str:
     """Explain why there are no weights, and suggest similar names."""
-    if is_id(name):
+    with suppress(ValueError):
+        uuid.UUID(name)
         return f"there is no checkpoint {name}; `proctor checkpoints list` shows stored checkpoints"
     for policy in client.pages("/policies"):
         if policy["name"] == name and policy["kind"] != "local":
             return f"the policy {name} is of kind {policy['kind']} and has no weights; only trained policies are served"
         if policy["name"] == name:
             return f"the policy {name} has no stored weights; `proctor checkpoints list` shows stored checkpoints"
-    known = names_of_trained_policies(client)
-    near = difflib.get_close_matches(name, known, n=_SUGGESTIONS, cutoff=0.5) or known[:_SUGGESTIONS]
+    stored = client.pages("/checkpoints", limit=SEARCHED, has_weights=True)
+    known = sorted({each["policy"] for each in stored})
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or known[:3]
     hint = f"did you mean {', '.join(near)}?" if near else "nothing has been trained yet"
     return f"{name} is not a folder of weights, and no checkpoint or trained policy has this name: {hint}"
 
@@ -122,7 +122,23 @@ def _run(options: dict[str, Json], *, as_json: bool) -> int:
             preexec_fn=lambda: die_with_parent(signal.SIGTERM),
         )
         try:
-            _begin(child, options, as_json=as_json)
+            assert child.stdin is not None
+            assert child.stdout is not None
+            child.stdin.write(json.dumps(options))
+            child.stdin.close()
+            line = child.stdout.readline()
+            started = json.loads(line) if line.strip() else {"error": "the server ended before it started"}
+            if "error" in started:
+                fail(str(started["error"]), BAD_RESULT)
+            host = f"[{options['host']}]" if ":" in options["host"] else options["host"]
+            url = f"http://{host}:{started['port']}/v1"
+            if as_json:
+                address = {"url": url, "model": started["model"], "context": started["context"]}
+                sys.stdout.write(json.dumps(address) + "\n")
+                sys.stdout.flush()
+            else:
+                console().print(f"{started['model']} is served at [bold]{url}[/]. Press Ctrl-C to stop it.")
+                say(f"Context length: {started['context']:,} tokens.", "dim")
             return child.wait()
         finally:
             if child.poll() is None:
@@ -135,23 +151,3 @@ def _run(options: dict[str, Json], *, as_json: bool) -> int:
     except KeyboardInterrupt:
         say("stopped")
         return 0
-
-
-def _begin(child: subprocess.Popen[str], options: dict[str, Json], *, as_json: bool) -> None:
-    """Send the child its options, and print the address."""
-    assert child.stdin is not None
-    assert child.stdout is not None
-    child.stdin.write(json.dumps(options))
-    child.stdin.close()
-    line = child.stdout.readline()
-    started: dict[str, Json] = json.loads(line) if line.strip() else {"error": "the server ended before it started"}
-    if "error" in started:
-        fail(str(started["error"]), BAD_RESULT)
-    host = f"[{options['host']}]" if ":" in options["host"] else options["host"]
-    url = f"http://{host}:{started['port']}/v1"
-    if as_json:
-        sys.stdout.write(json.dumps({"url": url, "model": started["model"], "context": started["context"]}) + "\n")
-        sys.stdout.flush()
-        return
-    console().print(f"{started['model']} is served at [bold]{url}[/]. Press Ctrl-C to stop it.")
-    say(f"Context length: {started['context']:,} tokens.", "dim")

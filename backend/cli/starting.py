@@ -8,11 +8,11 @@ from urllib.parse import quote
 import typer
 
 from backend.cli.connection import connect
-from backend.cli.names import policy_of, short, version_of
+from backend.cli.names import policy_of, short, split_pair, version_of
 from backend.cli.options import AsJson, EnvironmentName, NoWait
-from backend.cli.output import fail, say, write_json
+from backend.cli.output import BAD_RESULT, OK, fail, say, write_json
 from backend.cli.views import write_run
-from backend.cli.watching import status_of, watch
+from backend.cli.watching import watch
 from proctor import Client, Json
 
 
@@ -53,6 +53,10 @@ def evaluate(
 
     Ctrl-C leaves the run running. `proctor run watch` shows it again, `run stop` stops it, `run resume` resumes it.
     """
+    kind, colon, turns = (context or "").partition(":")
+    if kind not in {"", "full", "last"} or (colon and (kind != "last" or not turns.isdecimal())):
+        fail(f"--context {context}: write it as `full` or `last:N`, e.g. last:4")
+    conversation = {"kind": kind} | ({"turns": int(turns)} if colon else {}) if kind else None
     client = connect()
     body = {
         "version_id": version_of(client, environment)["id"],
@@ -68,23 +72,13 @@ def evaluate(
         "concurrency": concurrency,
         "workers": workers,
         "retries": retries,
-        "context": _context(context),
+        "context": conversation,
         "checkpoint_id": checkpoint,
         "judge_ids": [client.get(f"/graders/{quote(each, safe='')}")["id"] for each in judge or []],
         "name": name,
     }
     run = client.post("/evaluations", {field: value for field, value in body.items() if value is not None})
     finish(client, run, no_wait=no_wait, as_json=as_json)
-
-
-def _context(text: str | None) -> dict[str, Json] | None:
-    """Parse `full` or `last:4`."""
-    if text is None or text == "full":
-        return {"kind": "full"} if text else None
-    kind, colon, turns = text.partition(":")
-    if kind != "last" or (colon and not turns.isdecimal()):
-        fail(f"--context {text}: write it as `full` or `last:N`, e.g. last:4")
-    return {"kind": "last", "turns": int(turns)} if colon else {"kind": "last"}
 
 
 def finish(client: Client, run: dict[str, Json], *, no_wait: bool, as_json: bool) -> None:
@@ -101,16 +95,14 @@ def finish(client: Client, run: dict[str, Json], *, no_wait: bool, as_json: bool
         write_json({**run, "figures": figures})
     else:
         write_run(run, client.url, figures)
-    raise typer.Exit(status_of(run))
+    raise typer.Exit(OK if run["status"] == "completed" and not run["summary"].get("failed") else BAD_RESULT)
 
 
 def nested(choices: list[str], over: Mapping[str, Json] | None = None) -> dict[str, Json]:
     """Turn `["grpo.steps=200"]` into `{"grpo": {"steps": "200"}}` over existing settings; the server reads values."""
     settings: dict[str, Json] = copy.deepcopy(dict(over or {}))
     for choice in choices:
-        name, equals, value = choice.partition("=")
-        if not equals or not name:
-            fail(f"--set {choice}: write it as name=value, e.g. --set grpo.steps=200")
+        name, value = split_pair(choice, "write it as name=value, e.g. --set grpo.steps=200")
         *blocks, last = name.split(".")
         target = settings
         for block in blocks:

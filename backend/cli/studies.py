@@ -17,11 +17,6 @@ Stop = Annotated[bool, typer.Option("--stop", help="Stop the study in progress."
 Resume = Annotated[bool, typer.Option("--resume", help="Resume the latest stopped or failed study.")]
 
 
-def register(run: typer.Typer) -> None:
-    run.command("onset")(onset)
-    run.command("effort")(effort)
-
-
 def onset(
     run: RunName,
     detector: Annotated[
@@ -73,7 +68,7 @@ def onset(
         request = {"detector": detector, "cluster": cluster, "tasks": tasks, "group_size": group_size}
         _end_with(client, client.post(f"{path}/onset", request), no_wait=no_wait, as_json=as_json)
     else:
-        _show_list(client.get(path, kind="onset"), as_json)
+        (write_json if as_json else show_studies)(client.get(path, kind="onset"))
 
 
 def effort(
@@ -108,7 +103,7 @@ def effort(
         request = {**amount, "step": step, "measure": measure}
         _end_with(client, client.post(f"{path}/effort", request), no_wait=no_wait, as_json=as_json)
     else:
-        _show_list(client.get(path, kind="effort"), as_json)
+        (write_json if as_json else show_studies)(client.get(path, kind="effort"))
 
 
 def _steer(client: Client, studies: list[Json], *, is_stop: bool) -> Json:
@@ -122,18 +117,8 @@ def _steer(client: Client, studies: list[Json], *, is_stop: bool) -> Json:
 def _end_with(client: Client, study: Json, *, no_wait: bool, as_json: bool) -> None:
     if not no_wait:
         study = wait_for(client, f"/studies/{study['id']}", study, quiet=as_json)
-    if as_json:
-        write_json(study)
-    else:
-        show_study(study)
+    (write_json if as_json else show_study)(study)
     raise typer.Exit(OK if no_wait or study["is_successful"] else BAD_RESULT)
-
-
-def _show_list(overview: Json, as_json: bool) -> None:
-    if as_json:
-        write_json(overview)
-    else:
-        show_studies(overview)
 
 
 @renders("studies.list")

@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 import yaml
 
+from backend.cli import runs
 from backend.cli.connection import connect
 from backend.cli.derived import renders
-from backend.cli.names import run_of, short, version_of
+from backend.cli.names import run_of, short, split_pair, version_of
 from backend.cli.options import AsJson, EnvironmentName, NoWait, RunName
 from backend.cli.output import BAD_RESULT, OK, fail, say, write_fields, write_json, write_table
 from backend.cli.renderers import write_finding
@@ -20,9 +21,7 @@ from backend.cli.watching import POLL_SECONDS
 from backend.domain.training.steering import when_used
 from proctor import Client, Json
 
-OVER = {"completed", "failed"}
 FILE_FIELDS = {"environment", "content_hash", "name", "without_certificate", "preset", "configuration"}
-EXAMPLES_PATH = "/training/examples"
 
 Version = Annotated[
     int | None,
@@ -90,10 +89,24 @@ def train(
     """
     client = connect()
     if preset == "list":
-        _write_presets(client.get("/training/presets"), as_json)
+        presets = client.get("/training/presets")
+        if as_json:
+            return write_json(presets)
+        for preset_name, each in presets.items():
+            say(f"{preset_name}: {each['title']}", "bold")
+            for label, field in (("", "about"), ("Use for: ", "suits"), ("Duration: ", "takes"), ("Results: ", "seen")):
+                say(f"  {label}{each[field]}")
         return
     if choices == ["list"]:
-        _write_choices(client.get("/training/choices", preset=preset)["items"], as_json)
+        settings = client.get("/training/choices", preset=preset)["items"]
+        if as_json:
+            return write_json(settings)
+        for section, group in groupby(settings, key=itemgetter("section")):
+            say(section, "bold")
+            for setting in group:
+                values = f"  ({', '.join(setting['one_of'])})" if setting["one_of"] else ""
+                say(f"  {setting['name']}={setting['default']}{values}", "cyan")
+                say(f"      {setting['help']}")
         return
     file = _read_file(config) if config else {}
     options = {"preset": preset, "name": name, "without_certificate": without_certificate}
@@ -124,28 +137,6 @@ def _read_file(path: Path) -> dict[str, Json]:
     return content
 
 
-def _write_presets(presets: Json, as_json: bool) -> None:
-    if as_json:
-        write_json(presets)
-        return
-    for name, preset in presets.items():
-        say(f"{name}: {preset['title']}", "bold")
-        for label, field in (("", "about"), ("Use for: ", "suits"), ("Duration: ", "takes"), ("Results: ", "seen")):
-            say(f"  {label}{preset[field]}")
-
-
-def _write_choices(choices: Json, as_json: bool) -> None:
-    if as_json:
-        write_json(choices)
-        return
-    for section, group in groupby(choices, key=itemgetter("section")):
-        say(section, "bold")
-        for choice in group:
-            values = f"  ({', '.join(choice['one_of'])})" if choice["one_of"] else ""
-            say(f"  {choice['name']}={choice['default']}{values}", "cyan")
-            say(f"      {choice['help']}")
-
-
 def _preflight(client: Client, body: Json, *, as_json: bool) -> int:
     """Print each finding when it arrives or changes. Without a worker, checks that need one are skipped."""
     result = client.post("/training/preflight", body)
@@ -159,7 +150,7 @@ def _preflight(client: Client, body: Json, *, as_json: bool) -> int:
                 write_finding(finding, finding["name"].replace("_", " "))
         statuses = {finding["name"]: finding["status"] for finding in result["findings"]}
         has_worker = statuses.get("worker") == "ok" and statuses.get("choice") is None
-        if result["status"] in OVER or not has_worker:
+        if result["is_finished"] or not has_worker:
             break
         time.sleep(POLL_SECONDS)
         result = client.get(f"/training/preflight/{result['id']}")
@@ -167,11 +158,12 @@ def _preflight(client: Client, body: Json, *, as_json: bool) -> int:
         write_json(result)
     elif result["status"] == "failed":
         say(f"✗ The checks on a worker failed: {result['reason']}", "red")
-    elif result["status"] not in OVER:
+    elif not result["is_finished"]:
         say("No worker is online. Checks that need one were skipped.", "yellow")
     return BAD_RESULT if result["verdict"] == "problem" or result["status"] == "failed" else OK
 
 
+@runs.app.command("config")
 def configuration(run: RunName, as_json: AsJson = False) -> None:
     """Print the configuration of a training run: `proctor run config last > run.yaml`."""
     client = connect()
@@ -183,6 +175,7 @@ def configuration(run: RunName, as_json: AsJson = False) -> None:
         say(yaml.safe_dump(stored, sort_keys=False, allow_unicode=True, width=100).rstrip())
 
 
+@runs.app.command("alarms")
 def alarms(run: RunName, as_json: AsJson = False) -> None:
     """List the alarms of a training run, newest first. Exits with 1 while an alarm is open."""
     client = connect()
@@ -204,6 +197,7 @@ def alarms(run: RunName, as_json: AsJson = False) -> None:
         raise typer.Exit(BAD_RESULT)
 
 
+@runs.app.command("answer")
 def answer(
     run: RunName,
     alarm: Annotated[
@@ -228,13 +222,13 @@ def answer(
     body = {"answer": reply, "version": version, "without_certificate": without_certificate}
     answered = client.post(f"{path}/{item['id']}", body)
     if as_json:
-        write_json(answered)
-        return
+        return write_json(answered)
     say(f"{answered['alarm']['title']}: {reply.replace('_', ' ')}")
     if answered["branch_run_id"]:
         say(f"run {short(answered['branch_run_id'])} continues: {client.url}/runs/{answered['branch_run_id']}")
 
 
+@runs.app.command("set")
 def set_(
     run: RunName,
     pairs: Annotated[
@@ -259,11 +253,19 @@ def set_(
             fail(f"there is no change {undo!r} of this run; `proctor run set RUN` shows them")
         changes = client.post(f"{path}/{ids[0]}/undo")["items"]
     else:
-        _write_settings(client.get(path), as_json)
+        settings = client.get(path)
+        if as_json:
+            return write_json(settings)
+        write_fields(settings["settings"])
+        say("")
+        rows = []
+        for change in settings["changes"]:
+            step = "pending" if change["step"] is None else change["step"]
+            rows.append((short(change["id"]), change["name"], change["before"], change["after"], step))
+        write_table(("change", "setting", "before", "after", "from step"), rows, empty="No changes yet.")
         return
     if as_json:
-        write_json(changes)
-        return
+        return write_json(changes)
     if not changes:
         say("No change: the run already has these values.")
     is_over = found["status"] not in ("queued", "running")
@@ -272,28 +274,11 @@ def set_(
 
 
 def _changes(pairs: list[str]) -> dict[str, str | None]:
-    changes: dict[str, str | None] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            fail(f"{pair}: write name=value, such as grpo.learning_rate=2e-4")
-        changes[name] = value or None
-    return changes
+    advice = "write name=value, such as grpo.learning_rate=2e-4"
+    return {name: value or None for name, value in (split_pair(pair, advice) for pair in pairs)}
 
 
-def _write_settings(settings: Json, as_json: bool) -> None:
-    if as_json:
-        write_json(settings)
-        return
-    write_fields(settings["settings"])
-    say("")
-    rows = []
-    for change in settings["changes"]:
-        step = "pending" if change["step"] is None else change["step"]
-        rows.append((short(change["id"]), change["name"], change["before"], change["after"], step))
-    write_table(("change", "setting", "before", "after", "from step"), rows, empty="No changes yet.")
-
-
+@runs.app.command("branch")
 def branch(
     run: RunName,
     step: Annotated[
@@ -321,34 +306,10 @@ def branch(
     finish(client, client.get(f"/runs/{started['id']}"), no_wait=no_wait, as_json=as_json)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to `proctor run`."""
-    app.command("config")(configuration)
-    app.command("alarms")(alarms)
-    app.command("answer")(answer)
-    app.command("set")(set_)
-    app.command("branch")(branch)
-
-
-@examples_app.command("add")
-def add_examples(
-    file: Annotated[
-        Path, typer.Argument(exists=True, dir_okay=False, help="JSONL file with one conversation per line.")
-    ],
-    name: Annotated[str | None, typer.Option(help="Default: the name of the file.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Upload conversations: {"messages": […]} or {"prompt": …, "completion": …}, as TRL and OpenAI write them.
-
-    If a line is invalid, the error names it, nothing is stored, and the command exits with 2.
-    """
-    client = connect()
-    row = client.upload(EXAMPLES_PATH, {"file": file}, {"name": name})
-    if as_json:
-        write_json(row)
-        return
-    _write_examples(row)
-    say(f"{client.url}{EXAMPLES_PATH}/{row['id']}")
+@renders("examples.add")
+def show_added_examples(row: Json) -> None:
+    show_examples(row)
+    say(f"{connect().url}/training/examples/{row['id']}")
     say(f"To train on it: proctor train ENVIRONMENT --set sft.source=file --set sft.file={row['id']}")
 
 
@@ -367,7 +328,7 @@ def preview_examples(
     """Preview what a training run would learn from. Exits with 1 if a source has no examples."""
     client = connect()
     body = {"version_id": version_of(client, environment)["id"], "configuration": nested(choices or [])}
-    found = client.post(f"{EXAMPLES_PATH}/preview", body | ({"preset": preset} if preset is not None else {}))
+    found = client.post("/training/examples/preview", body | ({"preset": preset} if preset is not None else {}))
     if as_json:
         write_json(found)
     for source in () if as_json else found["sources"]:
@@ -379,10 +340,6 @@ def preview_examples(
             say(f"! {warning}", "yellow")
         _write_conversations(source["examples"][:1])
     raise typer.Exit(OK if all(source["available"] for source in found["sources"]) else BAD_RESULT)
-
-
-def _write_examples(row: Json) -> None:
-    write_fields({"name": row["name"], "id": row["id"], **_statistics(row["statistics"])})
 
 
 def _statistics(statistics: Json) -> dict[str, object]:
@@ -409,10 +366,5 @@ def _write_conversations(examples: Json) -> None:
 
 @renders("examples.get")
 def show_examples(row: Json) -> None:
-    _write_examples(row)
-    _write_conversations(row["examples"])
-
-
-@renders("examples.restore")
-def show_restored_examples(row: Json) -> None:
-    say(f"{row['name']} is restored")
+    write_fields({"name": row["name"], "id": row["id"], **_statistics(row["statistics"])})
+    _write_conversations(row.get("examples", ()))

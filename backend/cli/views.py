@@ -1,39 +1,27 @@
 """Runs, rollouts and transcripts in a terminal."""
 
-from backend.cli.derived import Json
+from backend.cli.derived import Json, renders
 from backend.cli.figures import dollars, estimate, figure_fields
 from backend.cli.names import short
 from backend.cli.output import console, write_fields, write_table
 
 
-def _done(run: Json) -> str:
-    """Completed and planned rollouts; the progress of a run that continues."""
-    if found := run.get("coverage"):
-        return f"{found['completed']:,}/{found['total']:,}"
-    total = run["progress"].get("total")
-    return f"{run['progress'].get('done') or 0:,}/{total:,}" if total else "–"
-
-
+@renders("runs.list")
 def write_runs(runs: list[Json]) -> None:
-    rows = [
-        (
-            *(short(run["id"]), run["kind"], run["status"], run["name"]),
-            *(f"{run['environment']}@{run['version']}", run["policy"], estimate(run["summary"].get("reward"))),
-            *(_done(run), dollars(run["summary"].get("cost"))),
-            str(run["created_at"])[:16].replace("T", " "),
+    rows = []
+    for run in runs:
+        found, progress = run.get("coverage") or {}, run["progress"]
+        done, total = found.get("completed", progress.get("done")) or 0, found.get("total", progress.get("total"))
+        rows.append(
+            (
+                *(short(run["id"]), run["kind"], run["status"], run["name"]),
+                *(f"{run['environment']}@{run['version']}", run["policy"], estimate(run["summary"].get("reward"))),
+                *(f"{done:,}/{total:,}" if total or found else "–", dollars(run["summary"].get("cost"))),
+                str(run["created_at"])[:16].replace("T", " "),
+            )
         )
-        for run in runs
-    ]
     columns = (
-        "run",
-        "kind",
-        "status",
-        "name",
-        "environment",
-        "policy",
-        "reward [95%]",
-        "completed",
-        "cost",
+        *("run", "kind", "status", "name", "environment", "policy", "reward [95%]", "completed", "cost"),
         "started (UTC)",
     )
     write_table(columns, rows, empty="No runs yet.")
@@ -78,8 +66,8 @@ def write_rollouts(rollouts: list[Json]) -> None:
 
 def write_transcript(rollout: Json) -> None:
     shown = console()
-    title = f"task {rollout['index']}, level {rollout['level']}: {rollout['stop_reason']}, reward {rollout['reward']}"
-    shown.rule(title)
+    state = f"{rollout['stop_reason']}, reward {rollout['reward']}"
+    shown.rule(f"task {rollout['index']}, level {rollout['level']}: {state}")
     for message in rollout["messages"]:
         shown.print(message["role"], style="bold", markup=False)
         shown.print(str(message["content"]), markup=False)

@@ -9,6 +9,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
     TextColumn,
     TimeElapsedColumn,
@@ -16,7 +17,7 @@ from rich.progress import (
 )
 
 from backend.cli.names import short
-from backend.cli.output import BAD_RESULT, OK, console
+from backend.cli.output import OK, console
 from proctor import Client, Json
 
 POLL_SECONDS = 0.5
@@ -25,21 +26,16 @@ FIGURES_SECONDS = 2.0
 OVER = {"completed", "failed", "stopped", "paused"}
 
 
-@contextmanager
-def progress_bars(*, quiet: bool = False) -> Iterator[Progress]:
-    """Show bars on standard error, which keeps standard output for results."""
-    columns = (
-        SpinnerColumn(finished_text="[green]✓"),
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console(is_error=True), disable=quiet) as progress:
-        yield progress
+def progress_columns() -> Iterator[ProgressColumn]:
+    """Yield what follows the description: bar, count, rate and times."""
+    yield from (BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
+    yield from (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+
+
+def progress_bars(*, quiet: bool = False) -> Progress:
+    """Return bars on standard error, which keeps standard output for results."""
+    columns = (SpinnerColumn(finished_text="[green]✓"), TextColumn("{task.description}"), *progress_columns())
+    return Progress(*columns, console=console(is_error=True), disable=quiet)
 
 
 @contextmanager
@@ -53,16 +49,6 @@ def work_bar(name: str, advice: str, *, quiet: bool = False) -> Iterator[Callabl
             progress.stop()
             console(is_error=True).print(advice, markup=False)
             raise SystemExit(OK) from None
-
-
-def look_while(
-    is_waiting: Callable[[dict[str, Json]], bool], found: dict[str, Json], look: Callable[[], dict[str, Json]]
-) -> dict[str, Json]:
-    """Poll until the result is no longer waiting."""
-    while is_waiting(found):
-        time.sleep(POLL_SECONDS)
-        found = look()
-    return found
 
 
 def wait_for(client: Client, path: str, job: dict[str, Json], *, quiet: bool = False) -> dict[str, Json]:
@@ -98,9 +84,3 @@ def watch(client: Client, run: dict[str, Json], *, quiet: bool = False) -> dict[
             if run["status"] in OVER:
                 return run
             time.sleep(POLL_SECONDS)
-
-
-def status_of(run: dict[str, Json]) -> int:
-    """Return the exit code of a command that waited for the run."""
-    failed = run["summary"].get("failed") or 0
-    return OK if run["status"] == "completed" and not failed else BAD_RESULT

@@ -124,14 +124,6 @@ def pull_draft(client: Client, name: str, folder: Path, *, force: bool) -> dict[
     return files
 
 
-def pull_version(client: Client, name: str, number: str, folder: Path, *, is_bare: bool, force: bool) -> dict[str, str]:
-    """Write a version as a complete OpenEnv package; `is_bare`: only its own files."""
-    address = f"/environments/{name}/versions/{number}"
-    files: dict[str, str] = client.get(address if is_bare else f"{address}/export")["files"]
-    write_folder(folder, files, force=force)
-    return files
-
-
 def differences(client: Client, folder: Path) -> Iterator[str]:
     """Yield lines of a unified diff, from the draft on the server to the folder."""
     mine = read_folder(folder)

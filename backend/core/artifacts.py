@@ -75,8 +75,7 @@ def _is_local(filesystem: "fsspec.AbstractFileSystem") -> bool:
 
 def _filesystem(key: str) -> "tuple[fsspec.AbstractFileSystem, str]":
     filesystem, root = _store()
-    parts = key.split("/")
-    if not key or any(part in {"", ".", ".."} for part in parts):
+    if any(part in {"", ".", ".."} for part in key.split("/")):
         raise ValueError(f"{key!r} is not an artifact key")
     return filesystem, f"{root.rstrip('/')}/{key}"
 

@@ -20,14 +20,9 @@ THREADPOOL_SIZE = 40
 _AFTER_COMMIT = "after_commit"
 
 
-def sqlalchemy_url(url: str) -> str:
-    """Make a plain `postgresql://` URL use psycopg 3."""
-    return url.replace("postgresql://", "postgresql+psycopg://", 1)
-
-
 def make_engine(url: str, *, statement_timeout_ms: int = 0) -> Engine:
     return create_engine(
-        sqlalchemy_url(url),
+        url.replace("postgresql://", "postgresql+psycopg://", 1),  # psycopg 3, for a plain URL too
         pool_size=10,
         max_overflow=THREADPOOL_SIZE - 10 + 5,
         pool_pre_ping=True,

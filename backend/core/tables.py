@@ -62,8 +62,6 @@ def text_enum(kind: type[StrEnum]) -> Enum:
 
 
 Id = Annotated[uuid.UUID, mapped_column(UUID(as_uuid=True), primary_key=True, default=new_id)]
-
-
 CreatedAt = Annotated[datetime, mapped_column(server_default=func.now())]
 
 
@@ -99,5 +97,5 @@ class Worker(Base):
     name: Mapped[str] = mapped_column(String(200), primary_key=True)
     queues: Mapped[list[str]] = mapped_column(ARRAY(Text))
     capabilities: Mapped[dict[str, Any]] = mapped_column(default=dict)
-    """{flavour, cpus, memory_mb, torch, trl, gpus: […], launcher}"""
+    """{flavor, cpus, memory_mb, torch, trl, gpus: […], launcher}"""
     seen_at: Mapped[CreatedAt]

@@ -102,35 +102,40 @@ def reach_of(address: Address) -> Reach:
         return _own_reach(address)
     if address.ipv4_mapped:
         return _own_reach(address.ipv4_mapped)
-    carried: list[Address] = [address, *_embedded(address)]
-    return max(map(_own_reach, carried))
+    last, prefix = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF), (int(address) >> 32) & 0xFFFFFFFF
+    carried: list[Address | None] = [address, address.sixtofour, *(address.teredo or ())]
+    is_embedding = any(address in network for network in (_NAT64, *_EMBEDS_IPV4)) and int(address) > 1
+    if is_embedding or prefix in _ISATAP:
+        carried.append(last)
+    return max(_own_reach(each) for each in carried if each is not None)
 
 
 def read_allowed_hosts(text: str) -> tuple[AllowedHost, ...]:
     """Parse a comma-separated allow list. Raises ValueError with the entry that is wrong."""
-    return tuple(_read_entry(entry.strip()) for entry in text.split(",") if entry.strip())
+    allowed = []
+    for entry in filter(None, map(str.strip, text.split(","))):
+        rest, port = entry, None
+        if match := _HOST_AND_PORT.fullmatch(entry):
+            rest, port = match["host"], int(match["port"])
+            if not 1 <= port <= 65535:
+                raise ValueError(f"{entry!r} has no valid port")
+        try:
+            allowed.append(AllowedHost(network=ipaddress.ip_network(rest.strip("[]")), port=port))
+            continue
+        except ValueError as error:
+            if "/" in rest:
+                raise ValueError(f"{entry!r} is not a network: {error}") from error
+        try:
+            allowed.append(AllowedHost(name=canonical_host(rest), port=port))
+        except BadHost as error:
+            raise ValueError(
+                f"{error}; write a host, host:port, an IP address or a network such as 10.0.0.0/8"
+            ) from error
+    return tuple(allowed)
 
 
 def is_allowed(entries: Sequence[AllowedHost], host: str, address: Address, port: int) -> bool:
     return any(entry.matches(host, address, port) for entry in entries)
-
-
-def _read_entry(entry: str) -> AllowedHost:
-    port = None
-    rest = entry
-    if match := _HOST_AND_PORT.fullmatch(entry):
-        rest, port = match["host"], int(match["port"])
-        if not 1 <= port <= 65535:
-            raise ValueError(f"{entry!r} has no valid port")
-    try:
-        return AllowedHost(network=ipaddress.ip_network(rest.strip("[]")), port=port)
-    except ValueError as error:
-        if "/" in rest:
-            raise ValueError(f"{entry!r} is not a network: {error}") from error
-    try:
-        return AllowedHost(name=canonical_host(rest), port=port)
-    except BadHost as error:
-        raise ValueError(f"{error}; write a host, host:port, an IP address or a network such as 10.0.0.0/8") from error
 
 
 def _own_reach(address: Address) -> Reach:
@@ -143,14 +148,3 @@ def _own_reach(address: Address) -> Reach:
     else:
         is_public = address.is_global and not address.is_reserved
     return Reach.PUBLIC if is_public else Reach.PRIVATE
-
-
-def _embedded(address: ipaddress.IPv6Address) -> list[ipaddress.IPv4Address]:
-    """The IPv4 addresses that an IPv6 address leads to."""
-    found = [address.sixtofour, *(address.teredo or ())]
-    last = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-    if any(address in network for network in (_NAT64, *_EMBEDS_IPV4)) and int(address) > 1:
-        found.append(last)
-    if (int(address) >> 32) & 0xFFFFFFFF in _ISATAP:
-        found.append(last)
-    return [each for each in found if each is not None]

@@ -152,24 +152,21 @@ def paired_test(
     differences = np.asarray(after, dtype=float) - np.asarray(before, dtype=float)
     wins, losses = int((differences > TIE).sum()), int((differences < -TIE).sum())
     sign = float(stats.binomtest(wins, wins + losses).pvalue) if wins + losses else None
-    return PairedTest(wins, losses, len(differences) - wins - losses, sign, _permuted(differences))
-
-
-def _permuted(differences: NDArray[np.float64]) -> float | None:
-    import numpy as np
-    from scipy import stats
-
-    if len(differences) < 2 or not np.abs(differences).max() > TIE:
-        return None
-    if len(differences) > MAX_PERMUTED:
-        return float(stats.ttest_1samp(differences, 0.0).pvalue) if np.ptp(differences) > TIE else 0.0
-    result = stats.permutation_test(
-        (differences,),
-        lambda sample, axis: sample.mean(axis=axis),
-        permutation_type="samples",
-        n_resamples=PERMUTATIONS,
-        batch=500,
-        vectorized=True,
-        rng=np.random.default_rng(0),
-    )
-    return float(result.pvalue)
+    permutation = None
+    if not wins + losses or len(differences) < 2:
+        pass  # nothing to test
+    elif len(differences) > MAX_PERMUTED:
+        is_constant = np.ptp(differences) <= TIE
+        permutation = 0.0 if is_constant else float(stats.ttest_1samp(differences, 0.0).pvalue)
+    else:
+        result = stats.permutation_test(
+            (differences,),
+            lambda sample, axis: sample.mean(axis=axis),
+            permutation_type="samples",
+            n_resamples=PERMUTATIONS,
+            batch=500,
+            vectorized=True,
+            rng=np.random.default_rng(0),
+        )
+        permutation = float(result.pvalue)
+    return PairedTest(wins, losses, len(differences) - wins - losses, sign, permutation)

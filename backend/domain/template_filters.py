@@ -10,7 +10,7 @@ from markupsafe import escape
 from backend.domain.template_values import (
     Budget,
     BudgetExceeded,
-    Group,
+    ItemGroup,
     NotAvailable,
     Value,
     compare,
@@ -47,7 +47,7 @@ def _bounded(value: Value, limit: int, name: str) -> int:
 
 
 def _path(attribute: Value) -> Value:
-    if len(str(attribute)) > 200:
+    if isinstance(attribute, str) and len(attribute) > 200:
         raise BudgetExceeded("the name of an attribute has at most 200 characters")
     return attribute
 
@@ -73,10 +73,6 @@ def _replace(budget: Budget, value: Value, old: Value, new: Value, count: int | 
     found = text.count(old)
     budget.charge(2 * len(text) + (found if count is None or count < 0 else min(found, count)) * len(new))
     return text.replace(old, new, -1 if count is None else count)
-
-
-def _center(budget: Budget, value: Value, width: int = 80) -> str:
-    return budget.text(value).center(_bounded(width, MAX_WIDTH, "a width"))
 
 
 def _indent(budget: Budget, value: Value, width: Value = 4, first: bool = False, blank: bool = False) -> str:
@@ -174,31 +170,13 @@ def _float(budget: Budget, value: Value, default: Value = 0.0) -> Value:
     return filters.do_float(value, default)
 
 
-def _round(budget: Budget, value: Value, precision: int = 0, method: Value = "common") -> float:
-    return filters.do_round(value, _bounded(precision, MAX_PRECISION, "a precision"), method)
-
-
 # filters on collections
-
-
-def _list(budget: Budget, value: Value) -> list[Value]:
-    return items_of(budget, value)
 
 
 def _length(budget: Budget, value: Value) -> int:
     if isinstance(value, Undefined):
         budget.text(value)
     return len(value)
-
-
-def _first(budget: Budget, value: Value) -> Value:
-    found = items_of(budget, value)
-    return found[0] if found else StrictUndefined("No first item, sequence was empty.")
-
-
-def _last(budget: Budget, value: Value) -> Value:
-    found = items_of(budget, value)
-    return found[-1] if found else StrictUndefined("No last item, sequence was empty.")
 
 
 def _reverse(budget: Budget, value: Value) -> Value:
@@ -229,29 +207,18 @@ def _sum(budget: Budget, value: Value, attribute: Value = None, start: Value = 0
     return sum(found, start)
 
 
-def _sort(
-    budget: Budget, value: Value, reverse: bool = False, case_sensitive: bool = False, attribute: Value = None
-) -> list[Value]:
-    budget.charge_value(value)
-    found = items_of(budget, value)
-    budget.charge(len(found) * 100)
-    result: list[Value] = filters.do_sort(_LOOKUP, found, reverse, case_sensitive, _path(attribute))
-    return result
+def _with_attribute(function: Callable[..., Value], weight: int = 0) -> Filter:
+    """Charge for all items, and bound the name of the attribute that they are compared by."""
 
+    def filter_(budget: Budget, value: Value, *args: Value, **kwargs: Value) -> Value:
+        budget.charge_value(value)
+        found = items_of(budget, value)
+        budget.charge(len(found) * weight)
+        for each in (*args, *kwargs.values()):
+            _path(each)
+        return function(_LOOKUP, found, *args, **kwargs)
 
-def _unique(budget: Budget, value: Value, case_sensitive: bool = False, attribute: Value = None) -> list[Value]:
-    budget.charge_value(value)
-    return list(filters.sync_do_unique(_LOOKUP, items_of(budget, value), case_sensitive, _path(attribute)))
-
-
-def _min(budget: Budget, value: Value, case_sensitive: bool = False, attribute: Value = None) -> Value:
-    budget.charge_value(value)
-    return filters.do_min(_LOOKUP, items_of(budget, value), case_sensitive, _path(attribute))
-
-
-def _max(budget: Budget, value: Value, case_sensitive: bool = False, attribute: Value = None) -> Value:
-    budget.charge_value(value)
-    return filters.do_max(_LOOKUP, items_of(budget, value), case_sensitive, _path(attribute))
+    return filter_
 
 
 def _dictsort(
@@ -279,12 +246,12 @@ def _mapping(budget: Budget, value: Value) -> dict[Value, Value]:
 
 def _groupby(
     budget: Budget, value: Value, attribute: Value, default: Value = None, case_sensitive: bool = False
-) -> list[Group]:
+) -> list[ItemGroup]:
     budget.charge_value(value)
     found = items_of(budget, value)
     budget.charge(len(found) * 100)
     groups = filters.sync_do_groupby(_LOOKUP, found, _path(attribute), default, case_sensitive)
-    return [Group(*group) for group in groups]
+    return [ItemGroup(*group) for group in groups]
 
 
 def _batch(budget: Budget, value: Value, linecount: int, fill_with: Value = None) -> list[Value]:
@@ -336,7 +303,7 @@ FILTERS: dict[str, Filter] = {
     "abs": lambda budget, value: abs(value) if not isinstance(value, Undefined) else budget.text(value),
     "batch": _batch,
     "capitalize": _on_text(str.capitalize),
-    "center": _center,
+    "center": lambda budget, value, width=80: budget.text(value).center(_bounded(width, MAX_WIDTH, "a width")),
     "count": _length,
     "d": _default,
     "default": _default,
@@ -344,7 +311,9 @@ FILTERS: dict[str, Filter] = {
     "e": _on_text(lambda text: str(escape(text)), _SLOW),
     "escape": _on_text(lambda text: str(escape(text)), _SLOW),
     "filesizeformat": lambda budget, value, binary=False: filters.do_filesizeformat(value, binary),
-    "first": _first,
+    "first": lambda budget, value: next(
+        iter(items_of(budget, value)), StrictUndefined("No first item, sequence was empty.")
+    ),
     "float": _float,
     "format": _format,
     "groupby": _groupby,
@@ -352,30 +321,34 @@ FILTERS: dict[str, Filter] = {
     "int": _int,
     "items": _items,
     "join": _join,
-    "last": _last,
+    "last": lambda budget, value: next(
+        reversed(items_of(budget, value)), StrictUndefined("No last item, sequence was empty.")
+    ),
     "length": _length,
-    "list": _list,
+    "list": items_of,
     "lower": _on_text(str.lower),
     "map": _map,
-    "max": _max,
-    "min": _min,
+    "max": _with_attribute(filters.do_max),
+    "min": _with_attribute(filters.do_min),
     "reject": _choose(by_attribute=False, wanted=False),
     "rejectattr": _choose(by_attribute=True, wanted=False),
     "replace": _replace,
     "reverse": _reverse,
-    "round": _round,
+    "round": lambda budget, value, precision=0, method="common": filters.do_round(
+        value, _bounded(precision, MAX_PRECISION, "a precision"), method
+    ),
     "safe": _on_text(str),
     "select": _choose(by_attribute=False, wanted=True),
     "selectattr": _choose(by_attribute=True, wanted=True),
     "slice": _slice,
-    "sort": _sort,
+    "sort": _with_attribute(filters.do_sort, 100),
     "string": _on_text(str),
     "sum": _sum,
     "title": _on_text(filters.do_title, _SLOW * 2),
     "tojson": _tojson,
     "trim": _trim,
     "truncate": _truncate,
-    "unique": _unique,
+    "unique": _with_attribute(lambda *args, **kwargs: list(filters.sync_do_unique(*args, **kwargs))),
     "upper": _on_text(str.upper),
     "wordcount": _on_text(filters.do_wordcount, _SLOW),
     "wordwrap": _wordwrap,
@@ -385,8 +358,9 @@ FILTERS: dict[str, Filter] = {
 # tests
 
 
-def _plain_test(test: Callable[[Value], Value]) -> Filter:
-    return lambda budget, value: test(value)
+def _free(function: Callable[..., Value]) -> Filter:
+    """Wrap a function that takes constant time."""
+    return lambda budget, value: function(value)
 
 
 def _comparison(operator: str) -> Filter:
@@ -396,7 +370,7 @@ def _comparison(operator: str) -> Filter:
 _JINJA_TESTS: dict[str, Value] = dict(tests.TESTS)
 TESTS: dict[str, Filter] = {
     **{
-        name: _plain_test(_JINJA_TESTS[name])
+        name: _free(_JINJA_TESTS[name])
         for name in (
             *("odd", "even", "defined", "undefined", "none", "boolean", "false", "true"),
             *("integer", "float", "string", "mapping", "number", "sequence", "iterable"),
@@ -428,27 +402,20 @@ def problem_of_name(known: Mapping[str, Filter], name: str, kind: str) -> str | 
 # methods
 
 
-def _method(function: Callable[..., Value], weight: int = 1) -> Filter:
+def _method(function: Callable[..., Value], weight: int = 1, *, is_search: bool = False) -> Filter:
+    """Wrap a method. The time of a search grows with the product of both texts."""
+
     def call(budget: Budget, value: Value, *args: Value, **kwargs: Value) -> Value:
-        for each in (value, *args, *kwargs.values()):
+        given = [*args, *kwargs.values()]
+        for each in (value, *given):
             if isinstance(each, Undefined):
                 budget.text(each)
             budget.charge_value(each)
         if weight > 1:
             budget.charge(weight * len(value))
+        if is_search:
+            budget.charge(sum(len(value) * len(each) // _SLOW for each in given if isinstance(each, str)))
         return function(value, *args, **kwargs)
-
-    return call
-
-
-def _searched(function: Callable[..., Value]) -> Filter:
-    """A method whose time grows with the product of both texts."""
-
-    def call(budget: Budget, value: str, *args: Value) -> Value:
-        budget.charge(
-            _SLOW * len(value) + sum(len(value) * len(each) // _SLOW for each in args if isinstance(each, str))
-        )
-        return function(value, *args)
 
     return call
 
@@ -470,16 +437,13 @@ def _with_replacements(budget: Budget, value: str, old: str, new: str, count: in
     return _replace(budget, value, old, new, int(count))
 
 
-def _view(function: Callable[..., Value]) -> Filter:
-    return lambda budget, value: function(value)
-
-
-def _get(budget: Budget, value: dict[Value, Value], key: Value, default: Value = None) -> Value:
-    return value.get(key, default)
-
-
 METHODS: dict[type, dict[str, Filter]] = {
-    dict: {"get": _get, "items": _view(dict.items), "keys": _view(dict.keys), "values": _view(dict.values)},
+    dict: {
+        "get": lambda budget, value, key, default=None: value.get(key, default),
+        "items": _free(dict.items),
+        "keys": _free(dict.keys),
+        "values": _free(dict.values),
+    },
     list: {"count": _method(list.count), "index": _method(list.index)},
     tuple: {"count": _method(tuple.count), "index": _method(tuple.index)},
     str: {
@@ -493,7 +457,7 @@ METHODS: dict[type, dict[str, Filter]] = {
         },
         **{name: _method(getattr(str, name), _SLOW) for name in ("partition", "split", "splitlines")},
         **{
-            name: _searched(getattr(str, name))
+            name: _method(getattr(str, name), _SLOW, is_search=True)
             for name in ("lstrip", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "strip")
         },
         **{name: _padded(getattr(str, name)) for name in ("center", "ljust", "rjust", "zfill")},

@@ -4,7 +4,9 @@ Every operation on text or a collection is charged for its size before it runs, 
 have a bound that does not depend on the template or on the data.
 """
 
+import operator
 from collections.abc import Callable, ItemsView, KeysView, ValuesView
+from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
 from jinja2 import StrictUndefined, Undefined
@@ -32,13 +34,12 @@ class NotAvailable(ValueError):
     """A template uses something that is not available in templates."""
 
 
+@dataclass(slots=True)
 class Budget:
     """Remaining steps and characters of one rendering."""
 
-    __slots__ = ("steps", "work")
-
-    def __init__(self) -> None:
-        self.steps, self.work = MAX_STEPS, MAX_WORK
+    steps: int = MAX_STEPS
+    work: int = MAX_WORK
 
     def spend(self, steps: int) -> None:
         self.steps -= steps
@@ -77,6 +78,11 @@ class Budget:
             elif isinstance(value, Namespace):
                 raise NotAvailable("a namespace cannot be used as a value")
 
+    def charged(self, value: Value) -> Value:
+        """Charge for a new collection, so that nothing can grow by repeated doubling, and return it."""
+        self.charge_value(value)
+        return value
+
     def text(self, value: Value) -> str:
         """Return the value as Python's `str` writes it."""
         kind = type(value)
@@ -93,14 +99,14 @@ class DeferredText:
     """A text that is computed when a template prints it. Subclasses define `__str__` and `__bool__`."""
 
 
+@dataclass(eq=False, slots=True)
 class Namespace:
     """Variables that stay set after a loop: `{% set found = namespace(any=false) %}`."""
 
-    def __init__(self, **values: Value) -> None:
-        self.values = values
+    values: dict[str, Value]
 
 
-class Group(NamedTuple):
+class ItemGroup(NamedTuple):
     """One group of the filter `groupby`."""
 
     grouper: Value
@@ -110,12 +116,13 @@ class Group(NamedTuple):
         return tuple.__repr__(self)
 
 
+@dataclass(eq=False, slots=True)
 class Loop:
     """The variable `loop` in the body of a `for`."""
 
-    def __init__(self, items: list[Value]) -> None:
-        self._items, self.index0 = items, -1
-        self._last: Value = None
+    _items: list[Value]
+    index0: int = -1
+    _last: Value = None
 
     def __len__(self) -> int:
         return len(self._items)
@@ -168,8 +175,8 @@ def attribute_of(value: Value, name: str) -> Value:
         return value.values.get(name, StrictUndefined(obj=value, name=name))
     if kind is Loop:
         return value.get(name)
-    if kind is Group and name in Group._fields:
-        return value[Group._fields.index(name)]
+    if kind is ItemGroup and name in ItemGroup._fields:
+        return value[ItemGroup._fields.index(name)]
     return _absent(value, name)
 
 
@@ -184,7 +191,7 @@ def item_of(value: Value, key: Value) -> Value:
             return value[key]
         except (LookupError, TypeError):
             pass
-    if isinstance(value, Namespace | Loop | Group) and isinstance(key, str):
+    if isinstance(value, Namespace | Loop | ItemGroup) and isinstance(key, str):
         return attribute_of(value, key)
     return _absent(value, key)
 
@@ -224,58 +231,44 @@ def add(budget: Budget, left: Value, right: Value) -> Value:
         budget.charge_value(right)
         joined: Value = left
         return joined + right
-    return _number("+", left, right, lambda: left + right)
+    return _add_numbers(budget, left, right)
 
 
-def subtract(budget: Budget, left: Value, right: Value) -> Value:
-    return _number("-", left, right, lambda: left - right)
+def concatenate(budget: Budget, parts: list[Value]) -> str:
+    texts = list(map(budget.text, parts))
+    budget.charge(sum(map(len, texts)))
+    return "".join(texts)
 
 
-def multiply(budget: Budget, left: Value, right: Value) -> Value:
-    return _number("*", left, right, lambda: left * right)
+def on_numbers(sign: str, compute: Callable[..., Value]) -> Callable[..., Value]:
+    """Return an operator that refuses everything but numbers, and integers that are too large."""
+
+    def operate(budget: Budget, *sides: Value) -> Value:
+        for side in sides:
+            if isinstance(side, Undefined):
+                _fail(side)
+            if not isinstance(side, int | float):
+                raise NotAvailable(f"operator {sign} is not available on these values")
+            if isinstance(side, int) and side.bit_length() > MAX_BITS:
+                raise BudgetExceeded(f"integers have at most {MAX_BITS:,} bits here")
+        return compute(*sides)
+
+    return operate
 
 
-def divide(budget: Budget, left: Value, right: Value) -> Value:
-    return _number("/", left, right, lambda: left / right)
+_add_numbers = on_numbers("+", operator.add)
 
 
-def floor_divide(budget: Budget, left: Value, right: Value) -> Value:
-    return _number("//", left, right, lambda: left // right)
-
-
-def remainder(budget: Budget, left: Value, right: Value) -> Value:
-    return _number("%", left, right, lambda: left % right)
-
-
-def _number(operator: str, left: Value, right: Value, compute: Callable[[], Value]) -> Value:
-    for side in (left, right):
-        if isinstance(side, Undefined):
-            _fail(side)
-        if not isinstance(side, int | float):
-            raise NotAvailable(f"operator {operator} is not available on these values")
-        if isinstance(side, int) and side.bit_length() > MAX_BITS:
-            raise BudgetExceeded(f"integers have at most {MAX_BITS:,} bits here")
-    return compute()
-
-
-def negative(budget: Budget, value: Value) -> Value:
-    return _number("-", 0, value, lambda: -value)
-
-
-def positive(budget: Budget, value: Value) -> Value:
-    return _number("+", 0, value, lambda: +value)
-
-
-def compare(budget: Budget, operator: str, left: Value, right: Value) -> bool:
-    if operator in {"in", "notin"}:
+def compare(budget: Budget, sign: str, left: Value, right: Value) -> bool:
+    if sign in {"in", "notin"}:
         found = contains(budget, right, left)
-        return found if operator == "in" else not found
+        return found if sign == "in" else not found
     if type(left) not in _PLAIN or type(right) not in _PLAIN:
         budget.charge_value(left)
         budget.charge_value(right)
     elif type(left) is str and type(right) is str:
         budget.charge(min(len(left), len(right)) >> 3)
-    result: bool = _COMPARE[operator](left, right)
+    result: bool = _COMPARE[sign](left, right)
     return result
 
 
@@ -291,10 +284,10 @@ def contains(budget: Budget, container: Value, value: Value) -> bool:
 
 
 _COMPARE: dict[str, Callable[[Value, Value], Value]] = {
-    "eq": lambda left, right: left == right,
-    "ne": lambda left, right: left != right,
-    "lt": lambda left, right: left < right,
-    "lteq": lambda left, right: left <= right,
-    "gt": lambda left, right: left > right,
-    "gteq": lambda left, right: left >= right,
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "lteq": operator.le,
+    "gt": operator.gt,
+    "gteq": operator.ge,
 }

@@ -4,7 +4,9 @@ Jinja's lexer and parser build the tree. Jinja's optimizer and compiler never se
 here the tree becomes closures over a `Budget`, and each expression has the same meaning as in Jinja or is refused.
 """
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from jinja2 import Environment, StrictUndefined, TemplateError, Undefined, nodes
@@ -47,13 +49,12 @@ class _Full(Exception):
     """The output limit was reached."""
 
 
+@dataclass(eq=False, slots=True)
 class _Scope:
     """The variables of a block, and those around it."""
 
-    __slots__ = ("names", "parent")
-
-    def __init__(self, names: dict[str, Value], parent: "_Scope | None" = None) -> None:
-        self.names, self.parent = names, parent
+    names: dict[str, Value]
+    parent: "_Scope | None" = None
 
     def find(self, name: str) -> Value:
         scope: _Scope | None = self
@@ -64,15 +65,17 @@ class _Scope:
         return StrictUndefined(name=name)
 
 
+@dataclass(eq=False, slots=True)
 class _Rendering:
     """One run of a template."""
 
-    __slots__ = ("budget", "limit", "line", "pieces", "scope", "written")
-
-    def __init__(self, given: Mapping[str, Value], limit: int) -> None:
-        self.budget, self.scope, self.line = Budget(), _Scope(dict(given)), 1
-        self.pieces: list[str] = []
-        self.written, self.limit = 0, limit
+    scope: _Scope
+    limit: int
+    """Maximum number of characters to write."""
+    budget: Budget = field(default_factory=Budget)
+    line: int = 1
+    pieces: list[str] = field(default_factory=list)
+    written: int = 0
 
     def write(self, text: str) -> None:
         self.pieces.append(text)
@@ -85,29 +88,27 @@ _Expression = Callable[[_Rendering], Value]
 _Statement = Callable[[_Rendering], None]
 
 
-class Template:
-    """A parsed template."""
-
-    def __init__(self, body: _Statement, names: frozenset[str]) -> None:
-        self._body = body
-        self.names = names
-        """The variables that it reads and does not set."""
+@dataclass(frozen=True, slots=True)
+class ParsedTemplate:
+    _body: _Statement
+    names: frozenset[str]
+    """The variables that it reads and does not set."""
 
     def render(self, given: Mapping[str, Value], *, cut: int | None = None) -> str:
         """Return the text. With `cut`, a longer text ends after about `cut` characters. Raises TemplateInvalid."""
-        rendering = _Rendering(given, MAX_OUTPUT if cut is None else cut)
+        rendering = _Rendering(_Scope(dict(given)), MAX_OUTPUT if cut is None else cut)
         try:
             self._body(rendering)
         except _Full:
             if cut is None:
                 raise TemplateInvalid(f"writes more than {MAX_OUTPUT:,} characters", rendering.line) from None
         except _FAILURES as error:
-            raise TemplateInvalid(_words_of(error), rendering.line) from error
+            raise TemplateInvalid(_message_of(error), rendering.line) from error
         return "".join(rendering.pieces)
 
 
 @lru_cache(maxsize=512)
-def parse_template(text: str) -> Template:
+def parse_template(text: str) -> ParsedTemplate:
     """Raises TemplateInvalid."""
     _check_tokens(text)
     try:
@@ -115,10 +116,14 @@ def parse_template(text: str) -> Template:
     except TemplateError as error:
         raise TemplateInvalid(str(error.message), getattr(error, "lineno", 1)) from error
     except (ValueError, RecursionError) as error:
-        raise TemplateInvalid(_words_of(error), 1) from error
-    _check_depth(tree)
+        raise TemplateInvalid(_message_of(error), 1) from error
+    level: list[nodes.Node] = [tree]
+    for _ in range(_MAX_DEPTH):
+        level = [child for node in level for child in node.iter_child_nodes()]
+    if level:
+        raise TemplateInvalid(f"an expression has more than about {_MAX_DEPTH} terms or levels", level[0].lineno)
     compiler = _Compiler()
-    return Template(compiler.block(tree.body), frozenset(compiler.undeclared))
+    return ParsedTemplate(compiler.block(tree.body), frozenset(compiler.undeclared))
 
 
 def template_problem(text: str) -> TemplateInvalid | None:
@@ -130,7 +135,7 @@ def template_problem(text: str) -> TemplateInvalid | None:
     return None
 
 
-def _words_of(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     if isinstance(error, RecursionError):
         return "nested too deeply"
     return str(error)[:500] or type(error).__name__
@@ -181,26 +186,18 @@ def _check_tokens(text: str) -> None:
 _OPENING = frozenset({"for", "if", "set", "with", "filter", "macro", "call", "block", "autoescape"})
 
 
-def _check_depth(tree: nodes.Template) -> None:
-    level: list[nodes.Node] = [tree]
-    for _ in range(_MAX_DEPTH):
-        level = [child for node in level for child in node.iter_child_nodes()]
-        if not level:
-            return
-    raise TemplateInvalid(f"an expression has more than about {_MAX_DEPTH} terms or levels", level[0].lineno)
-
-
 # from the tree to closures
 
 
 _BINARY: dict[type[nodes.Node], Callable[[Budget, Value, Value], Value]] = {
     nodes.Add: values.add,
-    nodes.Sub: values.subtract,
-    nodes.Mul: values.multiply,
-    nodes.Div: values.divide,
-    nodes.FloorDiv: values.floor_divide,
-    nodes.Mod: values.remainder,
+    nodes.Sub: values.on_numbers("-", operator.sub),
+    nodes.Mul: values.on_numbers("*", operator.mul),
+    nodes.Div: values.on_numbers("/", operator.truediv),
+    nodes.FloorDiv: values.on_numbers("//", operator.floordiv),
+    nodes.Mod: values.on_numbers("%", operator.mod),
 }
+_SIGNS = {nodes.Neg: values.on_numbers("-", operator.neg), nodes.Pos: values.on_numbers("+", operator.pos)}
 _NAMES = {
     nodes.Pow: "operator ** is not available",
     nodes.Macro: "`macro` is not available",
@@ -242,15 +239,34 @@ class _Compiler:
             case nodes.Output():
                 return self._output(node)
             case nodes.If():
-                return self._if(node)
+                branches = [
+                    (one.lineno, self.expression(one.test), self.block(one.body)) for one in [node, *node.elif_]
+                ]
+                otherwise = self.block(node.else_)
+
+                def choose(rendering: _Rendering) -> None:
+                    for rendering.line, test, body in branches:
+                        if test(rendering):
+                            return body(rendering)
+                    return otherwise(rendering)
+
+                return choose
             case nodes.For():
                 return self._for(node)
             case nodes.Assign():
-                return self._assign(node)
+                expression, put, line = self.expression(node.node), self._target(node.target), node.lineno
+
+                def assign(rendering: _Rendering) -> None:
+                    rendering.line = line
+                    put(rendering, expression(rendering))
+
+                return assign
             case nodes.AssignBlock():
-                return self._assign_block(node)
+                captured, target = self._captured(node.body, node.filter), self._target(node.target)
+                return lambda rendering: target(rendering, captured(rendering))
             case nodes.FilterBlock():
-                return self._filter_block(node)
+                captured = self._captured(node.body, node.filter)
+                return lambda rendering: rendering.write(rendering.budget.text(captured(rendering)))
             case nodes.With():
                 return self._with(node)
             case nodes.Scope():
@@ -258,37 +274,17 @@ class _Compiler:
         raise _refused(node)
 
     def _output(self, node: nodes.Output) -> _Statement:
-        parts = [(part.lineno, self._printed(part)) for part in node.nodes]
+        parts = [
+            (part.lineno, part.data if isinstance(part, nodes.TemplateData) else self.expression(part))
+            for part in node.nodes
+        ]
 
         def run(rendering: _Rendering) -> None:
             for rendering.line, part in parts:
-                text = part(rendering)
+                value = part if isinstance(part, str) else part(rendering)
+                text = value if type(value) is str else rendering.budget.text(value)
                 rendering.budget.charge(len(text) if rendering.written else 0)
                 rendering.write(text)
-
-        return run
-
-    def _printed(self, node: nodes.Node) -> Callable[[_Rendering], str]:
-        if isinstance(node, nodes.TemplateData):
-            data = node.data
-            return lambda rendering: data
-        expression = self.expression(node)
-
-        def printed(rendering: _Rendering) -> str:
-            value = expression(rendering)
-            return value if type(value) is str else rendering.budget.text(value)
-
-        return printed
-
-    def _if(self, node: nodes.If) -> _Statement:
-        branches = [(each.lineno, self.expression(each.test), self.block(each.body)) for each in [node, *node.elif_]]
-        otherwise = self.block(node.else_)
-
-        def run(rendering: _Rendering) -> None:
-            for rendering.line, test, body in branches:
-                if test(rendering):
-                    return body(rendering)
-            return otherwise(rendering)
 
         return run
 
@@ -314,7 +310,13 @@ class _Compiler:
             budget.spend(len(items))
             try:
                 if test is not None:
-                    items = [item for item in items if _chosen(rendering, outer, target, item, test)]
+                    chosen = []
+                    for item in items:
+                        rendering.scope = _Scope({}, outer)
+                        target(rendering, item)
+                        if test(rendering):
+                            chosen.append(item)
+                    items = chosen
                 loop = Loop(items)
                 for item in items:
                     loop.index0 += 1
@@ -330,26 +332,8 @@ class _Compiler:
 
         return run
 
-    def _assign(self, node: nodes.Assign) -> _Statement:
-        expression, target, line = self.expression(node.node), self._target(node.target), node.lineno
-
-        def run(rendering: _Rendering) -> None:
-            rendering.line = line
-            target(rendering, expression(rendering))
-
-        return run
-
-    def _assign_block(self, node: nodes.AssignBlock) -> _Statement:
-        captured = self._captured(node.body, node.filter)
-        target = self._target(node.target)
-        return lambda rendering: target(rendering, captured(rendering))
-
-    def _filter_block(self, node: nodes.FilterBlock) -> _Statement:
-        captured = self._captured(node.body, node.filter)
-        return lambda rendering: rendering.write(rendering.budget.text(captured(rendering)))
-
-    def _captured(self, body: Sequence[nodes.Node], filter_: nodes.Filter | None) -> _Expression:
-        """Compile a body whose output becomes a value."""
+    def _captured(self, body: Sequence[nodes.Node], filter_: nodes.Expr | None) -> _Expression:
+        """Compile a body whose output becomes a value, and its filters. The last filter is the outer node."""
         self._known.append(set())
         run = self._scoped(self.block(body))
         self._known.pop()
@@ -358,6 +342,7 @@ class _Compiler:
         def captured(rendering: _Rendering) -> Value:
             pieces, written, limit = rendering.pieces, rendering.written, rendering.limit
             rendering.pieces, rendering.written, rendering.limit = [], 0, MAX_OUTPUT
+            rendering.line = line
             try:
                 run(rendering)
                 return "".join(rendering.pieces)
@@ -366,7 +351,14 @@ class _Compiler:
             finally:
                 rendering.pieces, rendering.written, rendering.limit = pieces, written, limit
 
-        return self._filter(filter_, captured) if filter_ else _at(line, captured)
+        chain = []
+        while isinstance(filter_, nodes.Filter):
+            chain.append(filter_)
+            filter_ = filter_.node
+        expression: _Expression = captured
+        for each in reversed(chain):
+            expression = self._applied(each, FILTERS, "filter", expression)
+        return expression
 
     def _with(self, node: nodes.With) -> _Statement:
         given = [self.expression(each) for each in node.values]
@@ -376,17 +368,12 @@ class _Compiler:
         self._known.pop()
 
         def run(rendering: _Rendering) -> None:
-            outer = rendering.scope
-            found = [each(rendering) for each in given]
-            rendering.scope = _Scope({}, outer)
-            try:
-                for target, value in zip(targets, found, strict=True):
-                    target(rendering, value)
-                body(rendering)
-            finally:
-                rendering.scope = outer
+            found = [each(rendering) for each in given]  # all before any is set
+            for target, value in zip(targets, found, strict=True):
+                target(rendering, value)
+            body(rendering)
 
-        return run
+        return self._scoped(run)
 
     def _scoped(self, body: _Statement) -> _Statement:
         def run(rendering: _Rendering) -> None:
@@ -440,7 +427,10 @@ class _Compiler:
         self._cost += 1
         match node:
             case nodes.Const():
-                return _constant(node)
+                constant = node.value
+                if isinstance(constant, str) and any(sign == "\0" or "\ud800" <= sign <= "\udfff" for sign in constant):
+                    raise TemplateInvalid("a text has a character that cannot be stored", node.lineno)
+                return lambda rendering: constant
             case nodes.TemplateData():
                 data = node.data
                 return lambda rendering: data
@@ -478,14 +468,29 @@ class _Compiler:
             case nodes.Compare():
                 return self._compare(node)
             case nodes.CondExpr():
-                return self._condition(node)
+                test, yes = self.expression(node.test), self.expression(node.expr1)
+                if node.expr2:
+                    no = self.expression(node.expr2)
+                    return lambda rendering: yes(rendering) if test(rendering) else no(rendering)
+                hint = f"the inline if-expression on line {node.lineno} evaluated to false and has no else section."
+                return lambda rendering: yes(rendering) if test(rendering) else Undefined(hint)  # lenient, like Jinja
             case nodes.Concat():
-                return self._concatenation(node)
-            case nodes.List() | nodes.Tuple() | nodes.Dict():
-                return self._collection(node)
+                parts = [self.expression(each) for each in node.nodes]
+                return lambda rendering: values.concatenate(rendering.budget, [part(rendering) for part in parts])
+            case nodes.List() | nodes.Tuple():
+                items, kind = (
+                    [self.expression(each) for each in node.items],
+                    list if isinstance(node, nodes.List) else tuple,
+                )
+                return lambda rendering: rendering.budget.charged(kind([item(rendering) for item in items]))
+            case nodes.Dict():
+                pairs = [(self.expression(each.key), self.expression(each.value)) for each in node.items]
+                return lambda rendering: rendering.budget.charged(
+                    {key(rendering): value(rendering) for key, value in pairs}
+                )
             case nodes.BinExpr() if type(node) in _BINARY:
-                left, right, operator = self.expression(node.left), self.expression(node.right), _BINARY[type(node)]
-                return lambda rendering: operator(rendering.budget, left(rendering), right(rendering))
+                left, right, combine = self.expression(node.left), self.expression(node.right), _BINARY[type(node)]
+                return lambda rendering: combine(rendering.budget, left(rendering), right(rendering))
         raise _refused(node)
 
     def _read(self, name: str) -> None:
@@ -506,12 +511,6 @@ class _Compiler:
             return item_of(value, slice(*(end(rendering) if end else None for end in ends)))
 
         return part
-
-    def _filter(self, node: nodes.Filter, operand: _Expression) -> _Expression:
-        """Compile a chain of filters on `operand`. The last filter is the outer node."""
-        if isinstance(node.node, nodes.Filter):
-            operand = self._filter(node.node, operand)
-        return self._applied(node, FILTERS, "filter", operand)
 
     def _applied(
         self,
@@ -583,86 +582,14 @@ class _Compiler:
 
         def compare(rendering: _Rendering) -> bool:
             left = first(rendering)
-            for operator, other in others:
+            for sign, other in others:
                 right = other(rendering)
-                if not values.compare(rendering.budget, operator, left, right):
+                if not values.compare(rendering.budget, sign, left, right):
                     return False
                 left = right
             return True
 
         return compare
-
-    def _condition(self, node: nodes.CondExpr) -> _Expression:
-        test, yes = self.expression(node.test), self.expression(node.expr1)
-        no = self.expression(node.expr2) if node.expr2 else None
-        hint = f"the inline if-expression on line {node.lineno} evaluated to false and no else section was defined."
-
-        def choose(rendering: _Rendering) -> Value:
-            if test(rendering):
-                return yes(rendering)
-            return no(rendering) if no else Undefined(hint)  # like Jinja, which is lenient here
-
-        return choose
-
-    def _concatenation(self, node: nodes.Concat) -> _Expression:
-        parts = [self.expression(each) for each in node.nodes]
-
-        def join(rendering: _Rendering) -> str:
-            texts = [rendering.budget.text(part(rendering)) for part in parts]
-            rendering.budget.charge(sum(map(len, texts)))
-            return "".join(texts)
-
-        return join
-
-    def _collection(self, node: nodes.List | nodes.Tuple | nodes.Dict) -> _Expression:
-        """Compile a collection, charged for all of its content, so that nothing can grow by repeated doubling."""
-        if isinstance(node, nodes.Dict):
-            pairs = [(self.expression(each.key), self.expression(each.value)) for each in node.items]
-
-            def mapping(rendering: _Rendering) -> Value:
-                made = {key(rendering): value(rendering) for key, value in pairs}
-                rendering.budget.charge_value(made)
-                return made
-
-            return mapping
-        items, kind = [self.expression(each) for each in node.items], list if isinstance(node, nodes.List) else tuple
-
-        def sequence(rendering: _Rendering) -> Value:
-            made = kind(item(rendering) for item in items)
-            rendering.budget.charge_value(made)
-            return made
-
-        return sequence
-
-
-_SIGNS = {nodes.Neg: values.negative, nodes.Pos: values.positive}
-
-
-def _constant(node: nodes.Const) -> _Expression:
-    value = node.value
-    if isinstance(value, str) and any(sign == "\0" or "\ud800" <= sign <= "\udfff" for sign in value):
-        raise TemplateInvalid("a text has a character that cannot be stored", node.lineno)
-    return lambda rendering: value
-
-
-def _at(line: int, expression: _Expression) -> _Expression:
-    def run(rendering: _Rendering) -> Value:
-        rendering.line = line
-        return expression(rendering)
-
-    return run
-
-
-def _chosen(
-    rendering: _Rendering,
-    outer: _Scope,
-    target: Callable[[_Rendering, Value], None],
-    item: Value,
-    test: _Expression,
-) -> bool:
-    rendering.scope = _Scope({}, outer)
-    target(rendering, item)
-    return bool(test(rendering))
 
 
 def _refused(node: nodes.Node) -> TemplateInvalid:
@@ -679,16 +606,8 @@ def _range(budget: Budget, *ends: Value) -> range:
     return found
 
 
-def _namespace(budget: Budget, *given: Value, **more: Value) -> Namespace:
-    made: dict[str, Value] = dict(*given, **more)
-    budget.charge_value(made)
-    return Namespace(**made)
-
-
-def _dict(budget: Budget, *given: Value, **more: Value) -> dict[Value, Value]:
-    made: dict[Value, Value] = dict(*given, **more)
-    budget.charge_value(made)
-    return made
-
-
-_GLOBALS: dict[str, Callable[..., Value]] = {"range": _range, "namespace": _namespace, "dict": _dict}
+_GLOBALS: dict[str, Callable[..., Value]] = {
+    "range": _range,
+    "namespace": lambda budget, *given, **more: Namespace(budget.charged(dict(*given, **more))),
+    "dict": lambda budget, *given, **more: budget.charged(dict(*given, **more)),
+}

@@ -28,12 +28,10 @@ def json_text(value: object) -> str:
     """Return JSON that Postgres accepts as jsonb, for any value."""
     try:
         text = orjson.dumps(value).decode()
-    except TypeError:  # lone surrogates, integers above 64 bits, nested too deep
-        return _careful_json(value)
-    return _careful_json(value) if "\\u0000" in text else text
-
-
-def _careful_json(value: object) -> str:
+        if "\\u0000" not in text:
+            return text
+    except TypeError:
+        pass  # lone surrogates, integers above 64 bits, nested too deep
     return json.dumps(_plain(value, MAX_DEPTH), ensure_ascii=False, allow_nan=False)
 
 

@@ -48,7 +48,13 @@ def compose_yaml(text: str) -> yaml.Node | None:
     if len(text) > MAX_CHARACTERS:
         raise YamlInvalid(f"has {len(text):,} characters; at most {MAX_CHARACTERS:,} are read")
     try:
-        _scan(text)
+        depth = 0
+        for count, event in enumerate(yaml.parse(text, Loader=_Loader)):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if count > MAX_EVENTS:
+                raise YamlInvalid(f"has more than {MAX_EVENTS:,} values", _line_at(event.start_mark))
+            if depth > MAX_DEPTH:
+                raise YamlInvalid(f"is nested deeper than {MAX_DEPTH} levels", _line_at(event.start_mark))
         loader = _Loader(text)
         try:
             node: yaml.Node | None = loader.get_single_node()
@@ -56,10 +62,12 @@ def compose_yaml(text: str) -> yaml.Node | None:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
         raise _marked(error) from error
+    except YamlInvalid:
+        raise
     except (yaml.YAMLError, ValueError) as error:
         raise YamlInvalid(f"not YAML: {str(error)[:300]}") from error
     if node is not None and _unfolded(node, {}) > MAX_NODES:
-        raise YamlInvalid("its aliases unfold to too much, or without end", _line_of(node))
+        raise YamlInvalid("its aliases unfold to too much, or without end", _line_at(node.start_mark))
     return node
 
 
@@ -78,22 +86,9 @@ def construct(node: yaml.Node | None) -> Any:
     except yaml.MarkedYAMLError as error:
         raise _marked(error) from error
     except (yaml.YAMLError, ValueError, TypeError) as error:
-        raise YamlInvalid(f"not YAML: {str(error)[:300]}", _line_of(node)) from error
+        raise YamlInvalid(f"not YAML: {str(error)[:300]}", _line_at(node.start_mark)) from error
     finally:
         loader.dispose()
-
-
-def _scan(text: str) -> None:
-    depth = 0
-    for count, event in enumerate(yaml.parse(text, Loader=_Loader)):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if count > MAX_EVENTS:
-            raise YamlInvalid(f"has more than {MAX_EVENTS:,} values", _line_at(event.start_mark))
-        if depth > MAX_DEPTH:
-            raise YamlInvalid(f"is nested deeper than {MAX_DEPTH} levels", _line_at(event.start_mark))
 
 
 def _unfolded(node: yaml.Node, sizes: dict[int, float]) -> float:
@@ -111,12 +106,8 @@ def _marked(error: yaml.MarkedYAMLError) -> YamlInvalid:
     return YamlInvalid(f"not YAML: {error.problem or error.context}", line)
 
 
-def _line_of(node: yaml.Node) -> int:
-    return _line_at(node.start_mark)
-
-
 def _line_at(mark: Any) -> int:
-    """1-based."""
+    """Return the line of a mark, from 1."""
     return int(mark.line) + 1 if mark else 1
 
 

@@ -103,7 +103,7 @@ def create_environment(
 
 def _response(row: EnvironmentImport) -> schemas.ImportResponse:
     preview = imports.preview(row)
-    problems = [f"line {problem.line}: {problem.path} {problem.message}" for problem in preview.problems]
+    problems = [f"line {problem.line}: {problem.key} {problem.message}" for problem in preview.problems]
     return schemas.ImportResponse(
         id=row.id,
         name=row.name,

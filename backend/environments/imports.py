@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from sqlalchemy import select
@@ -14,7 +14,7 @@ from backend.core.events import announce, import_topic
 from backend.core.queue import enqueue
 from backend.domain.environments.foreign import PackageKind, read_foreign
 from backend.domain.environments.import_report import ImportReport
-from backend.domain.environments.manifest import ManifestInvalid, ManifestProblem, read_manifest
+from backend.domain.environments.manifest import FileProblem, ManifestInvalid, read_manifest
 from backend.domain.environments.packages import MANIFEST_PATH, PackageInvalid
 from backend.domain.environments.prompts import render_observation, render_system
 from backend.domain.environments.proposals import propose
@@ -68,7 +68,7 @@ class ImportOptions:
 class PromptPreview:
     """The first prompt that a model would read with this block, or the block's problems."""
 
-    problems: Sequence[ManifestProblem] = ()
+    problems: Sequence[FileProblem] = ()
     system: str = ""
     user: str = ""
     error: str = ""
@@ -194,7 +194,7 @@ def preview(row: EnvironmentImport) -> PromptPreview:
         manifest = read_manifest(write_manifest(row.manifest, row.block))
     except ManifestInvalid as error:
         above = write_manifest(row.manifest, "").count("\n") + 1
-        problems = [ManifestProblem(each.message, each.path, max(1, each.line - above)) for each in error.problems]
+        problems = [replace(each, line=max(1, each.line - above)) for each in error.problems]
         return PromptPreview(problems)
     agent, report = manifest.proctor.agent, ImportReport.model_validate(row.report)
     try:

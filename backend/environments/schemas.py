@@ -2,7 +2,7 @@
 
 import uuid
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from fastapi import UploadFile
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -114,6 +114,9 @@ class RewardColumn(Response):
 
 
 class VersionResponse(ColumnsResponse):
+    table_columns: ClassVar = ("number", "content_hash", "certificate", "published_by", "published_at", "notes")
+    table_empty: ClassVar = "No version has been published yet."
+
     id: uuid.UUID
     environment: str
     number: int
@@ -464,6 +467,9 @@ class CreateFromImport(Request):
 
 class ImportResponse(Response):
     """An import with its report."""
+
+    table_columns = ("id", "name", "kind", "status", "phase", "environment", "source")
+    table_empty = "Nothing has been imported yet."
 
     id: uuid.UUID
     name: str

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from backend.core.events import RUNS, announce
 from backend.core.queue import enqueue
-from backend.domain.environments.manifest import Manifest
+from backend.domain.environments.manifest import FileProblem, Manifest
 from backend.domain.environments.packages import MANIFEST_PATH, content_hash
 from backend.domain.vocabulary import Queue, RunKind
 from backend.environments.drafts import checked_files, locked_draft, package_of, refuse_unseen, write_draft
@@ -26,7 +26,7 @@ from backend.environments.queries import (
 )
 from backend.environments.scaffold import without_generated
 from backend.environments.tables import Environment, EnvironmentDraft, EnvironmentVersion
-from backend.environments.validation import FileProblem, validate_package
+from backend.environments.validation import validate_package
 from backend.errors import Conflict, InvalidInput
 from backend.policies.queries import get_policy_option
 from backend.runs.tables import Run

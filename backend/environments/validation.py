@@ -6,9 +6,10 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from backend.domain.environments.fixtures import fixture_problems, is_fixture
+from backend.domain.environments.fixtures import is_fixture, read_fixtures
 from backend.domain.environments.manifest import (
     PLATFORM_COLUMNS,
+    FileProblem,
     Manifest,
     ManifestInvalid,
     RewardColumn,
@@ -28,24 +29,6 @@ _WIRE_FIELDS = {"reward", "done", "metadata"}
 """Fields of OpenEnv's base classes, which templates and replies cannot name."""
 _NO_SOURCES = ("test_", "tests/", "client.py", "inference.py", "inference_words.py")
 """Files that mention reward columns but do not compute them."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileProblem:
-    """An error that prevents a draft from being published."""
-
-    path: str
-    """The file; empty for the package as a whole."""
-    line: int
-    """1-based."""
-    message: str
-    key: str = ""
-    """In a manifest: the dotted key, e.g. `proctor.rewards.win`."""
-
-    @property
-    def place(self) -> str:
-        """The beginning of a message: path and line, if any."""
-        return f"{self.path} line {self.line}: " if self.path else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +57,7 @@ def validate_package(files: Mapping[str, str], name: str | None = None) -> Valid
     try:
         manifest = read_manifest(text) if MANIFEST_PATH in files else None
     except ManifestInvalid as error:
-        problems += [FileProblem(MANIFEST_PATH, found.line, found.message, found.path) for found in error.problems]
+        problems += error.problems
     parsed = parse_sources(files)
     problems += [found for found in parsed.values() if isinstance(found, FileProblem)]
     if manifest:
@@ -82,8 +65,7 @@ def validate_package(files: Mapping[str, str], name: str | None = None) -> Valid
         problems += _contradictions(manifest, text, files, trees, name)
         # a foreign package may keep other files in a folder of that name
         transcripts = {path: text for path, text in files.items() if is_fixture(path) and '"replies"' in text}
-        for found in fixture_problems(transcripts, manifest):
-            problems.append(FileProblem(found.path, found.line, found.message))
+        problems += read_fixtures(transcripts, manifest)[1]
     return Validation(problems, manifest)
 
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.responses import HTMLResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.core.events import graders_topic, job_topic
@@ -27,6 +28,7 @@ from backend.graders.estimates import GradingEstimate, estimate_run
 from backend.graders.queries import GradedRun
 from backend.graders.schemas import TryResponse
 from backend.graders.tables import Grade, Grader
+from backend.policies.tables import Policy
 from backend.runs.header import RunHeader, run_header
 from backend.runs.queries import get_run
 from backend.runs.tables import Run
@@ -153,7 +155,7 @@ async def try_events(
 
 @dataclass(frozen=True, slots=True)
 class RunGradersPage:
-    """The graders of a run, those at work first, and the one that is to be started."""
+    """The graders of a run, unfinished ones first, and the selected grader."""
 
     head: RunHeader
     run: Run
@@ -191,25 +193,6 @@ async def run_grader_events(request: Request, run_id: uuid.UUID, _: Viewer) -> A
 
     async for event in live_blocks(request, (graders_topic(run_id),), RUN_TAB, ["grader_blocks"], read):
         yield event
-
-
-@router.get("/judges{rest:path}")
-@router.get("/questions{rest:path}")
-def redirect_old_page(request: Request, rest: str, _: Viewer) -> Response:
-    """The pages of judges and questions have become those of graders."""
-    if rest.strip("/"):
-        place = rest.replace("/asked/", "/tries/").replace("/tried/", "/tries/")
-        query = f"?{request.url.query}" if request.url.query else ""
-        return RedirectResponse(f"/graders{place}{query}", status_code=301)
-    is_judge = request.url.path.startswith("/judges")
-    kind = GraderKind.JUDGE if is_judge else GraderKind.QUESTION
-    return RedirectResponse(f"/graders?kind={kind}", status_code=301)
-
-
-@router.get("/runs/{run_id}/judges")
-@router.get("/runs/{run_id}/questions")
-def redirect_old_tab(run_id: uuid.UUID, _: Viewer) -> Response:
-    return RedirectResponse(f"/runs/{run_id}/graders", status_code=301)
 
 
 def _try(session: Session, grader_id: uuid.UUID, job_id: uuid.UUID) -> GraderTrialPage:
@@ -253,13 +236,11 @@ def _form(
     grader: Grader | None = None,
 ) -> dict[str, Any]:
     """`grader`: the grader to update; None for a new one."""
-    policies = [
-        (
-            str(each.id),
-            f"{each.name} ({each.configuration.get('model') or each.configuration.get('script') or each.kind})",
-        )
-        for each in queries.grading_policies(session)
-    ]
+    can_grade = Policy.deleted_at.is_(None), Policy.kind.in_(queries.GRADING_POLICIES)
+    policies = []
+    for each in session.scalars(select(Policy).where(*can_grade).order_by(Policy.kind, Policy.name)):
+        model = each.configuration.get("model") or each.configuration.get("script") or each.kind
+        policies.append((str(each.id), f"{each.name} ({model})"))
     criteria = settings.criteria if isinstance(settings, JudgeSettings) else ()
     return {
         "grader": grader,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -72,6 +71,7 @@ class Operation:
     """Its slice: the client's namespace and the tag in the API's description."""
     is_tool: bool
     poll: str | None
+    waits: bool
     page: str | None
     notice: str
     audited: bool
@@ -83,12 +83,9 @@ class Operation:
     @property
     def name(self) -> str:
         """Name in the client's namespace: `create_grader` of `graders` is `create`."""
-        words = [word for word in self.function.__name__.split("_") if word not in {self.noun, self.singular}]
+        noun = {self.noun, self.noun.removesuffix("s")}
+        words = [word for word in self.function.__name__.split("_") if word not in noun]
         return "_".join(words) or self.function.__name__
-
-    @property
-    def singular(self) -> str:
-        return self.noun.removesuffix("s")
 
     @property
     def uploads(self) -> list[str]:
@@ -110,10 +107,15 @@ class Operation:
             detail: dict[str, object] = {}
             if isinstance(request, BaseModel):
                 sent = request.model_dump(mode="json", exclude_unset=True, exclude=set(self.uploads))
-                detail = {key: value for key, value in sent.items() if _is_short(value)}
+                detail = {
+                    key: value
+                    for key, value in sent.items()
+                    if isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= 200)
+                }
             if name := getattr(subject, "name", None):
                 detail["name"] = name
-            audit(session, actor, f"{self.singular}.{self.name}", self.singular, getattr(subject, "id", ""), **detail)
+            kind = self.noun.removesuffix("s")
+            audit(session, actor, f"{kind}.{self.name}", kind, getattr(subject, "id", ""), **detail)
         return result
 
 
@@ -134,6 +136,7 @@ def operation(
     status: int | None = None,
     tool: bool = False,
     poll: str | None = None,
+    waits: bool = True,
     page: str | None = None,
     notice: str = "",
     audited: bool | None = None,
@@ -149,6 +152,7 @@ def operation(
     - `status`: status of a successful response. Default: 200, or 204 if the function returns None.
     - `tool`: whether agents may call it.
     - `poll`: address that returns the current state of a `Progress`, filled from the result's fields.
+    - `waits`: whether the command waits until such a result has finished.
     - `page`: the address without `/api/v1` accepts the request as an HTML form, then shows this page with `notice`.
       Both are filled from the result's fields.
     - `audited`: whether calls are recorded in the audit log. Default: all but GET.
@@ -176,6 +180,7 @@ def operation(
             noun=noun or function.__module__.split(".")[1],
             is_tool=tool,
             poll=poll,
+            waits=waits,
             page=page,
             notice=notice,
             audited=method != "GET" if audited is None else audited,
@@ -184,7 +189,3 @@ def operation(
         return function
 
     return declare
-
-
-def _is_short(value: object) -> bool:
-    return isinstance(value, bool | int | float | uuid.UUID) or (isinstance(value, str) and len(value) <= 200)

@@ -54,21 +54,27 @@ class ToolServer:
 
                 from backend.operations.tools import make_server
 
-                server = make_server(describe(self._app), self._send, read_skill(), _role_of)
+                def role_of(context: "Context") -> Role:
+                    assert context.request is not None
+                    actor: Actor = context.request.state.actor
+                    return actor.role
+
+                server = make_server(describe(self._app), self._send, read_skill(), role_of)
                 manager = StreamableHTTPSessionManager(
                     server, json_response=True, stateless=True, max_request_body_size=MAX_BODY_BYTES
                 )
                 started = asyncio.Event()
-                self._running = asyncio.create_task(self._run(manager, started))
+
+                async def run() -> None:
+                    """Run in one task from start to stop, as its task group requires."""
+                    async with manager.run():
+                        started.set()
+                        await self._stopping.wait()
+
+                self._running = asyncio.create_task(run())
                 await started.wait()
                 self._manager = manager
             return self._manager
-
-    async def _run(self, manager: "StreamableHTTPSessionManager", started: asyncio.Event) -> None:
-        """Run in one task from start to stop, as its task group requires."""
-        async with manager.run():
-            started.set()
-            await self._stopping.wait()
 
     async def stop(self) -> None:
         self._stopping.set()
@@ -89,30 +95,19 @@ class ToolServer:
         return answer.status_code, answer.json() if answer.content else None
 
 
-def _role_of(context: "Context") -> Role:
-    assert context.request is not None
-    actor: Actor = context.request.state.actor
-    return actor.role
-
-
-class _Delegated(Response):
-    """Passes the connection to the MCP server."""
-
-    def __init__(self, server: ToolServer) -> None:
-        super().__init__()
-        self._server = server
-
-    async def __call__(self, scope: Scope, receive: Receive, send: SendMessage) -> None:
-        await (await self._server.manager()).handle_request(scope, receive, send)
-
-
 def add_mcp(app: FastAPI) -> ToolServer:
     """Add the route. Stop the returned server when the app stops."""
     server = ToolServer(app)
     guard = RequireToken(Role.VIEWER)
 
+    class Delegated(Response):
+        """Passes the connection to the MCP server."""
+
+        async def __call__(self, scope: Scope, receive: Receive, send: SendMessage) -> None:
+            await (await server.manager()).handle_request(scope, receive, send)
+
     @app.api_route("/mcp", methods=["GET", "POST", "DELETE"], include_in_schema=False)
     async def mcp(_: Annotated[Actor, Depends(guard)]) -> Response:
-        return _Delegated(server)
+        return Delegated()
 
     return server

@@ -1,11 +1,10 @@
 """Routes of operations: JSON under `/api/v1`, and the forms of pages."""
 
-import functools
 import inspect
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from inspect import Parameter
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Path, Query
 from fastapi import Request as HttpRequest
@@ -32,9 +31,16 @@ def json_router(operations: Iterable[Operation]) -> APIRouter:
 
     router = APIRouter(prefix=PREFIX)
     for operation in sorted(operations, key=specific_first):
+        extra: dict[str, Any] = {"x-proctor": _extension(operation)}
+        if operation.uploads and operation.request:  # FastAPI does not see the body of an operation that takes files
+            schema = operation.request.model_json_schema(ref_template="#/components/schemas/{model}")
+            for name in operation.uploads:
+                schema["properties"][name] |= {"format": "binary"}
+            content = {"multipart/form-data": {"schema": schema}}
+            extra["requestBody"] = {"required": True, "content": content}
         router.add_api_route(
             operation.path,
-            _endpoint(operation, _json_request(operation), _answer_json),
+            _endpoint(operation, _json_request(operation)),
             methods=[operation.method],
             status_code=operation.status,
             response_model=None if operation.status == 204 or operation.result is Download else operation.result,
@@ -44,7 +50,7 @@ def json_router(operations: Iterable[Operation]) -> APIRouter:
             summary=operation.summary.split("\n")[0],
             description=operation.summary,
             tags=[operation.noun],
-            openapi_extra={"x-proctor": _extension(operation)} | _multipart(operation),
+            openapi_extra=extra,
         )
     return router
 
@@ -55,10 +61,17 @@ def form_router(operations: Iterable[Operation]) -> APIRouter:
     for operation in operations:
         if operation.page is None:
             continue
+
+        def show_page(result: object, arguments: dict[str, object], operation: Operation = operation) -> HttpResponse:
+            def fill(text: str) -> str:
+                return _FIELD.sub(lambda name: str(getattr(result, name[1], arguments.get(name[1], ""))), text)
+
+            return see_other(fill(operation.page or "/"), fill(operation.notice))
+
         path = operation.path if operation.method == "POST" else f"{operation.path}/{_VERBS[operation.method]}"
         router.add_api_route(
             path,
-            _endpoint(operation, _form_request(operation), functools.partial(_answer_form, operation)),
+            _endpoint(operation, _form_request(operation), show_page),
             methods=["POST"],
             response_class=HTMLResponse,
             max_body_size=operation.max_body_size,
@@ -70,14 +83,18 @@ def form_router(operations: Iterable[Operation]) -> APIRouter:
 _VERBS = {"PUT": "edit", "PATCH": "edit", "DELETE": "delete"}
 """HTML forms can only POST, so changes and deletions have separate addresses."""
 
-Answer = Callable[[HttpRequest, object, dict[str, object]], object]
+Show = Callable[[object, dict[str, object]], HttpResponse]
+"""Shows a page after an operation, given its result and arguments."""
 
 
-def _endpoint(operation: Operation, request: list[Parameter], answer: Answer) -> Callable[..., object]:
+def _endpoint(operation: Operation, request: list[Parameter], show: Show | None = None) -> Callable[..., object]:
     """Return a function whose signature declares for FastAPI what to read and which role to check."""
 
     def endpoint(http: HttpRequest, session: SessionDep, actor: Actor, **arguments: object) -> object:
-        return answer(http, operation.run(session, actor, arguments), arguments)
+        result = operation.run(session, actor, arguments)
+        if show:
+            return show(result, arguments)
+        return stream_download(http, result) if isinstance(result, Download) else result
 
     hints = inspect.signature(operation.function, eval_str=True).parameters
     segments = [
@@ -117,12 +134,8 @@ def _form_request(operation: Operation) -> list[Parameter]:
     return [_keyword("request", Annotated[model, Depends(read)])]
 
 
-def _answer_json(http: HttpRequest, result: object, arguments: dict[str, object]) -> object:
-    return stream_download(http, result) if isinstance(result, Download) else result
-
-
 def stream_download(http: HttpRequest, download: Download) -> StreamingResponse:
-    """Send a file while it is written, in a transaction of its own."""
+    """Send a file while it is written, in a separate transaction."""
 
     def content() -> Iterator[bytes]:
         with http.app.state.transaction() as session:
@@ -130,13 +143,6 @@ def stream_download(http: HttpRequest, download: Download) -> StreamingResponse:
 
     headers = {"Content-Disposition": f'attachment; filename="{download.name}"', "Cache-Control": "no-store"}
     return StreamingResponse(content(), media_type=download.media_type, headers=headers)
-
-
-def _answer_form(operation: Operation, http: HttpRequest, result: object, arguments: dict[str, object]) -> HttpResponse:
-    def fill(text: str) -> str:
-        return _FIELD.sub(lambda name: str(getattr(result, name[1], arguments.get(name[1], ""))), text)
-
-    return see_other(fill(operation.page or "/"), fill(operation.notice))
 
 
 def _extension(operation: Operation) -> dict[str, object]:
@@ -154,21 +160,11 @@ def _extension(operation: Operation) -> dict[str, object]:
         "columns": getattr(item, "table_columns", None) or None,
         "empty": getattr(item, "table_empty", None) or None,
         "limit": getattr(operation.request, "command_limit", None),
-        "waits": (operation.poll is not None and is_progress) or None,
+        "waits": (operation.waits and operation.poll is not None and is_progress) or None,
         "downloads": result is Download or None,
         "uploads": operation.uploads or None,
     }
     return {name: value for name, value in known.items() if value is not None}
-
-
-def _multipart(operation: Operation) -> dict[str, object]:
-    """Describe the body of an operation that takes files, which FastAPI does not see."""
-    if not operation.uploads or operation.request is None:
-        return {}
-    schema = operation.request.model_json_schema(ref_template="#/components/schemas/{model}")
-    for name in operation.uploads:
-        schema["properties"][name] |= {"format": "binary"}
-    return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}}
 
 
 def _keyword(name: str, annotation: object) -> Parameter:

@@ -47,12 +47,6 @@ class ToolOperation:
     segments: tuple[str, ...]
     sends_body: bool
 
-    def request(self, arguments: Mapping[str, object]) -> tuple[str, Query, dict[str, object] | None]:
-        """Return the address, query and body of a call. Raises KeyError for a missing segment of the address."""
-        path = self.path.format(**{name: quote(str(arguments[name]), safe="") for name in self.segments})
-        rest = {name: value for name, value in arguments.items() if name not in self.segments}
-        return (path, {}, rest) if self.sends_body else (path, rest, None)
-
 
 def make_server(document: Document, send: Send, instructions: str, role_of: Callable[[Context], Role]) -> Server[Any]:
     """Build a server with the tools that the caller's role includes."""
@@ -67,9 +61,12 @@ def make_server(document: Document, send: Send, instructions: str, role_of: Call
         if operation is None:
             return _result(f"There is no tool named {call.name[:100]}.", is_error=True)
         try:
-            path, query, body = operation.request(call.arguments or {})
+            arguments = dict(call.arguments or {})
+            segments = {name: quote(str(arguments.pop(name)), safe="") for name in operation.segments}
         except KeyError as missing:
             return _result(f"The argument {missing} is required.", is_error=True)
+        path = operation.path.format(**segments)
+        query, body = ({}, arguments) if operation.sends_body else (arguments, None)
         status, answer = await send(context, operation.method, path, query, body)
         if status >= 400:
             problem: dict[str, Any] = (
@@ -109,16 +106,22 @@ def _tools(document: Document) -> list[ToolOperation]:
                 model = document["components"]["schemas"][body["$ref"].rsplit("/", 1)[-1]]
                 properties |= model.get("properties", {})
                 required += model.get("required", [])
-            schema = _with_definitions(
-                {"type": "object", "properties": properties, "required": required, "additionalProperties": False},
-                document,
-            )
+            schema: dict[str, Any] = {"type": "object", "properties": properties, "required": required}
+            schema |= {"additionalProperties": False}
+            definitions: dict[str, object] = {}  # a tool's schema is self-contained
+            unread = [json.dumps(schema)]
+            while unread:
+                for name in _REFERENCE.findall(unread.pop()):
+                    if name not in definitions:
+                        definitions[name] = document["components"]["schemas"][name]
+                        unread.append(json.dumps(definitions[name]))
+            whole = schema | ({"$defs": definitions} if definitions else {})
             noun, name = route["operationId"].split(".")
             tool = Tool(
                 name=f"{noun}_{name}",
                 title=route.get("summary"),
                 description=route.get("description"),
-                input_schema=schema,
+                input_schema=json.loads(json.dumps(whole).replace("#/components/schemas/", "#/$defs/")),
                 annotations=ToolAnnotations(
                     read_only_hint=method == "get", destructive_hint=method == "delete", open_world_hint=False
                 ),
@@ -126,20 +129,6 @@ def _tools(document: Document) -> list[ToolOperation]:
             role = Role(route["x-proctor"]["role"])
             found.append(ToolOperation(tool, role, method.upper(), path, tuple(segments), body is not None))
     return sorted(found, key=lambda each: each.tool.name)
-
-
-def _with_definitions(schema: dict[str, object], document: Document) -> dict[str, Any]:
-    """Add all schemas that a schema refers to, because a tool's schema is self-contained."""
-    definitions: dict[str, object] = {}
-    unread = [json.dumps(schema)]
-    while unread:
-        for name in _REFERENCE.findall(unread.pop()):
-            if name not in definitions:
-                definitions[name] = document["components"]["schemas"][name]
-                unread.append(json.dumps(definitions[name]))
-    whole = schema | ({"$defs": definitions} if definitions else {})
-    parsed: dict[str, Any] = json.loads(json.dumps(whole).replace("#/components/schemas/", "#/$defs/"))
-    return parsed
 
 
 def _result(text: str, *, is_error: bool = False) -> CallToolResult:

@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session, joinedload
 
 from backend.core.tables import Job, Worker
-from backend.domain.runs.capabilities import Capabilities, Offer, not_offered
+from backend.domain.runs.capabilities import Capabilities, OnlineWorker, not_offered
 from backend.domain.vocabulary import UNDER_WAY, JobStatus, Queue, RunKind, RunStatus
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.policies.tables import Policy
@@ -124,7 +124,9 @@ def worker_views(session: Session) -> list[WorkerView]:
 def abilities(views: Sequence[WorkerView]) -> list[Ability]:
     """Return each ability with the online workers that have it."""
     offers = [
-        Offer(view.worker.name, tuple(view.worker.queues), view.capabilities) for view in views if not view.is_silent
+        OnlineWorker(view.worker.name, tuple(view.worker.queues), view.capabilities)
+        for view in views
+        if not view.is_silent
     ]
     found = []
     for name, setting in ABILITIES.items():

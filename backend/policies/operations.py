@@ -35,7 +35,15 @@ def list_policies(session: Session, actor: Actor, request: ListRequest) -> Page[
     return Page(items=[PolicyResponse.of(policy) for policy in found.items], next=found.next)
 
 
-@operation("POST /policies", role=Role.TRAINER, command="policy add", status=201, tool=True, audited=False)
+@operation(
+    "POST /policies",
+    role=Role.TRAINER,
+    command="policy add",
+    notice="policy {name} added",
+    status=201,
+    tool=True,
+    audited=False,
+)
 def create_policy(session: Session, actor: Actor, request: CreatePolicy) -> PolicyResponse:
     """Add a model endpoint (`base_url` or `preset`, and `model`) or a scripted policy (`script`)."""
     return PolicyResponse.of(service.create_policy(session, actor, request))
@@ -53,7 +61,13 @@ def get_policy(session: Session, actor: Actor, policy: Policy) -> PolicyResponse
     return PolicyResponse.of(policy)
 
 
-@operation("PATCH /policies/{policy}", role=Role.TRAINER, command="policy edit", audited=False)
+@operation(
+    "PATCH /policies/{policy}",
+    role=Role.TRAINER,
+    command="policy edit",
+    notice="policy {name} updated",
+    audited=False,
+)
 def update_policy(session: Session, actor: Actor, policy: Policy, request: UpdatePolicy) -> PolicyResponse:
     """Change a policy. Settings that are not given stay. A new base URL removes the key, unless a key is given."""
     return PolicyResponse.of(service.update_policy(session, actor, policy, request))

@@ -275,7 +275,8 @@ def latest_connection_test(session: Session, policy: Policy) -> ConnectionTest |
             report = ConnectionReport.model_validate(job.arguments["answer"])
         except ValidationError:
             report = ConnectionReport(base_url="", model="")
-    is_stale = report is not None and bool(report.base_url) and not report.is_about(policy.configuration)
+    now = policy.configuration.get("base_url"), policy.configuration.get("model")
+    is_stale = report is not None and bool(report.base_url) and (report.base_url, report.model) != now
     return ConnectionTest(job.id, job.created_at, report, is_stale)
 
 

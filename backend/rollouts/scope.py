@@ -84,7 +84,7 @@ class FilterScope:
         own = [field for field in (*BEFORE_REWARDS, *AFTER_REWARDS) if field.is_filterable]
         own = [replace(field, choices=self.detectors) if field.name == "flag" else field for field in own]
         if mix := self.run.configuration.get("mix"):
-            names = {self.run.version.environment.name, *(MixPart.parse(text).environment for text in mix)}
+            names = {self.run.version.environment.name, *(MixPart.model_validate(text).environment for text in mix)}
             own.append(Field("environment", FieldKind.CHOICE, "environment of the task", tuple(sorted(names))))
         return {field.name: field for field in (*metrics, *rewards, *own, *families)}
 

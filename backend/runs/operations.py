@@ -21,7 +21,7 @@ def start_evaluation(session: Session, actor: Actor, request: EvaluationRequest)
     return RunDetailResponse.of(queries.get_run(session, run.id))
 
 
-@operation("GET /runs", role=Role.VIEWER, tool=True)
+@operation("GET /runs", role=Role.VIEWER, command="runs", tool=True)
 def list_runs(session: Session, actor: Actor, request: RunFilter) -> Page[RunResponse]:
     """List runs, newest first."""
     found = queries.runs(session, request)
@@ -37,6 +37,8 @@ def get_run(session: Session, actor: Actor, run: Run) -> RunDetailResponse:
 @operation(
     "POST /runs/{run}/stop",
     role=Role.AUTHOR,
+    command="run stop",
+    waits=False,
     tool=True,
     poll="/runs/{id}",
     audited=False,
@@ -46,7 +48,7 @@ def get_run(session: Session, actor: Actor, run: Run) -> RunDetailResponse:
 def stop_run(session: Session, actor: Actor, run: Run) -> RunResponse:
     """Request a run to stop. An evaluation cancels its current rollouts; other runs finish theirs first.
 
-    Training runs need the role trainer.
+    A stopped run can be resumed. Training runs need the role trainer.
     """
     service.request_stop(session, actor, run)
     return RunResponse.of(run)
@@ -55,6 +57,8 @@ def stop_run(session: Session, actor: Actor, run: Run) -> RunResponse:
 @operation(
     "POST /runs/{run}/resume",
     role=Role.AUTHOR,
+    command="run resume",
+    waits=False,
     tool=True,
     poll="/runs/{id}",
     audited=False,

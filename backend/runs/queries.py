@@ -80,7 +80,7 @@ def versions(session: Session) -> Sequence[EnvironmentVersion]:
 
 def versions_of(session: Session, run: Run) -> Sequence[EnvironmentVersion]:
     """The run's own version, then the existing versions of its mix, with their environments."""
-    parts = [MixPart.parse(text) for text in run.configuration.get("mix") or ()]
+    parts = [MixPart.model_validate(text) for text in run.configuration.get("mix") or ()]
     if not parts:
         return [run.version]
     named = (and_(Environment.name == part.environment, EnvironmentVersion.number == part.version) for part in parts)

@@ -2,7 +2,7 @@
 
 import uuid
 from datetime import datetime
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 from urllib.parse import urlencode
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -61,7 +61,7 @@ class EvaluationRequest(BaseModel):
 class _Filter(BaseModel):
     """Filter of a list. Empty choices of a filter form are ignored."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
 
     after: str | None = None
     """The `next` of the previous page."""
@@ -89,6 +89,8 @@ class RunFilter(_Filter):
     policy_id: uuid.UUID | None = None
     text: str | None = Field(default=None, max_length=200)
     """Part of the run's name."""
+
+    command_limit: ClassVar[int | None] = 20
 
 
 class RolloutFilter(_Filter):

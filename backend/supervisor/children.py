@@ -24,7 +24,6 @@ SETTLED_SECONDS = 10.0
 STOP_SECONDS = 15.0
 STACKS_SECONDS = 2.0
 """Time for a hung child to write its threads' stacks to its log before it is killed."""
-_TAIL_LINES = 15
 
 PROBE_SECONDS = 5.0
 TIMEOUT_SECONDS = 5.0
@@ -145,7 +144,16 @@ class Child:
             return self._handle_death(now, self.process.returncode)
         self._has_settled = self._has_settled or now - self._started_at > SETTLED_SECONDS
         if self.is_ready:
-            return self._end_if_hung(now, self.process) if self.probe else None
+            if self.probe is None or not self.probe.is_hung():
+                return None
+            self.probe.end()
+            self.is_ready = False
+            self._kill_at = now + STACKS_SECONDS
+            self.process.send_signal(signal.SIGABRT)  # Python's fault handler writes all stacks, and the process ends
+            return (
+                f"{self.name} has not answered for {self.probe.hung_seconds:g} s; ending it "
+                f"(the stacks of its threads are in {self.log}, soon {self.log.name}.1)"
+            )
         if self._kill_at is not None:
             if now > self._kill_at:
                 self._kill_all()
@@ -155,19 +163,6 @@ class Child:
                 self.probe.begin()
             return f"{self.name} ready"
         return None
-
-    def _end_if_hung(self, now: float, process: subprocess.Popen[bytes]) -> str | None:
-        assert self.probe is not None
-        if not self.probe.is_hung():
-            return None
-        self.probe.end()
-        self.is_ready = False
-        self._kill_at = now + STACKS_SECONDS
-        process.send_signal(signal.SIGABRT)  # Python's fault handler writes all stacks, and the process ends
-        return (
-            f"{self.name} has not answered for {self.probe.hung_seconds:g} s; ending it "
-            f"(the stacks of its threads are in {self.log}, soon {self.log.name}.1)"
-        )
 
     def _handle_death(self, now: float, status: int) -> str:
         if self.probe:
@@ -195,7 +190,7 @@ class Child:
 
     def tail(self) -> str:
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
-        return "\n".join(text[-8000:].splitlines()[-_TAIL_LINES:])
+        return "\n".join(text[-8000:].splitlines()[-15:])
 
     def ask_to_stop(self) -> None:
         self._restart_at = None

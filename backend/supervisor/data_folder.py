@@ -61,7 +61,14 @@ def open_data_folder(path: Path) -> DataFolder:
         raise CannotStart(str(error)) from error
     except OSError as error:
         raise unusable(path, error) from error
-    _hold(lock, path)
+    deadline = time.monotonic() + _LEAVING_SECONDS
+    while not _try_lock(lock):
+        holder = os.pread(lock, 500, 0).decode(errors="replace").split()
+        is_leaving = bool(holder) and holder[0].isdigit() and not Path(f"/proc/{holder[0]}").exists()
+        if not is_leaving or time.monotonic() > deadline:
+            where = f" as process {holder[0]} at {holder[-1]}" if holder else ""
+            raise CannotStart(f"another Proctor runs on the data folder {path}{where}; end it or choose another --data")
+        time.sleep(0.1)
     return DataFolder(path, lock)
 
 
@@ -95,29 +102,8 @@ def write_secret(file: Path, text: str) -> None:
     partial.rename(file)
 
 
-def _hold(lock: int, path: Path) -> None:
-    deadline = time.monotonic() + _LEAVING_SECONDS
-    while not _try_lock(lock):
-        holder = os.pread(lock, 500, 0).decode(errors="replace").split()
-        is_leaving = bool(holder) and holder[0].isdigit() and not _is_alive(int(holder[0]))
-        if not is_leaving or time.monotonic() > deadline:
-            where = f" as process {holder[0]} at {holder[-1]}" if holder else ""
-            raise CannotStart(f"another Proctor runs on the data folder {path}{where}; end it or choose another --data")
-        time.sleep(0.1)
-
-
 def _try_lock(descriptor: int) -> bool:
     with contextlib.suppress(BlockingIOError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
     return False
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

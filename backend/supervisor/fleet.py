@@ -119,12 +119,12 @@ class Fleet:
 
     def waves(self) -> list[list[Child]]:
         """Build what starts after the web, in groups, because imports keep the cores busy. Training yields to pages."""
+        command = ["workers.tasks.housekeeping"]
+        housekeeping = self._child("housekeeping", "housekeeping", command, lambda: True, niceness=5)
+        housekeeping.probe = self._heartbeat("housekeeping", _HOUSEKEEPING_HUNG_SECONDS)
         return [
             [self._worker("cpu", concurrency=max(2, len(os.sched_getaffinity(0))))],
-            [
-                self._worker("gpu", concurrency=1, niceness=5),
-                self._housekeeping(),
-            ],
+            [self._worker("gpu", concurrency=1, niceness=5), housekeeping],
         ]
 
     def env_host(self) -> Child:
@@ -183,11 +183,6 @@ class Fleet:
 
         child = self._child(f"{queue} worker", log.stem, command, is_ready, niceness=niceness)
         child.probe = self._heartbeat(queue, _WORKER_HUNG_SECONDS)
-        return child
-
-    def _housekeeping(self) -> Child:
-        child = self._child("housekeeping", "housekeeping", ["workers.tasks.housekeeping"], lambda: True, niceness=5)
-        child.probe = self._heartbeat("housekeeping", _HOUSEKEEPING_HUNG_SECONDS)
         return child
 
     def _heartbeat(self, name: str, hung_seconds: float) -> LivenessProbe:

@@ -55,7 +55,15 @@ def migrate_data(
                     "back up the database of DATABASE_URL first, for example with `pg_dump --format=custom`. Then run "
                     "`proctor migrate-data --has-backup`. Nothing was changed"
                 )
-            _refuse_other_clients(connection)
+            row = connection.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+                "AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+            ).fetchone()
+            if row and row[0]:
+                raise CannotMigrate(
+                    f"{row[0]} other connections to the database are open. Stop every Proctor process (api, workers "
+                    "and housekeeping) and close other clients, then try again. Nothing was changed"
+                )
             return _convert(connection, backup=None, report=report)
 
     cluster = data.expanduser().absolute() / "postgres"
@@ -116,12 +124,8 @@ def _convert(
 
 
 def _count_rows(connection: psycopg.Connection[TupleRow]) -> dict[str, int]:
-    counts = {}
-    for table in KEPT_TABLES:
-        row = connection.execute(f"SELECT count(*) FROM {table}".encode()).fetchone()
-        assert row is not None
-        counts[table] = int(row[0])
-    return counts
+    counts = "\nUNION ALL ".join(f"SELECT '{table}', count(*) FROM {table}" for table in KEPT_TABLES)
+    return dict(connection.execute(counts.encode()).fetchall())
 
 
 def _copy(cluster: Path, report: Callable[[str], None]) -> Path:
@@ -161,15 +165,3 @@ def _connect(url: str) -> Iterator[psycopg.Connection[TupleRow]]:
         raise CannotMigrate(f"cannot connect to the database: {error}") from error
     with connection:
         yield connection
-
-
-def _refuse_other_clients(connection: psycopg.Connection[TupleRow]) -> None:
-    row = connection.execute(
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
-        "AND backend_type = 'client backend'"
-    ).fetchone()
-    if row and row[0]:
-        raise CannotMigrate(
-            f"{row[0]} other connections to the database are open. Stop every Proctor process (api, workers and "
-            "housekeeping) and close other clients, then try again. Nothing was changed"
-        )

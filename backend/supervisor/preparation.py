@@ -49,7 +49,17 @@ def main() -> None:
 def migrate() -> str:
     """Upgrade the database to the newest revision and return it."""
     known, head = revisions()
-    with _connect() as connection:
+    url = get_settings().database_url.replace("postgresql+psycopg://", "postgresql://", 1)
+    deadline = time.monotonic() + WAIT_SECONDS  # it may still be starting
+    while True:
+        try:
+            connected = psycopg.connect(url, connect_timeout=5, autocommit=True)
+            break
+        except psycopg.OperationalError as error:
+            if time.monotonic() > deadline:
+                raise CannotPrepare(f"the database does not answer: {error}") from error
+            time.sleep(0.05)
+    with connected as connection:
         connection.execute("SELECT pg_advisory_lock(%s)", [_MIGRATION_LOCK])  # several may start at once
         current = current_revision(connection)
         if current is not None and current not in known:
@@ -126,19 +136,6 @@ def current_revision(connection: psycopg.Connection[TupleRow]) -> str | None:
         return None
     row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
     return row[0] if row else None
-
-
-def _connect() -> psycopg.Connection[TupleRow]:
-    """Connect to the database, which may still be starting."""
-    url = get_settings().database_url.replace("postgresql+psycopg://", "postgresql://", 1)
-    deadline = time.monotonic() + WAIT_SECONDS
-    while True:
-        try:
-            return psycopg.connect(url, connect_timeout=5, autocommit=True)
-        except psycopg.OperationalError as error:
-            if time.monotonic() > deadline:
-                raise CannotPrepare(f"the database does not answer: {error}") from error
-            time.sleep(0.05)
 
 
 def _print_event(event: str, **details: object) -> None:

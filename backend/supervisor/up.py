@@ -143,7 +143,17 @@ def up(
     if not IS_SUPPORTED:
         raise CannotStart("`proctor up` needs Linux; elsewhere use docker compose")
     folder = open_data_folder(data)
-    address = _free(address)
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    with socket.socket(family) as probe:  # takes a free port for port 0
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address.host, address.port))
+            probe.listen()
+        except OSError as error:
+            raise CannotStart(
+                f"cannot listen on {address.host} port {address.port}: {error.strerror}; choose another --port"
+            ) from error
+        address = Address(address.host, int(probe.getsockname()[1]))
     with _failures_in_words(folder):
         folder.note_holder(address.url)
         supervisor = Supervisor(Fleet(folder, settings, address), folder, report, began_at)
@@ -171,21 +181,6 @@ def _failures_in_words(folder: DataFolder) -> Iterator[None]:
         if not error.filename or not Path(str(error.filename)).is_relative_to(folder.path):
             raise
         raise unusable(folder.path, error) from error
-
-
-def _free(address: Address) -> Address:
-    """Return the address, with a free port for port 0. Raises CannotStart if something already listens there."""
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address.host, address.port))
-            probe.listen()
-        except OSError as error:
-            raise CannotStart(
-                f"cannot listen on {address.host} port {address.port}: {error.strerror}; choose another --port"
-            ) from error
-        return Address(address.host, int(probe.getsockname()[1]))
 
 
 @contextmanager

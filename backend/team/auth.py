@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -123,7 +123,11 @@ def sign_in(
     email = email.strip().lower()
     with transaction() as session:
         person = queries.find_person_by_email(session, email)
-        known_device = _known_device(device, person)
+        known_device = ""  # the device's own id, if this person signed in there before
+        if device and person:
+            with suppress(SecretUnreadable):
+                person_id_there, _, device_id = unseal(device[:1000].encode(), _DEVICE).partition(" ")
+                known_device = device_id if person_id_there == str(person.id) else ""
         usages = _count(session, email, person, known_device, client)
         person_id = person.id if person else None
         password_hash = person.password_hash if person and person.is_active else None
@@ -180,17 +184,6 @@ def _count(
             _audit_refusal(session, "person.sign_in_blocked", "person", person.id, address=scope, until=until)
         break
     return usages
-
-
-def _known_device(cookie: str, person: Person | None) -> str:
-    """Return the device's own id if this person signed in there before."""
-    if not cookie or person is None:
-        return ""
-    try:
-        person_id, _, device_id = unseal(cookie[:1000].encode(), _DEVICE).partition(" ")
-    except SecretUnreadable:
-        return ""
-    return device_id if person_id == str(person.id) else ""
 
 
 def _audit_refusal(session: Session, action: str, kind: str, subject_id: object, **detail: str) -> None:
@@ -252,7 +245,9 @@ def end_access(
 def revoke_session(session: Session, actor: Actor, session_id: uuid.UUID) -> tuple[WebSession, Revoked]:
     """End one of the actor's own sessions and revoke the tokens that were created in it."""
     queries.get_person(session, actor.person_id, lock=True)
-    web_session = queries.get_session_of(session, actor.person_id, session_id)
+    web_session = session.get(WebSession, session_id)
+    if web_session is None or web_session.person_id != actor.person_id:
+        raise NotFound("This session does not exist or has ended.")
     revoked = _revoke_sessions(session, WebSession.id == session_id)
     audit(session, actor, "session.revoke", "session", session_id, device=web_session.device, **asdict(revoked))
     return web_session, revoked

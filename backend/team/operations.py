@@ -25,10 +25,7 @@ from backend.team.tables import Person
 from backend.web.identity import Actor
 from backend.web.paging import Page
 
-
-@reference(Person, "Id or email address of a member.")
-def find_member(session: Session, text: str) -> Person:
-    return queries.find_member(session, text)
+reference(Person, "Id or email address of a member.")(queries.find_member)
 
 
 @operation("GET /me", role=Role.VIEWER, command="whoami")

@@ -1,17 +1,17 @@
 """Pages of the team: sign-in, one-time links, your account, members, audit log."""
 
 import uuid
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
+from sqlalchemy import select
 
 from backend.domain.vocabulary import Role
 from backend.team import auth, queries, service
 from backend.team.schemas import CreateToken, InviteMember, PasswordChange, RoleChange, SignIn, Welcome
-from backend.team.tables import ApiToken, AuditEvent, Person, WebSession
+from backend.team.tables import AuditEvent, Person
 from backend.web.dependencies import Admin, SessionDep, Viewer
 from backend.web.form_data import read_form
 from backend.web.identity import SESSION_COOKIE, SESSION_LIFETIME, client_of
@@ -24,48 +24,6 @@ DEVICE_COOKIE = "proctor_device"
 DEVICE_LIFETIME = timedelta(days=365)
 
 
-@dataclass(frozen=True, slots=True)
-class SignInPage:
-    email: str
-    next: str
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class LinkPage:
-    person: Person
-    secret: str
-
-
-@dataclass(frozen=True, slots=True)
-class MembersPage:
-    people: list[Person]
-    roles: list[Role]
-    invited: Person | None = None
-    link: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class AccountPage:
-    person: Person
-    sessions: list[WebSession]
-    current: uuid.UUID | None
-    """The session of this request."""
-    tokens: list[ApiToken]
-    names: dict[uuid.UUID, str]
-    """Token names by id."""
-    roles: list[Role]
-    new_token: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class AuditPage:
-    events: list[AuditEvent]
-    subjects: list[str]
-    subject: str
-    next_url: str
-
-
 def safe_next(url: str) -> str:
     """Return the address if it is a page of this installation, else the overview."""
     return url if url.startswith("/") and not url.startswith(("//", "/\\")) and "\n" not in url else "/"
@@ -73,7 +31,7 @@ def safe_next(url: str) -> str:
 
 @router.get("/sign-in")
 def show_sign_in(request: Request, next: str = "/") -> Response:
-    return page(request, "team/sign_in.html", SignInPage("", safe_next(next), ""))
+    return page(request, "team/sign_in.html", {"email": "", "next": safe_next(next), "error": ""})
 
 
 @router.post("/sign-in")
@@ -89,7 +47,8 @@ def sign_in(request: Request, form: Annotated[SignIn, Depends(read_form(SignIn))
         previous=cookies.get(SESSION_COOKIE, ""),
     )
     if secrets is None:
-        context = SignInPage(form.email, safe_next(form.next), "Address or password is wrong.")
+        error = "Address or password is wrong."
+        context = {"email": form.email, "next": safe_next(form.next), "error": error}
         return page(request, "team/sign_in.html", context, status=422)
     return _signed_in(secrets, safe_next(form.next))
 
@@ -105,7 +64,7 @@ def sign_out(session: SessionDep, actor: Viewer) -> Response:
 
 @router.get("/links/{secret}")
 def show_link(request: Request, session: SessionDep, secret: str) -> Response:
-    return page(request, "team/link.html", LinkPage(auth.person_of_link(session, secret), secret))
+    return page(request, "team/link.html", {"person": auth.person_of_link(session, secret), "secret": secret})
 
 
 @router.post("/links/{secret}")
@@ -129,16 +88,21 @@ def _signed_in(secrets: auth.BrowserSecrets, url: str) -> Response:
 
 @router.get("/me")
 def show_account(request: Request, session: SessionDep, actor: Viewer) -> Response:
-    return page(request, "team/account.html", _account(session, actor))
+    return _account_page(request, session, actor)
 
 
-def _account(session: SessionDep, actor: Viewer, new_token: str = "") -> AccountPage:
-    person = queries.get_person(session, actor.person_id)
-    roles = [role for role in Role if actor.role.includes(role)]
-    tokens = list(queries.tokens_of(session, person.id))
-    names = {token.id: token.name for token in tokens}
-    sessions = list(queries.sessions_of(session, person.id))
-    return AccountPage(person, sessions, actor.session_id, tokens, names, roles, new_token)
+def _account_page(request: Request, session: SessionDep, actor: Viewer, new_token: str = "") -> Response:
+    person, tokens = queries.get_person(session, actor.person_id), queries.tokens_of(session, actor.person_id)
+    context = {
+        "person": person,
+        "sessions": queries.sessions_of(session, person.id),
+        "current": actor.session_id,
+        "tokens": tokens,
+        "names": {token.id: token.name for token in tokens},
+        "roles": [role for role in Role if actor.role.includes(role)],
+        "new_token": new_token,
+    }
+    return page(request, "team/account.html", context, block="api_tokens" if new_token else None)
 
 
 @router.post("/me/password")
@@ -185,7 +149,7 @@ def create_token(
     form: Annotated[CreateToken, Depends(read_form(CreateToken))],
 ) -> Response:
     _, secret = service.create_token(session, actor, form)
-    return page(request, "team/account.html", _account(session, actor, secret), block="api_tokens")
+    return _account_page(request, session, actor, secret)
 
 
 @router.post("/tokens/{token_id}/revoke")
@@ -197,26 +161,24 @@ def revoke_token(session: SessionDep, actor: Viewer, token_id: uuid.UUID) -> Res
 
 @router.get("/team")
 def show_team(request: Request, session: SessionDep, actor: Viewer) -> Response:
-    return page(request, "team/members.html", MembersPage(list(queries.people(session)), list(Role)))
+    return _members_page(request, session)
 
 
 @router.post("/team")
 def invite(
     request: Request, session: SessionDep, actor: Admin, form: Annotated[InviteMember, Depends(read_form(InviteMember))]
 ) -> Response:
-    person, link = service.invite(session, actor, form)
-    return _with_link(request, session, person, link)
+    return _members_page(request, session, *service.invite(session, actor, form))
 
 
 @router.post("/team/{person_id}/link")
 def renew_link(request: Request, session: SessionDep, actor: Admin, person_id: uuid.UUID) -> Response:
-    person, link = service.renew_link(session, actor, person_id)
-    return _with_link(request, session, person, link)
+    return _members_page(request, session, *service.renew_link(session, actor, person_id))
 
 
-def _with_link(request: Request, session: SessionDep, person: Person, link: str) -> Response:
-    context = MembersPage(list(queries.people(session)), list(Role), person, link)
-    return page(request, "team/members.html", context, block="members")
+def _members_page(request: Request, session: SessionDep, invited: Person | None = None, link: str = "") -> Response:
+    context = {"people": queries.people(session), "roles": list(Role), "invited": invited, "link": link}
+    return page(request, "team/members.html", context, block="members" if invited else None)
 
 
 @router.post("/team/{person_id}/role")
@@ -253,5 +215,6 @@ def enable(session: SessionDep, actor: Admin, person_id: uuid.UUID) -> Response:
 def show_audit(request: Request, session: SessionDep, actor: Admin, after: After = None, subject: str = "") -> Response:
     found = queries.audit_events(session, after=after, limit=LIMIT, subject=subject)
     next_url = f"/audit?subject={subject}&after={found.next}" if found.next else ""
-    subjects = list(queries.audit_subjects(session))
-    return page(request, "team/audit.html", AuditPage(found.items, subjects, subject, next_url))
+    subjects = session.scalars(select(AuditEvent.subject_kind).distinct().order_by(AuditEvent.subject_kind)).all()
+    context = {"events": found.items, "subjects": subjects, "subject": subject, "next_url": next_url}
+    return page(request, "team/audit.html", context)

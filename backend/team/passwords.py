@@ -1,8 +1,6 @@
 """Passwords: argon2id with the library's defaults, a few rules, and limits on attempts."""
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -106,14 +104,14 @@ def uncount_attempt(session: Session, usage: LimitedAttempt) -> None:
     )
 
 
-def hash_password(password: str) -> str:
-    with _turns:
-        return _hasher.hash(password)
-
-
 @lru_cache(maxsize=1)
 def _hash_of_unknown_account() -> str:
     return hash_password("nobody has this password")
+
+
+def hash_password(password: str) -> str:
+    with _turns:
+        return _hasher.hash(password)
 
 
 def is_right(password: str, stored: str | None, *, may_wait: bool = True) -> bool:
@@ -121,27 +119,18 @@ def is_right(password: str, stored: str | None, *, may_wait: bool = True) -> boo
 
     Raises PasswordsAreBusy if too many attempts wait and this one may not.
     """
-    with _place(may_wait):
+    if not may_wait and not _places.acquire(blocking=False):
+        raise PasswordsAreBusy(retry_after_seconds=5)
+    try:
         with _first:
             expected = stored or _hash_of_unknown_account()
-        try:
-            with _turns:
-                return _hasher.verify(expected, password) and stored is not None
-        except (VerificationError, InvalidHashError):
-            return False
-
-
-@contextmanager
-def _place(may_wait: bool) -> Iterator[None]:
-    if may_wait:
-        yield
-    elif _places.acquire(blocking=False):
-        try:
-            yield
-        finally:
+        with _turns:
+            return _hasher.verify(expected, password) and stored is not None
+    except (VerificationError, InvalidHashError):
+        return False
+    finally:
+        if not may_wait:
             _places.release()
-    else:
-        raise PasswordsAreBusy(retry_after_seconds=5)
 
 
 def needs_rehash(stored: str) -> bool:

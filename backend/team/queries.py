@@ -68,13 +68,6 @@ def sessions_of(session: Session, person_id: uuid.UUID) -> Sequence[WebSession]:
     return session.scalars(statement.order_by(WebSession.seen_at.desc(), WebSession.id)).all()
 
 
-def get_session_of(session: Session, person_id: uuid.UUID, session_id: uuid.UUID) -> WebSession:
-    found = session.get(WebSession, session_id)
-    if found is None or found.person_id != person_id:
-        raise NotFound("This session does not exist or has ended.")
-    return found
-
-
 def tokens_of(session: Session, person_id: uuid.UUID) -> Sequence[ApiToken]:
     statement = select(ApiToken).where(ApiToken.person_id == person_id, ApiToken.revoked_at.is_(None))
     return session.scalars(statement.order_by(ApiToken.created_at.desc())).all()
@@ -85,7 +78,3 @@ def audit_events(session: Session, *, after: str | None, limit: int, subject: st
     if subject:
         statement = statement.where(AuditEvent.subject_kind == subject)
     return slice_of(session, statement, (Key(AuditEvent.at), Key(AuditEvent.id)), after=after, limit=limit)
-
-
-def audit_subjects(session: Session) -> Sequence[str]:
-    return session.scalars(select(AuditEvent.subject_kind).distinct().order_by(AuditEvent.subject_kind)).all()

@@ -21,6 +21,8 @@ from backend.web.identity import TOKEN_PREFIX, Actor, hash_secret, new_secret
 LOCAL_TOKEN = "command line of this machine"
 TOKEN_DAYS = 90
 """Default lifetime of a token."""
+SHOWN_CHARACTERS = len(TOKEN_PREFIX) + 6
+"""The start of a secret that is stored, so that people recognize the token."""
 CURRENT_PASSWORD = Limit("present password in a session", 5, timedelta(minutes=15))
 
 
@@ -130,9 +132,17 @@ def create_token(session: Session, actor: Actor, form: CreateToken) -> tuple[Api
         raise NotSignedIn
     if actor.session_id and session.get(WebSession, actor.session_id, populate_existing=True) is None:
         raise NotSignedIn
-    secret = _new_token_secret()
+    expires_at = datetime.now(UTC) + timedelta(days=form.days or TOKEN_DAYS)
+    if parent and parent.expires_at and expires_at > parent.expires_at:
+        if form.days is not None:
+            days = max(0, (parent.expires_at - datetime.now(UTC)).days)
+            advice = f"Choose at most {days}." if days else "Leave this empty to let both expire together."
+            text = f"The token that creates this one expires on {parent.expires_at:%Y-%m-%d}"
+            raise InvalidInput(fields={"days": f"{text}, and this one cannot outlive it. {advice}"})
+        expires_at = parent.expires_at
+    secret = TOKEN_PREFIX + new_secret()
     token = ApiToken(
-        prefix=_prefix_of(secret),
+        prefix=secret[:SHOWN_CHARACTERS],
         token_hash=hash_secret(secret),
         person_id=actor.person_id,
         name=form.name,
@@ -140,25 +150,13 @@ def create_token(session: Session, actor: Actor, form: CreateToken) -> tuple[Api
         is_read_only=form.is_read_only or actor.is_read_only,
         parent_id=parent.id if parent else None,
         session_id=actor.session_id,
-        expires_at=_expiry(form.days, parent.expires_at if parent else None),
+        expires_at=expires_at,
     )
     session.add(token)
     session.flush()
     detail = {"name": form.name, "role": str(form.role), "read_only": token.is_read_only}
     audit(session, actor, "token.create", "token", token.id, **detail, expires_at=f"{token.expires_at:%Y-%m-%d}")
     return token, secret
-
-
-def _expiry(days: int | None, latest: datetime | None) -> datetime:
-    expires_at = datetime.now(UTC) + timedelta(days=days or TOKEN_DAYS)
-    if latest is None or expires_at <= latest:
-        return expires_at
-    if days is None:
-        return latest
-    whole_days = max(0, (latest - datetime.now(UTC)).days)
-    text = f"The token that creates this one expires on {latest:%Y-%m-%d}, and this one cannot outlive it."
-    advice = f"Choose at most {whole_days}." if whole_days else "Leave this empty to let both expire together."
-    raise InvalidInput(fields={"days": f"{text} {advice}"})
 
 
 def revoke_token(session: Session, actor: Actor, token_id: uuid.UUID) -> tuple[ApiToken, int]:
@@ -186,9 +184,9 @@ def issue_local_token(session: Session) -> str:
     """Create the administrator's token for the command line on the server's own machine, and revoke the one before."""
     admin = first_admin(session)
     revoke_tokens(session, ApiToken.is_local.is_(True))
-    secret = _new_token_secret()
+    secret = TOKEN_PREFIX + new_secret()
     token = ApiToken(
-        prefix=_prefix_of(secret),
+        prefix=secret[:SHOWN_CHARACTERS],
         token_hash=hash_secret(secret),
         person_id=admin.id,
         name=LOCAL_TOKEN,
@@ -207,14 +205,6 @@ def is_local_token(session: Session, secret: str) -> bool:
     statement = statement.where(ApiToken.token_hash == hash_secret(secret), ApiToken.revoked_at.is_(None))
     is_admin = Person.disabled_at.is_(None) & (Person.role == Role.ADMIN) & ApiToken.is_local
     return session.scalar(statement.where(is_admin)) is not None
-
-
-def _new_token_secret() -> str:
-    return TOKEN_PREFIX + new_secret()
-
-
-def _prefix_of(secret: str) -> str:
-    return secret[: len(TOKEN_PREFIX) + 6]
 
 
 def refuse_token_actor(actor: Actor) -> None:

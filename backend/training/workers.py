@@ -7,7 +7,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.core.tables import Worker
-from backend.domain.runs.capabilities import Capabilities, Offer
+from backend.domain.runs.capabilities import Capabilities, OnlineWorker
 
 SILENT_AFTER = timedelta(seconds=45)
 """A worker reports every 10 s; after this long it is shown as silent."""
@@ -21,10 +21,10 @@ def is_silent(worker: Worker) -> bool:
     return datetime.now(UTC) - worker.seen_at > SILENT_AFTER
 
 
-def offers(session: Session) -> list[Offer]:
+def offers(session: Session) -> list[OnlineWorker]:
     """The capabilities of online workers."""
     return [
-        Offer(worker.name, tuple(worker.queues), Capabilities.of(worker.capabilities))
+        OnlineWorker(worker.name, tuple(worker.queues), Capabilities.of(worker.capabilities))
         for worker in workers(session)
         if not is_silent(worker)
     ]

@@ -1,13 +1,12 @@
 """The OpenAPI document: the declared routes, and the refusals that all of them share."""
 
-from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, Field
 
-_REFERENCE = {"$ref": "#/components/schemas/Problem"}
+_REFERENCE = {"$ref": "#/components/schemas/ErrorResponse"}
 _MEANINGS = {
     400: "The request cannot be read.",
     401: "Not signed in, or the token is not valid.",
@@ -20,7 +19,7 @@ _MEANINGS = {
 }
 
 
-class Problem(BaseModel):
+class ErrorResponse(BaseModel):
     """The body of every error response."""
 
     error: str = Field(description="Kind of the error, for programs.")
@@ -36,7 +35,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
         schemas = document["components"]["schemas"]
         for name in ("HTTPValidationError", "ValidationError"):
             schemas.pop(name, None)
-        schemas["Problem"] = Problem.model_json_schema()
+        schemas["ErrorResponse"] = ErrorResponse.model_json_schema()
         for operations in document["paths"].values():
             for method, operation in operations.items():
                 statuses = [401, 403, 504]
@@ -46,11 +45,12 @@ def describe(app: FastAPI) -> dict[str, Any]:
                     statuses += [404, 422]
                 if method != "get":
                     statuses.append(409)
-                operation["responses"] |= {str(status): _refusal(status) for status in sorted(statuses)}
+                operation["responses"] |= {
+                    str(status): {
+                        "description": _MEANINGS[status],
+                        "content": {"application/json": {"schema": _REFERENCE}},
+                    }
+                    for status in sorted(statuses)
+                }
         app.openapi_schema = document
     return app.openapi_schema
-
-
-def _refusal(status: int) -> dict[str, Any]:
-    description = _MEANINGS.get(status, HTTPStatus(status).phrase)
-    return {"description": description, "content": {"application/json": {"schema": _REFERENCE}}}

@@ -18,7 +18,7 @@ from psycopg.errors import (
     StatementTooComplex,
     UndefinedFunction,
 )
-from sqlalchemy.exc import DataError, OperationalError, ProgrammingError
+from sqlalchemy.exc import DataError, DBAPIError, OperationalError, ProgrammingError
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -26,6 +26,7 @@ from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backend.errors import AppError, InvalidInput, NotFound, NotSignedIn, TooManyRequests
+from backend.web.moved import new_address
 from backend.web.page import page, wants_block
 from backend.web.refill import refill
 from backend.web.routing import page_above
@@ -44,6 +45,8 @@ _TITLES = {
     503: "Not running",
     504: "Took too long",
 }
+_UNREADABLE = (ProgramLimitExceeded, StatementTooComplex, UndefinedFunction, DatatypeMismatch)
+"""Postgres: an expression that is too large, or an integer beyond 64 bits that no type can be compared with."""
 
 
 class Unreadable(AppError):
@@ -87,11 +90,8 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(AppError, _on_app_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
-    app.add_exception_handler(DataError, _on_data_error)
-    app.add_exception_handler(OperationalError, _on_operational_error)
-    app.add_exception_handler(ProgrammingError, _on_programming_error)
-    for kind in (RecursionError, OverflowError, UnicodeError):
-        app.add_exception_handler(kind, _on_unreadable_value)
+    for kind in (DataError, OperationalError, ProgrammingError, RecursionError, OverflowError, UnicodeError):
+        app.add_exception_handler(kind, _on_hostile_value)
     app.add_middleware(Incidents)
 
 
@@ -103,8 +103,20 @@ def respond(request: Request, error: AppError, incident: str = "") -> Response:
         body = {"error": type(error).__name__, "detail": error.message, "fields": fields}
         headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, NotSignedIn) else None
         response = JSONResponse(body | ({"incident": incident} if incident else {}), error.status, headers=headers)
-    elif isinstance(error, NotSignedIn):
-        response = _to_sign_in(request)
+    elif isinstance(
+        error, NotSignedIn
+    ):  # and from there back to the page, or to the one on which htmx made the request
+        if wants_block(request):
+            try:
+                current = urlsplit(request.headers.get("hx-current-url", "/"))
+            except ValueError:  # an unclosed bracket
+                current = urlsplit("/")
+            path = current.path + (f"?{current.query}" if current.query else "")
+            response = Response(status_code=401, headers={"HX-Redirect": f"/sign-in?next={quote(path)}"})
+        else:
+            path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+            back = f"?next={quote(path)}" if request.method == "GET" else ""
+            response = RedirectResponse(f"/sign-in{back}", status_code=303)
     else:
         title = _TITLES.get(error.status, "Something went wrong")
         context = ErrorPage(title, error.message, error.status, fields, incident)
@@ -121,21 +133,6 @@ def respond(request: Request, error: AppError, incident: str = "") -> Response:
 def _wants_json(request: Request) -> bool:
     is_api = request.url.path.startswith("/api/") or request.url.path == "/mcp"
     return is_api or "application/json" in request.headers.get("accept", "").split(",")[0]
-
-
-def _to_sign_in(request: Request) -> Response:
-    """Redirect to sign-in, and from there back to the page, or to the page on which htmx made the request."""
-    if wants_block(request):
-        try:
-            current = urlsplit(request.headers.get("hx-current-url", "/"))
-        except ValueError:  # an unclosed bracket
-            current = urlsplit("/")
-        path = current.path + (f"?{current.query}" if current.query else "")
-        return Response(status_code=401, headers={"HX-Redirect": f"/sign-in?next={quote(path)}"})
-    if request.method != "GET":
-        return RedirectResponse("/sign-in", status_code=303)
-    path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    return RedirectResponse(f"/sign-in?next={quote(path)}", status_code=303)
 
 
 async def _respond_with_form(request: Request, error: AppError) -> Response:
@@ -159,6 +156,8 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     http = cast(HTTPException, error)
     if http.status_code == 405 and (place := page_above(request)):
         return RedirectResponse(place, status_code=303)
+    if http.status_code == 404 and (address := new_address(request)):
+        return RedirectResponse(address, status_code=308)  # with the same method and body
     kinds: dict[int, type[AppError]] = {400: Unreadable, 404: NotFound, 405: WrongMethod, 413: TooLarge}
     kind = kinds.get(http.status_code)
     known = kind() if kind else AppError(str(http.detail))
@@ -184,37 +183,20 @@ async def _on_validation_error(request: Request, error: Exception) -> Response:
     return await _respond_with_form(request, InvalidInput(fields=fields))
 
 
-async def _on_data_error(request: Request, error: Exception) -> Response:
-    """Postgres cannot hold a value of the request. Nothing was changed."""
-    logger.info("a value that cannot be stored: %s", cast(DataError, error).orig)
-    return await _respond_with_form(request, ValueCannotBeStored())
-
-
-async def _on_programming_error(request: Request, error: Exception) -> Response:
-    """Postgres has no type to compare an integer beyond 64 bits with a column."""
-    if not isinstance(cast(ProgrammingError, error).orig, UndefinedFunction | DatatypeMismatch):
+async def _on_hostile_value(request: Request, error: Exception) -> Response:
+    """Refuse values that Postgres cannot hold, compare or find in time, and text or numbers that cannot be read."""
+    cause = error.orig if isinstance(error, DBAPIError) else None
+    if isinstance(error, DataError):  # nothing was changed
+        logger.info("a value that cannot be stored: %s", cause)
+        return await _respond_with_form(request, ValueCannotBeStored())
+    if isinstance(error, OperationalError) and is_timeout(error):  # canceled, so that no page keeps the database busy
+        logger.warning("a statement took too long: %s %s", request.method, request.url.path)
+        return respond(request, TookTooLong())
+    if isinstance(error, DBAPIError) and not isinstance(cause, _UNREADABLE):
         raise error
-    return await _on_unreadable_value(request, error)
-
-
-async def _on_unreadable_value(request: Request, error: Exception) -> Response:
-    """Nested too deep, too large a number or date, a lone surrogate: only hostile input causes this.
-
-    The log keeps the traceback in case the fault is ours.
-    """
+    # only hostile input causes this; the log keeps the traceback in case the fault is ours
     logger.warning("a value that cannot be read: %s %s", request.method, request.url.path, exc_info=error)
     return respond(request, ValueCannotBeStored())
-
-
-async def _on_operational_error(request: Request, error: Exception) -> Response:
-    """A statement that took too long is canceled, so that no page keeps the database busy."""
-    known = cast(OperationalError, error)
-    if isinstance(known.orig, ProgramLimitExceeded | StatementTooComplex):
-        return await _on_unreadable_value(request, error)
-    if not is_timeout(known):
-        raise error
-    logger.warning("a statement took too long: %s %s", request.method, request.url.path)
-    return respond(request, TookTooLong())
 
 
 def is_timeout(error: OperationalError) -> bool:

@@ -83,7 +83,21 @@ def form_fields(model: type[BaseModel], values: Mapping[str, object] | None = No
     definitions = document.get("$defs", {})
     for name, field in model.model_fields.items():
         schema = _unwrapped(document["properties"][field.alias or name], definitions)
-        kind = schema.get("form") or _kind_of(schema, is_secret=field.annotation is SecretStr)
+        match schema:
+            case {"form": str(kind)}:
+                pass
+            case _ if field.annotation is SecretStr:
+                kind = "password"
+            case {"enum": _}:
+                kind = "select"
+            case {"format": "uri"}:
+                kind = "url"
+            case {"type": "boolean"}:
+                kind = "checkbox"
+            case {"type": "integer" | "number"}:
+                kind = "number"
+            case _:
+                kind = "textarea" if schema.get("type") == "array" or schema.get("maxLength", 0) > 300 else "text"
         if kind == "none":
             continue
         value = (values or {}).get(name, schema.get("default"))
@@ -109,23 +123,6 @@ def _unwrapped(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dic
         return {**definitions[schema["$ref"].rsplit("/", 1)[-1]], **outer}
     options = [option for option in schema.get("anyOf", ()) if option.get("type") != "null"]
     return {**_unwrapped(options[0], definitions), **outer} if options else outer
-
-
-def _kind_of(schema: Mapping[str, Any], *, is_secret: bool) -> str:
-    if is_secret:
-        return "password"
-    if "enum" in schema:
-        return "select"
-    if schema.get("format") == "uri":
-        return "url"
-    match schema.get("type"):
-        case "boolean":
-            return "checkbox"
-        case "integer" | "number":
-            return "number"
-        case "array":
-            return "textarea"
-    return "textarea" if schema.get("maxLength", 0) > 300 else "text"
 
 
 async def sent_form(request: Request) -> dict[str, str]:

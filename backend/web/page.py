@@ -82,18 +82,14 @@ SIDE_DOORS = (
 def wants_block(request: Request) -> bool:
     """Whether htmx swaps a part of the page. Never when it restores one from the history."""
     headers = request.headers
-    return (
-        headers.get("hx-request") == "true"
-        and headers.get("hx-request-type") != "full"
-        and headers.get("hx-boosted") != "true"
-        and headers.get("hx-history-restore-request") != "true"
-    )
+    is_whole = "true" in (headers.get("hx-boosted"), headers.get("hx-history-restore-request"))
+    return headers.get("hx-request") == "true" and headers.get("hx-request-type") != "full" and not is_whole
 
 
 def page(
     request: Request, template: str, context: object, *, block: str | None = None, status: int = 200
 ) -> HTMLResponse:
-    """Render a page, or its `block` if htmx requests a part. `context` is the page's own dataclass."""
+    """Render a page, or its `block` if htmx requests a part. `context` is a mapping or a dataclass."""
     if block and wants_block(request):
         html = render_block(request, template, block, context)
     else:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from itertools import zip_longest
 from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import BaseModel, Field
@@ -90,27 +91,22 @@ def read_cursor(cursor: str, columns: Sequence[Column]) -> list[Any]:
     """Decode one value for each column that the list is ordered by. Raises InvalidInput."""
     try:
         parts = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-        values = [_decode(part) for part in parts]
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        values: list[Any] = []
+        for part in parts:
+            match part:
+                case {"t": str(text)}:
+                    values.append(datetime.fromisoformat(text))
+                case {"u": str(text)}:
+                    values.append(uuid.UUID(text))
+                case str() | int() | float():
+                    values.append(part)
+                case _:
+                    raise ValueError("not a cursor")
+    except (ValueError, TypeError) as error:
         raise InvalidInput("This page link is damaged. Start from the first page.", {"after": "Unknown."}) from error
-    if len(values) != len(columns) or not all(map(_fits, columns, values)):
-        raise InvalidInput("This page link belongs to another list.", {"after": "Unknown."})
+    for column, value in zip_longest(columns, values):
+        kind = column.type.python_type if column is not None else type(None)
+        stored = str if issubclass(kind, str) else int | float if issubclass(kind, float | Decimal) else kind
+        if column is None or not isinstance(value, stored):  # enums are stored as text
+            raise InvalidInput("This page link belongs to another list.", {"after": "Unknown."})
     return values
-
-
-def _decode(part: object) -> object:
-    match part:
-        case {"t": str(text)}:
-            return datetime.fromisoformat(text)
-        case {"u": str(text)}:
-            return uuid.UUID(text)
-        case str() | int() | float():
-            return part
-    raise ValueError("not a cursor")
-
-
-def _fits(column: Column, value: object) -> bool:
-    kind = column.type.python_type
-    if issubclass(kind, str):  # also enums, which are stored as text
-        return isinstance(value, str)
-    return isinstance(value, int | float if issubclass(kind, float | Decimal) else kind)

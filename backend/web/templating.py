@@ -71,17 +71,14 @@ def product_version() -> str:
         return "development"
 
 
-@lru_cache(maxsize=1)
-def _markdown_renderer() -> MarkdownIt:
-    # html=False escapes raw HTML; an image would be a request that leaves the machine
-    renderer = MarkdownIt("commonmark", {"html": False, "maxNesting": 20}).enable("table").disable("image")
-    renderer.validateLink = lambda url: url.startswith(("https://", "http://", "#"))  # type: ignore[method-assign]
-    return renderer
+# html=False escapes raw HTML; an image would be a request that leaves the machine
+_markdown = MarkdownIt("commonmark", {"html": False, "maxNesting": 20}).enable("table").disable("image")
+_markdown.validateLink = lambda url: url.startswith(("https://", "http://", "#"))  # type: ignore[method-assign]
 
 
 def markdown(text: str) -> Markup:
     """Render Markdown of authors and model cards as safe HTML: no raw HTML, no images, web links only."""
-    return Markup(_markdown_renderer().render(_FRONT_MATTER.sub("", text[:MAX_MARKDOWN], count=1)))
+    return Markup(_markdown.render(_FRONT_MATTER.sub("", text[:MAX_MARKDOWN], count=1)))
 
 
 class Static(StaticFiles):

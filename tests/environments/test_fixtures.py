@@ -10,7 +10,6 @@ from backend.domain.environments.fixtures import (
     FixtureInvalid,
     FixtureKind,
     FixtureTask,
-    fixture_problems,
     read_fixture,
     read_fixtures,
     write_fixture,
@@ -87,8 +86,9 @@ def test_a_name_is_a_plain_one() -> None:
     assert "fixtures/<lower_case_name>.json" in _problem({}, "fixtures/Won it.json")
 
 
-def test_broken_json_is_reported_with_its_line() -> None:
-    fixtures, [problem] = read_fixtures({"fixtures/a.json": '{\n  "replies": [}', "fixtures/README.md": "no fixture"})
+def test_broken_json_is_reported_with_its_line(manifest: Manifest) -> None:
+    files = {"fixtures/a.json": '{\n  "replies": [}', "fixtures/README.md": "no fixture"}
+    fixtures, [problem] = read_fixtures(files, manifest)
     assert not fixtures
     assert (problem.path, problem.line) == ("fixtures/a.json", 2)
 
@@ -100,7 +100,7 @@ def test_what_the_manifest_does_not_know_is_reported(manifest: Manifest) -> None
         "fixtures/c.json": json.dumps({**GOOD, "replies": ["1", "2", "3"]}),
         "fixtures/d.json": json.dumps(GOOD),
     }
-    assert [str(problem) for problem in fixture_problems(files, manifest)] == [
+    assert [f"{problem.path}: {problem.message}" for problem in read_fixtures(files, manifest)[1]] == [
         "fixtures/a.json: columns: the manifest declares no lose; it declares win, format",
         "fixtures/b.json: task.index: heldout has tasks 0 to 7",
         "fixtures/c.json: replies: 3, but an episode has 2 turns",

@@ -22,7 +22,7 @@ proctor:
 def problems(text: str) -> list[tuple[int, str, str]]:
     with pytest.raises(ManifestInvalid) as caught:
         read_manifest(text)
-    return [(problem.line, problem.path, problem.message) for problem in caught.value.problems]
+    return [(problem.line, problem.key, problem.message) for problem in caught.value.problems]
 
 
 def test_it_reads_columns_in_the_order_written():

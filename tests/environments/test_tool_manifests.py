@@ -29,7 +29,7 @@ SEARCH = """\
 def problems(text: str) -> list[tuple[int, str, str]]:
     with pytest.raises(ManifestInvalid) as caught:
         read_manifest(text)
-    return [(problem.line, problem.path, problem.message) for problem in caught.value.problems]
+    return [(problem.line, problem.key, problem.message) for problem in caught.value.problems]
 
 
 def test_tools_are_listed_with_their_schemas():

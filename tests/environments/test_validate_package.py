@@ -4,7 +4,8 @@ import threading
 
 import pytest
 
-from backend.environments.validation import FileProblem, validate_package
+from backend.domain.environments.manifest import FileProblem
+from backend.environments.validation import validate_package
 from tests.environments.packages import MANIFEST, make_files
 
 

@@ -241,22 +241,6 @@ def test_the_api_adds_changes_and_deletes(session: Session, trainer: TestClient,
     assert trainer.get("/api/v1/graders").json()["items"] == []
 
 
-def test_old_addresses_redirect(session: Session, viewer: TestClient) -> None:
-    judge, run = make_judge(session), make_judged_run(session, [GOOD])
-    moved = {
-        "/judges": "/graders?kind=judge",
-        "/questions": "/graders?kind=question",
-        f"/judges/{judge.id}": f"/graders/{judge.id}",
-        f"/questions/{judge.id}/tried/1": f"/graders/{judge.id}/tries/1",
-        "/questions/new?kind=monitor": "/graders/new?kind=monitor",
-        f"/runs/{run.id}/judges": f"/runs/{run.id}/graders",
-        f"/runs/{run.id}/questions": f"/runs/{run.id}/graders",
-    }
-    for old, new in moved.items():
-        answer = viewer.get(old)
-        assert (answer.status_code, answer.headers["location"]) == (301, new)
-
-
 def test_the_list_is_filtered_by_kind(session: Session, viewer: TestClient) -> None:
     make_judge(session, name="strict")
     assert "strict" in viewer.get("/graders?kind=judge").text

@@ -20,16 +20,16 @@ from tests.factories import make_manifest
 def test_a_part_is_a_name_with_a_version_and_a_weight(
     text: str, version: int | None, weight: float, written: str
 ) -> None:
-    part = MixPart.parse(text)
+    part = MixPart.model_validate(text)
     assert (part.environment, part.version, part.weight) == ("reverse_text", version, weight)
     assert str(part) == written
-    assert MixPart.parse(written) == part
+    assert MixPart.model_validate(written) == part
 
 
 @pytest.mark.parametrize("text", ["", "Reverse", "a@b", "a@0", "a=-1", "a=0", "a=nan", "a=inf", "a=x", "a@1=1=1"])
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(ValidationError):
-        MixPart.parse(text)
+        MixPart.model_validate(text)
 
 
 @pytest.mark.parametrize(

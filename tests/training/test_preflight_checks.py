@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from backend.domain.environments.manifest import Manifest
-from backend.domain.runs.capabilities import Capabilities, Offer, not_offered
+from backend.domain.runs.capabilities import Capabilities, OnlineWorker, not_offered
 from backend.domain.training.configuration import TrainingConfiguration, batch_in_words
 from backend.domain.training.memory import Load, ModelMeasures, estimate_memory, parameters_in_name
 from backend.domain.training.preflight.findings import FindingStatus, PreflightFinding, worst
@@ -29,14 +29,16 @@ from backend.domain.vocabulary import CheckStatus
 from tests.factories import make_manifest
 
 ENGINES = {"torch": "2.13.0", "trl": "1.16.0", "peft": "0.21.2"}
-LAPTOP = Offer("gpu@laptop", ("gpu",), Capabilities(cpus=2, memory_mb=24_000, engines=ENGINES, cuda=False))
+LAPTOP = OnlineWorker("gpu@laptop", ("gpu",), Capabilities(cpus=2, memory_mb=24_000, engines=ENGINES, cuda=False))
 
 
 def configured(**choices: Any) -> TrainingConfiguration:
     return TrainingConfiguration.model_validate(choices)
 
 
-def checked(manifest: Manifest | None = None, offers: tuple[Offer, ...] = (LAPTOP,), **choices: Any) -> dict[str, Any]:
+def checked(
+    manifest: Manifest | None = None, offers: tuple[OnlineWorker, ...] = (LAPTOP,), **choices: Any
+) -> dict[str, Any]:
     limits = {"tasks": {"train": 9000, "heldout": 200, "levels": 4}, "episode": {"max_tokens_per_turn": 32}}
     manifest = manifest or make_manifest("game", **limits)
     plan = Plan(configured(**choices), [Site(manifest, CheckStatus.PASSED)], offers)
@@ -167,7 +169,7 @@ def test_lora_is_offered_while_no_worker_answers_and_qlora_is_not():
 
 
 def test_a_worker_for_another_queue_offers_nothing_to_training():
-    idle = Offer("cpu@laptop", ("cpu",), LAPTOP.can)
+    idle = OnlineWorker("cpu@laptop", ("cpu",), LAPTOP.can)
     assert ("adapter.kind", "lora") in not_offered([idle])
 
 
@@ -281,7 +283,7 @@ def test_workers_that_store_their_checkpoints_elsewhere_do_not_count():
     here = replace(LAPTOP, name="gpu@here", can=LAPTOP.can.model_copy(update={"artifacts": "a"}))
     far = replace(LAPTOP, name="gpu@far", can=LAPTOP.can.model_copy(update={"artifacts": "b"}))
 
-    def worker(*offers: Offer) -> PreflightFinding:
+    def worker(*offers: OnlineWorker) -> PreflightFinding:
         plan = Plan(configured(), [Site(make_manifest("game"), CheckStatus.PASSED)], offers, store="a")
         return next(finding for finding in checks_at_once(plan) if finding.name == "worker")
 

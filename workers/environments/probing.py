@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from backend.domain.environments.import_report import Breakdown, Honour, ImportReport, Leak, Played
+from backend.domain.environments.import_report import Breakdown, ImportReport, Leak, Played, SeedEffect
 from backend.domain.environments.packages import MANIFEST_PATH, content_hash
 from backend.domain.errors import ActionRefused, RolloutError
 from workers.environments.client import EnvHost, EnvServer, EnvSession, HostRefused, Observation
@@ -66,9 +66,9 @@ async def _probe(server: EnvServer, report: ImportReport) -> None:
             openings.append(await session.reset(_task_arguments(seed, index), timeout=RESET_SECONDS))
     first, again, *others = [_comparable(opening.fields) for opening in openings]
     report.opening = _shorten(openings[0].fields)
-    report.seed = Honour.IGNORED
+    report.seed = SeedEffect.IGNORED
     if first == again:
-        report.seed = Honour.HONOURED if any(other != first for other in others[:3]) else Honour.FIXED
+        report.seed = SeedEffect.HONOURED if any(other != first for other in others[:3]) else SeedEffect.FIXED
         report.index_matters = any(other != first for other in others[3:])
     report.tools = []
     if {"tool_name", "arguments"} <= set(properties_of(report.action_schema)):  # MCP style: an action calls a tool

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import orjson
 from sqlalchemy import Row, Select, cast, func, select
 from sqlalchemy.dialects.postgresql import JSONPATH, insert
-from sqlalchemy.orm import Session, aliased, joinedload
+from sqlalchemy.orm import Session, aliased, joinedload, undefer
 
 from backend.checkpoints.tables import Checkpoint
 from backend.core.events import REVIEW, announce, run_topic
@@ -16,6 +16,7 @@ from backend.core.session import transaction
 from backend.detectors.queries import active_settings_for
 from backend.detectors.scans import COPIES, PHASES
 from backend.detectors.tables import Flag
+from backend.domain.detectors.catalogue.metamorphic import SPEC, Altered, scan_altered
 from backend.domain.detectors.flags import FlagDraft
 from backend.domain.detectors.run_view import (
     SAME_REWARD,
@@ -25,12 +26,15 @@ from backend.domain.detectors.run_view import (
     RolloutRow,
     SecondVerifier,
     context_of,
+    passes,
 )
 from backend.domain.detectors.settings import ActiveSettings, Threshold, override_thresholds
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.reward_bounds import declared_ranges
 from backend.domain.ids import new_id
 from backend.domain.results.pass_at_k import REWARD
+from backend.domain.rollouts.divergence import RecordedEpisode
+from backend.domain.rollouts.rollout import TaskSpec
 from backend.domain.text import json_text, plain_text
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus
 from backend.environments.tables import EnvironmentVersion
@@ -41,7 +45,11 @@ from backend.runs.queries import names_of, versions_of
 from backend.runs.tables import Run
 from backend.training.steering import thresholds_of_run
 from workers.detectors.scanner import RunScanner
+from workers.rollouts.regrading import StoredEpisode, replay_episodes
+from workers.storage.env_host import open_env_host
 
+ALTERED_CONCURRENCY = 8
+"""Altered replies that are graded at the same time."""
 BATCH = 2000
 """Rollouts of an evaluation that are scanned together."""
 _TASK = func.concat(Task.split, "/", Task.index).label("task")
@@ -144,7 +152,7 @@ def _context_of_run(session: Session, run: Run, names: Mapping[EnvironmentVersio
         .where(Rollout.run_id == base_run_id, Rollout.status == RolloutStatus.COMPLETED)
         .group_by(_TASK)
     )
-    base = {task: BaseTask(plays, passes) for task, plays, passes in session.execute(statement)}
+    base = {task: BaseTask(plays, passed) for task, plays, passed in session.execute(statement)}
     return replace(context, base=base)
 
 
@@ -163,7 +171,7 @@ def heldout_results_of(run_id: uuid.UUID) -> list[HeldoutResult]:
 
 
 def count_rollouts(run: DetectorInput) -> int:
-    """Number of rollouts that `stored_steps` returns."""
+    """Count the rollouts that `stored_steps` returns."""
     if not run.phases:
         return 0
     completed = (Rollout.phase.in_(run.phases), Rollout.status == RolloutStatus.COMPLETED)
@@ -299,3 +307,49 @@ def resume_scanner(run_id: uuid.UUID, *, before_step: int) -> RunScanner:
     with transaction() as session:
         scanner.skip_raised([(detector, key) for detector, key in session.execute(raised)])
     return scanner
+
+
+async def scan_altered_replies(run_input: DetectorInput, most: int) -> list[FlagDraft]:
+    """Flag successful rollouts, at most `most`, whose altered replies still earn the reward."""
+    settings = run_input.settings[SPEC.id]
+    rows: list[RolloutRow] = []
+    for _, step_rows in stored_steps(run_input):
+        rows += [row for row in step_rows if passes(run_input.context, row)]
+        if len(rows) >= most:
+            break
+    rows = rows[:most]
+    if not settings.enabled or not rows:
+        return []
+    with transaction() as session:
+        run = session.get_one(Run, run_input.run_id)
+        version = session.get_one(EnvironmentVersion, run.version_id, options=[undefer(EnvironmentVersion.files)])
+        statement = (
+            select(Rollout.id, Rollout.steps, Rollout.tokens_out, Task)
+            .join(Group, Group.id == Rollout.group_id)
+            .join(Task, Task.id == Group.task_id)
+            .where(Rollout.id.in_([row.id for row in rows]))
+        )
+        episodes: dict[uuid.UUID, StoredEpisode] = {}
+        for row in session.execute(statement):
+            task = TaskSpec(row.Task.split, row.Task.index, row.Task.level, row.Task.seed, row.Task.arguments)
+            recorded = RecordedEpisode({}, row.steps)
+            episodes[row.id] = StoredEpisode(row.id, task, recorded, tokens_out=row.tokens_out)
+    manifest = Manifest.model_validate(version.manifest)
+    async with open_env_host() as host:
+        await host.prepare(version.content_hash, version.files)
+        async with host.lease(version.content_hash, manifest.proctor.resources) as server:
+
+            async def grade(altered: Sequence[Altered]) -> list[float | None]:
+                changed = []
+                for each in altered:
+                    episode = episodes[each.row.id]
+                    *before, last = episode.recorded.steps
+                    recorded = RecordedEpisode({}, [*before, {**last, "reply": each.reply}])
+                    changed.append(replace(episode, id=uuid.uuid4(), recorded=recorded))
+                replayed = await replay_episodes(
+                    changed, server=server, manifest=manifest, concurrency=ALTERED_CONCURRENCY
+                )
+                rewards = {each.episode.id: each.rollout.reward for each in replayed}
+                return [rewards.get(episode.id) for episode in changed]
+
+            return await scan_altered(rows, manifest.proctor.agent.action, grade, settings.thresholds)

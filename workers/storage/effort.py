@@ -65,7 +65,7 @@ class SideWork:
     waiting: tuple[uuid.UUID, ...]
 
     def worth(self, reward: float, columns: Mapping[str, float]) -> float:
-        """The worth of an answer, from 0 to 1."""
+        """Return the value of an answer, from 0 to 1."""
         if self.settings.measure is EffortMeasure.REWARD:
             low, high = possible_rewards(self.manifest.columns)
             return min(1.0, max(0.0, (reward - low) / (high - low))) if high > low else 0.0
@@ -170,7 +170,7 @@ def _last_reply(
 
 
 def read_reply(work: SideWork, rollout_id: uuid.UUID) -> ReplyToCut | None:
-    """The reply to cut; None if its rollout was deleted meanwhile."""
+    """Read the reply to cut; None if its rollout was deleted meanwhile."""
     with transaction() as session:
         row = session.execute(_episodes().where(Rollout.id == rollout_id)).one_or_none()
     last = _last_reply(work.manifest, row.messages, row.steps) if row else None
@@ -206,7 +206,7 @@ def store_curve(work: SideWork, cut: ReplyToCut, curve: ReplyCurve) -> None:
 
 
 def is_stopped(work: SideWork) -> bool:
-    """Whether the study was stopped or deleted."""
+    """Return whether the study was stopped or deleted."""
     with transaction() as session:
         study = session.get(Study, work.study_id)
         return study is None or study.status.is_over

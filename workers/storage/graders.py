@@ -79,7 +79,7 @@ class RolloutToGrade:
 
     @property
     def seed(self) -> int:
-        """The same for the same rollout."""
+        """Return a seed that is the same each time."""
         return self.rollout_id.int & 0x3FFFFFFF
 
 
@@ -127,7 +127,7 @@ def load_rollouts(ids: Sequence[uuid.UUID]) -> list[RolloutToGrade]:
 
 
 async def iterate_rollouts(ids: Sequence[uuid.UUID]) -> AsyncIterator[RolloutToGrade]:
-    """The same one by one, read in chunks."""
+    """Yield rollouts one by one, read in chunks."""
     for start in range(0, len(ids), CHUNK):
         for rollout in await asyncio.to_thread(load_rollouts, ids[start : start + CHUNK]):
             yield rollout

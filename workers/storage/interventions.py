@@ -139,7 +139,7 @@ def accepted_patterns(run_id: uuid.UUID) -> dict[str, set[str]]:
 
 
 def mark_interventions_seen(session: Session, run: Run) -> None:
-    """The run ends: a person who resumes it has seen what its detectors did."""
+    """Record, when the run ends, that a person who resumes it has seen its interventions."""
     for alarm in _interventions(session, run.id):
         alarm.evidence = {**alarm.evidence, WAS_SEEN: True}
 

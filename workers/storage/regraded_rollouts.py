@@ -195,7 +195,7 @@ def _as_stored(rollout: PlayedRollout) -> RecordedEpisode:
 
 
 def finished(session: Session, sources: Iterable[SourceRollout]) -> set[uuid.UUID]:
-    """Ids of the source rollouts whose copies are stored and did not fail."""
+    """Return the ids of source rollouts whose copies are stored and did not fail."""
     by_copy = {source.copy_id: source.id for source in sources}
     stored = select(Rollout.id).where(Rollout.id.in_(by_copy), Rollout.status != RolloutStatus.FAILED)
     return {by_copy[copy] for copy in session.scalars(stored)}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Row, Select, String, Text, cast, func, select, tuple_
+from sqlalchemy import Row, Select, String, Text, cast, func, select, tuple_
 from sqlalchemy.orm import Session, joinedload, undefer
 
 from backend.core.session import transaction
@@ -45,8 +45,6 @@ class SourceIsGone(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class PlayableVersion:
-    """A version with its package."""
-
     version_id: uuid.UUID
     name: str
     """`tictactoe v2`"""
@@ -57,8 +55,6 @@ class PlayableVersion:
 
 @dataclass(frozen=True, slots=True)
 class RegradingEnd:
-    """How an attempt ended."""
-
     status: RunStatus
     reason: str | None = None
     grounds: str = ""
@@ -90,14 +86,16 @@ class SourceRollouts:
 
     def count(self) -> int:
         with transaction() as session:
-            return session.scalar(select(func.count()).select_from(Rollout).where(*self._conditions(session))) or 0
+            return session.scalar(self._select(session, func.count(Rollout.id))) or 0
 
     def pages(self) -> Iterator[SourcePage]:
         """Yield short episodes first, so that neighbors have the same number of turns."""
         after: tuple[int, int] | None = None
         while True:
             with transaction() as session:
-                statement = self._episodes(session).order_by(Rollout.turns, Rollout.seq).limit(PLAY_PAGE)
+                statement = (
+                    self._select(session, *_PLACE, *_EPISODE).order_by(Rollout.turns, Rollout.seq).limit(PLAY_PAGE)
+                )
                 if after is not None:
                     statement = statement.where(tuple_(Rollout.turns, Rollout.seq) > after)
                 rows = session.execute(statement).all()
@@ -123,7 +121,8 @@ class SourceRollouts:
         with transaction() as session:
             is_played = (Rollout.status == RolloutStatus.COMPLETED, Rollout.turns > 0)
             by_hash = func.md5(cast(Rollout.id, String))
-            rows = session.execute(self._episodes(session).where(*is_played).order_by(by_hash).limit(PROBED)).all()
+            statement = self._select(session, *_PLACE, *_EPISODE).where(*is_played).order_by(by_hash)
+            rows = session.execute(statement.limit(PROBED)).all()
             rollouts = self._source_rollouts(session, rows)
             return [self._episode(row, rollouts[row.id].group.task) for row in rows]
 
@@ -132,7 +131,7 @@ class SourceRollouts:
         after = 0
         while True:
             with transaction() as session:
-                statement = select(*_PLACE).where(*self._conditions(session), Rollout.seq > after)
+                statement = self._select(session, *_PLACE).where(Rollout.seq > after)
                 rows = session.execute(statement.order_by(Rollout.seq).limit(REWEIGHT_PAGE)).all()
                 if not rows:
                     return
@@ -146,11 +145,8 @@ class SourceRollouts:
             statement = select(Rollout.id, cast(Rollout.messages, Text)).where(Rollout.id.in_(ids))
             return {rollout_id: orjson.loads(text) for rollout_id, text in session.execute(statement)}
 
-    def _conditions(self, session: Session) -> list[ColumnElement[bool]]:
-        return conditions_of(session, session.get_one(Run, self.source_id), self.plan)
-
-    def _episodes(self, session: Session) -> Select[Any]:
-        return select(*_PLACE, *_EPISODE).where(*self._conditions(session))
+    def _select(self, session: Session, *columns: Any) -> Select[Any]:
+        return select(*columns).where(*conditions_of(session, session.get_one(Run, self.source_id), self.plan))
 
     def _source_rollouts(self, session: Session, rows: Iterable[Row[Any]]) -> dict[uuid.UUID, SourceRollout]:
         rows = list(rows)
@@ -186,8 +182,6 @@ class SourceRollouts:
 
 @dataclass(frozen=True, slots=True)
 class RegradingWork:
-    """Everything that is needed of the run, read once."""
-
     run_id: uuid.UUID
     kind: RunKind
     plan: RegradingPlan

@@ -58,8 +58,14 @@ def unstorable(rollout: Rollout, problem: str) -> Rollout:
 
 def row_of(run_id: uuid.UUID, rollout: Rollout, columns: Sequence[str]) -> list[object]:
     """Values in the order of COLUMNS. `seq` is set under the run's lock."""
-    group = group_id(run_id, rollout)
-    is_done = rollout.is_completed
+    group, is_done, tokens = group_id(run_id, rollout), rollout.is_completed, None
+    if rollout.token_texts is not None:
+        stored = {"texts": rollout.token_texts, "logprobs": rollout.logprobs, "turns": rollout.token_turns}
+        tokens = json_text(stored)
+    elif rollout.completion_token_ids is not None:
+        ids = {"prompt": rollout.prompt_token_ids, "completion": rollout.completion_token_ids}
+        credit = {} if rollout.turn_advantages is None else {"turn_advantages": rollout.turn_advantages}
+        tokens = json_text({**ids, "mask": rollout.completion_mask, "logprobs": rollout.logprobs, **credit})
     return [
         stable_id("rollout", group, rollout.member),
         run_id,
@@ -83,7 +89,7 @@ def row_of(run_id: uuid.UUID, rollout: Rollout, columns: Sequence[str]) -> list[
         plain_text(rollout.steps[-1].reply[-EXCERPT_CHARACTERS:]) if rollout.steps else "",
         len(rollout.steps),
         rollout.is_truncated,
-        _tokens(rollout),
+        tokens,
         real(rollout.advantage),
         rollout.cost,
         rollout.source_id,
@@ -137,19 +143,3 @@ def _bounded_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
             cut["results"] = [bounded_text(result, limit // len(results)) for result in results]
         bounded.append({**message, **cut})
     return bounded
-
-
-def _tokens(rollout: Rollout) -> str | None:
-    if rollout.token_texts is not None:
-        return json_text({"texts": rollout.token_texts, "logprobs": rollout.logprobs, "turns": rollout.token_turns})
-    if rollout.completion_token_ids is None:
-        return None
-    tokens = {
-        "prompt": rollout.prompt_token_ids,
-        "completion": rollout.completion_token_ids,
-        "mask": rollout.completion_mask,
-        "logprobs": rollout.logprobs,
-    }
-    if rollout.turn_advantages is not None:
-        tokens["turn_advantages"] = rollout.turn_advantages
-    return json_text(tokens)

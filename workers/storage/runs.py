@@ -94,8 +94,8 @@ class WorkClaim:
         for start, stop in claims:
             for begin in range(start, stop, self._max_groups):
                 yield range(begin, min(begin + self._max_groups, stop))
-        while self.job_id is not None and (piece := self._claim()) is not None:
-            yield piece
+        if self.job_id is not None:
+            yield from iter(self._claim, None)
 
     def _claim(self) -> range | None:
         """Claim the next groups; None if all are claimed."""
@@ -142,7 +142,7 @@ def _batch_of(job: Job) -> Select[Job]:
 
 
 def ended_counts(session: Session, run_id: uuid.UUID) -> dict[RolloutStatus, int]:
-    """Numbers of completed and of failed rollouts of an evaluation."""
+    """Count the completed and the failed rollouts of an evaluation."""
     ended = RolloutRow.status.in_((RolloutStatus.COMPLETED, RolloutStatus.FAILED))
     query = (
         select(RolloutRow.status, func.count().label("amount"))

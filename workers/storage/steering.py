@@ -33,8 +33,6 @@ CONDITION = "condition"
 
 @dataclass(frozen=True, slots=True)
 class SteeringRequests:
-    """What people request of the run now."""
-
     stop: bool
     pause: bool
     """The stop is meant as a pause."""
@@ -73,7 +71,7 @@ class RecordedAlarm:
 
 
 def read_requests(run_id: uuid.UUID) -> SteeringRequests:
-    """One query."""
+    """Read the requests in one query, because it runs between all steps."""
     of_run = (SettingChange.run_id == run_id, SettingChange.step.is_(None))
     waiting = select(func.array_agg(SettingChange.name)).where(*of_run).scalar_subquery()
     pause = Run.summary[PAUSE_REQUESTED].as_boolean()
@@ -90,7 +88,8 @@ def claimed_changes(run_id: uuid.UUID) -> list[ClaimedChange]:
     resumes from."""
     statement = select(SettingChange).where(SettingChange.run_id == run_id, SettingChange.step.is_not(None))
     with transaction() as session:
-        return [_change(row) for row in session.scalars(statement.order_by(SettingChange.id))]
+        rows = session.scalars(statement.order_by(SettingChange.id))
+        return [ClaimedChange(row.name, row.before, row.after, row.step) for row in rows if row.step is not None]
 
 
 def claim_changes(run_id: uuid.UUID, step_of: Callable[[str], int | None]) -> list[ClaimedChange]:
@@ -101,12 +100,7 @@ def claim_changes(run_id: uuid.UUID, step_of: Callable[[str], int | None]) -> li
         for row in rows:
             row.step = step_of(row.name)
         announce(session, run_topic(run_id))
-        return [_change(row) for row in rows if row.step is not None]
-
-
-def _change(row: SettingChange) -> ClaimedChange:
-    assert row.step is not None
-    return ClaimedChange(row.name, row.before, row.after, row.step)
+        return [ClaimedChange(row.name, row.before, row.after, row.step) for row in rows if row.step is not None]
 
 
 def active_alarms(run_id: uuid.UUID, first: int, last: int) -> dict[str, int]:

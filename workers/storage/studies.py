@@ -42,7 +42,15 @@ def advance(study_id: uuid.UUID, step: Callable[[Session, Study, bool], T | None
         if study is None:
             return None
         if study.status.is_over:
-            _stop_evaluations(session, study)
+            # Stop the study's evaluations that no other running study of its kind waits for.
+            own = select(StudyCheckpoint).options(joinedload(StudyCheckpoint.run))
+            for played in session.scalars(own.where(StudyCheckpoint.study_id == study.id)).all():
+                if played.run is None or played.run.status.is_over or played.run.stop_requested_at is not None:
+                    continue
+                others = select(Study.id).join(StudyCheckpoint, StudyCheckpoint.study_id == Study.id)
+                others = others.where(StudyCheckpoint.run_id == played.run_id, Study.kind == study.kind)
+                if session.scalar(others.where(Study.status == RunStatus.RUNNING).limit(1)) is None:
+                    request_stop(session, _requester(study), played.run)
             return None
         is_resumed, study.status, study.reason = study.status is RunStatus.QUEUED, RunStatus.RUNNING, None
         try:
@@ -92,19 +100,6 @@ def has_played(session: Session, study: Study, played: StudyCheckpoint, name: st
         reason = evaluation.reason or f"It is {evaluation.status}."
         end(session, study, RunStatus.STOPPED, f"The evaluation of {name} did not complete: {reason}")
     return False
-
-
-def _stop_evaluations(session: Session, study: Study) -> None:
-    """Stop the study's evaluations that no other running study of its kind waits for."""
-    own = select(StudyCheckpoint).options(joinedload(StudyCheckpoint.run)).where(StudyCheckpoint.study_id == study.id)
-    for played in session.scalars(own).all():
-        if played.run is None or played.run.status.is_over or played.run.stop_requested_at is not None:
-            continue
-        is_waiting = Study.kind == study.kind, Study.status == RunStatus.RUNNING
-        others = select(Study.id).join(StudyCheckpoint, StudyCheckpoint.study_id == Study.id)
-        others = others.where(StudyCheckpoint.run_id == played.run_id, *is_waiting)
-        if session.scalar(others.limit(1)) is None:
-            request_stop(session, _requester(study), played.run)
 
 
 def _requester(study: Study) -> Requester:

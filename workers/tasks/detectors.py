@@ -10,13 +10,13 @@ from backend.core.session import transaction
 from backend.detectors.scans import EARLY, PROGRESS, keep_progress
 from backend.detectors.schemas import StartScan
 from workers.detectors.scanner import RunScanner
-from workers.storage.altered_replies import scan_altered_replies
 from workers.storage.detectors import (
     BATCH,
     count_rollouts,
     heldout_results_of,
     load_detector_input,
     record_flags,
+    scan_altered_replies,
     stored_steps,
 )
 from workers.tasks.execute import run_async

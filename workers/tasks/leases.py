@@ -19,7 +19,7 @@ from backend.core.queue import ARTIFACT_STORE, STUDY_JOB, send_wake_up
 from backend.core.session import after_commit, transaction
 from backend.core.tables import Job, Worker
 from backend.domain.ids import new_id
-from backend.domain.runs.capabilities import Capabilities, Offer, Requirement
+from backend.domain.runs.capabilities import Capabilities, OnlineWorker, Requirement
 from backend.domain.studies.study import StudyKind
 from backend.domain.text import plain_text
 from backend.domain.training.configuration import TrainingConfiguration
@@ -167,7 +167,7 @@ def is_left_to_others(job_id: uuid.UUID, worker: str) -> bool:
         if row is None or job is None:
             return False
         needed = _requirements(session, job)
-        missing = lacking(needed, Offer(row.name, tuple(row.queues), Capabilities.of(row.capabilities)))
+        missing = lacking(needed, OnlineWorker(row.name, tuple(row.queues), Capabilities.of(row.capabilities)))
         others = able(needed, offers(session), job.queue) if missing else []
         if (not missing or others) and WAITING_SINCE in job.arguments:
             job.arguments = {name: value for name, value in job.arguments.items() if name != WAITING_SINCE}

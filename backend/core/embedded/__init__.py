@@ -13,9 +13,11 @@ import re
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -26,9 +28,7 @@ from backend.core.embedded.folders import (
     discard_unfinished,
     drop_stale_locks,
     has_cluster,
-    is_readable,
     move_aside,
-    tighten,
 )
 
 __all__ = [
@@ -139,20 +139,58 @@ def accepts_connections(socket_path: Path) -> bool:
     return True
 
 
-class Postgres:
-    """One embedded Postgres cluster. Start it from the main thread: it ends when the starting thread does."""
+class EmbeddedServer:
+    """A server in a child process. Start it from the main thread: it ends when the starting thread does."""
+
+    stop_signal: signal.Signals
+    kill_signal: signal.Signals
+    """Sent when it has not ended `stop_seconds` after the stop signal."""
+    stop_seconds: float
+
+    def __init__(self, folder: Path, log: Path) -> None:
+        self.folder, self.log = folder.resolve(), log
+        self.report: Report = logger.warning
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def _spawn(self, command: Sequence[str | Path], keep: int | None, *, avoid_root: bool) -> subprocess.Popen[bytes]:
+        """Start the server. It keeps the file descriptor `keep` open, for a lock that outlives this process with it."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command,
+                preexec_fn=lambda: _in_child(self.stop_signal, avoid_root=avoid_root),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=() if keep is None else (keep,),
+            )
+        return self.process
+
+    def stop(self) -> None:
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.send_signal(self.stop_signal)
+        try:
+            self.process.wait(self.stop_seconds)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(self.kill_signal)
+            self.process.wait()
+
+
+class Postgres(EmbeddedServer):
+    """One embedded Postgres cluster."""
 
     stop_signal = signal.SIGINT  # fast shutdown: sessions are cut, the data is flushed
+    kill_signal, stop_seconds = signal.SIGQUIT, 30
 
     def __init__(self, folder: Path, sockets: Path, log: Path, *, is_disposable: bool = False) -> None:
         """A disposable cluster never waits for the disk: for tests."""
-        self.folder, self.sockets, self.log = folder.resolve(), sockets, log
-        self.report: Report = logger.warning
+        super().__init__(folder, log)
+        self.sockets = sockets
         self._durability: tuple[str, ...] = ()
         if is_disposable:
             self._durability = ("-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off")
             self.stop_signal = signal.SIGQUIT
-        self.process: subprocess.Popen[bytes] | None = None
         self._bin = find_postgres_binaries()
 
     def url(self, database: str = "postgres") -> str:
@@ -164,33 +202,22 @@ class Postgres:
         self.wait_until_ready()
 
     def launch(self, keep: int | None = None) -> subprocess.Popen[bytes]:
-        """Create the cluster on the first start and spawn the server. See `wait_until_ready`.
-
-        The server keeps the file descriptor `keep` open, for a lock that outlives this process with it.
-        """
+        """Create the cluster on the first start and spawn the server. See `wait_until_ready`."""
         if self.has_cluster():
             discard_unfinished(self.folder)
-            tighten(self.folder)
+            # Postgres refuses a folder that others may read, which is what copying back a backup often makes
+            self.folder.chmod(stat.S_IMODE(self.folder.stat().st_mode) & 0o700)
             socket_lock = self.sockets / ".s.PGSQL.5432.lock"
             drop_stale_locks(self.folder, (self.folder / "postmaster.pid", socket_lock), self.report)
         else:
             create_cluster(self.folder, self._initialize)
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [
-                    *(self._bin / "postgres", "-D", self.folder, "-k", self.sockets),
-                    *("-c", "listen_addresses=", "-c", "unix_socket_permissions=0700"),
-                    *("-c", "max_connections=200", "-c", "shared_buffers=128MB"),
-                    *self._durability,
-                ],
-                preexec_fn=lambda: _in_child(self.stop_signal, avoid_root=True),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                pass_fds=() if keep is None else (keep,),
-            )
-        return self.process
+        command: list[str | Path] = [
+            *(self._bin / "postgres", "-D", self.folder, "-k", self.sockets),
+            *("-c", "listen_addresses=", "-c", "unix_socket_permissions=0700"),
+            *("-c", "max_connections=200", "-c", "shared_buffers=128MB"),
+            *self._durability,
+        ]
+        return self._spawn(command, keep, avoid_root=True)
 
     def has_cluster(self) -> bool:
         """Whether there already is a database. Raises EmbeddedServerFailed for a folder that must not be touched."""
@@ -231,26 +258,15 @@ class Postgres:
         except (OSError, IndexError, ValueError):
             return False
 
-    def stop(self) -> None:
-        if self.process is None or self.process.poll() is not None:
-            return
-        self.process.send_signal(self.stop_signal)
-        try:
-            self.process.wait(30)
-        except subprocess.TimeoutExpired:
-            self.process.send_signal(signal.SIGQUIT)
-            self.process.wait()
 
-
-class Valkey:
+class Valkey(EmbeddedServer):
     """One embedded Valkey (speaks Redis) with an append-only file."""
 
-    stop_signal = signal.SIGTERM
+    stop_signal, kill_signal, stop_seconds = signal.SIGTERM, signal.SIGKILL, 10
 
     def __init__(self, folder: Path, sockets: Path, log: Path) -> None:
-        self.folder, self.socket, self.log = folder.resolve(), sockets / "valkey.sock", log
-        self.report: Report = logger.warning
-        self.process: subprocess.Popen[bytes] | None = None
+        super().__init__(folder, log)
+        self.socket = sockets / "valkey.sock"
 
     @property
     def url(self) -> str:
@@ -264,24 +280,17 @@ class Valkey:
                 "lost: queued jobs are rows of the database, and their wake-ups are sent again"
             )
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [
-                    *(find_valkey_binary(), "--port", "0", "--unixsocket", self.socket, "--unixsocketperm", "700"),
-                    *("--dir", self.folder, "--appendonly", "yes", "--save", ""),
-                ],
-                preexec_fn=lambda: _in_child(self.stop_signal, avoid_root=False),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                pass_fds=() if keep is None else (keep,),
-            )
-        return self.process
+        command: list[str | Path] = [
+            *(find_valkey_binary(), "--port", "0", "--unixsocket", self.socket, "--unixsocketperm", "700"),
+            *("--dir", self.folder, "--appendonly", "yes", "--save", ""),
+        ]
+        return self._spawn(command, keep, avoid_root=False)
 
     def _has_failed_to_read_its_files(self) -> bool:
         """Whether the last process ended while loading the files, and not because of the disk or the memory."""
-        if self.process is None or self.process.poll() is None or not is_readable(self.folder):
+        if self.process is None or self.process.poll() is None:
+            return False
+        if not all(os.access(path, os.R_OK | os.W_OK) for path in (self.folder, *self.folder.rglob("*"))):
             return False
         status = self.process.returncode
         if status != 1 and -status not in {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS}:
@@ -294,13 +303,3 @@ class Valkey:
 
     def is_ready(self) -> bool:
         return accepts_connections(self.socket)
-
-    def stop(self) -> None:
-        if self.process is None or self.process.poll() is not None:
-            return
-        self.process.send_signal(self.stop_signal)
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()

@@ -3,9 +3,9 @@
 import os
 import pwd
 import shutil
-import stat
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 MARKER = "initialization-in-progress"
@@ -97,20 +97,18 @@ def discard_unfinished(folder: Path) -> None:
     begun.rmdir()
 
 
-def tighten(folder: Path) -> None:
-    """Postgres refuses a folder that others may read, which is what copying back a backup often makes."""
-    mode = stat.S_IMODE(folder.stat().st_mode)
-    if mode & 0o077:
-        folder.chmod(mode & 0o700)
-
-
 def drop_stale_locks(folder: Path, locks: tuple[Path, ...], report: Report) -> None:
     """Remove lock files that would make Postgres refuse to start although no process uses the folder.
 
     Postgres itself removes one whose process is gone. It does not remove one that is empty or garbled, or whose
     process id now belongs to another program. Raises EmbeddedServerFailed when the folder is in use.
     """
-    blocking = [lock for lock in locks if _blocks(lock)]
+    blocking = []
+    for lock in locks:
+        with suppress(FileNotFoundError):
+            first = lock.read_bytes().split(b"\n", 1)[0].strip()
+            if not first.isdigit() or int(first) == 0 or Path(f"/proc/{int(first)}").exists():
+                blocking.append(lock)
     if not blocking:
         return
     deadline = time.monotonic() + LEAVING_SECONDS
@@ -137,11 +135,6 @@ def move_aside(folder: Path) -> Path:
     return aside
 
 
-def is_readable(folder: Path) -> bool:
-    """Whether this user can read and write the folder and everything in it."""
-    return all(os.access(path, os.R_OK | os.W_OK) for path in (folder, *folder.rglob("*")))
-
-
 def _initializing(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.initializing")
 
@@ -151,17 +144,6 @@ def _name_of(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
-
-
-def _blocks(lock: Path) -> bool:
-    """Whether Postgres would refuse to start because of this lock file."""
-    try:
-        first = lock.read_bytes().split(b"\n", 1)[0].strip()
-    except FileNotFoundError:
-        return False
-    if not first.isdigit() or int(first) == 0:
-        return True
-    return Path(f"/proc/{int(first)}").exists()
 
 
 def _postgres_processes_in(folder: Path) -> list[int]:

@@ -32,7 +32,13 @@ class Redirected(aiohttp.ClientError):
     """The server redirects; redirects are not followed."""
 
     def __init__(self, status: int, location: str) -> None:
-        self.status, self.location = status, _shown_location(location)
+        try:
+            parts = urlsplit(location)
+        except ValueError:
+            parts = urlsplit("")
+        shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))  # no secrets
+        self.status = status
+        self.location = "".join(character for character in shown if character.isprintable())[:_MAX_LOCATION]
         super().__init__(f"HTTP {status}: it redirects to {self.location or 'no address'}")
 
 
@@ -44,8 +50,11 @@ def open_session(
     `seconds` bounds each request with its body; None leaves that to the caller. A redirect raises Redirected, in a
     WebSocket's handshake too. Error text for people comes from `reason_of`.
     """
+    gate = _Gate(policy or outgoing_policy())
     return aiohttp.ClientSession(
-        connector=_connector(policy or outgoing_policy()),
+        connector=aiohttp.TCPConnector(
+            limit=0, resolver=gate, ttl_dns_cache=DNS_CACHE_SECONDS, socket_factory=gate.make_socket
+        ),
         headers=headers,
         timeout=aiohttp.ClientTimeout(total=seconds),
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -86,7 +95,10 @@ def reason_of(error: BaseException) -> str:
         case aiohttp.ClientConnectorDNSError():
             return "its host name cannot be resolved"
         case aiohttp.ClientConnectorCertificateError():
-            return f"its TLS certificate was refused ({_certificate_problem(error.certificate_error)})"
+            refusal = error.certificate_error
+            return (
+                f"its TLS certificate was refused ({getattr(refusal, 'verify_message', '') or type(refusal).__name__})"
+            )
         case aiohttp.ClientConnectorSSLError():
             return "TLS failed; the server may expect http://"
         case aiohttp.InvalidURL():
@@ -99,8 +111,13 @@ def reason_of(error: BaseException) -> str:
             return "it closed the connection without an answer"
         case aiohttp.ClientResponseError():
             return "it does not speak HTTP"
+        case OSError() if isinstance(inner, ssl.SSLError):
+            return "TLS failed; the server may expect http://"
         case OSError():
-            return _os_problem(error)
+            number = getattr(inner, "errno", None)
+            if isinstance(number, int) and number in errno.errorcode:
+                return f"the connection failed ({os.strerror(number)})"
+            return "the connection failed"
         case _:
             return type(error).__name__
 
@@ -141,14 +158,6 @@ class _Gate(AbstractResolver):
         return socket.socket(family, kind, protocol)
 
 
-def _connector(policy: OutgoingPolicy) -> aiohttp.TCPConnector:
-    """Return a connector without its own limit of connections."""
-    gate = _Gate(policy)
-    return aiohttp.TCPConnector(
-        limit=0, resolver=gate, ttl_dns_cache=DNS_CACHE_SECONDS, socket_factory=gate.make_socket
-    )
-
-
 async def _refuse_redirects(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
@@ -157,27 +166,3 @@ async def _refuse_redirects(
         response.close()
         raise Redirected(response.status, response.headers.get("Location", ""))
     return response
-
-
-def _shown_location(text: str) -> str:
-    """Without a query, which may hold a secret."""
-    try:
-        parts = urlsplit(text)
-    except ValueError:
-        return ""
-    shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-    return "".join(character for character in shown if character.isprintable())[:_MAX_LOCATION]
-
-
-def _certificate_problem(error: BaseException) -> str:
-    return str(getattr(error, "verify_message", "")) or type(error).__name__
-
-
-def _os_problem(error: OSError) -> str:
-    inner = getattr(error, "os_error", None) or error
-    if isinstance(inner, ssl.SSLError):
-        return "TLS failed; the server may expect http://"
-    number = getattr(inner, "errno", None)
-    if isinstance(number, int) and number in errno.errorcode:
-        return f"the connection failed ({os.strerror(number)})"
-    return "the connection failed"

@@ -84,7 +84,10 @@ def error_code(body: bytes, secret: str | None = None) -> str:
 
 def advice_for(status: int, body: bytes) -> str:
     """Return advice about an error response, without quoting it."""
-    if status in {400, 404, 413, 422, 429} and (text := _error_text(body)):
+    if status in {400, 404, 413, 422, 429}:
+        error = _error_object(body)
+        parts = (error.get(name) for name in ("code", "type", "message", "error", "detail"))
+        text = " ".join(part[:2000] for part in parts if isinstance(part, str))
         for phrase, advice in _PHRASES:
             if phrase.search(text):
                 return advice
@@ -104,9 +107,3 @@ def _error_object(body: bytes) -> Mapping[str, object]:
     if isinstance(found, dict) and isinstance(found.get("error"), dict):
         found = found["error"]
     return found if isinstance(found, dict) else {}
-
-
-def _error_text(body: bytes) -> str:
-    found = _error_object(body)
-    parts = [found.get(name) for name in ("code", "type", "message", "error", "detail")]
-    return " ".join(part[:2000] for part in parts if isinstance(part, str))

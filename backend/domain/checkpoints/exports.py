@@ -13,8 +13,6 @@ from backend.domain.vocabulary import ExportForm
 
 @dataclass(frozen=True, slots=True)
 class OfferedForm:
-    """A form of export for one checkpoint."""
-
     form: ExportForm
     title: str
     help: str

@@ -8,8 +8,6 @@ from backend.domain.vocabulary import CheckStatus
 
 @dataclass(slots=True)
 class CheckResult:
-    """One check and its outcome."""
-
     check: str
     """Its id, e.g. `reset_deterministic`."""
     sentence: str

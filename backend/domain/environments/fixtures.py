@@ -6,13 +6,12 @@ Reading `fixtures/<name>.json` never guesses: an error names the file and the pr
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from backend.domain.environments.manifest import Manifest, ManifestBlock
+from backend.domain.environments.manifest import FileProblem, Manifest, ManifestBlock
 from backend.domain.rollouts.rollout import TaskSpec, task_of
 from backend.domain.vocabulary import Split
 
@@ -35,26 +34,12 @@ class FixtureKind(StrEnum):
     """Its reward must also stay at or below the floor."""
 
 
-@dataclass(frozen=True, slots=True)
-class FixtureProblem:
-    """An error in a fixture."""
-
-    path: str
-    """The file in the package."""
-    message: str
-    line: int = 1
-    """1-based; 1 if unknown."""
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.message}"
-
-
 class FixtureInvalid(ValueError):
     """A file cannot be read as a fixture."""
 
-    def __init__(self, problems: list[FixtureProblem]) -> None:
+    def __init__(self, problems: list[FileProblem]) -> None:
         self.problems = problems
-        super().__init__("; ".join(str(problem) for problem in problems))
+        super().__init__("; ".join(f"{problem.path}: {problem.message}" for problem in problems))
 
 
 class FixtureTask(ManifestBlock):
@@ -99,17 +84,17 @@ def read_fixture(path: str, text: str) -> Fixture:
     """Read one fixture. Raises FixtureInvalid with all problems of the file."""
     name = path.removeprefix(FOLDER).removesuffix(SUFFIX)
     if not is_fixture(path) or not _NAME.fullmatch(name):
-        raise FixtureInvalid([FixtureProblem(path, "a fixture's path is fixtures/<lower_case_name>.json")])
+        raise FixtureInvalid([FileProblem(path, 1, "a fixture's path is fixtures/<lower_case_name>.json")])
     try:
         raw = json.loads(text)
     except json.JSONDecodeError as error:
-        raise FixtureInvalid([FixtureProblem(path, f"not JSON: {error.msg}", error.lineno)]) from error
+        raise FixtureInvalid([FileProblem(path, error.lineno, f"not JSON: {error.msg}")]) from error
     except (ValueError, RecursionError) as error:
-        raise FixtureInvalid([FixtureProblem(path, f"not JSON: {error}")]) from error
+        raise FixtureInvalid([FileProblem(path, 1, f"not JSON: {error}")]) from error
     if not isinstance(raw, dict):
-        raise FixtureInvalid([FixtureProblem(path, 'a fixture is an object: {"task": …, "replies": …, "columns": …}')])
+        raise FixtureInvalid([FileProblem(path, 1, 'a fixture is an object: {"task": …, "replies": …, "columns": …}')])
     if "name" in raw:
-        raise FixtureInvalid([FixtureProblem(path, "name: unknown key (the file's name is the fixture's name)")])
+        raise FixtureInvalid([FileProblem(path, 1, "name: unknown key (the file's name is the fixture's name)")])
     try:
         fixture = Fixture.model_validate({**raw, "name": name})
     except ValidationError as error:
@@ -117,35 +102,29 @@ def read_fixture(path: str, text: str) -> Fixture:
         for details in error.errors(include_url=False):
             where = ".".join(str(part) for part in details["loc"])
             message = {"extra_forbidden": "unknown key", "missing": "missing"}.get(details["type"]) or details["msg"]
-            problems.append(FixtureProblem(path, f"{where}: {message}"))
+            problems.append(FileProblem(path, 1, f"{where}: {message}"))
         raise FixtureInvalid(problems) from error
     if fixture.kind is FixtureKind.SCORED and not fixture.columns:
-        raise FixtureInvalid([FixtureProblem(path, "columns: a scored fixture names the columns that it must earn")])
+        raise FixtureInvalid([FileProblem(path, 1, "columns: a scored fixture names the columns that it must earn")])
     return fixture
 
 
-def read_fixtures(files: Mapping[str, str]) -> tuple[list[Fixture], list[FixtureProblem]]:
-    """Read all fixtures of a package by path, and the problems of unreadable ones."""
+def read_fixtures(files: Mapping[str, str], manifest: Manifest) -> tuple[list[Fixture], list[FileProblem]]:
+    """Read all fixtures of a package by path, and list all their problems, including conflicts with its manifest."""
     fixtures: list[Fixture] = []
-    problems: list[FixtureProblem] = []
+    problems: list[FileProblem] = []
     paths = sorted(path for path in files if is_fixture(path))
     if len(paths) > MAX_FIXTURES:
-        problems.append(FixtureProblem(FOLDER, f"{len(paths)} fixtures; a package has at most {MAX_FIXTURES}"))
+        problems.append(FileProblem(FOLDER, 1, f"{len(paths)} fixtures; a package has at most {MAX_FIXTURES}"))
     for path in paths[:MAX_FIXTURES]:
         try:
             fixtures.append(read_fixture(path, files[path]))
         except FixtureInvalid as invalid:
             problems += invalid.problems
-    return fixtures, problems
+    return fixtures, problems + [problem for fixture in fixtures for problem in _conflicts(fixture, manifest)]
 
 
-def fixture_problems(files: Mapping[str, str], manifest: Manifest) -> list[FixtureProblem]:
-    """List all problems of a package's fixtures, including conflicts with its manifest."""
-    fixtures, problems = read_fixtures(files)
-    return problems + [problem for fixture in fixtures for problem in against_manifest(fixture, manifest)]
-
-
-def against_manifest(fixture: Fixture, manifest: Manifest) -> list[FixtureProblem]:
+def _conflicts(fixture: Fixture, manifest: Manifest) -> list[FileProblem]:
     """List the columns and tasks of a fixture that the manifest does not declare."""
     messages, tasks, turns = [], manifest.proctor.tasks, manifest.proctor.episode.max_turns
     if unknown := [name for name in fixture.columns if name not in manifest.column_names]:
@@ -158,7 +137,7 @@ def against_manifest(fixture: Fixture, manifest: Manifest) -> list[FixtureProble
         messages.append(f"task.level: there are levels 0 to {tasks.levels - 1}")
     if len(fixture.replies) > turns:
         messages.append(f"replies: {len(fixture.replies)}, but an episode has {turns} turns")
-    return [FixtureProblem(fixture.path, message) for message in messages]
+    return [FileProblem(fixture.path, 1, message) for message in messages]
 
 
 def write_fixture(fixture: Fixture) -> str:

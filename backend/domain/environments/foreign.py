@@ -49,8 +49,6 @@ class PackageKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ForeignPackage:
-    """A package as it was found."""
-
     kind: PackageKind
     folder: str
     """Name of its folder; empty if it has none."""

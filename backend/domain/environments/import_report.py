@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from backend.domain.text import JsonObject
 
 
-class Honour(StrEnum):
+class SeedEffect(StrEnum):
     """The effect of the seed on how episodes begin."""
 
     HONOURED = "honoured"
@@ -85,7 +85,7 @@ class ImportReport(_Part):
     own_environment: bool = False
     """It has a separate virtual environment."""
     sessions: int = 1
-    seed: Honour = Honour.UNKNOWN
+    seed: SeedEffect = SeedEffect.UNKNOWN
     index_matters: bool | None = None
     """Whether other task numbers with the same seed begin differently."""
     played: Played = Played()

@@ -21,6 +21,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from backend.domain.environments.packages import MANIFEST_PATH
 from backend.domain.environments.tools import MAX_TOOLS, Tool
 from backend.domain.templates import template_problem
 from backend.domain.text import JsonObject
@@ -292,22 +293,29 @@ class Manifest(ManifestBlock):
 
 
 @dataclass(frozen=True, slots=True)
-class ManifestProblem:
-    """An error in a manifest, and its place."""
+class FileProblem:
+    """An error in a package."""
 
-    message: str
-    path: str = ""
-    """Dotted, e.g. `proctor.rewards.win`."""
-    line: int = 1
+    path: str
+    """The file; empty for the package as a whole."""
+    line: int
     """1-based."""
+    message: str
+    key: str = ""
+    """In a manifest: the dotted key, e.g. `proctor.rewards.win`."""
+
+    @property
+    def place(self) -> str:
+        """The beginning of a message: path and line, if any."""
+        return f"{self.path} line {self.line}: " if self.path else ""
 
 
 class ManifestInvalid(ValueError):
     """The manifest cannot be used."""
 
-    def __init__(self, problems: list[ManifestProblem]) -> None:
+    def __init__(self, problems: list[FileProblem]) -> None:
         self.problems = problems
-        super().__init__("; ".join(f"line {p.line}: {p.path + ': ' if p.path else ''}{p.message}" for p in problems))
+        super().__init__("; ".join(f"line {p.line}: {p.key + ': ' if p.key else ''}{p.message}" for p in problems))
 
 
 def read_manifest(text: str) -> Manifest:
@@ -316,9 +324,10 @@ def read_manifest(text: str) -> Manifest:
         node = compose_yaml(text)
         raw = construct(node)
     except YamlInvalid as error:
-        raise ManifestInvalid([ManifestProblem(error.reason, line=error.line)]) from error
+        raise ManifestInvalid([FileProblem(MANIFEST_PATH, error.line, error.reason)]) from error
     if not isinstance(raw, dict):
-        raise ManifestInvalid([ManifestProblem("a manifest is a mapping: `name: my_environment` and so on")])
+        problem = FileProblem(MANIFEST_PATH, 1, "a manifest is a mapping: `name: my_environment` and so on")
+        raise ManifestInvalid([problem])
     try:
         return Manifest.model_validate(raw, context=READING)
     except ValidationError as error:
@@ -331,7 +340,7 @@ def read_manifest(text: str) -> Manifest:
                 line += context["line"]  # the text of a block starts on the next line
             message = {"extra_forbidden": "unknown key", "missing": "missing"}.get(details["type"])
             message = message or details["msg"].removeprefix("Value error, ")
-            problems.append(ManifestProblem(message, ".".join(words), line))
+            problems.append(FileProblem(MANIFEST_PATH, line, message, ".".join(words)))
         raise ManifestInvalid(problems) from error
 
 

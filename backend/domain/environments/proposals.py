@@ -30,11 +30,12 @@ class _Dumper(yaml.SafeDumper):
     pass
 
 
-def _represent(dumper: yaml.SafeDumper, text: _BlockText) -> yaml.Node:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", str(text), style="|" if "\n" in text else None)
-
-
-_Dumper.add_representer(_BlockText, _represent)
+_Dumper.add_representer(
+    _BlockText,
+    lambda dumper, text: dumper.represent_scalar(
+        "tag:yaml.org,2002:str", str(text), style="|" if "\n" in text else None
+    ),
+)
 
 
 def propose(report: ImportReport, columns_from: str | None = None) -> str:

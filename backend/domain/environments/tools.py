@@ -134,11 +134,29 @@ def split_calls(reply: str) -> tuple[str, list[Call], str]:
         raise CallUnreadable(f"Found {len(parts)} {BEGIN}…{END}; at most {MAX_CALLS} are made of one reply.")
     if any(END not in part for part in parts):
         raise CallUnreadable(f"{END} appears before {BEGIN}.")
-    bodies = [part.partition(END) for part in parts]
-    return before, [_parse_call(body) for body, _, _ in bodies], "".join(after for _, _, after in bodies)
+    calls, after = [], ""
+    for body, _, rest in (part.partition(END) for part in parts):
+        after += rest
+        try:
+            value = json.loads(body, object_pairs_hook=_unique, parse_constant=_refuse)
+        except (ValueError, RecursionError) as error:
+            raise CallUnreadable(f"The text in {BEGIN} is not JSON: {str(error)[:200]}.") from error
+        if not isinstance(value, dict):
+            raise CallUnreadable(f"The text in {BEGIN} is JSON, but not an object.")
+        if unknown := value.keys() - {"name", "arguments"}:
+            raise CallUnreadable(f"A call has `name` and `arguments`, not {min(unknown)[:80]!r}.")
+        name, arguments = value.get("name"), value.get("arguments", {})
+        if not isinstance(name, str) or not name:
+            raise CallUnreadable("`name` must be the name of a tool.")
+        if not isinstance(arguments, dict):
+            raise CallUnreadable("`arguments` must be an object.")
+        if _is_deeper(arguments, MAX_DEPTH):
+            raise CallUnreadable(f"`arguments` are nested deeper than {MAX_DEPTH}.")
+        calls.append(Call(name, arguments))
+    return before, calls, after
 
 
-def in_api_words(text: str) -> str:
+def explain_for_api(text: str) -> str:
     """Explain a reply without a valid call to a policy whose endpoint supports tool calls."""
     text = text.replace(
         f"Found no complete {BEGIN}…{END}; write exactly one.",
@@ -188,25 +206,6 @@ def _read_tools(text: str) -> tuple[Tool, ...]:
     if len({tool.name for tool in tools}) < len(tools):
         raise ToolsUnusable("two tools have the same name")
     return tuple(tools)
-
-
-def _parse_call(body: str) -> Call:
-    try:
-        value = json.loads(body, object_pairs_hook=_unique, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        raise CallUnreadable(f"The text in {BEGIN} is not JSON: {str(error)[:200]}.") from error
-    if not isinstance(value, dict):
-        raise CallUnreadable(f"The text in {BEGIN} is JSON, but not an object.")
-    if unknown := value.keys() - {"name", "arguments"}:
-        raise CallUnreadable(f"A call has `name` and `arguments`, not {min(unknown)[:80]!r}.")
-    name, arguments = value.get("name"), value.get("arguments", {})
-    if not isinstance(name, str) or not name:
-        raise CallUnreadable("`name` must be the name of a tool.")
-    if not isinstance(arguments, dict):
-        raise CallUnreadable("`arguments` must be an object.")
-    if _is_deeper(arguments, MAX_DEPTH):
-        raise CallUnreadable(f"`arguments` are nested deeper than {MAX_DEPTH}.")
-    return Call(name, arguments)
 
 
 def _unique(pairs: list[tuple[str, object]]) -> JsonObject:

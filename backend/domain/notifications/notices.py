@@ -9,18 +9,12 @@ class NoticeKind(StrEnum):
     """The subject of a notice. A destination selects some kinds or all."""
 
     ALARM = "alarm"
-    """An alarm paused, stopped or rolled back a training run."""
     INTERVENTION = "intervention"
-    """A detector's action took effect: a run was paused or rolled back, or rollouts were masked."""
     RUN_FAILED = "run_failed"
     CERTIFICATE_EXPIRED = "certificate_expired"
-    """Nightly checks revoked or weakened a certificate, or broke off twice in a row."""
     ONSET = "onset"
-    """The checkpoint was found at which a confirmed hack began."""
     JUDGING = "judging"
-    """A question or a monitor flagged rollouts, or a judge was found to be injectable."""
     RESCORING = "rescoring"
-    """Regrading the history changed its conclusions."""
     TEST = "test"
     """Sent by a person to test a destination. Never shown to others."""
 

@@ -1,7 +1,5 @@
 """Reports of connection tests of model endpoints."""
 
-from collections.abc import Mapping
-
 from pydantic import BaseModel, ConfigDict, Field
 
 from backend.domain.vocabulary import CheckStatus
@@ -37,11 +35,7 @@ class ConnectionReport(BaseModel):
 
     @property
     def status(self) -> CheckStatus:
-        """The worst."""
+        """Return the worst status of the findings."""
         found = {finding.status for finding in self.findings}
         order = (CheckStatus.FAILED, CheckStatus.WARNED)
         return next((status for status in order if status in found), CheckStatus.PASSED)
-
-    def is_about(self, configuration: Mapping[str, object]) -> bool:
-        """False once the policy was changed."""
-        return (self.base_url, self.model) == (configuration.get("base_url"), configuration.get("model"))

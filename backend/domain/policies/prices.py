@@ -50,6 +50,6 @@ def cost_of(
 
 
 def sum_of_costs(costs: Iterable[float | None]) -> float | None:
-    """Sum of the known costs; None if none is known."""
+    """Add up the known costs; None if none is known."""
     known = [cost for cost in costs if cost is not None]
     return sum(known) if known else None

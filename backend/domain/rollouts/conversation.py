@@ -56,7 +56,7 @@ def read_message(message: object) -> Message:
 
 
 def steps_of(messages: Sequence[Message]) -> list[Message]:
-    """A step per reply, for conversations that came without steps."""
+    """Make a step per reply, for conversations without steps."""
     replies = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
     steps = []
     for number, following in pairwise([*replies, len(messages)]):

@@ -25,8 +25,6 @@ class StepPart(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RecordedEpisode:
-    """An episode as it is stored."""
-
     opening: Json
     """The observation of the reset."""
     steps: Sequence[Json]
@@ -52,7 +50,7 @@ class Difference:
 
 
 def prompts_of(messages: Sequence[Json]) -> list[str]:
-    """The environment's messages of a conversation, in order."""
+    """Return the environment's messages of a conversation, in order."""
     return [str(message.get("content") or "") for message in messages if message.get("role") in {"user", "tool"}]
 
 
@@ -103,7 +101,7 @@ def first_unseen(before: RecordedEpisode, after: RecordedEpisode, noise: float =
 
 
 def same_columns(before: Mapping[str, float], after: Mapping[str, float], noise: float = 0.0) -> bool:
-    """Whether the columns that both sides have are equal in single precision."""
+    """Return whether the columns that both sides have are equal in single precision."""
     return all(_is_close(before[name], after[name], noise) for name in before.keys() & after.keys())
 
 

@@ -85,7 +85,7 @@ class FilterError(ValueError):
 
 
 def leaves_of(node: Node | None) -> list[Comparison | Has]:
-    """All comparisons of the tree, from left to right."""
+    """Return all comparisons of the tree, from left to right."""
     match node:
         case None:
             return []
@@ -113,7 +113,7 @@ class FilterToken:
 
 
 def quoted(text: str) -> str:
-    """A text as a value of an expression."""
+    """Quote a text as a value of an expression."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
@@ -123,7 +123,7 @@ def field_name(family: str, name: str) -> str:
 
 
 def tokens_of(expression: str) -> list[FilterToken]:
-    """Tokens of the expression and a final `end` token. Raises FilterError."""
+    """Split an expression into tokens and a final `end` token. Raises FilterError."""
     tokens, position = [], 0
     while position < len(expression):
         found = _TOKEN.match(expression, position)
@@ -167,7 +167,7 @@ def with_clause(expression: str, field: str, clause: str) -> str:
 
 
 def subject_of(clause: str) -> str:
-    """The field of a clause with one comparison."""
+    """Return the field of a clause with one comparison."""
     words = [token.text.lower() for token in tokens_of(clause) if token.kind == "word"]
     return next((word for word in words if word not in {"has", "not"}), "") if not clause.startswith("(") else ""
 
@@ -200,7 +200,7 @@ class _Parser:
         return self.tokens[self.position]
 
     def wrong(self, message: str, token: FilterToken | None = None) -> FilterError:
-        """An error at a token. Default: the next one."""
+        """Make an error at a token. Default: the next one."""
         token = token or self.here
         return FilterError(message, token.start, token.end)
 
@@ -270,7 +270,16 @@ class _Parser:
             if self.takes("in"):
                 if "in" not in signs:
                     raise self.wrong(f"`{field.name}` does not support `in`. Use one of {' '.join(signs)}.")
-                test = Comparison(field, "in", self._list(field))
+                if not self.takes("("):
+                    raise self.wrong("`in` needs values in parentheses: `in (1, 2)`.")
+                values = [self._value(field, "in")]
+                while self.takes(","):
+                    values.append(self._value(field, "in"))
+                    if len(values) > MAX_VALUES:
+                        raise self.wrong(f"More than {MAX_VALUES} values.")
+                if not self.takes(")"):
+                    raise self.wrong("Expected `,` or `)` here.")
+                test = Comparison(field, "in", tuple(values))
                 return Not(test) if is_negated else test
         if self.here.kind == "operator":
             operator = self.next()
@@ -285,18 +294,6 @@ class _Parser:
             f"`{field.name}` needs one of {' '.join(signs)}. `has {field.name}` checks whether it has a value.",
             self.here if self.here.kind != "end" else token,
         )
-
-    def _list(self, field: Field) -> tuple[Value, ...]:
-        if not self.takes("("):
-            raise self.wrong("`in` needs values in parentheses: `in (1, 2)`.")
-        values = [self._value(field, "in")]
-        while self.takes(","):
-            values.append(self._value(field, "in"))
-            if len(values) > MAX_VALUES:
-                raise self.wrong(f"More than {MAX_VALUES} values.")
-        if not self.takes(")"):
-            raise self.wrong("Expected `,` or `)` here.")
-        return tuple(values)
 
     def _value(self, field: Field, operator: str) -> Value:
         token = self.next()
@@ -334,7 +331,7 @@ class _Parser:
 
 
 def _possible(name: str, known: Iterable[str]) -> str:
-    """The nearest names; all of them if none is near."""
+    """Suggest the nearest names; all of them if none is near."""
     names = list(known)
     if near := difflib.get_close_matches(name[:100], names, n=3, cutoff=0.6):
         return f"Did you mean {' or '.join(f'`{each}`' for each in near)}?"

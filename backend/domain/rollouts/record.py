@@ -30,8 +30,6 @@ class _Record(BaseModel):
 
 
 class TaskRecord(_Record):
-    """The task."""
-
     split: Split | None = None
     index: int = Field(ge=0, le=MAX_INDEX)
     level: Annotated[int | None, Field(ge=0, le=10_000)] = None
@@ -40,8 +38,6 @@ class TaskRecord(_Record):
 
 
 class RewardRecord(_Record):
-    """One reward column."""
-
     score: Number
     weight: Number = 1.0
 
@@ -54,8 +50,6 @@ class ErrorRecord(_Record):
 
 
 class StepRecord(_Record):
-    """One turn."""
-
     reply: str
     action: Json | None = None
     observation: Json = {}

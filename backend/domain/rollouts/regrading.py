@@ -45,10 +45,10 @@ class RegradingPlan(BaseModel):
 
 
 def copy_group_id(run_id: uuid.UUID, training_step: int | None, ordinal: int) -> uuid.UUID:
-    """The id that the copy of a stored group gets in the run `run_id`."""
+    """Return the id of a stored group's copy in the run `run_id`."""
     return stable_id("group", run_id, Phase.EVALUATION, training_step, ordinal)
 
 
 def copy_id(run_id: uuid.UUID, training_step: int | None, ordinal: int, member: int) -> uuid.UUID:
-    """The id that the copy of a stored rollout gets in the run `run_id`."""
+    """Return the id of a stored rollout's copy in the run `run_id`."""
     return stable_id("rollout", copy_group_id(run_id, training_step, ordinal), member)

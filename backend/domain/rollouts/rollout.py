@@ -177,5 +177,4 @@ def columns_over_episode(columns: Iterable[RewardColumn], steps: Iterable[Mappin
 
 
 def weighted_reward(columns: Iterable[RewardColumn], values: Mapping[str, float]) -> float:
-    """The reward: the weighted sum of its columns."""
     return math.fsum(column.weight * values.get(column.name, 0.0) for column in columns)

@@ -66,18 +66,9 @@ class Capabilities(BaseModel):
             return 0
         return len(self.gpus) if self.cuda_devices is None else self.cuda_devices
 
-    @property
-    def trains(self) -> bool:
-        return "trl" in self.engines
-
-    @property
-    def model_memory_mb(self) -> int:
-        """Memory for a model: the largest GPU's, else the machine's."""
-        return max((gpu.memory_mb for gpu in self.gpus), default=0) or self.memory_mb
-
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class OnlineWorker:
     """A worker that is online, and its queues."""
 
     name: str
@@ -85,12 +76,12 @@ class Offer:
     can: Capabilities
 
     def takes(self, engine: str) -> bool:
-        """Whether it runs training runs of this engine."""
-        return str(QUEUES.get(engine, Queue.GPU)) in self.queues and self.can.trains
+        """Return whether it runs training runs with this engine."""
+        return str(QUEUES.get(engine, Queue.GPU)) in self.queues and "trl" in self.can.engines
 
     @property
     def trains(self) -> bool:
-        """Whether it runs training runs of any engine."""
+        """Return whether it runs training runs with any engine."""
         return any(map(self.takes, QUEUES))
 
 
@@ -100,7 +91,7 @@ class Requirement:
 
     words: str
     """Completes the phrase "a worker with"."""
-    is_met: Callable[[Offer], bool]
+    is_met: Callable[[OnlineWorker], bool]
     is_waited_for: bool = False
     """The job waits for such a worker without a time limit, because only it can read the job's artifacts."""
 
@@ -126,8 +117,8 @@ ALWAYS = frozenset({("adapter.kind", "lora"), ("hardware.precision", "bf16")})
 """Offered even if no worker is online: nearly every training worker supports it."""
 
 
-def not_offered(offers: Sequence[Offer]) -> dict[tuple[str, str], str]:
-    """Choices by field and value that no worker supports, with the reason."""
+def not_offered(offers: Sequence[OnlineWorker]) -> dict[tuple[str, str], str]:
+    """Return the settings that no worker supports, by field and value, with the reason."""
     return {
         choice: f"needs a worker with {need.words}; none answers"
         for choice, need in NEEDS.items()

@@ -35,14 +35,14 @@ class Spending:
     rollouts: int = 0
 
     def used_up(self, choice: BudgetChoice) -> str | None:
-        """A message about the limit that is reached, or None."""
+        """Describe the limit that is reached; None if none is."""
         for name, used, limit in self._limits(choice):
             if used >= limit:
                 return f"The budget of {limit:,.10g} {name} is used up."
         return None
 
     def summary(self, choice: BudgetChoice) -> str:
-        """Usage by limit, for a progress line; empty without limits."""
+        """Describe the usage by limit, for a progress line; empty without limits."""
         return ", ".join(
             f"{round(used, 1):,.10g} of {limit:,.10g} {name}" for name, used, limit in self._limits(choice)
         )

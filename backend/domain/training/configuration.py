@@ -5,7 +5,7 @@ The launch form, the JSON API and the command line derive from it. Tested config
 
 import math
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -271,17 +271,17 @@ class TrainingConfiguration(Block):
         return cls.model_validate({name: configuration[name] for name in cls.model_fields if name in configuration})
 
     def resolved(self) -> dict[str, Any]:
-        """All settings with their defaults, as JSON."""
+        """Return all settings with their defaults, as JSON."""
         return self.model_dump(mode="json")
 
     def problems(self, *, scripts: list[str], levels: int) -> list[str]:
-        """Messages about settings that cannot work with this environment."""
+        """Describe settings that cannot work with this environment."""
         found = []
         if self.recipe.has_sft and self.sft.uses("script") and self.sft.script not in scripts:
             offered = ", ".join(scripts) or "none"
             found.append(f"The environment has no scripted policy `{self.sft.script}`; it has: {offered}.")
         given, environments = self.grpo.levels, len(self.mix) + 1
-        if given is not None and self.curriculum.is_adaptive:
+        if given is not None and self.curriculum.kind == "adaptive":
             found.append(
                 "The adaptive curriculum selects the levels. Leave grpo.levels empty, or set curriculum.kind=fixed."
             )
@@ -299,28 +299,22 @@ class TrainingConfiguration(Block):
             found.append("Set vllm.server to the URL of the vLLM server.")
         if self.engine == "vllm" and self.hardware.device == "cpu":
             found.append("vLLM needs a GPU. Set hardware.device=auto, or use another engine.")
-        found.extend(self._problems_of_processes())
-        return found
-
-    def _problems_of_processes(self) -> Iterator[str]:
         count = self.hardware.processes
-        if count == 1:
-            return
-        if self.engine != "transformers":
-            yield f"Several processes need the engine transformers, not {self.engine}. Change one of the two."
-        grpo, parts = self.grpo, self.grpo.micro_batches
+        if count > 1 and self.engine != "transformers":
+            found.append(f"Several processes need the engine transformers, not {self.engine}. Change one of the two.")
         if self.recipe.has_sft and self.sft.batch % count:
-            yield f"The SFT batch of {self.sft.batch} cannot be divided among {count} processes (sft.batch)."
-        if self.recipe.has_grpo and grpo.tasks_per_step % count:
-            yield (
-                f"{grpo.tasks_per_step} groups per step cannot be divided among {count} processes. Set "
+            found.append(f"The SFT batch of {self.sft.batch} cannot be divided among {count} processes (sft.batch).")
+        if self.recipe.has_grpo and self.grpo.tasks_per_step % count:
+            found.append(
+                f"{self.grpo.tasks_per_step} groups per step cannot be divided among {count} processes. Set "
                 f"grpo.tasks_per_step to a multiple of {count}."
             )
-        elif self.recipe.has_grpo and grpo.episodes_per_step // count % parts:
-            yield (
-                f"Each of {count} processes learns from {grpo.episodes_per_step // count} episodes per step, which "
-                f"cannot be divided into {parts} micro-batches (grpo.micro_batches)."
+        elif self.recipe.has_grpo and self.grpo.episodes_per_step // count % self.grpo.micro_batches:
+            found.append(
+                f"Each of {count} processes learns from {self.grpo.episodes_per_step // count} episodes per step, which"
+                f" cannot be divided into {self.grpo.micro_batches} micro-batches (grpo.micro_batches)."
             )
+        return found
 
     @property
     def total_steps(self) -> int:

@@ -49,10 +49,6 @@ class CurriculumChoice(Block):
     at its maximum, else half of the maximum reward. Use it if part of the reward is enough to move on to
     harder levels."""
 
-    @property
-    def is_adaptive(self) -> bool:
-        return self.kind == "adaptive"
-
     def rule(self, manifest: Manifest) -> SuccessRule:
-        """The rule by which an episode of this environment succeeds."""
+        """Return the rule by which an episode of this environment succeeds."""
         return default_rule(manifest) if self.success_at is None else SuccessRule(REWARD, self.success_at)

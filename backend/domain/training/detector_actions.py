@@ -1,18 +1,17 @@
 """The action of a training run when a reward-hacking detector flags something, by detector."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, create_model
 
 from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.settings import Thresholds
-from backend.domain.detectors.spec import Action, DetectorSpec, Subject
+from backend.domain.detectors.spec import Action, Subject
 from backend.domain.training.blocks import Block, Setting
 
 AS_SET = "as_set"
 """The setting of the environment, else the default of the detector."""
-Wanted = Literal["as_set", "note", "screen", "pause", "stop_and_roll_back"]
+DetectorAction = Literal["as_set", "note", "screen", "pause", "stop_and_roll_back"]
 
 
 class _Detecting(Block):
@@ -36,19 +35,18 @@ class _Detecting(Block):
         return otherwise if wanted == AS_SET else Action(wanted)
 
 
-def _field_of(spec: DetectorSpec) -> tuple[Any, Any]:
-    of_run = " It flags runs: screen means repeats of the rollouts that it names." * (spec.subject is Subject.RUN)
-    help_ = f"{spec.description} By default: {spec.action.replace('_', ' ')}.{of_run}"
-    return Wanted, Field(default=AS_SET, description=help_)
-
-
 if TYPE_CHECKING:
 
     class DetectorsChoice(_Detecting):
         """With a field for each detector, by its id."""
 
 else:
-    _FIELDS: Mapping[str, Any] = {spec.id: _field_of(spec) for spec in SPECS.values()}
+    _FIELDS = {}
+    for _spec in SPECS.values():
+        _help = f"{_spec.description} By default: {_spec.action.replace('_', ' ')}."
+        if _spec.subject is Subject.RUN:
+            _help += " It flags runs: screen means repeats of the rollouts that it names."
+        _FIELDS[_spec.id] = DetectorAction, Field(default=AS_SET, description=_help)
     DetectorsChoice = create_model(
         "DetectorsChoice", __base__=_Detecting, __module__=__name__, __doc__=_Detecting.__doc__, **_FIELDS
     )

@@ -58,7 +58,15 @@ def read_line(line: bytes) -> Conversation:
             raise BadLine(f"has tools that cannot be used: {error}") from error
         first = messages.pop(0)["content"] if messages[0]["role"] == "system" else ""
         messages.insert(0, {"role": "system", "content": f"{first}\n\n{tools}".lstrip()})
-    _check_order(messages)
+    # User and assistant must alternate after the system prompt, and the assistant must have the last word.
+    start = 1 if messages and messages[0]["role"] == "system" else 0
+    for place, message in enumerate(messages[start:]):
+        role, expected = message["role"], "assistant" if place % 2 else "user"
+        if role != expected:
+            number = start + place + 1
+            raise BadLine(f"message {number} has the role {role} instead of {expected}: they must alternate")
+    if len(messages) == start or messages[-1]["role"] != "assistant":
+        raise BadLine("does not end with a reply of the assistant")
     learned = tuple(bool(message["weight"]) for message in messages if message["role"] == "assistant")
     if not any(learned):
         raise BadLine("has no reply to learn from: each has the weight 0")
@@ -99,7 +107,7 @@ def _refuse_unknown(row: Mapping[str, object], known: tuple[str, ...], where: st
 
 
 def _raw_messages(row: Mapping[str, object]) -> list[object]:
-    """The messages, or those of the prompt followed by those of the completion."""
+    """Return the messages, or those of the prompt followed by those of the completion."""
     if "messages" in row:
         if "prompt" in row or "completion" in row:
             raise BadLine("has both messages and a prompt with its completion; use one of them")
@@ -120,7 +128,7 @@ def _raw_messages(row: Mapping[str, object]) -> list[object]:
 
 
 def _message(message: object, where: str) -> dict[str, object]:
-    """A checked message with its role, content, weight and name."""
+    """Check a message and return its role, content, weight and name."""
     if not isinstance(message, dict):
         raise BadLine(f"{where} is not an object")
     _refuse_unknown(message, _MESSAGE_FIELDS, where)
@@ -155,15 +163,3 @@ def _tool_results(results: list[dict[str, object]]) -> dict[str, object]:
         for number, result in enumerate(results, 1)
     ]
     return {"role": "user", "content": "\n\n".join(texts)}
-
-
-def _check_order(messages: list[dict[str, object]]) -> None:
-    """User and assistant must alternate after the system prompt, and the assistant must have the last word."""
-    first = 1 if messages and messages[0]["role"] == "system" else 0
-    for place, message in enumerate(messages[first:]):
-        expected = "assistant" if place % 2 else "user"
-        if message["role"] != expected:
-            number, role = first + place + 1, message["role"]
-            raise BadLine(f"message {number} has the role {role} instead of {expected}: they must alternate")
-    if len(messages) == first or messages[-1]["role"] != "assistant":
-        raise BadLine("does not end with a reply of the assistant")

@@ -45,7 +45,7 @@ class Conversation:
         return first["content"] if first.get("role") == "system" else ""
 
     def under(self, system: str) -> "Conversation":
-        """The same conversation with another system prompt."""
+        """Return the conversation with another system prompt."""
         rest = [message for message in self.messages if message["role"] != "system"]
         return replace(self, messages=[{"role": "system", "content": system}, *rest] if system else rest)
 
@@ -156,7 +156,7 @@ class ExampleStatistics:
         return self.learned / self.replies if self.replies else None
 
     def as_json(self) -> dict[str, object]:
-        """The statistics with thinned distributions, without the examples."""
+        """Return the statistics with thinned distributions, without the examples."""
         numbers = ("conversations", "replies", "learned", "tokens", "characters", "longest", "repeats", "near_repeats")
         rewards, systems = self.rewards, []
         for text, count in self.systems.most_common():

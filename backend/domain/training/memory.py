@@ -83,16 +83,8 @@ def estimate_memory(model: ModelMeasures, load: Load) -> MemoryEstimate:
     )
 
 
-def least_memory(parameters: int, *, trained: int, has_reference: bool, weight_bytes: float) -> MemoryEstimate:
-    """A lower bound if only the number of weights is known: without activations and cache."""
-    unknown = ModelMeasures(parameters, 0, 0, 0, 0, 0, weight_bytes)
-    return estimate_memory(unknown, Load(trained, has_reference, 0, 0, 0))
-
-
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The shape of a model from scratch."""
-
     width: int
     layers: int
     heads: int

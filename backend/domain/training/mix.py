@@ -14,18 +14,13 @@ _PART = re.compile(r"(?P<environment>[a-z][a-z0-9_]{0,39})(@(?P<version>\d{1,9})
 
 
 class MixPart(Block):
-    """One further environment, written as `name@3=0.5`."""
+    """One further environment, written as `name`, `name@3`, `name=0.5` or `name@3=0.5`."""
 
     environment: Name
     version: Annotated[int, Field(ge=1)] | None = None
     """Default: the latest when the run starts; the run then pins its number."""
     weight: float = Field(default=1.0, gt=0, le=1000, allow_inf_nan=False)
     """Number of its tasks per task of the run's own environment."""
-
-    @classmethod
-    def parse(cls, text: str) -> "MixPart":
-        """`name`, `name@3`, `name=0.5` or `name@3=0.5`. Raises ValueError with what is wrong."""
-        return cls.model_validate(text)
 
     @model_validator(mode="before")
     @classmethod
@@ -70,7 +65,7 @@ def union_columns(manifests: Iterable[Manifest]) -> list[RewardColumn]:
 
 
 def shares(weights: Sequence[float]) -> list[float]:
-    """Weights that sum to 1."""
+    """Scale the weights to a sum of 1."""
     total = sum(weights)
     return [weight / total for weight in weights]
 

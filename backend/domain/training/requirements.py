@@ -5,7 +5,7 @@ from operator import attrgetter
 from typing import Any
 
 from backend.domain.checkpoints.exports import CONVERTER, QUANTISER
-from backend.domain.runs.capabilities import NEEDS, Offer, Requirement
+from backend.domain.runs.capabilities import NEEDS, OnlineWorker, Requirement
 from backend.domain.training.adapter import AdapterKind, AdapterRecord
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import ExportForm
@@ -37,13 +37,13 @@ def of_export(form: ExportForm, adapter: Mapping[str, Any] | None) -> list[Requi
     return [*of_weights(adapter), *([_installed(CONVERTER)] if form is ExportForm.GGUF else [])]
 
 
-def lacking(requirements: Iterable[Requirement], offer: Offer) -> list[str]:
-    """The requirements that this worker does not meet, as text."""
+def lacking(requirements: Iterable[Requirement], offer: OnlineWorker) -> list[str]:
+    """Describe the requirements that this worker does not meet."""
     return [each.words for each in requirements if not each.is_met(offer)]
 
 
-def able(requirements: Sequence[Requirement], offers: Iterable[Offer], queue: str) -> list[str]:
-    """Names of the workers of the queue that meet all requirements."""
+def able(requirements: Sequence[Requirement], offers: Iterable[OnlineWorker], queue: str) -> list[str]:
+    """Return the names of the workers of the queue that meet all requirements."""
     return [offer.name for offer in offers if queue in offer.queues and not lacking(requirements, offer)]
 
 

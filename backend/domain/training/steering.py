@@ -47,17 +47,17 @@ def is_of_warm_up(name: str) -> bool:
 
 
 def is_used_in_warm_up(name: str) -> bool:
-    """Whether the warm-up applies changes of the setting between its steps."""
+    """Return whether the warm-up applies changes of the setting between its steps."""
     return is_of_warm_up(name) or name.startswith(("alarms.", "budget."))
 
 
 def when_used(name: str, *, is_over: bool) -> str:
-    """When a change takes effect, as text."""
+    """Describe when a change takes effect."""
     return "from the next resume" if is_over or name in MEMORY else "from the next step"
 
 
 def safe_settings(configuration: TrainingConfiguration) -> dict[str, Any]:
-    """Settings that can be changed, with their JSON values."""
+    """Return the settings that can be changed, with their JSON values."""
     return {
         name: value
         for block, settings in configuration.resolved().items()
@@ -94,7 +94,7 @@ def with_settings(configuration: TrainingConfiguration, changes: Iterable[tuple[
 
 
 def setting_of(configuration: TrainingConfiguration, name: str) -> Any:
-    """The JSON value of a setting."""
+    """Return the JSON value of a setting."""
     return safe_settings(configuration).get(name)
 
 
@@ -114,6 +114,6 @@ def _episodes_of_process(configuration: TrainingConfiguration) -> int:
 
 
 def _is_used(configuration: TrainingConfiguration, name: str) -> bool:
-    """Whether a stage of the run uses the setting."""
+    """Return whether a stage of the run uses the setting."""
     recipe = configuration.recipe
     return recipe.has_sft if is_of_warm_up(name) else recipe.has_grpo or not name.startswith(("grpo.", "heldout."))

@@ -11,7 +11,7 @@ from sqlalchemy.orm import undefer
 
 from backend.core.session import transaction
 from backend.domain.environments.foreign import read_foreign
-from backend.domain.environments.import_report import Honour, ImportReport
+from backend.domain.environments.import_report import ImportReport, SeedEffect
 from backend.domain.environments.manifest import ManifestInvalid, read_manifest
 from backend.domain.environments.packages import content_hash
 from backend.domain.vocabulary import Role, RunStatus
@@ -54,7 +54,7 @@ def test_a_package_that_plays_gets_a_whole_report(look: Look):
     row = look(door_package())
     report = ImportReport.model_validate(row.report)
     assert (row.status, report.starts, report.why_not) == (RunStatus.COMPLETED, True, "")
-    assert (report.sessions, report.seed, report.index_matters) == (4, Honour.HONOURED, False)
+    assert (report.sessions, report.seed, report.index_matters) == (4, SeedEffect.HONOURED, False)
     assert (report.played.longest, report.played.ended) == (1, report.played.episodes)
     assert report.played.reward_highest in {0.25, 1.25}
     [parts] = report.breakdowns
@@ -119,7 +119,7 @@ def test_a_running_server_is_scanned_where_it_runs(look: Look, running_server: s
     with transaction() as session:
         row = session.get_one(EnvironmentImport, import_id)
     report = ImportReport.model_validate(row.report)
-    assert (report.starts, report.why_not, report.seed) == (True, "", Honour.HONOURED)
+    assert (report.starts, report.why_not, report.seed) == (True, "", SeedEffect.HONOURED)
     manifest = read_manifest(write_manifest(row.manifest, row.block))
     assert manifest.proctor.resources.remote == running_server
     assert manifest.proctor.agent.action.field == "door"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 
-from backend.domain.environments.fixtures import FixtureKind, against_manifest, read_fixtures
+from backend.domain.environments.fixtures import FixtureKind, read_fixtures
 from backend.domain.environments.manifest import ActionSpec
 from backend.domain.environments.reward_bounds import floor_of, gold_bounds
 from backend.domain.review.judged_fixtures import JudgedFixture
@@ -252,10 +252,9 @@ async def quality_ladder(subject: CheckSubject) -> CheckFinding:
 )
 async def fixtures_hold(subject: CheckSubject) -> CheckFinding:
     """Play each `fixtures/*.json`. Columns must be equal to 1e-6, `gold` at its bound, `hack` at or below the floor."""
-    fixtures, problems = read_fixtures(subject.files)
-    problems = problems + [problem for fixture in fixtures for problem in against_manifest(fixture, subject.manifest)]
+    fixtures, problems = read_fixtures(subject.files, subject.manifest)
     if problems:
-        texts = [str(problem) for problem in problems]
+        texts = [f"{problem.path}: {problem.message}" for problem in problems]
         return failed(f"{len(problems)} problems in the fixtures: {listed(texts, 3)}.", problems=texts)
     if not fixtures:
         return does_not_apply("The package has no fixtures (`fixtures/<name>.json`).")

@@ -44,9 +44,6 @@ class Range:
     def times(self, count: float) -> "Range":
         return Range(self.low * count, self.high * count)
 
-    def plus(self, other: "Range") -> "Range":
-        return Range(self.low + other.low, self.high + other.high)
-
 
 NOTHING = Range(0.0, 0.0)
 
@@ -57,7 +54,7 @@ class Speed:
 
     rollout: Range
     """One training episode, sampled in parallel with those of its step."""
-    examined: Range
+    heldout: Range
     """One held-out episode, sampled in parallel with others."""
     scripted: float
     """One scripted episode."""
@@ -194,7 +191,7 @@ def stage_seconds(speed: Speed, configuration: TrainingConfiguration) -> dict[st
             "sampling": Range(rollouts * speed.rollout.low, most * speed.rollout.high),
             "GRPO updates": speed.grpo_step.times(grpo.steps),
         }
-    return seconds | {"held-out evaluations": speed.examined.times(evaluations * configuration.heldout.tasks)}
+    return seconds | {"held-out evaluations": speed.heldout.times(evaluations * configuration.heldout.tasks)}
 
 
 def in_time(seconds: float) -> str:

@@ -1,11 +1,11 @@
 """Pre-flight checks that need no worker: certificate, workers, batch, tasks, context, learning rates, memory."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from operator import attrgetter
 
 from backend.domain.environments.manifest import Manifest
-from backend.domain.runs.capabilities import Offer, not_offered
+from backend.domain.runs.capabilities import OnlineWorker, not_offered
 from backend.domain.training.adapter import AdapterKind
 from backend.domain.training.configuration import TrainingConfiguration, batch_in_words
 from backend.domain.training.memory import (
@@ -15,12 +15,18 @@ from backend.domain.training.memory import (
     MemoryEstimate,
     ModelMeasures,
     estimate_memory,
-    least_memory,
     parameters_from_scratch,
     parameters_in_name,
 )
 from backend.domain.training.mix import portions
-from backend.domain.training.preflight.findings import PreflightFinding, of_environment, ok, problem, warning
+from backend.domain.training.preflight.findings import (
+    FindingStatus,
+    PreflightFinding,
+    of_environment,
+    ok,
+    problem,
+    warning,
+)
 from backend.domain.vocabulary import CheckStatus
 
 SMALL_GROUP = 4
@@ -59,7 +65,7 @@ class Plan:
     configuration: TrainingConfiguration
     sites: Sequence[Site]
     """The run's own environment first, then those of its mix."""
-    offers: Sequence[Offer]
+    offers: Sequence[OnlineWorker]
     """Online workers."""
     checkpoint_bytes: int | None = None
     """Size of the weights of the checkpoint that the run starts from."""
@@ -73,64 +79,55 @@ class Plan:
     """Id of this installation's artifact store, if it is known."""
 
     @property
-    def training(self) -> list[Offer]:
+    def training(self) -> list[OnlineWorker]:
         """Workers that train with the selected engine, whatever artifact store they use."""
         return [offer for offer in self.offers if offer.takes(self.configuration.engine)]
 
     @property
-    def able(self) -> list[Offer]:
+    def able(self) -> list[OnlineWorker]:
         """Workers that can run it."""
         return [offer for offer in self.training if offer.can.reads(self.store)]
-
-
-Portion = Callable[[int], int]
-"""The number of tasks, out of a total, that come from one environment."""
-SiteCheck = Callable[[TrainingConfiguration, Site, Portion], Iterator[PreflightFinding]]
 
 
 def checks_at_once(plan: Plan) -> list[PreflightFinding]:
     """All findings that need no worker. In a mix, each environment is checked."""
     configuration, model = plan.configuration, plan.configuration.model
     context = model.context if model.source == "scratch" else plan.context
+    weights, batch = [site.weight for site in plan.sites], batch_in_words(configuration)
+    scripted = configuration.sft.scripted_episodes if configuration.recipe.has_sft else 0
+    sampled = configuration.grpo.steps * configuration.grpo.tasks_per_step if configuration.recipe.has_grpo else 0
+    tasks = portions(weights, scripted + sampled)  # if none is repeated
+    heldout = portions(weights, configuration.heldout.tasks)
+    findings = [problem(f"mix_{number}" if number else "mix", sentence) for number, sentence in enumerate(plan.missing)]
+    for site in plan.sites:
+        findings += _of_site(plan, site, _environment_findings(configuration, site))
+    findings += _workers(plan)
+    advice = ""
+    if configuration.recipe.has_grpo and configuration.grpo.group_size < SMALL_GROUP:
+        advice = f"In groups of fewer than {SMALL_GROUP}, all rewards are often equal, so there is nothing to learn."
+    status = FindingStatus.WARNING if advice else FindingStatus.OK
+    findings.append(
+        PreflightFinding(name="batch", status=status, sentence=f"{batch[0].upper()}{batch[1:]}.", advice=advice)
+    )
+    for site, needed, evaluated in zip(plan.sites, tasks, heldout, strict=True):
+        findings += _of_site(plan, site, _task_findings(configuration, site, needed, evaluated, context))
+    findings += _learning_rates(configuration) if plan.is_pretrained else ()
     memory = memory_at_once(plan)
-    return [
-        *(problem(_numbered("mix", number), sentence) for number, sentence in enumerate(plan.missing)),
-        *_of_each(plan, _contradictions),
-        *_of_each(plan, _certificate),
-        *_workers(plan),
-        _batch(configuration),
-        *_of_each(plan, _tasks),
-        *_of_each(plan, _heldout),
-        *_of_each(plan, partial(_context, context)),
-        *(_learning_rates(configuration) if plan.is_pretrained else ()),
-        *([memory] if memory else ()),
-    ]
+    return [*findings, memory] if memory else findings
 
 
-def _of_each(plan: Plan, check: SiteCheck) -> Iterator[PreflightFinding]:
-    """The findings on each environment, with its name if there are several."""
-    weights = [site.weight for site in plan.sites]
-    for place, site in enumerate(plan.sites):
-
-        def portion(count: int, place: int = place) -> int:
-            return portions(weights, count)[place]
-
-        for finding in check(plan.configuration, site, portion):
-            yield of_environment(finding, site.manifest.name) if len(plan.sites) > 1 else finding
+def _of_site(plan: Plan, site: Site, findings: Iterable[PreflightFinding]) -> Iterator[PreflightFinding]:
+    """Add the name of the environment if there are several."""
+    for finding in findings:
+        yield of_environment(finding, site.manifest.name) if len(plan.sites) > 1 else finding
 
 
-def _numbered(name: str, number: int) -> str:
-    return f"{name}_{number}" if number else name
-
-
-def _contradictions(configuration: TrainingConfiguration, site: Site, _: Portion) -> Iterator[PreflightFinding]:
-    """Settings that cannot work with this environment. Such a run is refused."""
+def _environment_findings(configuration: TrainingConfiguration, site: Site) -> Iterator[PreflightFinding]:
+    """Settings that cannot work with this environment, so that the run is refused, and its certificate."""
     offered = site.manifest.proctor
     problems = configuration.problems(scripts=list(offered.scripts), levels=offered.tasks.levels)
-    yield from (problem(_numbered("environment", number), text) for number, text in enumerate(problems))
-
-
-def _certificate(_: TrainingConfiguration, site: Site, __: Portion) -> Iterator[PreflightFinding]:
+    for number, text in enumerate(problems):
+        yield problem(f"environment_{number}" if number else "environment", text)
     match site.certificate:
         case CheckStatus.PASSED:
             yield ok("certificate", "The environment passed its checks.")
@@ -142,6 +139,47 @@ def _certificate(_: TrainingConfiguration, site: Site, __: Portion) -> Iterator[
         case _:
             advice = "Run its checks, or give a reason to train without them. They then run alongside the training."
             yield warning("certificate", "The checks of the environment were never run.", advice)
+
+
+def _task_findings(
+    configuration: TrainingConfiguration, site: Site, needed: int, evaluated: int, context: int | None
+) -> Iterator[PreflightFinding]:
+    """Compare numbers of training and held-out tasks, and the context length, with the manifest."""
+    tasks, episode = site.manifest.proctor.tasks, site.manifest.proctor.episode
+    numbers = {"asked": needed, "there": tasks.train}
+    if needed <= tasks.train:
+        yield ok("tasks", f"{needed:,} of the environment's {tasks.train:,} training tasks.", **numbers)
+    else:
+        sentence = (
+            f"The run needs {needed:,} training tasks and the environment has {tasks.train:,}: each is repeated about"
+            f" {needed / tasks.train:.1f} times."
+        )
+        advice = "Repeated tasks may be memorized. Watch the gap between training reward and held-out reward."
+        yield warning("tasks", sentence, advice, **numbers)
+
+    error = 1.96 * (0.25 / max(1, evaluated)) ** 0.5
+    sentence = f"Held-out evaluations use {evaluated:,} tasks: the success rate is accurate to ±{error:.0%} or better."
+    if evaluated > tasks.heldout:
+        advice = f"Set heldout.tasks to {configuration.heldout.tasks * tasks.heldout // evaluated:,} or less."
+        sentence = f"The run needs {evaluated:,} held-out tasks and the environment has {tasks.heldout:,}."
+        yield problem("heldout", sentence, advice)
+    elif evaluated < FEW_HELDOUT:
+        yield warning("heldout", sentence, "More tasks distinguish the best checkpoint from a lucky one.")
+    else:
+        yield ok("heldout", sentence)
+
+    if context is None:
+        return
+    most = episode.max_turns * episode.max_tokens_per_turn
+    sentence = (
+        f"The context length is {context:,} tokens; replies alone may take {episode.max_turns} turns ×"
+        f" {episode.max_tokens_per_turn:,} tokens = {most:,}."
+    )
+    if episode.max_tokens_per_turn >= context:
+        advice = "A single reply may fill the context, which ends the episode. A worker measures the actual lengths."
+        yield warning("context", sentence, advice, context=context, most=most)
+    else:
+        yield ok("context", sentence, context=context, most=most)
 
 
 def _workers(plan: Plan) -> Iterator[PreflightFinding]:
@@ -167,9 +205,9 @@ def _workers(plan: Plan) -> Iterator[PreflightFinding]:
         yield warning("worker", "No worker for training is online. The run waits for one.", advice)
 
 
-def impossible(configuration: TrainingConfiguration, offers: Sequence[Offer]) -> list[PreflightFinding]:
+def impossible(configuration: TrainingConfiguration, offers: Sequence[OnlineWorker]) -> list[PreflightFinding]:
     """Settings that no worker supports."""
-    resolved, findings = configuration.resolved(), []
+    findings: list[PreflightFinding] = []
     count, most = configuration.hardware.processes, _most_gpus(configuration, offers)
     if most and count > most:
         gpus = "1 GPU" if most == 1 else f"{most} GPUs"
@@ -177,81 +215,17 @@ def impossible(configuration: TrainingConfiguration, offers: Sequence[Offer]) ->
         advice = f"Set hardware.processes to {most} or less."
         findings.append(problem("processes", sentence, advice, field="hardware.processes"))
     for (field, value), reason in not_offered(offers).items():
-        block: object = resolved
-        for name in field.split("."):
-            block = block.get(name) if isinstance(block, dict) else None
-        if block == value:
+        if attrgetter(field)(configuration) == value:
             advice = "Choose another value, or start such a worker."
             findings.append(problem("choice", f"{field} {value} {reason}.", advice, field=field))
     return findings
 
 
-def _most_gpus(configuration: TrainingConfiguration, offers: Sequence[Offer]) -> int:
+def _most_gpus(configuration: TrainingConfiguration, offers: Sequence[OnlineWorker]) -> int:
     """The largest number of GPUs of a worker that can train; 0 if the CPU trains."""
     if configuration.hardware.device == "cpu":
         return 0
     return max((offer.can.gpu_count for offer in offers if offer.takes(configuration.engine)), default=0)
-
-
-def _batch(configuration: TrainingConfiguration) -> PreflightFinding:
-    words = batch_in_words(configuration)
-    sentence = words[0].upper() + words[1:] + "."
-    if configuration.recipe.has_grpo and configuration.grpo.group_size < SMALL_GROUP:
-        advice = f"In groups of fewer than {SMALL_GROUP}, all rewards are often equal, so there is nothing to learn."
-        return warning("batch", sentence, advice)
-    return ok("batch", sentence)
-
-
-def tasks_needed(configuration: TrainingConfiguration) -> int:
-    """Number of training tasks over all stages, if none is repeated."""
-    tasks = configuration.sft.scripted_episodes if configuration.recipe.has_sft else 0
-    grpo = configuration.grpo
-    return tasks + (grpo.steps * grpo.tasks_per_step if configuration.recipe.has_grpo else 0)
-
-
-def _tasks(configuration: TrainingConfiguration, site: Site, portion: Portion) -> Iterator[PreflightFinding]:
-    there, needed = site.manifest.proctor.tasks.train, portion(tasks_needed(configuration))
-    if needed <= there:
-        yield ok("tasks", f"{needed:,} of the environment's {there:,} training tasks.", asked=needed, there=there)
-        return
-    sentence = (
-        f"The run needs {needed:,} training tasks and the environment has {there:,}: each is repeated about"
-        f" {needed / there:.1f} times."
-    )
-    advice = "Repeated tasks may be memorized. Watch the gap between training reward and held-out reward."
-    yield warning("tasks", sentence, advice, asked=needed, there=there)
-
-
-def _heldout(configuration: TrainingConfiguration, site: Site, portion: Portion) -> Iterator[PreflightFinding]:
-    needed, there = portion(configuration.heldout.tasks), site.manifest.proctor.tasks.heldout
-    if needed > there:
-        advice = f"Set heldout.tasks to {configuration.heldout.tasks * there // needed:,} or less."
-        sentence = f"The run needs {needed:,} held-out tasks and the environment has {there:,}."
-        yield problem("heldout", sentence, advice)
-        return
-    error = 1.96 * (0.25 / needed) ** 0.5
-    sentence = f"Held-out evaluations use {needed:,} tasks: the success rate is accurate to ±{error:.0%} or better."
-    if needed < FEW_HELDOUT:
-        yield warning("heldout", sentence, "More tasks distinguish the best checkpoint from a lucky one.")
-    else:
-        yield ok("heldout", sentence)
-
-
-def _context(context: int | None, _: TrainingConfiguration, site: Site, __: Portion) -> Iterator[PreflightFinding]:
-    """The context length against the limits in the manifest. A worker measures the actual lengths."""
-    if context is None:
-        return
-    episode = site.manifest.proctor.episode
-    most = episode.max_turns * episode.max_tokens_per_turn
-    sentence = (
-        f"The context length is {context:,} tokens; replies alone may take {episode.max_turns} turns ×"
-        f" {episode.max_tokens_per_turn:,} tokens = {most:,}."
-    )
-    if episode.max_tokens_per_turn >= context:
-        advice = "A single reply may fill the context, which ends the episode. A worker measures the actual lengths."
-        yield warning("context", sentence, advice, context=context, most=most)
-    else:
-        yield ok("context", sentence, context=context, most=most)
 
 
 def _learning_rates(configuration: TrainingConfiguration) -> Iterator[PreflightFinding]:
@@ -279,7 +253,10 @@ def _scientific(rate: float) -> str:
 def memory_at_once(plan: Plan) -> PreflightFinding | None:
     """The memory estimate, or None if the size of the model is unknown before it is loaded."""
     configuration, model = plan.configuration, plan.configuration.model
-    memory_mb = max((offer.can.model_memory_mb for offer in plan.able), default=0)
+    machines = [offer.can for offer in plan.able]
+    memory_mb = max(
+        (max((gpu.memory_mb for gpu in can.gpus), default=0) or can.memory_mb for can in machines), default=0
+    )
     if model.source == "scratch":
         estimate = estimate_memory(scratch_measures(configuration), load_of(configuration, tokens=model.context))
         episodes = f"that fill the context of {model.context:,} tokens"
@@ -292,8 +269,8 @@ def memory_at_once(plan: Plan) -> PreflightFinding | None:
         return None
     weight_bytes = BYTES_OF_BASE[configuration.adapter.kind]
     trained = count if configuration.adapter.kind is AdapterKind.FULL else 0
-    has_reference = needs_reference(configuration)
-    estimate = least_memory(count, trained=trained, has_reference=has_reference, weight_bytes=weight_bytes)
+    measures = ModelMeasures(count, 0, 0, 0, 0, 0, weight_bytes)  # a lower bound: without activations and cache
+    estimate = estimate_memory(measures, Load(trained, needs_reference(configuration), 0, 0, 0))
     return memory_finding(estimate, memory_mb, is_least=True)
 
 
