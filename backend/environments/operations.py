@@ -9,6 +9,7 @@ from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.packages import content_hash, pack
 from backend.domain.vocabulary import Role
 from backend.environments import drafts, network_grants, queries, schemas, service
+from backend.environments import references as _references  # noqa: F401  how addresses name environments
 from backend.environments.diff import diff_files
 from backend.environments.export import complete_package
 from backend.environments.queries import CheckRun, VersionRow
@@ -16,18 +17,10 @@ from backend.environments.scaffold import generated_files, with_generated
 from backend.environments.tables import Environment, EnvironmentDraft
 from backend.environments.validation import validate_package
 from backend.errors import InvalidInput, NotFound
-from backend.operations.declaration import operation, reference
-from backend.operations.ids import parse_id
+from backend.operations.declaration import operation
 from backend.operations.schemas import Download
 from backend.web.identity import Actor
 from backend.web.paging import Page
-
-
-@reference(Environment, "Name or id of an environment.")
-def environment_named(session: Session, text: str) -> Environment:
-    environment_id = parse_id(text)
-    by_id = session.get(Environment, environment_id) if environment_id else None
-    return by_id or queries.get_environment(session, text)
 
 
 @operation("GET /environments", role=Role.VIEWER, command="env list", tool=True)

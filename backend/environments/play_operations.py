@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 from backend.domain.environments.manifest import ActionSpec, Manifest
 from backend.domain.environments.prompts import write_reply
 from backend.domain.vocabulary import Role
-from backend.environments import operations as _operations  # noqa: F401  how addresses name environments
 from backend.environments import play, play_queries, queries, schemas, trials
+from backend.environments import references as _references  # noqa: F401  how addresses name environments
 from backend.environments.play_queries import play_view
 from backend.environments.tables import Environment
 from backend.environments.validation import validate_package
