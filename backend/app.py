@@ -59,7 +59,7 @@ from backend.studies import operations as studies_operations
 from backend.studies import pages as studies_pages
 from backend.team import operations as team_operations
 from backend.team import pages as team_pages
-from backend.training import example_operations, example_pages, sft_operations, sft_pages, steering_pages
+from backend.training import example_operations, example_pages, sft_pages, steering_pages
 from backend.training import operations as training_operations
 from backend.training import pages as training_pages
 from backend.web import docs_site, error_pages, routing
@@ -111,7 +111,6 @@ OPERATIONS = (
     detectors_operations,
     review_operations,
     example_operations,
-    sft_operations,
     policies_operations,
     rollouts_operations,
     regrading_operations,

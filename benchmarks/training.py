@@ -41,8 +41,7 @@ from workers.models.policy import LocalPolicy
 from workers.storage.recorder import RunRecorder
 from workers.training import run as training_run
 from workers.training.assignment import read_assignment
-from workers.training.context import single_groups
-from workers.training.curriculum import warm_up_tasks
+from workers.training.curriculum import warm_up_plans
 from workers.training.env_pool import env_pool_of
 from workers.training.reporting import BackgroundWriter
 
@@ -228,7 +227,7 @@ def _sampling(
     model, tokenizer = load_folder(weights)
     chosen = {"model": {"source": "checkpoint", "checkpoint": checkpoint.id}}
     assignment = read_assignment(_start(version, chosen))
-    plans = single_groups(warm_up_tasks(assignment.envs, options.size(144, 36)))
+    plans = warm_up_plans(assignment.envs, options.size(144, 36))
     tasks = [(plan.task.seed, plan.task.level) for plan in plans]
     policy = LocalPolicy(model, tokenizer, temperature=1.0, lockstep=True)
     with env_pool_of(assignment) as env_pool, tempfile.TemporaryDirectory() as scratch:

@@ -1237,7 +1237,7 @@ class GradersOperations(Namespace):
 
         - `name`: Lowercase letters, digits and underscores. Names the rollout field, such as `judge.NAME`.
         - `policy`: Name or id of the policy that grades: an endpoint or a script.
-        - `kind`: What the grader gives each rollout.
+        - `kind`: Kind of result for each rollout.
         - `instruction`: Judges: what to judge, a Jinja template over the rollout's fields.
         - `system`: Judges: system prompt.
         - `target`: Judges: the part of the rollout to judge.
@@ -1335,7 +1335,7 @@ class GradersOperations(Namespace):
         - `grader`: Name or id of a grader.
         - `name`: Lowercase letters, digits and underscores. Names the rollout field, such as `judge.NAME`.
         - `policy`: Name or id of the policy that grades: an endpoint or a script.
-        - `kind`: What the grader gives each rollout.
+        - `kind`: Kind of result for each rollout.
         - `instruction`: Judges: what to judge, a Jinja template over the rollout's fields.
         - `system`: Judges: system prompt.
         - `target`: Judges: the part of the rollout to judge.

@@ -18,7 +18,7 @@ from proctor_sandbox.wire import read_message, write_message
 
 START_SECONDS = 30.0
 QUEUE_SECONDS = 600.0
-"""How long a program may wait for its turn."""
+"""Time that a program may wait for its turn."""
 GRACE_SECONDS = 50.0
 """Time beyond the program's own limit before the sandbox counts as broken; long enough for a busy machine."""
 _MAX_DEPTH = 64

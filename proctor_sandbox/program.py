@@ -27,7 +27,7 @@ _VALUE = 3
 
 
 def become_program(request: dict[str, Any], limits: Limits, outputs: Sequence[int], ready: int) -> NoReturn:
-    """In a child that is the first process of a new namespace. `outputs`: stdout, stderr and the value's pipe."""
+    """Run the program in this child, the first process of a namespace. `outputs`: stdout, stderr, the value's pipe."""
     try:
         linux.die_with_parent()
         os.setsid()  # a signal to one's process group crosses namespaces

@@ -109,21 +109,20 @@ class CheckpointExportPage:
     export: Export
     options: ExportOptions
     title: str
+    is_over: bool
+    """Neither the export nor an upload of it is in progress."""
     plan: UploadPlan | None = None
     """Preview of an upload to the requested repository."""
     problem: str = ""
     """Why the requested repository cannot be used."""
 
-    @property
-    def is_over(self) -> bool:
-        """Neither the export nor an upload of it is in progress."""
-        is_made = self.export.status not in {ExportStatus.QUEUED, ExportStatus.RUNNING}
-        return is_made and (self.options.hub is None or self.options.hub.is_over)
-
 
 def export_page(session: Session, export_id: uuid.UUID) -> CheckpointExportPage:
     export = queries.get_export(session, export_id)
-    return CheckpointExportPage(export, ExportOptions.model_validate(export.options), TITLES[export.form])
+    options = ExportOptions.model_validate(export.options)
+    is_made = export.status not in {ExportStatus.QUEUED, ExportStatus.RUNNING}
+    is_over = is_made and (options.hub is None or options.hub.is_over)
+    return CheckpointExportPage(export, options, TITLES[export.form], is_over)
 
 
 @router.get("/exports/{export_id}", response_class=HTMLResponse)

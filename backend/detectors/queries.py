@@ -138,18 +138,19 @@ def settings_of(session: Session, detector: str) -> dict[str, DetectorSettings]:
         .where(DetectorSetting.detector == detector)
         .order_by(Environment.name)
     )
-    return {name: settings_in(setting) for setting, name in session.execute(statement)}
+    return {
+        name: DetectorSettings.model_validate(setting, from_attributes=True)
+        for setting, name in session.execute(statement)
+    }
 
 
 def active_settings_for(session: Session, environment_id: uuid.UUID) -> dict[str, ActiveSettings]:
     """Settings of each detector: the environment's on top of the defaults."""
     statement = select(DetectorSetting).where(DetectorSetting.environment_id == environment_id)
-    wanted = {row.detector: [settings_in(row)] for row in session.scalars(statement)}
+    wanted = {
+        row.detector: [DetectorSettings.model_validate(row, from_attributes=True)] for row in session.scalars(statement)
+    }
     return {name: resolve_settings(spec, wanted.get(name, ())) for name, spec in SPECS.items()}
-
-
-def settings_in(row: DetectorSetting) -> DetectorSettings:
-    return DetectorSettings(enabled=row.enabled, thresholds=row.thresholds, action=row.action)
 
 
 def environments(session: Session) -> Sequence[str]:

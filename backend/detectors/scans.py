@@ -109,27 +109,27 @@ def start_scan(session: Session, actor: Actor, run: Run, request: StartScan) -> 
 def scan_finished_run(session: Session, run: Run) -> None:
     """Queue a scan when a run has ended: of an evaluation however it ended, and again of a run whose rollouts another
     version has re-scored, because there is a second verifier now."""
+    target: uuid.UUID | None = None
     if run.kind is RunKind.EVALUATION and _has_completed(session, run):
-        _scan_once(session, run.id)
+        target = run.id
     elif run.kind in COPIES and run.status is RunStatus.COMPLETED and run.source_run_id:
         source = session.get(Run, run.source_run_id)
         if source is not None and source.version_id != run.version_id and source.kind in PHASES:
-            _scan_once(session, source.id)
+            target = source.id
+    if target is None:
+        return
+    # A queued scan will read everything. One that has started may not, and one with its own thresholds differs.
+    as_set = func.coalesce(func.jsonb_array_length(Job.arguments[THRESHOLDS]), 0) == 0
+    if job := _waiting(session, target, as_set):
+        job.arguments = {name: value for name, value in job.arguments.items() if name != EARLY}
+    else:
+        enqueue(session, JUDGING_JOB, queue=Queue.CPU, run_id=target)
 
 
 def scan_early(session: Session, run_id: uuid.UUID) -> None:
     """Scan what an evaluation has stored so far, unless a scan is queued."""
     if _waiting(session, run_id) is None:
         enqueue(session, JUDGING_JOB, queue=Queue.CPU, run_id=run_id, arguments={EARLY: True})
-
-
-def _scan_once(session: Session, run_id: uuid.UUID) -> None:
-    """A queued scan will see everything. One that has started may not, and one with its own thresholds differs."""
-    as_set = func.coalesce(func.jsonb_array_length(Job.arguments[THRESHOLDS]), 0) == 0
-    if job := _waiting(session, run_id, as_set):
-        job.arguments = {name: value for name, value in job.arguments.items() if name != EARLY}
-    else:
-        enqueue(session, JUDGING_JOB, queue=Queue.CPU, run_id=run_id)
 
 
 def _waiting(session: Session, run_id: uuid.UUID, *which: ColumnElement[bool]) -> Job | None:

@@ -1,4 +1,4 @@
-"""What detector operations and pages take and return."""
+"""Requests and responses of operations on detectors, and forms of their pages."""
 
 import uuid
 from collections.abc import Mapping

@@ -150,7 +150,7 @@ def change_for_environment(
     get_spec(detector)
     of_environment = DetectorSetting.environment_id == environment.id, DetectorSetting.detector == detector
     row = session.scalars(select(DetectorSetting).where(*of_environment)).one_or_none()
-    known = queries.settings_in(row) if row else DetectorSettings()
+    known = DetectorSettings.model_validate(row, from_attributes=True) if row else DetectorSettings()
     return set_for_environment(session, actor, environment, detector, changes.over(known))
 
 

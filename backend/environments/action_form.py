@@ -40,7 +40,7 @@ class ActionField:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ActionChoice:
     """One button: a legal value and the reply for it."""
 
     label: str
@@ -62,7 +62,16 @@ def action_fields(
                 tools = read_tools((observation or {}).get(spec.tools or "") or [])
             except ToolsUnusable:
                 tools = ()
-        return [field for tool in tools for field in _call_fields(tool)]
+        fields = []
+        for tool in tools:
+            fields.append(ActionField(tool.name, "call", tool.description[:300]))
+            needed = [str(name) for name in tool.parameters.get("required") or ()]
+            arguments = tool.parameters.get("properties") or {}
+            for name in dict.fromkeys([*needed, *arguments]):  # required ones first: a stored schema has no order
+                if isinstance(arguments.get(name), Mapping):
+                    field = _field(name, _resolved(arguments[name], tool.parameters), name in needed)
+                    fields.append(replace(field, name=f"{tool.name}.{name}", tool=tool.name))
+        return fields
     properties = schema.get("properties") or {}
     names = [spec.field or ""] if spec.format != "json" else [name for name in properties if name != "metadata"]
     required = set(schema.get("required") or ())
@@ -73,7 +82,7 @@ def action_fields(
     ]
 
 
-def legal_choices(spec: ActionSpec, observation: Mapping[str, Any]) -> list[Choice]:
+def legal_choices(spec: ActionSpec, observation: Mapping[str, Any]) -> list[ActionChoice]:
     """Return the values that the observation lists as legal, if the manifest names such a field."""
     values = observation.get(spec.choices) if spec.choices else None
     if not isinstance(values, list) or not spec.field:
@@ -84,10 +93,12 @@ def legal_choices(spec: ActionSpec, observation: Mapping[str, Any]) -> list[Choi
             arguments = value.get("arguments")
             arguments = arguments if isinstance(arguments, Mapping) else {}
             described = ", ".join(f"{name}={argument}" for name, argument in arguments.items())
-            choices.append(Choice(f"{value['name']}({described})"[:80], write_call(str(value["name"]), arguments)))
+            choices.append(
+                ActionChoice(f"{value['name']}({described})"[:80], write_call(str(value["name"]), arguments))
+            )
         return choices
     plain = [value for value in values if isinstance(value, str | int | float)][:MAX_CHOICES]
-    return [Choice(str(value), write_reply(spec, {spec.field: value})) for value in plain]
+    return [ActionChoice(str(value), write_reply(spec, {spec.field: value})) for value in plain]
 
 
 def reply_of_form(spec: ActionSpec, fields: Sequence[ActionField], sent: Mapping[str, str]) -> str:
@@ -120,19 +131,6 @@ def _values(fields: Sequence[ActionField], sent: Mapping[str, str]) -> dict[str,
     if wrong:
         raise InvalidInput(fields=wrong)
     return action
-
-
-def _call_fields(tool: Tool) -> list[ActionField]:
-    """Return the tool, then its arguments, required ones first (a stored schema has no order)."""
-    required = [str(name) for name in tool.parameters.get("required") or ()]
-    properties = tool.parameters.get("properties") or {}
-    arguments = [
-        _field(name, _resolved(properties[name], tool.parameters), name in required)
-        for name in dict.fromkeys([*required, *properties])
-        if isinstance(properties.get(name), Mapping)
-    ]
-    named = [replace(field, name=f"{tool.name}.{field.name}", tool=tool.name) for field in arguments]
-    return [ActionField(tool.name, "call", tool.description[:300]), *named]
 
 
 def _value(field: ActionField, text: str) -> Any:

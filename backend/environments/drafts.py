@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -56,7 +57,7 @@ def save_file(
     `overwrite`: the author saw the conflict and chose the new text.
     """
     draft = locked_draft(session, environment)
-    now = package_of(draft).get(path)
+    now = with_generated(draft.files).get(path)
     if not overwrite and now != text:
         if now is None:
             raise DraftChanged(f"{path} was deleted or renamed after you opened it. Your text is still here.")
@@ -68,7 +69,7 @@ def save_file(
 def add_file(session: Session, actor: Actor | None, environment: Environment, path: str) -> EnvironmentDraft:
     """Add an empty file."""
     draft = locked_draft(session, environment)
-    if path in package_of(draft):
+    if path in with_generated(draft.files):
         raise InvalidInput(fields={"path": f"There is a file {path} already."})
     return write_draft(session, actor, draft, {**draft.files, path: ""})
 
@@ -113,11 +114,6 @@ def refuse_unseen(revision: int, seen: int) -> None:
         )
 
 
-def package_of(draft: EnvironmentDraft) -> dict[str, str]:
-    """Return the complete package: the draft's files and the generated ones."""
-    return with_generated(draft.files)
-
-
 def locked_draft(session: Session, environment: Environment) -> EnvironmentDraft:
     """Lock the draft until this transaction ends, and return its current state."""
     if environment.archived_at is not None:
@@ -131,7 +127,8 @@ def write_draft(
     session: Session, actor: Actor | None, draft: EnvironmentDraft, files: Mapping[str, str]
 ) -> EnvironmentDraft:
     """Store the author's files, without files that Proctor generates with the same text."""
-    checked_files(files)
+    with package_errors("files"):
+        check_files(files)
     files = without_generated(files)
     if files != draft.files:
         now, person_id = datetime.now(UTC), actor.person_id if actor else None
@@ -146,13 +143,14 @@ def write_draft(
     return draft
 
 
-def checked_files(files: Mapping[str, str]) -> None:
-    """Raise InvalidInput if the files cannot be stored as a package."""
+@contextmanager
+def package_errors(field: str) -> Iterator[None]:
+    """Turn PackageInvalid into InvalidInput about this field."""
     try:
-        check_files(files)
+        yield
     except PackageInvalid as error:
         message = str(error)
-        raise InvalidInput(f"{message[0].upper()}{message[1:]}.", {"files": message}) from error
+        raise InvalidInput(f"{message[0].upper()}{message[1:]}.", {field: message}) from error
 
 
 def require_file(draft: EnvironmentDraft, path: str) -> None:

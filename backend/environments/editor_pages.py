@@ -2,7 +2,7 @@
 
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -14,7 +14,7 @@ from backend.domain.environments.packages import MANIFEST_PATH
 from backend.environments import drafts, queries, service, trials
 from backend.environments.diff import diff_files
 from backend.environments.play import rollout_of
-from backend.environments.scaffold import generated_files
+from backend.environments.scaffold import generated_files, with_generated
 from backend.environments.schemas import DeletedFile, EditedFile, NewFile, RenamedFile, RestoredVersion
 from backend.environments.tables import Environment, EnvironmentDraft
 from backend.environments.validation import (
@@ -26,7 +26,7 @@ from backend.errors import AppError, InvalidInput
 from backend.web.dependencies import Author, SessionDep
 from backend.web.form_data import read_form
 from backend.web.page import current_actor, page, see_other, wants_block
-from backend.web.transcripts import Entry, transcript_of
+from backend.web.transcripts import transcript_of
 
 router = APIRouter()
 SHOWN_VERSIONS = 6
@@ -64,16 +64,6 @@ def folder_tree(paths: Iterable[str]) -> Folder:
     return root
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutBeside:
-    """A rollout that is shown next to the code."""
-
-    rollout_id: uuid.UUID
-    task: str
-    reward: float | None
-    entries: Sequence[Entry]
-
-
 @router.get("/environments/{name}/edit", response_class=HTMLResponse)
 def edit_draft(
     request: Request,
@@ -86,7 +76,7 @@ def edit_draft(
     """Show the editor. `beside`: a rollout of this environment to show next to the code."""
     environment = queries.get_environment(session, name)
     draft = queries.get_draft(session, environment)
-    path = file if file in drafts.package_of(draft) else MANIFEST_PATH
+    path = file if file in with_generated(draft.files) else MANIFEST_PATH
     return _edit_page(request, session, environment, draft, path, beside)
 
 
@@ -190,7 +180,7 @@ def _refused(
     if isinstance(error, InvalidInput) and not isinstance(error, service.PackageHasProblems):
         message = " ".join([message, *error.fields.values()])
     if isinstance(error, drafts.DraftChanged):
-        files = drafts.package_of(draft)
+        files = with_generated(draft.files)
         stored = {form.path: files[form.path]} if form.path in files else {}
         conflict = next(iter(diff_files(stored, {form.path: text})), None)
     typed: dict[str, object] = {"text": text, "mark": form.mark, "notes": form.notes}
@@ -212,16 +202,17 @@ def _edit_page(
     """Show the editor. `typed`: the person's text and choices, instead of the stored ones."""
     actor, is_quiet = current_actor(request), bool(typed and typed.get("is_quiet"))
     person_id = actor.person_id if actor and not is_quiet else None
-    files = drafts.package_of(draft)
+    files = with_generated(draft.files)
     validation = validate_package(files, environment.name)
     manifest, stored = validation.manifest, files.get(path, "")
     versions = queries.versions_of(session, environment)
-    beside = None
+    beside: dict[str, object] | None = None  # a rollout next to the code
     if rollout_id is not None:
         rollout = rollout_of(session, environment, rollout_id, with_messages=True)
         run, task = rollout.run, rollout.group.task
         entries = transcript_of(rollout.messages, rollout.steps, run.columns, weights=run.weights)
-        beside = RolloutBeside(rollout.id, f"{task.split}/{task.index}", rollout.reward, entries)
+        beside = {"rollout_id": rollout.id, "task": f"{task.split}/{task.index}", "reward": rollout.reward}
+        beside |= {"entries": entries}
     context = {
         "environment": environment,
         "draft": draft,

@@ -25,28 +25,11 @@ def complete_package(files: Mapping[str, str], manifest: Manifest) -> dict[str, 
     whole = dict(files)
     if "validation" not in (read_yaml(files[MANIFEST_PATH]) or {}):
         whole[MANIFEST_PATH] = files[MANIFEST_PATH].rstrip() + "\n" + _validation(manifest)
-    for path, text in _missing(files, manifest).items():
-        whole.setdefault(path, text)
-    if not whole["README.md"].startswith("---\n"):
-        title = manifest.name.replace("_", " ").capitalize()
-        front = {"title": title, "sdk": "docker", "app_port": manifest.port, "tags": ["openenv"]}
-        whole["README.md"] = f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n\n{whole['README.md']}"
-    return whole
-
-
-def for_space(files: Mapping[str, str], manifest: Manifest) -> dict[str, str]:
-    """Return the package as a Hugging Face Space, with its Dockerfile at the top."""
-    whole = complete_package(files, manifest)
-    whole.setdefault("Dockerfile", whole["server/Dockerfile"])
-    return whole
-
-
-def _missing(files: Mapping[str, str], manifest: Manifest) -> dict[str, str]:
-    """Generate the files of an OpenEnv package that the author may have omitted."""
+    title = manifest.name.replace("_", " ").capitalize()
     words = {
         "__NAME__": manifest.name,
         "__CLASS__": "".join(part.capitalize() for part in manifest.name.split("_")),
-        "__TITLE__": manifest.name.replace("_", " ").capitalize(),
+        "__TITLE__": title,
         # one line that is safe between quotes
         "__DESCRIPTION__": re.sub(r'[\\"\x00-\x1f]+', " ", manifest.description).strip()[:300]
         or "An OpenEnv environment",
@@ -67,7 +50,19 @@ def _missing(files: Mapping[str, str], manifest: Manifest) -> dict[str, str]:
         parts["server/__init__.py"] = ""
     if _needs_sandbox(files):
         parts |= {f"proctor_sandbox/{path.name}": path.read_text("utf-8") for path in sorted(SANDBOX.glob("*.py"))}
-    return parts
+    for path, text in parts.items():
+        whole.setdefault(path, text)
+    if not whole["README.md"].startswith("---\n"):
+        front = {"title": title, "sdk": "docker", "app_port": manifest.port, "tags": ["openenv"]}
+        whole["README.md"] = f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n\n{whole['README.md']}"
+    return whole
+
+
+def for_space(files: Mapping[str, str], manifest: Manifest) -> dict[str, str]:
+    """Return the package as a Hugging Face Space, with its Dockerfile at the top."""
+    whole = complete_package(files, manifest)
+    whole.setdefault("Dockerfile", whole["server/Dockerfile"])
+    return whole
 
 
 _PARTS = {

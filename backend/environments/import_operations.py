@@ -79,7 +79,14 @@ def put_block(
     return _response(row)
 
 
-@operation("PUT /imports/{import_id}/columns", role=Role.AUTHOR, noun="imports", audited=False)
+@operation(
+    "PUT /imports/{import_id}/columns",
+    role=Role.AUTHOR,
+    noun="imports",
+    audited=False,
+    page="/imports/{import_id}",
+    notice="The reward columns are changed and the block is proposed again.",
+)
 def put_columns(
     session: Session, actor: Actor, import_id: uuid.UUID, request: schemas.MapColumns
 ) -> schemas.ImportResponse:
@@ -104,19 +111,9 @@ def create_environment(
 def _response(row: EnvironmentImport) -> schemas.ImportResponse:
     preview = imports.preview(row)
     problems = [f"line {problem.line}: {problem.key} {problem.message}" for problem in preview.problems]
-    return schemas.ImportResponse(
-        id=row.id,
-        name=row.name,
-        kind=row.kind,
-        source=row.source,
-        status=row.status,
-        phase=row.phase,
-        report=row.report,
-        block=row.block,
-        columns_from=row.columns_from,
+    return schemas.ImportResponse.from_row(
+        row,
         problems=[*problems, *([preview.error] if preview.error else [])],
         prompt={"system": preview.system, "user": preview.user},
         environment=row.name if row.environment_id else None,
-        created_at=row.created_at,
-        ended_at=row.ended_at,
     )

@@ -128,7 +128,7 @@ def _find_app(app: object, files: Mapping[str, str], notes: list[str]) -> str:
         paths.sort(key=lambda path: (not path.endswith("app.py"), path.count("/"), path))
         if not paths:
             raise PackageInvalid(f"its {MANIFEST_PATH} names no `app`, and no file of it defines one")
-        found = f"{_module_name(paths[0])}:app"
+        found = f"{paths[0].removesuffix('.py').replace('/', '.')}:app"
     notes.append(f"Its {MANIFEST_PATH} names no `app`; taken from its files: {found}.")
     return found
 
@@ -159,14 +159,10 @@ def _quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _module_name(path: str) -> str:
-    return path.removesuffix(".py").replace("/", ".")
-
-
 def _verifiers_module(kind: PackageKind, project: JsonObject, files: Mapping[str, str]) -> str:
     """Return the module that the library imports: named like the project, else the one with its entry point."""
     sources = {
-        _module_name(path.removesuffix("/__init__.py")): text
+        path.removesuffix("/__init__.py").removesuffix(".py").replace("/", "."): text
         for path, text in files.items()
         if path.endswith(".py") and not path.startswith("proctor_adapter/")
     }

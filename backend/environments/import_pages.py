@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
@@ -16,7 +17,7 @@ from backend.domain.environments.packages import PackageInvalid
 from backend.environments import imports as importing
 from backend.environments.import_sources import MAX_UPLOAD_BYTES, read_zip
 from backend.environments.imports import KINDS, ImportOptions, PromptPreview
-from backend.environments.schemas import BlockForm, ImportForm, MapColumns
+from backend.environments.schemas import BlockForm, ImportForm
 from backend.environments.tables import EnvironmentImport
 from backend.errors import AppError, InvalidInput
 from backend.web.dependencies import Author, SessionDep, Viewer
@@ -99,34 +100,16 @@ def _start(session: Session, actor: Actor, form: ImportForm) -> EnvironmentImpor
 
 @router.get("/imports/{import_id}", response_class=HTMLResponse)
 def show_import(request: Request, session: SessionDep, _: Viewer, import_id: uuid.UUID) -> HTMLResponse:
-    return page(request, "environments/import.html", _page(importing.get_import(session, import_id)))
+    return page(request, "environments/import.html", _page(session, import_id))
 
 
 @router.get("/imports/{import_id}/events", response_class=EventSourceResponse)
 async def import_events(request: Request, _: Viewer, import_id: uuid.UUID) -> AsyncIterator[ServerSentEvent]:
     """Stream the report while the package is inspected."""
-
-    def read(session: Session) -> ImportPage:
-        return _page(importing.get_import(session, import_id))
-
+    read = partial(_page, import_id=import_id)
     blocks = ("import_report", "import_preview")
     async for event in live_blocks(request, (import_topic(import_id),), "environments/import.html", blocks, read):
         yield event
-
-
-@router.post("/imports/{import_id}/columns", response_class=HTMLResponse)
-def map_columns(
-    session: SessionDep,
-    actor: Author,
-    import_id: uuid.UUID,
-    form: Annotated[MapColumns, Depends(read_form(MapColumns))],
-) -> Response:
-    row = importing.get_import(session, import_id, with_files=True)
-    importing.map_columns(session, actor, row, form.columns_from)
-    source = (
-        f"The columns come from {form.columns_from}." if form.columns_from else "The scalar reward is the only column."
-    )
-    return see_other(f"/imports/{import_id}", source)
 
 
 @router.post("/imports/{import_id}/block", response_class=HTMLResponse)
@@ -147,10 +130,11 @@ def save_block(
     except AppError as error:
         if wants_block(request):
             raise
-        return page(request, "environments/import.html", _page(row, error.message), status=error.status)
+        return page(request, "environments/import.html", _page(session, import_id, error.message), status=error.status)
     return see_other(f"/environments/{environment.name}/edit", f"{environment.name} begins as a draft.")
 
 
-def _page(row: EnvironmentImport, message: str = "") -> ImportPage:
+def _page(session: Session, import_id: uuid.UUID, message: str = "") -> ImportPage:
+    row = importing.get_import(session, import_id)
     report = ImportReport.model_validate(row.report)
     return ImportPage(row, report, importing.preview(row), KINDS.get(row.kind, row.kind), row.name, message)

@@ -15,12 +15,13 @@ from backend.core.queue import enqueue
 from backend.domain.environments.foreign import PackageKind, read_foreign
 from backend.domain.environments.import_report import ImportReport
 from backend.domain.environments.manifest import FileProblem, ManifestInvalid, read_manifest
-from backend.domain.environments.packages import MANIFEST_PATH, PackageInvalid
+from backend.domain.environments.packages import MANIFEST_PATH
 from backend.domain.environments.prompts import render_observation, render_system
 from backend.domain.environments.proposals import propose
 from backend.domain.environments.tools import ToolsUnusable, read_tools
 from backend.domain.vocabulary import Queue, RunStatus
 from backend.environments import service
+from backend.environments.drafts import package_errors
 from backend.environments.import_package import ReadyPackage, environment_name, make_ready, write_manifest
 from backend.environments.import_sources import checked_url
 from backend.environments.tables import Environment, EnvironmentImport
@@ -43,14 +44,6 @@ KINDS = {
 """Labels of the kinds."""
 PROBE_MEMORY_MB = 2048
 MAX_SHOWN = 50
-
-
-class ImportNotReady(Conflict):
-    """The package is still being inspected."""
-
-
-class AlreadyImported(Conflict):
-    """This import has become an environment already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +101,8 @@ def import_files(
     session: Session, actor: Actor, files: Mapping[str, bytes], *, folder: str, source: str, options: ImportOptions
 ) -> EnvironmentImport:
     """Queue the inspection of an uploaded package. Raises InvalidInput if it is not a package."""
-    try:
+    with package_errors("package"):
         package, report = inspect_package(files, folder, options)
-    except PackageInvalid as error:
-        raise _invalid_input(error) from error
     row = EnvironmentImport(source=source)
     store_package(row, package, report)
     return _queue(session, actor, row)
@@ -121,10 +112,8 @@ def import_repository(
     session: Session, actor: Actor, url: str, reference: str, options: ImportOptions
 ) -> EnvironmentImport:
     """Queue the clone and inspection of a repository."""
-    try:
+    with package_errors("package"):
         url = checked_url(url)
-    except PackageInvalid as error:
-        raise _invalid_input(error) from error
     name = options.name or options.path.rpartition("/")[2] or url.rpartition("/")[2].removesuffix(".git")
     source = f"{url}{'@' + reference if reference else ''} {options.path}".strip()
     row = EnvironmentImport(name=environment_name(name) or "imported", kind=GIT, source=source)
@@ -134,10 +123,8 @@ def import_repository(
 
 def import_server(session: Session, actor: Actor, url: str, options: ImportOptions) -> EnvironmentImport:
     """Queue the inspection of an external server."""
-    try:
+    with package_errors("package"):
         url = checked_url(url)
-    except PackageInvalid as error:
-        raise _invalid_input(error) from error
     name = environment_name(options.name or url.partition("://")[2])
     manifest = {"spec_version": 1, "name": name, "type": "space", "runtime": "fastapi", "app": "server.app:app"}
     readme = f"# {name}\n\nThis environment is an external server at {url}. It has no code here.\n"
@@ -157,11 +144,6 @@ def _queue(session: Session, actor: Actor, row: EnvironmentImport, **arguments: 
     enqueue(session, IMPORT_JOB, queue=Queue.CPU, arguments={"import_id": str(row.id), **arguments})
     announce(session, import_topic(row.id))
     return row
-
-
-def _invalid_input(error: PackageInvalid) -> InvalidInput:
-    message = str(error)
-    return InvalidInput(f"{message[0].upper()}{message[1:]}.", {"package": message})
 
 
 def get_import(session: Session, import_id: uuid.UUID, *, with_files: bool = False) -> EnvironmentImport:
@@ -242,6 +224,6 @@ def create_from_import(session: Session, actor: Actor, row: EnvironmentImport, n
 
 def _require_open(row: EnvironmentImport) -> None:
     if row.environment_id is not None:
-        raise AlreadyImported
+        raise Conflict("This import has become an environment already.")
     if row.status is not RunStatus.COMPLETED or not row.files:
-        raise ImportNotReady("The inspection of this package did not finish. Import it again.")
+        raise Conflict("The inspection of this package did not finish. Import it again.")

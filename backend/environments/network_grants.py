@@ -17,14 +17,6 @@ from backend.web.audit import audit
 from backend.web.identity import Actor
 
 
-class AsksForNoNetwork(Conflict):
-    """This version requests no network access. There is nothing to grant."""
-
-
-class NetworkIsClosed(Conflict):
-    """The operator of this machine disabled network access for all environments (PROCTOR_ALLOW_NETWORK=none)."""
-
-
 @dataclass(frozen=True, slots=True)
 class NetworkState:
     hosts: Sequence[str]
@@ -69,9 +61,11 @@ def grant_network(session: Session, actor: Actor, version: EnvironmentVersion, e
     """Let the servers of exactly this content reach the network. Idempotent."""
     state = network_state(session, version)
     if not state.hosts:
-        raise AsksForNoNetwork
+        raise Conflict("This version requests no network access. There is nothing to grant.")
     if state.is_closed:
-        raise NetworkIsClosed
+        raise Conflict(
+            "The operator of this machine disabled network access for all environments (PROCTOR_ALLOW_NETWORK=none)."
+        )
     if not state.is_granted:
         session.add(NetworkGrant(content_hash=version.content_hash, granted_by=actor.person_id))
         session.flush()

@@ -9,18 +9,25 @@ from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.packages import content_hash, pack
 from backend.domain.vocabulary import Role
 from backend.environments import drafts, network_grants, queries, schemas, service
-from backend.environments import references as _references  # noqa: F401  how addresses name environments
 from backend.environments.diff import diff_files
 from backend.environments.export import complete_package
 from backend.environments.queries import CheckRun, VersionRow
 from backend.environments.scaffold import generated_files, with_generated
-from backend.environments.tables import Certificate, Environment, EnvironmentDraft, EnvironmentVersion
+from backend.environments.tables import Environment, EnvironmentDraft
 from backend.environments.validation import validate_package
 from backend.errors import InvalidInput, NotFound
-from backend.operations.declaration import operation
+from backend.operations.declaration import operation, reference
+from backend.operations.ids import parse_id
 from backend.operations.schemas import Download
 from backend.web.identity import Actor
 from backend.web.paging import Page
+
+
+@reference(Environment, "Name or id of an environment.")
+def environment_named(session: Session, text: str) -> Environment:
+    environment_id = parse_id(text)
+    by_id = session.get(Environment, environment_id) if environment_id else None
+    return by_id or queries.get_environment(session, text)
 
 
 @operation("GET /environments", role=Role.VIEWER, command="env list", tool=True)
@@ -96,7 +103,7 @@ def read_draft_file(
 ) -> schemas.DraftFile:
     """Read one file of the draft."""
     draft = queries.get_draft(session, environment)
-    package = drafts.package_of(draft)
+    package = with_generated(draft.files)
     if request.path not in package:
         drafts.require_file(draft, request.path)
     return schemas.DraftFile(path=request.path, text=package[request.path], revision=draft.revision)
@@ -193,8 +200,8 @@ def get_version(session: Session, actor: Actor, environment: Environment, number
     version = queries.get_version(session, environment, number, with_files=True)
     certificate = queries.newest_certificate(session, version)
     publisher = queries.person_name(session, version.published_by)
-    shown = _version(environment, VersionRow(version, publisher, certificate.status if certificate else None))
-    return schemas.VersionDetail(**shown.model_dump(), manifest=version.manifest, files=version.files)
+    row = VersionRow(version, publisher, certificate.status if certificate else None)
+    return schemas.VersionDetail.from_row(version, **dict(_version(environment, row)))
 
 
 @operation("GET /environments/{environment}/diff", role=Role.VIEWER, tool=True)
@@ -262,7 +269,7 @@ def get_certificate(
     certificate = queries.newest_certificate(session, version)
     if certificate is None:
         raise NotFound(f"{environment.name} v{number} has no certificate yet. Run its checks.")
-    return _certificate(version, certificate)
+    return schemas.CertificateResponse.from_row(certificate, content_hash=version.content_hash)
 
 
 @operation("GET /environments/{environment}/versions/{number}/certificates", role=Role.VIEWER)
@@ -271,7 +278,9 @@ def list_certificates(
 ) -> Page[schemas.CertificateResponse]:
     """List all certificates of a version, newest first."""
     version = queries.get_version(session, environment, number)
-    return Page(items=[_certificate(version, row) for row in queries.certificates_of(session, version)])
+    certificates = queries.certificates_of(session, version)
+    digest = version.content_hash
+    return Page(items=[schemas.CertificateResponse.from_row(each, content_hash=digest) for each in certificates])
 
 
 # Network access
@@ -315,22 +324,15 @@ def withdraw_network(session: Session, actor: Actor, environment: Environment, n
 
 
 def _summary(environment: Environment, latest: VersionRow | None, versions: int) -> schemas.EnvironmentResponse:
-    return schemas.EnvironmentResponse(
-        name=environment.name,
-        description=environment.description,
-        is_built_in=environment.is_built_in,
-        created_at=environment.created_at,
-        archived_at=environment.archived_at,
-        versions=versions,
-        latest=_version(environment, latest) if latest else None,
-    )
+    newest = _version(environment, latest) if latest else None
+    return schemas.EnvironmentResponse.from_row(environment, versions=versions, latest=newest)
 
 
 def _detail(session: Session, environment: Environment) -> schemas.EnvironmentDetail:
     versions = queries.versions_of(session, environment)
     draft = queries.get_draft(session, environment)
     return schemas.EnvironmentDetail(
-        **_summary(environment, versions[0] if versions else None, len(versions)).model_dump(),
+        **dict(_summary(environment, versions[0] if versions else None, len(versions))),
         draft_revision=draft.revision,
         draft_updated_at=draft.updated_at,
         is_draft_published=service.is_published(draft, [row.version for row in versions]),
@@ -338,65 +340,43 @@ def _detail(session: Session, environment: Environment) -> schemas.EnvironmentDe
 
 
 def _version(environment: Environment, row: VersionRow) -> schemas.VersionResponse:
-    version = row.version
-    return schemas.VersionResponse(
-        id=version.id,
+    return schemas.VersionResponse.from_row(
+        row.version,
         environment=environment.name,
-        number=version.number,
-        content_hash=version.content_hash,
         certificate=row.certificate,
-        notes=version.notes,
         published_by=row.publisher,
-        published_at=version.published_at,
-        columns=[schemas.RewardColumn.of(column) for column in row.manifest.columns],
+        columns=row.manifest.columns,
     )
 
 
 def _whole_draft(environment: Environment, draft: EnvironmentDraft) -> schemas.DraftResponse:
     return schemas.DraftResponse(
-        **_saved(environment, draft).model_dump(),
-        files=drafts.package_of(draft),
+        **dict(_saved(environment, draft)),
+        files=with_generated(draft.files),
         generated=sorted(generated_files(draft.files)),
     )
 
 
 def _saved(environment: Environment, draft: EnvironmentDraft) -> schemas.DraftSaved:
-    return schemas.DraftSaved(
-        environment=environment.name,
-        revision=draft.revision,
-        updated_at=draft.updated_at,
-        validation=_validation(draft.files, environment.name),
-    )
+    validation = _validation(draft.files, environment.name)
+    return schemas.DraftSaved.from_row(draft, environment=environment.name, validation=validation)
 
 
 def _validation(files: Mapping[str, str], name: str | None) -> schemas.ValidationResponse:
     found = validate_package(files, name)
     has_no_package = any(problem.path == "" for problem in found.problems)
-    return schemas.ValidationResponse(
-        is_publishable=found.is_publishable,
-        problems=[schemas.PackageProblem.of(problem) for problem in found.problems],
-        columns=[schemas.RewardColumn.of(column) for column in found.manifest.columns] if found.manifest else [],
+    return schemas.ValidationResponse.from_row(
+        found,
+        columns=found.manifest.columns if found.manifest else [],
         content_hash="" if has_no_package else content_hash(with_generated(files)),
     )
 
 
 def _check_run(check: CheckRun) -> schemas.CheckRunResponse:
-    run = check.run
-    return schemas.CheckRunResponse(
-        run_id=run.id,
-        status=run.status,
+    return schemas.CheckRunResponse.from_row(
+        check.run,
+        run_id=check.run.id,
         version=check.version_number,
-        policy=run.configuration.get("reference", {}).get("name"),
+        policy=check.run.configuration.get("reference", {}).get("name"),
         certificate=check.status,
-    )
-
-
-def _certificate(version: EnvironmentVersion, certificate: Certificate) -> schemas.CertificateResponse:
-    return schemas.CertificateResponse(
-        id=certificate.id,
-        run_id=certificate.run_id,
-        status=certificate.status,
-        created_at=certificate.created_at,
-        content_hash=version.content_hash,
-        results=certificate.results,
     )

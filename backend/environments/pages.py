@@ -1,8 +1,9 @@
 """Pages of environments: the list, the form for a new one, the overview, and published versions."""
 
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
@@ -143,11 +144,9 @@ def show_version(
 @router.get("/environments/{name}/versions/{number}/events", response_class=EventSourceResponse)
 async def version_events(request: Request, _: Viewer, name: str, number: int) -> AsyncIterator[ServerSentEvent]:
     """Stream the certificate while checks run."""
-
-    def read(session: Session) -> VersionPage:
-        return _version_page(session, name, number)
-
-    async for event in live_blocks(request, (RUNS,), "environments/version.html", ["certificate"], read):
+    blocks = ["certificate"]
+    read = partial(_version_page, name=name, number=number)
+    async for event in live_blocks(request, (RUNS,), "environments/version.html", blocks, read):
         yield event
 
 
@@ -176,23 +175,13 @@ def _version_page(session: Session, name: str, number: int, check: uuid.UUID | N
     )
 
 
-@router.get("/environments/{name}/versions/{number}/package.zip")
-def download_version(session: SessionDep, _: Viewer, name: str, number: int) -> Response:
-    version = queries.get_version(session, queries.get_environment(session, name), number, with_files=True)
-    return _zip(version.files, f"{name}-v{version.number}.zip")
-
-
 @router.get("/environments/{name}/versions/{number}/export.zip")
 def export_version(session: SessionDep, _: Viewer, name: str, number: int) -> Response:
     """Download the complete standalone OpenEnv package."""
     version = queries.get_version(session, queries.get_environment(session, name), number, with_files=True)
     files = complete_package(version.files, Manifest.model_validate(version.manifest))
-    return _zip(files, f"{name}-v{version.number}-openenv.zip", as_on_disk=True)
-
-
-def _zip(files: Mapping[str, str], filename: str, *, as_on_disk: bool = False) -> Response:
-    headers = {"Content-Disposition": f'attachment; filename="{filename}"'}
-    return Response(pack(files, as_on_disk=as_on_disk), media_type="application/zip", headers=headers)
+    headers = {"Content-Disposition": f'attachment; filename="{name}-v{version.number}-openenv.zip"'}
+    return Response(pack(files, as_on_disk=True), media_type="application/zip", headers=headers)
 
 
 @router.get("/environments/{name}/diff", response_class=HTMLResponse)

@@ -5,8 +5,10 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 from sqlalchemy import select
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, contains_eager, joinedload, undefer
 
 from backend.core.events import RUNS, announce, run_topic
@@ -14,13 +16,15 @@ from backend.core.queue import enqueue
 from backend.domain.environments.fixtures import Fixture, FixtureKind, FixtureTask, write_fixture
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.play import PlayPhase, PlayState
+from backend.domain.ids import new_id
 from backend.domain.rollouts.rollout import TaskSpec, columns_over_episode, task_of
 from backend.domain.vocabulary import PolicyKind, Queue, RolloutStatus, RunKind, RunStatus, Split, StopReason
 from backend.environments.drafts import locked_draft, write_draft
-from backend.environments.play_queries import add_rollout, human_policy, replies_of, rollout_of_play, task_of_play
+from backend.environments.play_queries import HUMAN, add_rollout, replies_of, rollout_of_play, task_of_play
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from backend.policies.queries import get_policy_option
+from backend.policies.tables import Policy
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
 from backend.web.audit import audit
@@ -31,38 +35,6 @@ MAX_REPLY_CHARACTERS = 20_000
 MAX_SEED = 2**63 - 1
 UNSAVED_COLUMNS = frozenset({"length"})
 """Columns that depend on a policy's tokenizer, so a fixture cannot contain them."""
-
-
-class NotYourPlay(NotAllowed):
-    """This episode belongs to someone else. Start your own episode."""
-
-
-class PlayIsOver(Conflict):
-    """This episode has ended. Play again to try something else."""
-
-
-class NotYourTurn(Conflict):
-    """The environment is still answering. Wait a moment, then send your reply again."""
-
-
-class PlayMovedOn(Conflict):
-    """This page is out of date: the episode continued in another tab, or this form was sent twice. Reload the page."""
-
-
-class NothingToTakeBack(Conflict):
-    """There is no reply to take back yet."""
-
-
-class NoPolicyIsPlaying(Conflict):
-    """No policy is playing here; it is your turn."""
-
-
-class EpisodeIsNotOver(Conflict):
-    """Only a finished episode can be kept."""
-
-
-class TaskIsHeldOut(Conflict):
-    """This task is held out: training on it would spoil held-out evaluations. Play a training task."""
 
 
 def choose_task(
@@ -98,11 +70,14 @@ def start_play(
 ) -> Run:
     """Start an episode on this task. `replies`: continue from these replies of another episode."""
     manifest = Manifest.model_validate(version.manifest)
+    human = {"id": new_id(), "name": HUMAN, "kind": PolicyKind.HUMAN, "description": "A person who plays by hand."}
+    new_policy = insert(Policy).values(human | {"configuration": {}})
+    session.execute(new_policy.on_conflict_do_nothing(index_elements=["name"]))
     run = Run(
         kind=RunKind.PLAY,
         name=f"{actor.name[:100]} plays {environment.name} v{version.number}",
         version_id=version.id,
-        policy_id=human_policy(session),
+        policy_id=session.scalars(select(Policy.id).where(Policy.name == HUMAN)).one(),
         configuration={"split": str(task.split), "index": task.index, "level": task.level, "seed": task.seed},
         columns=manifest.column_names,
         weights=[column.weight for column in manifest.columns],
@@ -122,22 +97,22 @@ def start_play(
 
 def send_reply(session: Session, actor: Actor, run: Run, reply: str, revision: int | None = None) -> None:
     """Send the person's next reply. `revision`: as shown on the page, so that a form sent twice acts once."""
-    state = open_state(session, actor, run, revision)
+    state = locked_state(session, actor, run, revision)
     _request_replies(session, run, state, [*replies_of(session, run), plain_reply(reply)])
 
 
 def take_back(session: Session, actor: Actor, run: Run, revision: int | None = None) -> None:
     """Undo the last reply: the episode is replayed with one fewer."""
-    state = open_state(session, actor, run, revision)
+    state = locked_state(session, actor, run, revision)
     replies = replies_of(session, run)
     if not replies:
-        raise NothingToTakeBack
+        raise Conflict("There is no reply to take back yet.")
     _request_replies(session, run, state, replies[:-1])
 
 
 def try_again(session: Session, actor: Actor, run: Run, revision: int | None = None) -> None:
     """Repeat the request after the environment or the worker failed."""
-    state = open_state(session, actor, run, revision)
+    state = locked_state(session, actor, run, revision)
     if state.phase is not PlayPhase.STUCK and run.status is not RunStatus.FAILED:
         raise Conflict("Nothing failed here; send a reply.")
     request_play(session, run, state)
@@ -145,15 +120,15 @@ def try_again(session: Session, actor: Actor, run: Run, revision: int | None = N
 
 def take_over(session: Session, actor: Actor, run: Run) -> None:
     """Stop the policy and continue by hand."""
-    state = owned_state(session, actor, run)
+    state = locked_state(session, actor, run, at_any_time=True)
     if not state.mover:
-        raise NoPolicyIsPlaying
+        raise Conflict("No policy is playing here; it is your turn.")
     _request_replies(session, run, state, replies_of(session, run))
 
 
 def abandon_play(session: Session, actor: Actor, run: Run) -> None:
     """Leave the episode. It is kept without a reward."""
-    state = owned_state(session, actor, run)
+    state = locked_state(session, actor, run, at_any_time=True)
     rollout = rollout_of_play(session, run)
     rollout.status = RolloutStatus.CANCELLED
     rollout.stop_reason = StopReason.ABANDONED
@@ -175,25 +150,27 @@ def play_again(session: Session, actor: Actor, run: Run, *, turns: int = 0) -> R
     return start_play(session, actor, version.environment, version, spec, replies=replies, authors=authors)
 
 
-def owned_state(session: Session, actor: Actor, run: Run) -> PlayState:
-    """Lock the run and return its state. Raises an error unless it is this person's open episode."""
+def locked_state(
+    session: Session, actor: Actor, run: Run, revision: int | None = None, *, at_any_time: bool = False
+) -> PlayState:
+    """Lock the run and return its state. Raises an error unless it is this person's open episode and turn.
+
+    `revision`: as shown on the page, which must be up to date. `at_any_time`: also while the environment answers.
+    """
     locked = select(Run).where(Run.id == run.id).with_for_update().execution_options(populate_existing=True)
     session.scalars(locked).one()
     if run.created_by != actor.person_id:
-        raise NotYourPlay
+        raise NotAllowed("This episode belongs to someone else. Start your own episode.")
     state = PlayState.from_json(run.progress)
     if state.phase is PlayPhase.OVER or run.status in {RunStatus.COMPLETED, RunStatus.STOPPED}:
-        raise PlayIsOver
-    return state
-
-
-def open_state(session: Session, actor: Actor, run: Run, revision: int | None) -> PlayState:
-    """Return the locked state. Raises an error unless it is the person's turn and the page is up to date."""
-    state = owned_state(session, actor, run)
+        raise Conflict("This episode has ended. Play again to try something else.")
     if revision is not None and revision != state.revision:
-        raise PlayMovedOn
-    if state.phase.is_waiting and run.status is not RunStatus.FAILED:
-        raise NotYourTurn
+        raise Conflict(
+            "This page is out of date: the episode continued in another tab, or this form was sent twice. "
+            "Reload the page."
+        )
+    if state.phase.is_waiting and run.status is not RunStatus.FAILED and not at_any_time:
+        raise Conflict("The environment is still answering. Wait a moment, then send your reply again.")
     return state
 
 
@@ -211,10 +188,21 @@ def request_play(session: Session, run: Run, state: PlayState) -> None:
     announce(session, run_topic(run.id))
 
 
-def _request_replies(session: Session, run: Run, state: PlayState, replies: list[str]) -> None:
-    """Request the episode with exactly these replies; authors of existing replies are kept."""
+def _request_replies(
+    session: Session,
+    run: Run,
+    state: PlayState,
+    replies: list[str],
+    *,
+    mover: dict[str, Any] | None = None,
+    moves: int = 0,
+) -> None:
+    """Request the episode with exactly these replies, and then `moves` turns of the policy `mover`.
+
+    Authors of existing replies are kept.
+    """
     authors = state.authors[: len(replies)]
-    request_play(session, run, replace(state, replies=replies, authors=authors, mover={}, moves=0))
+    request_play(session, run, replace(state, replies=replies, authors=authors, mover=mover or {}, moves=moves))
 
 
 def plain_reply(reply: str) -> str:
@@ -235,14 +223,12 @@ def let_policy_play(
     session: Session, actor: Actor, run: Run, key: str, *, moves: int | None, revision: int | None
 ) -> None:
     """Let the policy play the next `moves` turns, or to the end. The person may continue after that."""
-    state = open_state(session, actor, run, revision)
+    state = locked_state(session, actor, run, revision)
     mover = get_policy_option(session, key)
     turns = state.total if moves is None else max(1, min(moves, state.total))
-    replies = replies_of(session, run)
     audit(session, actor, "play.let_policy_play", "run", run.id, policy=mover["name"], moves=turns)
-    authors = state.authors[: len(replies)]
     run.configuration = {**run.configuration, "mover": key}  # preselected on the page
-    request_play(session, run, replace(state, replies=replies, authors=authors, mover=mover, moves=turns))
+    _request_replies(session, run, state, replies_of(session, run), mover=mover, moves=turns)
 
 
 def play_from(session: Session, actor: Actor, environment: Environment, rollout_id: uuid.UUID, *, turns: int) -> Run:
@@ -268,7 +254,27 @@ def save_fixture(
 ) -> str:
     """Save the episode and its columns as a fixture in the draft; return its path."""
     rollout = _finished(session, environment, rollout_id)
-    fixture = _fixture_of(rollout, name, note, kind)
+    task, turns = rollout.group.task, max(len(rollout.steps), 1)
+    manifest = Manifest.model_validate(task.version.manifest)
+    usual = task_of(manifest, task.split, task.index)
+    # computed from the steps, because stored values are single precision
+    columns = columns_over_episode(manifest.columns, [step["rewards"] for step in rollout.steps])
+    stored = dict(zip(rollout.run.columns, rollout.columns or (), strict=True))
+    if "format" in stored:
+        columns["format"] = round(stored["format"] * turns) / turns
+    fixture = Fixture(
+        name=name,
+        note=note.strip(),
+        task=FixtureTask(
+            split=task.split,
+            index=task.index,
+            seed=task.seed if task.seed != usual.seed else None,
+            level=task.level if task.level != usual.level else None,
+        ),
+        replies=[str(step["reply"]) for step in rollout.steps],
+        columns={name: value for name, value in columns.items() if name not in UNSAVED_COLUMNS},
+        kind=kind,
+    )
     draft = locked_draft(session, environment)
     if fixture.path in draft.files:
         raise InvalidInput(fields={"name": f"The draft has a fixture {name} already."})
@@ -284,7 +290,7 @@ def mark_demonstration(
     """Allow or forbid the SFT warm-up to learn from this episode."""
     rollout = _finished(session, environment, rollout_id)
     if is_wanted and rollout.group.task.split is Split.HELDOUT:
-        raise TaskIsHeldOut
+        raise Conflict("This task is held out: training on it would spoil held-out evaluations. Play a training task.")
     if rollout.is_demonstration != is_wanted:
         rollout.is_demonstration = is_wanted
         audit(session, actor, "rollout.demonstration", "rollout", rollout.id, is_wanted=is_wanted)
@@ -320,29 +326,5 @@ def rollout_of(
 def _finished(session: Session, environment: Environment, rollout_id: uuid.UUID) -> Rollout:
     rollout = rollout_of(session, environment, rollout_id)
     if rollout.status is not RolloutStatus.COMPLETED:
-        raise EpisodeIsNotOver
+        raise Conflict("Only a finished episode can be kept.")
     return rollout
-
-
-def _fixture_of(rollout: Rollout, name: str, note: str, kind: FixtureKind) -> Fixture:
-    """Build the fixture. Columns are computed from the steps, because stored values are single precision."""
-    task, turns = rollout.group.task, max(len(rollout.steps), 1)
-    manifest = Manifest.model_validate(task.version.manifest)
-    usual = task_of(manifest, task.split, task.index)
-    columns = columns_over_episode(manifest.columns, [step["rewards"] for step in rollout.steps])
-    stored = dict(zip(rollout.run.columns, rollout.columns or (), strict=True))
-    if "format" in stored:
-        columns["format"] = round(stored["format"] * turns) / turns
-    return Fixture(
-        name=name,
-        note=note.strip(),
-        task=FixtureTask(
-            split=task.split,
-            index=task.index,
-            seed=task.seed if task.seed != usual.seed else None,
-            level=task.level if task.level != usual.level else None,
-        ),
-        replies=[str(step["reply"]) for step in rollout.steps],
-        columns={name: value for name, value in columns.items() if name not in UNSAVED_COLUMNS},
-        kind=kind,
-    )

@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 from backend.domain.environments.manifest import ActionSpec, Manifest
 from backend.domain.environments.prompts import write_reply
 from backend.domain.vocabulary import Role
+from backend.environments import operations as _operations  # noqa: F401  how addresses name environments
 from backend.environments import play, play_queries, queries, schemas, trials
-from backend.environments import references as _references  # noqa: F401  how addresses name environments
 from backend.environments.play_queries import play_view
 from backend.environments.tables import Environment
 from backend.environments.validation import validate_package
@@ -182,14 +182,15 @@ def act_in_trial(
     manifest = validate_package(queries.get_draft(session, environment).files, environment.name).manifest
     if manifest is None and request.action is not None:
         raise InvalidInput(fields={"action": "The draft's manifest cannot be read."})
-    trials.act(session, actor, environment, _reply_of(request, manifest.proctor.agent.action if manifest else None))
+    reply = _reply_of(request, manifest.proctor.agent.action if manifest else None)
+    trials.continue_trial(session, actor, environment, "act", reply)
     return _trial(session, actor, environment)
 
 
 @operation("POST /environments/{environment}/try/replay", role=Role.AUTHOR, audited=False)
 def replay_trial(session: Session, actor: Actor, environment: Environment) -> schemas.TrialResponse:
     """Play the same task and replies on the current draft."""
-    trials.replay(session, actor, environment)
+    trials.continue_trial(session, actor, environment, "replay")
     return _trial(session, actor, environment)
 
 
@@ -198,14 +199,14 @@ def run_script_in_trial(
     session: Session, actor: Actor, environment: Environment, request: schemas.RunScript
 ) -> schemas.TrialResponse:
     """Let a scripted policy of the package play the trial to its end."""
-    trials.follow_script(session, actor, environment, request.script)
+    trials.continue_trial(session, actor, environment, "script", request.script)
     return _trial(session, actor, environment)
 
 
 @operation("POST /environments/{environment}/try/back", role=Role.AUTHOR, audited=False)
 def take_back_in_trial(session: Session, actor: Actor, environment: Environment) -> schemas.TrialResponse:
     """Undo the last reply of the trial."""
-    trials.take_back(session, actor, environment)
+    trials.continue_trial(session, actor, environment, "back")
     return _trial(session, actor, environment)
 
 
@@ -220,7 +221,8 @@ def _reply_of(request: schemas.SendReply, spec: ActionSpec | None) -> str:
 def _play(session: Session, environment: Environment, run_id: uuid.UUID) -> schemas.PlayResponse:
     view = play_view(session, environment.name, run_id)
     rollout, task, state = view.rollout, view.task, view.state
-    return schemas.PlayResponse(
+    return schemas.PlayResponse.from_row(
+        rollout,
         run_id=view.run.id,
         rollout_id=rollout.id,
         environment=environment.name,
@@ -236,15 +238,11 @@ def _play(session: Session, environment: Environment, run_id: uuid.UUID) -> sche
         turns=len(rollout.steps),
         max_turns=state.total,
         text=view.text,
-        observation=dict(view.observation),
+        observation=view.observation,
         choices=[choice.reply for choice in view.choices],
         action_schema=view.run.configuration.get("action_schema") or {},
-        steps=rollout.steps,
-        authors=view.state.authors,
-        columns=dict(view.columns),
-        status=rollout.status,
-        stop_reason=rollout.stop_reason,
-        reward=rollout.reward,
+        authors=state.authors,
+        columns=view.columns,
     )
 
 

@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
@@ -20,6 +21,7 @@ from backend.environments.schemas import ChooseTask
 from backend.errors import InvalidInput
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.form_data import SentForm, read_form
+from backend.web.identity import Actor
 from backend.web.page import page, see_other, wants_block
 from backend.web.streams import live_blocks
 
@@ -63,20 +65,22 @@ def start_play(
             raise
         return _choose_page(request, session, actor.person_id, name, form, error)
     run = play.start_play(session, actor, environment, version, task)
-    return see_other(play_url(name, run.id))
+    return see_other(f"/environments/{name}/play/{run.id}")
 
 
 @router.get("/environments/{name}/play/{run_id}", response_class=HTMLResponse)
 def show_play(request: Request, session: SessionDep, actor: Viewer, name: str, run_id: uuid.UUID) -> HTMLResponse:
-    return _play_page(request, session, actor.person_id, name, run_id)
+    return page(request, TEMPLATE, _page(session, actor.person_id, name, run_id), block="partial")
+
+
+def _page(session: Session, person_id: uuid.UUID, name: str, run_id: uuid.UUID) -> PlayPage:
+    view = play_view(session, name, run_id)
+    return PlayPage(view, view.run.created_by == person_id)
 
 
 @router.get("/environments/{name}/play/{run_id}/events", response_class=EventSourceResponse)
 async def play_events(request: Request, actor: Viewer, name: str, run_id: uuid.UUID) -> AsyncIterator[ServerSentEvent]:
-    def read(session: Session) -> PlayPage:
-        view = play_view(session, name, run_id)
-        return PlayPage(view, view.run.created_by == actor.person_id)
-
+    read = partial(_page, person_id=actor.person_id, name=name, run_id=run_id)
     async for event in live_blocks(request, (run_topic(run_id),), TEMPLATE, ["play_board"], read):
         yield event
 
@@ -89,7 +93,7 @@ def reply(
     view = play_view(session, name, run_id)
     text = sent["reply"] if "reply" in sent else reply_of_form(view.spec, view.fields, sent)
     play.send_reply(session, actor, view.run, text, _revision(sent))
-    return _moved_on(request, session, actor.person_id, name, run_id)
+    return _moved_on(request, session, actor, name, run_id)
 
 
 @router.post("/environments/{name}/play/{run_id}/back", response_class=HTMLResponse)
@@ -97,7 +101,7 @@ def take_back(
     request: Request, session: SessionDep, actor: Author, name: str, run_id: uuid.UUID, sent: SentForm
 ) -> Response:
     play.take_back(session, actor, play_queries.get_play(session, name, run_id), _revision(sent))
-    return _moved_on(request, session, actor.person_id, name, run_id)
+    return _moved_on(request, session, actor, name, run_id)
 
 
 @router.post("/environments/{name}/play/{run_id}/retry", response_class=HTMLResponse)
@@ -105,11 +109,7 @@ def try_again(
     request: Request, session: SessionDep, actor: Author, name: str, run_id: uuid.UUID, sent: SentForm
 ) -> Response:
     play.try_again(session, actor, play_queries.get_play(session, name, run_id), _revision(sent))
-    return _moved_on(request, session, actor.person_id, name, run_id)
-
-
-def play_url(name: str, run_id: uuid.UUID) -> str:
-    return f"/environments/{name}/play/{run_id}"
+    return _moved_on(request, session, actor, name, run_id)
 
 
 def _revision(sent: Mapping[str, str]) -> int | None:
@@ -117,15 +117,10 @@ def _revision(sent: Mapping[str, str]) -> int | None:
     return int(text) if text.isdecimal() and len(text) < 10 else None
 
 
-def _moved_on(request: Request, session: Session, person_id: uuid.UUID, name: str, run_id: uuid.UUID) -> Response:
+def _moved_on(request: Request, session: Session, actor: Actor, name: str, run_id: uuid.UUID) -> Response:
     if wants_block(request):
-        return _play_page(request, session, person_id, name, run_id)
-    return see_other(play_url(name, run_id))
-
-
-def _play_page(request: Request, session: Session, person_id: uuid.UUID, name: str, run_id: uuid.UUID) -> HTMLResponse:
-    view = play_view(session, name, run_id)
-    return page(request, TEMPLATE, PlayPage(view, view.run.created_by == person_id), block="partial")
+        return show_play(request, session, actor, name, run_id)
+    return see_other(f"/environments/{name}/play/{run_id}")
 
 
 def _choose_page(

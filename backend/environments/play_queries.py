@@ -12,19 +12,19 @@ from sqlalchemy.orm import Session, contains_eager, joinedload, undefer
 
 from backend.domain.environments.manifest import ActionSpec, Manifest
 from backend.domain.environments.play import PlayState
-from backend.domain.ids import new_id, stable_id
+from backend.domain.ids import stable_id
 from backend.domain.rollouts.rollout import TaskSpec, columns_over_episode, weighted_reward
-from backend.domain.vocabulary import Phase, PolicyKind, RolloutStatus, RunKind, RunStatus
-from backend.environments.action_form import ActionField, Choice, action_fields, legal_choices
+from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus
+from backend.environments.action_form import ActionChoice, ActionField, action_fields, legal_choices
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import NotFound
 from backend.policies.queries import PolicyOption, policy_options
-from backend.policies.tables import Policy
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
 from backend.web.transcripts import Entry, transcript_of
 
 HUMAN = "human"
+"""Name of the policy of all people."""
 
 
 def get_play(session: Session, name: str, run_id: uuid.UUID) -> Run:
@@ -78,13 +78,6 @@ def replies_of(session: Session, run: Run) -> list[str]:
     return [str(step["reply"]) for step in rollout_of_play(session, run).steps]
 
 
-def human_policy(session: Session) -> uuid.UUID:
-    """Return the policy of all people; create it if needed."""
-    row = {"id": new_id(), "name": HUMAN, "kind": PolicyKind.HUMAN, "description": "A person who plays by hand."}
-    session.execute(insert(Policy).values(row | {"configuration": {}}).on_conflict_do_nothing(index_elements=["name"]))
-    return session.scalars(select(Policy.id).where(Policy.name == HUMAN)).one()
-
-
 def add_rollout(session: Session, run: Run, task: TaskSpec) -> None:
     """Create the run's group and rollout, which its job fills."""
     task_id = stable_id("task", run.version_id, task.split, task.index, task.seed)
@@ -134,7 +127,7 @@ class PlayView:
     reward: float
     """So far."""
     fields: Sequence[ActionField]
-    choices: Sequence[Choice]
+    choices: Sequence[ActionChoice]
     pending: str | None
     """A reply that the environment has not answered."""
     policies: Sequence[PolicyOption]

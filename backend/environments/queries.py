@@ -9,20 +9,12 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session, contains_eager, joinedload, undefer
 
 from backend.domain.environments.manifest import Manifest
-from backend.domain.vocabulary import CheckStatus, RunKind, RunStatus
+from backend.domain.vocabulary import CheckStatus, RunKind
 from backend.environments.scaffold import with_generated
 from backend.environments.tables import Certificate, Environment, EnvironmentDraft, EnvironmentVersion
 from backend.errors import NotFound
 from backend.runs.tables import Run
 from backend.team.tables import Person
-
-
-class EnvironmentNotFound(NotFound):
-    """There is no environment of this name."""
-
-
-class VersionNotFound(NotFound):
-    """This environment has no such version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +62,7 @@ def find_environment(session: Session, name: str) -> Environment | None:
 def get_environment(session: Session, name: str) -> Environment:
     environment = find_environment(session, name)
     if environment is None:
-        raise EnvironmentNotFound(f"There is no environment called {name[:60]!r}.")
+        raise NotFound(f"There is no environment called {name[:60]!r}.")
     return environment
 
 
@@ -100,7 +92,7 @@ def get_version(
     version = find_version(session, environment, number, with_files=with_files) if is_storable else None
     if version is None:
         which = "no published version yet" if number is None else f"no version {number}"
-        raise VersionNotFound(f"{environment.name} has {which}.")
+        raise NotFound(f"{environment.name} has {which}.")
     return version
 
 
@@ -162,8 +154,7 @@ def list_environments(session: Session, *, with_archived: bool = False) -> list[
 
 
 def newest_certificate(session: Session, version: EnvironmentVersion) -> Certificate | None:
-    statement = select(Certificate).where(Certificate.version_id == version.id)
-    return session.scalars(statement.order_by(Certificate.created_at.desc(), Certificate.id.desc()).limit(1)).first()
+    return next(iter(certificates_of(session, version, limit=1)), None)
 
 
 def get_certificate(session: Session, version: EnvironmentVersion, run_id: uuid.UUID) -> Certificate:
@@ -199,16 +190,6 @@ def check_runs_of(
     return [CheckRun(run, status, number) for run, status, number in session.execute(statement)]
 
 
-def find_open_check(session: Session, version: EnvironmentVersion) -> Run | None:
-    """Return the check that is queued or running on this version."""
-    statement = select(Run).where(
-        Run.version_id == version.id,
-        Run.kind == RunKind.CHECK,
-        Run.status.in_([RunStatus.QUEUED, RunStatus.RUNNING]),
-    )
-    return session.scalars(statement.order_by(Run.created_at.desc()).limit(1)).first()
-
-
 def recent_runs(session: Session, environment: Environment, *, limit: int = 10) -> list[Run]:
     """List evaluations and training runs on any version, newest first; checks and hand play have separate lists."""
     statement = (
@@ -230,7 +211,7 @@ def files_named(session: Session, environment: Environment, name: str) -> dict[s
     if name == DRAFT or not (name or find_version(session, environment)):
         return with_generated(get_draft(session, environment).files)
     if name and (not name.isdecimal() or len(name) > 9):
-        raise VersionNotFound(f"{environment.name} has no version {name[:20]!r}.")
+        raise NotFound(f"{environment.name} has no version {name[:20]!r}.")
     return get_version(session, environment, int(name) if name else None, with_files=True).files
 
 

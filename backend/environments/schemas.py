@@ -22,12 +22,6 @@ Quoted = Annotated[str, AfterValidator(plain_text)]
 """Text that quotes a package. Characters that JSON cannot carry are replaced."""
 
 
-class ColumnsResponse(BaseModel):
-    """A response with a field `columns`, a name that `Response` uses for its table."""
-
-    model_config = Response.model_config
-
-
 # Environments, drafts and versions
 
 
@@ -113,7 +107,7 @@ class RewardColumn(Response):
     range: tuple[float, float] | None
 
 
-class VersionResponse(ColumnsResponse):
+class VersionResponse(Response):
     table_columns: ClassVar = ("number", "content_hash", "certificate", "published_by", "published_at", "notes")
     table_empty: ClassVar = "No version has been published yet."
 
@@ -167,7 +161,7 @@ class PackageProblem(Response):
     message: Quoted
 
 
-class ValidationResponse(ColumnsResponse):
+class ValidationResponse(Response):
     is_publishable: bool
     problems: list[PackageProblem]
     columns: list[RewardColumn]
@@ -317,7 +311,7 @@ class DemonstrationResponse(Response):
     """`marked` or `no longer marked`."""
 
 
-class PlayResponse(ColumnsResponse):
+class PlayResponse(Response):
     """A hand-played episode. `phase` is `yours` when it waits for your reply."""
 
     run_id: uuid.UUID

@@ -13,18 +13,17 @@ from sqlalchemy.orm import Session
 from backend.core.events import RUNS, announce
 from backend.core.queue import enqueue
 from backend.domain.environments.manifest import FileProblem, Manifest
-from backend.domain.environments.packages import MANIFEST_PATH, content_hash
-from backend.domain.vocabulary import Queue, RunKind
-from backend.environments.drafts import checked_files, locked_draft, package_of, refuse_unseen, write_draft
+from backend.domain.environments.packages import MANIFEST_PATH, check_files, content_hash
+from backend.domain.vocabulary import Queue, RunKind, RunStatus
+from backend.environments.drafts import locked_draft, package_errors, refuse_unseen, write_draft
 from backend.environments.library import library_names, load_package, render_template
 from backend.environments.queries import (
     find_environment,
-    find_open_check,
     find_version,
     find_version_of_content,
     get_draft,
 )
-from backend.environments.scaffold import without_generated
+from backend.environments.scaffold import with_generated, without_generated
 from backend.environments.tables import Environment, EnvironmentDraft, EnvironmentVersion
 from backend.environments.validation import validate_package
 from backend.errors import Conflict, InvalidInput
@@ -77,7 +76,8 @@ def create_environment(
     """Create an environment with its first draft; nothing is published yet."""
     if name in RESERVED_NAMES:
         raise InvalidInput(fields={"name": f"`{name}` is reserved. Choose another name."})
-    checked_files(files)
+    with package_errors("files"):
+        check_files(files)
     if find_environment(session, name):
         raise NameIsTaken(f"There is an environment called {name} already. Choose another name.")
     person_id = actor.person_id if actor else None
@@ -113,7 +113,7 @@ def starting_files(session: Session, key: str, name: str) -> dict[str, str]:
     version = find_version(session, environment, int(number) if number else None, with_files=True)
     if version is None and number:
         raise InvalidInput(fields={"template": f"{known} has no version {number}."})
-    files = dict(version.files if version else package_of(get_draft(session, environment)))
+    files = dict(version.files if version else with_generated(get_draft(session, environment).files))
     files[MANIFEST_PATH] = _NAME_LINE.sub(f"name: {name}", files[MANIFEST_PATH], count=1)
     return files
 
@@ -136,7 +136,7 @@ def publish_version(
     draft = locked_draft(session, environment)
     if revision is not None:
         refuse_unseen(draft.revision, revision)
-    version = _publish(session, actor, environment, package_of(draft), notes)
+    version = _publish(session, actor, environment, with_generated(draft.files), notes)
     if check:
         start_check(session, actor, version, environment.name)
     if regrade and actor:
@@ -147,7 +147,7 @@ def publish_version(
 
 def is_published(draft: EnvironmentDraft, versions: Sequence[EnvironmentVersion]) -> bool:
     """Return whether one of these versions has the draft's content."""
-    digest = content_hash(package_of(draft))
+    digest = content_hash(with_generated(draft.files))
     return any(version.content_hash == digest for version in versions)
 
 
@@ -167,7 +167,7 @@ def import_package(
         return None
     draft = get_draft(session, environment)
     session.refresh(draft, with_for_update=True)
-    if newest is None or content_hash(package_of(draft)) == newest.content_hash:
+    if newest is None or content_hash(with_generated(draft.files)) == newest.content_hash:
         write_draft(session, None, draft, files)
     return _publish(session, None, environment, files, notes or "Comes with Proctor.")
 
@@ -194,7 +194,12 @@ def start_check(
     """
     session.execute(select(EnvironmentVersion.id).where(EnvironmentVersion.id == version.id).with_for_update())
     reference = get_policy_option(session, policy) if policy else {}
-    if run := find_open_check(session, version):
+    unfinished = select(Run).where(
+        Run.version_id == version.id,
+        Run.kind == RunKind.CHECK,
+        Run.status.in_([RunStatus.QUEUED, RunStatus.RUNNING]),
+    )
+    if run := session.scalars(unfinished.order_by(Run.created_at.desc()).limit(1)).first():
         if reference and run.configuration.get("reference") != reference:
             raise ChecksAreRunning
         return run

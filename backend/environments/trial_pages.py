@@ -1,8 +1,8 @@
 """The editor's panel for trying the saved draft, and live news of the draft."""
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, Response
@@ -10,19 +10,17 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy.orm import Session
 
 from backend.core.events import draft_topic, trial_topic
-from backend.domain.environments.manifest import Manifest
 from backend.environments import drafts, queries, trials
 from backend.environments.action_form import reply_of_form
+from backend.environments.scaffold import with_generated
 from backend.environments.schemas import ChooseTask
-from backend.environments.tables import Environment, EnvironmentDraft
-from backend.environments.trials import TrialView
 from backend.environments.validation import validate_package
 from backend.errors import InvalidInput
 from backend.web.dependencies import Author, SessionDep
 from backend.web.form_data import SentForm, read_form
 from backend.web.identity import Actor
-from backend.web.page import page, render_block, see_other, wants_block
-from backend.web.streams import live
+from backend.web.page import page, see_other, wants_block
+from backend.web.streams import live_blocks
 
 router = APIRouter()
 TEMPLATE = "environments/edit.html"
@@ -37,31 +35,14 @@ def topics_of(session: SessionDep, actor: Author, name: str) -> tuple[str, str]:
 Topics = Annotated[tuple[str, str], Depends(topics_of)]
 
 
-@dataclass(frozen=True, slots=True)
-class TryPage:
-    """Context of the blocks that update live."""
-
-    environment: Environment
-    draft: EnvironmentDraft
-    editor: str | None
-    manifest: Manifest | None
-    trial: TrialView | None
-    path: str
-    stored_mark: str
-    """Hash of the open file as stored; empty if it was deleted."""
-
-
 @router.get("/environments/{name}/edit/events", response_class=EventSourceResponse)
 async def draft_events(
     request: Request, actor: Author, topics: Topics, name: str, file: str = ""
 ) -> AsyncIterator[ServerSentEvent]:
     """Stream the trial's responses, and whether the open file was saved elsewhere."""
 
-    def render(session: Session) -> dict[str, str]:
-        context = _context(session, actor, name, file)
-        return {block: render_block(request, TEMPLATE, block, context) for block in ("try_panel", "draft_news")}
-
-    async for event in live(request, topics, render):
+    read = partial(_context, actor=actor, name=name, path=file)
+    async for event in live_blocks(request, topics, TEMPLATE, ("try_panel", "draft_news"), read):
         yield event
 
 
@@ -90,27 +71,22 @@ def act(request: Request, session: SessionDep, actor: Author, name: str, sent: S
         if manifest is None or view is None:
             raise InvalidInput(fields={"reply": "Reset the draft with a task first."})
         text = reply_of_form(manifest.proctor.agent.action, view.fields, sent)
-    trials.act(session, actor, environment, text)
+    trials.continue_trial(session, actor, environment, "act", text)
     return _answer(request, session, actor, name)
 
 
-@router.post("/environments/{name}/try/back", response_class=HTMLResponse)
-def take_back(request: Request, session: SessionDep, actor: Author, name: str) -> Response:
-    trials.take_back(session, actor, queries.get_environment(session, name))
-    return _answer(request, session, actor, name)
-
-
-@router.post("/environments/{name}/try/replay", response_class=HTMLResponse)
-def replay(request: Request, session: SessionDep, actor: Author, name: str) -> Response:
-    """Play the same task and replies on the saved draft."""
-    trials.replay(session, actor, queries.get_environment(session, name))
-    return _answer(request, session, actor, name)
-
-
-@router.post("/environments/{name}/try/script", response_class=HTMLResponse)
-def follow_script(request: Request, session: SessionDep, actor: Author, name: str, sent: SentForm) -> Response:
-    """Let a script of the environment play to the end."""
-    trials.follow_script(session, actor, queries.get_environment(session, name), sent.get("script", "gold")[:40])
+@router.post("/environments/{name}/try/{move}", response_class=HTMLResponse)
+def continue_trial(
+    request: Request,
+    session: SessionDep,
+    actor: Author,
+    name: str,
+    move: Literal["back", "replay", "script"],
+    sent: SentForm,
+) -> Response:
+    """Undo the last reply, play the same replies on the saved draft, or let a scripted policy play to the end."""
+    environment = queries.get_environment(session, name)
+    trials.continue_trial(session, actor, environment, move, sent.get("script", "gold")[:40])
     return _answer(request, session, actor, name)
 
 
@@ -120,17 +96,18 @@ def _answer(request: Request, session: Session, actor: Actor, name: str) -> Resp
     return page(request, TEMPLATE, _context(session, actor, name, ""), block="try_partial")
 
 
-def _context(session: Session, actor: Actor, name: str, path: str) -> TryPage:
+def _context(session: Session, actor: Actor, name: str, path: str) -> dict[str, object]:
+    """Return the context of the blocks that update live."""
     environment = queries.get_environment(session, name)
     draft = queries.get_draft(session, environment)
-    files = drafts.package_of(draft)
+    files = with_generated(draft.files)
     manifest = validate_package(files, environment.name).manifest
-    return TryPage(
-        environment=environment,
-        draft=draft,
-        editor=queries.person_name(session, draft.updated_by),
-        manifest=manifest,
-        trial=trials.trial_view(session, draft, actor.person_id, manifest),
-        path=path,
-        stored_mark=drafts.text_mark(files[path]) if path in files else "",
-    )
+    return {
+        "environment": environment,
+        "draft": draft,
+        "editor": queries.person_name(session, draft.updated_by),
+        "manifest": manifest,
+        "trial": trials.trial_view(session, draft, actor.person_id, manifest),
+        "path": path,
+        "stored_mark": drafts.text_mark(files[path]) if path in files else "",  # empty: the file was deleted
+    }

@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
@@ -15,7 +15,7 @@ from backend.core.queue import enqueue
 from backend.domain.environments.manifest import Manifest
 from backend.domain.ids import new_id
 from backend.domain.vocabulary import Queue, RolloutStatus
-from backend.environments.action_form import ActionField, Choice, action_fields, legal_choices
+from backend.environments.action_form import ActionChoice, ActionField, action_fields, legal_choices
 from backend.environments.play import choose_task, plain_reply
 from backend.environments.queries import get_draft
 from backend.environments.schemas import ChooseTask
@@ -32,10 +32,6 @@ class NothingToTry(Conflict):
     """Reset the draft with a task first."""
 
 
-class DraftCannotBeTried(InvalidInput):
-    """The draft has problems. Fix them first."""
-
-
 @dataclass(frozen=True, slots=True)
 class TrialView:
     """Content of the trial panel."""
@@ -49,7 +45,7 @@ class TrialView:
     entries: Sequence[Entry]
     columns: Sequence[tuple[str, float, float]]
     """(name, value so far, weight)"""
-    choices: Sequence[Choice]
+    choices: Sequence[ActionChoice]
     fields: Sequence[ActionField]
     scripts: Sequence[str]
 
@@ -79,26 +75,30 @@ def reset_trial(session: Session, actor: Actor, environment: Environment, chosen
     _request(session, environment, trial, [])
 
 
-def act(session: Session, actor: Actor, environment: Environment, reply: str) -> None:
+def continue_trial(
+    session: Session,
+    actor: Actor,
+    environment: Environment,
+    move: Literal["act", "back", "replay", "script"],
+    text: str = "",
+) -> None:
+    """Send a reply, undo the last one, play the same replies on the current draft, or let a script play to the end.
+
+    `text`: the reply, or the script's name.
+    """
     trial = _locked(session, actor, environment)
-    _request(session, environment, trial, [*_played(trial), plain_reply(reply)])
-
-
-def take_back(session: Session, actor: Actor, environment: Environment) -> None:
-    trial = _locked(session, actor, environment)
-    _request(session, environment, trial, _played(trial)[:-1])
-
-
-def replay(session: Session, actor: Actor, environment: Environment) -> None:
-    """Play the same task and replies on the draft as it is saved now."""
-    trial = _locked(session, actor, environment)
-    _request(session, environment, trial, trial.replies)
-
-
-def follow_script(session: Session, actor: Actor, environment: Environment, script: str) -> None:
-    """Let a script of the environment play to the end."""
-    trial = _locked(session, actor, environment)
-    _request(session, environment, trial, _played(trial), script=script)
+    if move != "replay" and not trial.task:
+        raise NothingToTry
+    played = [str(step["reply"]) for step in trial.answer.get("steps", ())]
+    match move:
+        case "act":
+            _request(session, environment, trial, [*played, plain_reply(text)])
+        case "back":
+            _request(session, environment, trial, played[:-1])
+        case "replay":
+            _request(session, environment, trial, trial.replies)
+        case "script":
+            _request(session, environment, trial, played, script=text)
 
 
 def find_trial(session: Session, environment_id: uuid.UUID, person_id: uuid.UUID) -> DraftTrial | None:
@@ -140,7 +140,7 @@ def _manifest(environment: Environment, draft: EnvironmentDraft) -> Manifest:
     validation = validate_package(draft.files, environment.name)
     if validation.manifest is None or validation.problems:
         first = validation.problems[0]
-        raise DraftCannotBeTried(f"The draft cannot be tried yet. {first.place}{first.key} {first.message}.")
+        raise InvalidInput(f"The draft cannot be tried yet. {first.place}{first.key} {first.message}.")
     return validation.manifest
 
 
@@ -167,9 +167,3 @@ def _request(
     arguments = {"trial_id": str(trial.id), "revision": trial.revision, "script": script}
     enqueue(session, TRY_JOB, queue=Queue.CPU, arguments=arguments)
     announce(session, trial_topic(environment.id, trial.person_id))
-
-
-def _played(trial: DraftTrial) -> list[str]:
-    if not trial.task:
-        raise NothingToTry
-    return [str(step["reply"]) for step in trial.answer.get("steps", ())]

@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.core.events import graders_topic, job_topic
@@ -27,6 +28,7 @@ from backend.graders.estimates import GradingEstimate, estimate_run
 from backend.graders.queries import GradedRun
 from backend.graders.schemas import TryResponse
 from backend.graders.tables import Grade, Grader
+from backend.policies.tables import Policy
 from backend.runs.header import RunHeader, run_header
 from backend.runs.queries import get_run
 from backend.runs.tables import Run
@@ -153,7 +155,7 @@ async def try_events(
 
 @dataclass(frozen=True, slots=True)
 class RunGradersPage:
-    """The graders of a run, those at work first, and the one that is to be started."""
+    """The graders of a run, unfinished ones first, and the selected grader."""
 
     head: RunHeader
     run: Run
@@ -234,13 +236,11 @@ def _form(
     grader: Grader | None = None,
 ) -> dict[str, Any]:
     """`grader`: the grader to update; None for a new one."""
-    policies = [
-        (
-            str(each.id),
-            f"{each.name} ({each.configuration.get('model') or each.configuration.get('script') or each.kind})",
-        )
-        for each in queries.grading_policies(session)
-    ]
+    can_grade = Policy.deleted_at.is_(None), Policy.kind.in_(queries.GRADING_POLICIES)
+    policies = []
+    for each in session.scalars(select(Policy).where(*can_grade).order_by(Policy.kind, Policy.name)):
+        model = each.configuration.get("model") or each.configuration.get("script") or each.kind
+        policies.append((str(each.id), f"{each.name} ({model})"))
     criteria = settings.criteria if isinstance(settings, JudgeSettings) else ()
     return {
         "grader": grader,

@@ -19,7 +19,6 @@ from backend.domain.statistics import Estimate, estimate_of
 from backend.domain.vocabulary import GradeStatus, PolicyKind, RolloutStatus, Verdict
 from backend.errors import NotFound
 from backend.graders.tables import Grade, Grader, GraderRun
-from backend.policies.tables import Policy
 from backend.review.agreement import Agreement, Opinion, agreement
 from backend.review.tables import VerdictRecord
 from backend.rollouts.tables import Rollout
@@ -118,11 +117,6 @@ def find_grader(session: Session, text: str) -> Grader:
     if grader is None:
         raise NotFound(f"There is no grader {text[:100]}.")
     return grader
-
-
-def grading_policies(session: Session) -> Sequence[Policy]:
-    statement = select(Policy).where(Policy.deleted_at.is_(None), Policy.kind.in_(GRADING_POLICIES))
-    return session.scalars(statement.order_by(Policy.kind, Policy.name)).all()
 
 
 def get_try(session: Session, grader: Grader, job_id: uuid.UUID) -> Job:

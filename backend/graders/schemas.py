@@ -84,7 +84,7 @@ class GraderRequest(Request):
         Cli(argument=True),
     ]
     policy: str = Field(max_length=100, description="Name or id of the policy that grades: an endpoint or a script.")
-    kind: GraderKind = Field(GraderKind.JUDGE, description="What the grader gives each rollout.")
+    kind: GraderKind = Field(GraderKind.JUDGE, description="Kind of result for each rollout.")
     instruction: Annotated[
         LongText,
         Field(description="Judges: what to judge, a Jinja template over the rollout's fields."),

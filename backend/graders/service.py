@@ -241,7 +241,7 @@ def _fill(session: Session, actor: Actor, grader: Grader, request: GraderRequest
 
 
 def _refuse_role(actor: Actor, kind: GraderKind) -> None:
-    """The scores of judges can become part of a reward, so creating one needs the role of those who train."""
+    """Scores of judges can become part of a reward, so judges need the role trainer."""
     if kind is GraderKind.JUDGE and not actor.role.includes(Role.TRAINER):
         raise NotAllowed("Creating, changing and deleting judges needs the role trainer.")
 

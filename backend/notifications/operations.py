@@ -1,10 +1,12 @@
 """Read notices, choose where they are sent, and see how each delivery went."""
 
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from backend.domain.notifications.notices import DestinationKind
+from backend.domain.notifications.notices import DestinationKind, NoticeKind
 from backend.domain.vocabulary import Role
 from backend.notifications import queries, service
+from backend.notifications.outbox import absolute_url
 from backend.notifications.schemas import (
     DeliveryResponse,
     DestinationRequest,
@@ -17,6 +19,7 @@ from backend.notifications.schemas import (
     UnreadResponse,
     WebhookRequest,
 )
+from backend.notifications.service import SETTINGS_PATH
 from backend.notifications.tables import Notice, NoticeDelivery, NoticeDestination
 from backend.operations.declaration import operation, reference
 from backend.operations.ids import parse_id
@@ -32,9 +35,7 @@ def find_notice(session: Session, text: str) -> Notice:
     return queries.get_notice(session, parse_id(text))
 
 
-@reference(NoticeDestination, "Name or id of a destination.")
-def find_destination(session: Session, text: str) -> NoticeDestination:
-    return queries.get_destination(session, text)
+reference(NoticeDestination, "Name or id of a destination.")(queries.get_destination)
 
 
 @reference(NoticeDelivery, "Id of a delivery.")
@@ -48,13 +49,14 @@ def list_notices(session: Session, actor: Actor, request: ListNotices) -> Page[N
     page = queries.list_notices(
         session, actor.person_id, unread=request.unread, after=request.after, limit=request.limit
     )
-    return Page(items=[NoticeResponse.of_view(view) for view in page.items], next=page.next)
+    return Page(items=[_notice(view.notice, is_read=view.is_read) for view in page.items], next=page.next)
 
 
 @operation(
     "POST /notices/read",
     role=Role.VIEWER,
     command="notifications read",
+    page="/notices",
     notice="Marked as read. Unread: {unread}.",
     audited=False,
 )
@@ -64,46 +66,53 @@ def mark_read(session: Session, actor: Actor, request: MarkRead) -> UnreadRespon
         queries.mark_read(session, actor.person_id, queries.get_notice(session, request.notice))
     else:
         queries.mark_all_read(session, actor.person_id)
-    return UnreadResponse(unread=queries.count_unread(session, actor.person_id))
+    unread = select(func.count(Notice.id)).where(Notice.kind != NoticeKind.TEST, queries.is_unread(actor.person_id))
+    return UnreadResponse(unread=session.scalar(unread) or 0)
 
 
-@operation("POST /notices/{notice}/read", role=Role.VIEWER, audited=False)
+@operation("POST /notices/{notice}/read", role=Role.VIEWER, page="/notices", audited=False)
 def read_notice(session: Session, actor: Actor, notice: Notice) -> NoticeResponse:
     """Mark a notice as read by you and return it."""
     queries.mark_read(session, actor.person_id, notice)
-    return NoticeResponse.of_view(queries.NoticeView(notice, is_read=True))
+    return _notice(notice, is_read=True)
+
+
+def _notice(notice: Notice, *, is_read: bool) -> NoticeResponse:
+    return NoticeResponse.from_row(notice, url=absolute_url(notice.path), is_read=is_read)
 
 
 @operation("GET /notifications/destinations", role=Role.ADMIN, command="notifications destinations")
 def list_destinations(session: Session, actor: Actor) -> Page[DestinationResponse]:
     """List the destinations of notices by name."""
-    return Page(items=[DestinationResponse.of(each) for each in queries.list_destinations(session)])
+    destinations = session.scalars(select(NoticeDestination).order_by(NoticeDestination.name))
+    return Page(items=[DestinationResponse.of(each) for each in destinations])
 
 
-@operation("POST /notifications/destinations", role=Role.ADMIN, status=201, audited=False)
+@operation(
+    "POST /notifications/destinations",
+    role=Role.ADMIN,
+    status=201,
+    page=SETTINGS_PATH,
+    notice="{name} was added. Send it a test.",
+    audited=False,
+)
 def add_destination(session: Session, actor: Actor, request: DestinationRequest) -> DestinationResponse:
     """Add a webhook or a mail server that notices are sent to."""
-    destination = service.add_destination(session, actor, request)
-    session.refresh(destination)
-    return DestinationResponse.of(destination)
+    return DestinationResponse.of(service.save_destination(session, actor, request))
 
 
 @operation("PUT /notifications/webhooks", role=Role.ADMIN, command="notifications webhook", notice=_SET, audited=False)
 def set_webhook(session: Session, actor: Actor, request: WebhookRequest) -> DestinationResponse:
     """Post notices to an address. With a secret, each request is signed."""
-    return _set(session, actor, DestinationRequest(kind=DestinationKind.WEBHOOK, **dict(request)))
+    settings = DestinationRequest(kind=DestinationKind.WEBHOOK, **dict(request))
+    return DestinationResponse.of(service.set_destination(session, actor, settings))
 
 
 @operation("PUT /notifications/emails", role=Role.ADMIN, command="notifications email", notice=_SET, audited=False)
 def set_email(session: Session, actor: Actor, request: EmailRequest) -> DestinationResponse:
     """Send notices by email."""
-    return _set(session, actor, DestinationRequest(kind=DestinationKind.EMAIL, **dict(request)))
-
-
-def _set(session: Session, actor: Actor, request: DestinationRequest) -> DestinationResponse:
-    destination = service.set_destination(session, actor, request)
-    session.refresh(destination)
-    return DestinationResponse.of(destination)
+    settings = DestinationRequest(kind=DestinationKind.EMAIL, **dict(request))
+    return DestinationResponse.of(service.set_destination(session, actor, settings))
 
 
 @operation("GET /notifications/destinations/{destination}", role=Role.ADMIN)
@@ -112,12 +121,18 @@ def get_destination(session: Session, actor: Actor, destination: NoticeDestinati
     return DestinationResponse.of(destination)
 
 
-@operation("PUT /notifications/destinations/{destination}", role=Role.ADMIN, audited=False)
+@operation(
+    "PUT /notifications/destinations/{destination}",
+    role=Role.ADMIN,
+    page=SETTINGS_PATH,
+    notice="{name} was changed.",
+    audited=False,
+)
 def change_destination(
     session: Session, actor: Actor, destination: NoticeDestination, request: DestinationRequest
 ) -> DestinationResponse:
     """Replace the settings of a destination. An empty `secret` keeps the stored one, unless the address changes."""
-    return DestinationResponse.of(service.change_destination(session, actor, destination, request))
+    return DestinationResponse.of(service.save_destination(session, actor, request, destination))
 
 
 @operation(
@@ -138,11 +153,13 @@ def delete_destination(session: Session, actor: Actor, destination: NoticeDestin
     command="notifications test",
     status=202,
     poll=_POLL,
+    page=SETTINGS_PATH,
+    notice="A test was sent to {destination}. See its status under Deliveries.",
     audited=False,
 )
 def test_destination(session: Session, actor: Actor, destination: NoticeDestination) -> DeliveryResponse:
     """Send a test. The command exits with 1 if the first attempt fails."""
-    return _queued(session, service.test_destination(session, actor, destination))
+    return DeliveryResponse.of_delivery(service.test_destination(session, actor, destination))
 
 
 @operation("GET /notifications/deliveries", role=Role.ADMIN, command="notifications deliveries")
@@ -164,13 +181,10 @@ def get_delivery(session: Session, actor: Actor, delivery: NoticeDelivery) -> De
     command="notifications resend",
     status=202,
     poll=_POLL,
+    page=SETTINGS_PATH,
+    notice="“{title}” is sent again to {destination}.",
     audited=False,
 )
 def resend_delivery(session: Session, actor: Actor, delivery: NoticeDelivery) -> DeliveryResponse:
     """Send a delivery again. The command exits with 1 if the first attempt fails."""
-    return _queued(session, service.resend(session, actor, delivery.id))
-
-
-def _queued(session: Session, delivery: NoticeDelivery) -> DeliveryResponse:
-    session.flush()
-    return DeliveryResponse.of_delivery(queries.get_delivery(session, delivery.id))
+    return DeliveryResponse.of_delivery(service.resend(session, actor, delivery.id))

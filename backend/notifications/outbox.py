@@ -78,10 +78,6 @@ def absolute_url(path: str) -> str:
     return get_settings().public_url.rstrip("/") + path
 
 
-def seal_secret(secret: str, kind: DestinationKind, configuration: Mapping[str, object]) -> bytes:
-    return sealing.seal(secret, address_of(kind, configuration))
-
-
 def secret_of(destination: NoticeDestination) -> str | None:
     """Decrypt a destination's secret for the job that sends. Raises SecretUnreadable."""
     if destination.secret is None:

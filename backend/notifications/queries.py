@@ -1,10 +1,9 @@
 """Read notices, destinations and deliveries; mark notices as read."""
 
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Select, func, literal, select
+from sqlalchemy import ColumnElement, exists, func, literal, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, joinedload
 
@@ -14,8 +13,7 @@ from backend.notifications.tables import Notice, NoticeDelivery, NoticeDestinati
 from backend.operations.ids import parse_id
 from backend.web.paging import LIMIT, Key, Slice, slice_of
 
-NEWEST_NOTICES = (Key(Notice.created_at), Key(Notice.id))
-NEWEST_DELIVERIES = (Key(NoticeDelivery.created_at), Key(NoticeDelivery.id))
+_WITH_NOTICE_AND_DESTINATION = (joinedload(NoticeDelivery.notice), joinedload(NoticeDelivery.destination))
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +28,23 @@ class NoticeView:
         return examples_of(self.notice.evidence)
 
 
+def is_unread(person_id: uuid.UUID) -> ColumnElement[bool]:
+    return ~exists().where(NoticeRead.person_id == person_id, NoticeRead.notice_id == Notice.id)
+
+
 def list_notices(
     session: Session, person_id: uuid.UUID, *, unread: bool = False, after: str | None = None, limit: int = LIMIT
 ) -> Slice[NoticeView]:
     """List notices, newest first."""
     statement = select(Notice).options(joinedload(Notice.run)).where(Notice.kind != NoticeKind.TEST)
     if unread:
-        statement = statement.where(~_reads_of(person_id).exists())
-    page = slice_of(session, statement, NEWEST_NOTICES, after=after, limit=limit)
+        statement = statement.where(is_unread(person_id))
+    newest_first = (Key(Notice.created_at), Key(Notice.id))
+    page = slice_of(session, statement, newest_first, after=after, limit=limit)
     ids = [notice.id for notice in page.items]
     reads = select(NoticeRead.notice_id).where(NoticeRead.person_id == person_id, NoticeRead.notice_id.in_(ids))
     read_ids = set(session.scalars(reads))
     return Slice([NoticeView(notice, notice.id in read_ids) for notice in page.items], page.next)
-
-
-def count_unread(session: Session, person_id: uuid.UUID) -> int:
-    unread = select(func.count(Notice.id)).where(Notice.kind != NoticeKind.TEST, ~_reads_of(person_id).exists())
-    return session.scalar(unread) or 0
 
 
 def get_notice(session: Session, notice_id: uuid.UUID | None) -> Notice:
@@ -62,12 +60,8 @@ def mark_read(session: Session, person_id: uuid.UUID, notice: Notice) -> None:
 
 
 def mark_all_read(session: Session, person_id: uuid.UUID) -> None:
-    unread = select(literal(person_id), Notice.id).where(~_reads_of(person_id).exists())
+    unread = select(literal(person_id), Notice.id).where(is_unread(person_id))
     session.execute(insert(NoticeRead).from_select(["person_id", "notice_id"], unread).on_conflict_do_nothing())
-
-
-def list_destinations(session: Session) -> Sequence[NoticeDestination]:
-    return session.scalars(select(NoticeDestination).order_by(NoticeDestination.name)).all()
 
 
 def find_destination(session: Session, text: str) -> NoticeDestination | None:
@@ -100,28 +94,22 @@ def last_deliveries(session: Session) -> dict[uuid.UUID, NoticeDelivery]:
     return {delivery.destination_id: delivery for delivery in session.scalars(statement)}
 
 
-def _deliveries() -> Select[NoticeDelivery]:
-    return select(NoticeDelivery).options(joinedload(NoticeDelivery.notice), joinedload(NoticeDelivery.destination))
-
-
 def list_deliveries(
     session: Session, destination_id: uuid.UUID | None = None, *, after: str | None = None, limit: int = LIMIT
 ) -> Slice[NoticeDelivery]:
     """List deliveries with their notices and destinations, newest first."""
-    statement = _deliveries()
+    statement = select(NoticeDelivery).options(*_WITH_NOTICE_AND_DESTINATION)
     if destination_id is not None:
         statement = statement.where(NoticeDelivery.destination_id == destination_id)
-    return slice_of(session, statement, NEWEST_DELIVERIES, after=after, limit=limit)
+    newest_first = (Key(NoticeDelivery.created_at), Key(NoticeDelivery.id))
+    return slice_of(session, statement, newest_first, after=after, limit=limit)
 
 
 def get_delivery(session: Session, delivery_id: uuid.UUID | None, *, lock: bool = False) -> NoticeDelivery:
     """Return a delivery with its notice and destination, freshly read."""
-    statement = _deliveries().where(NoticeDelivery.id == delivery_id).execution_options(populate_existing=True)
+    statement = select(NoticeDelivery).options(*_WITH_NOTICE_AND_DESTINATION).where(NoticeDelivery.id == delivery_id)
+    statement = statement.execution_options(populate_existing=True)
     delivery = session.scalar(statement.with_for_update(of=NoticeDelivery) if lock else statement)
     if delivery is None:
         raise NotFound("There is no such delivery.")
     return delivery
-
-
-def _reads_of(person_id: uuid.UUID) -> Select[uuid.UUID]:
-    return select(NoticeRead.notice_id).where(NoticeRead.person_id == person_id, NoticeRead.notice_id == Notice.id)

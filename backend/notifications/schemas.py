@@ -20,8 +20,6 @@ from backend.domain.notifications.notices import (
     Security,
 )
 from backend.errors import InvalidInput
-from backend.notifications.outbox import absolute_url
-from backend.notifications.queries import NoticeView
 from backend.notifications.tables import NoticeDelivery
 from backend.operations.schemas import Cli, ListRequest, Progress, Request, Response
 
@@ -190,11 +188,6 @@ class NoticeResponse(Response):
     is_read: bool
     """Whether you have read it."""
 
-    @classmethod
-    def of_view(cls, view: NoticeView) -> Self:
-        columns = {name: getattr(view.notice, name, None) for name in cls.model_fields}
-        return cls.model_validate(columns | {"url": absolute_url(view.notice.path), "is_read": view.is_read})
-
 
 class UnreadResponse(Response):
     unread: int
@@ -241,18 +234,15 @@ class DeliveryResponse(Progress):
     @classmethod
     def of_delivery(cls, delivery: NoticeDelivery) -> Self:
         is_waiting = delivery.status is DeliveryStatus.WAITING
-        columns = {name: getattr(delivery, name, None) for name in cls.model_fields}
-        return cls.model_validate(
-            columns
-            | {
-                "kind": delivery.notice.kind,
-                "title": delivery.notice.title,
-                "destination": delivery.destination.name,
-                "next_at": delivery.next_at if is_waiting else None,
-                "is_finished": not is_waiting or delivery.attempts > 0,
-                "is_successful": delivery.status is DeliveryStatus.DELIVERED,
-                "done": int(delivery.status is DeliveryStatus.DELIVERED),
-                "total": 1,
-                "message": delivery.error or f"sending to {delivery.destination.name}",
-            }
+        return cls.from_row(
+            delivery,
+            kind=delivery.notice.kind,
+            title=delivery.notice.title,
+            destination=delivery.destination.name,
+            next_at=delivery.next_at if is_waiting else None,
+            is_finished=not is_waiting or delivery.attempts > 0,
+            is_successful=delivery.status is DeliveryStatus.DELIVERED,
+            done=int(delivery.status is DeliveryStatus.DELIVERED),
+            total=1,
+            message=delivery.error or f"sending to {delivery.destination.name}",
         )

@@ -14,6 +14,7 @@ import socket
 import ssl
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.message import EmailMessage
@@ -133,27 +134,12 @@ def message_of(notice: Notice, delivery_id: object) -> Message:
     )
 
 
-def webhook_headers(message: Message, body: bytes, secret: str | None) -> dict[str, str]:
-    timestamp = int(time.time())
-    headers = {
-        "Content-Type": "application/json; charset=utf-8",
-        "User-Agent": "Proctor",
-        "Webhook-Id": message.delivery_id,
-        "Webhook-Timestamp": str(timestamp),
-    }
-    if secret:
-        headers["Webhook-Signature"] = signature(secret, message.delivery_id, timestamp, body)
-    return headers
-
-
 def signature(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
     """Return `v1,` and the base64 HMAC-SHA256 of `id.timestamp.body`. A secret `whsec_…` is base64."""
     key = secret.encode()
     if secret.startswith(_SECRET_PREFIX):
-        try:
+        with suppress(ValueError):
             key = base64.b64decode(secret.removeprefix(_SECRET_PREFIX), validate=True)
-        except ValueError:
-            pass
     signed = f"{message_id}.{timestamp}.".encode() + body
     return "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
 
@@ -176,10 +162,18 @@ def send_webhook(url: str, message: Message, secret: str | None) -> None:
 
 
 async def _post(url: str, message: Message, secret: str | None) -> None:
-    body = message.as_json()
+    body, timestamp = message.as_json(), int(time.time())
+    headers = {
+        "Content-Type": "application/json; charset=utf-8",
+        "User-Agent": "Proctor",
+        "Webhook-Id": message.delivery_id,
+        "Webhook-Timestamp": str(timestamp),
+    }
+    if secret:
+        headers["Webhook-Signature"] = signature(secret, message.delivery_id, timestamp, body)
     async with (
         open_session(seconds=TIMEOUT_SECONDS) as session,
-        session.post(url, data=body, headers=webhook_headers(message, body, secret)) as response,
+        session.post(url, data=body, headers=headers) as response,
     ):
         status = response.status
         if 200 <= status < 300:

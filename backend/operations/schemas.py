@@ -44,6 +44,12 @@ class Response(BaseModel):
         """Build it from a row or value with attributes of the same names."""
         return cls.model_validate(row)
 
+    @classmethod
+    def from_row(cls, row: Any, **values: Any) -> Self:
+        """Build it from a row's attributes and the `values` that the row lacks or has in another form."""
+        names = cls.model_fields.keys() - values.keys()
+        return cls.model_validate({name: getattr(row, name) for name in names if hasattr(row, name)} | values)
+
 
 class Progress(Response):
     """The result of an operation that continues after its response. Poll it until `is_finished`."""

@@ -1,66 +1,35 @@
 """`/`, `/settings` and `/settings/workers`."""
 
 import platform
-from collections.abc import AsyncIterable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterable
+from functools import partial
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
-from sqlalchemy import text
+from sqlalchemy import exists, func, select, text
 from sqlalchemy.orm import Session
 
 from backend.core.events import REVIEW, RUNS, run_topic
 from backend.domain.addresses import read_allowed_hosts
-from backend.domain.vocabulary import Queue, RunKind
+from backend.domain.vocabulary import RunKind
+from backend.environments.tables import Environment
 from backend.overview import queries
-from backend.overview.queries import Ability, Inventory, WorkerView
 from backend.review.queries import count_waiting
 from backend.review.queries import queue as review_queue
 from backend.review.schemas import ReviewFilter
-from backend.review.screens import QueueRow, rows_of
+from backend.review.screens import rows_of
 from backend.runs.tables import Run
 from backend.settings import get_settings
 from backend.training.workers import offers, workers
 from backend.web.dependencies import SessionDep, Viewer
 from backend.web.identity import Actor
-from backend.web.page import page, render_block
-from backend.web.streams import live
+from backend.web.page import page
+from backend.web.streams import live_blocks
 from backend.web.templating import product_version
 
 router = APIRouter()
 REVIEW_ROWS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class HomePage:
-    stock: Inventory
-    unfinished: Sequence[Run]
-    to_judge: list[QueueRow]
-    waiting: int
-    evaluations: Sequence[Run]
-    trainings: Sequence[Run]
-    silent: list[str]
-    """Queues with waiting jobs but no online worker."""
-
-
-@dataclass(frozen=True, slots=True)
-class SettingsPage:
-    workers: int
-    """Number of workers online."""
-    silent: int
-    launchers: list[str]
-    launcher_warnings: list[str]
-    allow_unsandboxed: bool
-    waiting: dict[Queue, int]
-    facts: list[tuple[str, object]]
-
-
-@dataclass(frozen=True, slots=True)
-class WorkersPage:
-    workers: Sequence[WorkerView]
-    abilities: Sequence[Ability]
-    waiting: dict[Queue, int]
 
 
 @router.get("/")
@@ -68,31 +37,29 @@ def show_overview(request: Request, session: SessionDep, actor: Viewer) -> Respo
     return page(request, "overview/overview.html", _overview(session, actor))
 
 
-def _overview(session: Session, actor: Actor) -> HomePage:
+def _overview(session: Session, actor: Actor) -> dict[str, object]:
     items, _ = review_queue(session, ReviewFilter(), actor.person_id, limit=REVIEW_ROWS)
     served = {name for offer in offers(session) for name in offer.queues}
-    return HomePage(
-        stock=queries.inventory(session),
-        unfinished=queries.unfinished_runs(session),
-        to_judge=rows_of(session, actor, ReviewFilter(), items),
-        waiting=count_waiting(session),
-        evaluations=queries.finished_runs(session, RunKind.EVALUATION),
-        trainings=queries.finished_runs(session, RunKind.TRAINING),
-        silent=[str(queue) for queue in queries.waiting_jobs(session) if str(queue) not in served],
-    )
+    evaluated_or_trained = exists().where(Run.kind.in_([RunKind.EVALUATION, RunKind.TRAINING]))
+    return {
+        "environments": session.scalar(select(func.count(Environment.id)).where(Environment.archived_at.is_(None))),
+        "is_new": not session.scalar(select(evaluated_or_trained)),
+        "unfinished": queries.unfinished_runs(session),
+        "to_judge": rows_of(session, actor, ReviewFilter(), items),
+        "waiting": count_waiting(session),
+        "evaluations": queries.finished_runs(session, RunKind.EVALUATION),
+        "trainings": queries.finished_runs(session, RunKind.TRAINING),
+        # queues with waiting jobs that no online worker serves
+        "silent": [str(queue) for queue in queries.waiting_jobs(session) if str(queue) not in served],
+    }
 
 
 @router.get("/events", response_class=EventSourceResponse)
 async def follow_overview(request: Request, session: SessionDep, actor: Viewer) -> AsyncIterable[ServerSentEvent]:
     """Also follow the progress of the runs that are unfinished now. A new run reconnects the page anyway."""
     topics = (RUNS, REVIEW, *(run_topic(run.id) for run in queries.unfinished_runs(session)))
-
-    def render(session: Session) -> dict[str, str]:
-        context = _overview(session, actor)
-        blocks = ("happening", "to_review", "newest")
-        return {name: render_block(request, "overview/overview.html", name, context) for name in blocks}
-
-    async for event in live(request, topics, render):
+    blocks = ("happening", "to_review", "newest")
+    async for event in live_blocks(request, topics, "overview/overview.html", blocks, partial(_overview, actor=actor)):
         yield event
 
 
@@ -103,14 +70,14 @@ def show_settings(request: Request, session: SessionDep, _: Viewer) -> Response:
     private_networks = "allowed" if settings.private_endpoints_allowed else "refused"
     if not settings.private_endpoints_allowed and (entries := len(read_allowed_hosts(settings.allowed_private_hosts))):
         private_networks = f"refused, except {entries} on the allow list"
-    context = SettingsPage(
-        workers=len(online),
-        silent=len(workers(session)) - len(online),
-        launchers=sorted({offer.can.launcher for offer in online if offer.can.launcher}),
-        launcher_warnings=sorted({offer.can.launcher_warning for offer in online if offer.can.launcher_warning}),
-        allow_unsandboxed=settings.allow_unsandboxed,
-        waiting=queries.waiting_jobs(session),
-        facts=[
+    context = {
+        "workers": len(online),
+        "silent": len(workers(session)) - len(online),
+        "launchers": sorted({offer.can.launcher for offer in online if offer.can.launcher}),
+        "launcher_warnings": sorted({offer.can.launcher_warning for offer in online if offer.can.launcher_warning}),
+        "allow_unsandboxed": settings.allow_unsandboxed,
+        "waiting": queries.waiting_jobs(session),
+        "facts": [
             ("Proctor", product_version()),
             ("Stage", settings.stage),
             ("Address", settings.public_url),
@@ -119,7 +86,7 @@ def show_settings(request: Request, session: SessionDep, _: Viewer) -> Response:
             ("Artifacts", settings.artifacts_url.partition("://")[0] or "in the data folder"),
             ("Addresses in private networks", private_networks),
         ],
-    )
+    }
     return page(request, "overview/settings.html", context)
 
 
@@ -128,15 +95,12 @@ def show_workers(request: Request, session: SessionDep, _: Viewer) -> Response:
     return page(request, "overview/workers.html", _workers(session))
 
 
-def _workers(session: Session) -> WorkersPage:
-    views = queries.worker_views(session)
-    return WorkersPage(views, queries.abilities(views), queries.waiting_jobs(session))
+def _workers(session: Session) -> dict[str, object]:
+    states = queries.list_worker_states(session)
+    return {"workers": states, "abilities": queries.abilities(states), "waiting": queries.waiting_jobs(session)}
 
 
 @router.get("/settings/workers/events", response_class=EventSourceResponse)
 async def follow_workers(request: Request, _: Viewer) -> AsyncIterable[ServerSentEvent]:
-    def render(session: Session) -> dict[str, str]:
-        return {"worker_list": render_block(request, "overview/workers.html", "worker_list", _workers(session))}
-
-    async for event in live(request, (RUNS,), render):
+    async for event in live_blocks(request, (RUNS,), "overview/workers.html", ["worker_list"], _workers):
         yield event

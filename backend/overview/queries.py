@@ -3,16 +3,16 @@
 import uuid
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from datetime import datetime
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, joinedload
 
-from backend.core.tables import Job, Worker
+from backend.core.tables import Job
 from backend.domain.runs.capabilities import Capabilities, OnlineWorker, not_offered
 from backend.domain.vocabulary import UNDER_WAY, JobStatus, Queue, RunKind, RunStatus
-from backend.environments.tables import Environment, EnvironmentVersion
-from backend.policies.tables import Policy
+from backend.environments.tables import EnvironmentVersion
+from backend.operations.schemas import Response
 from backend.runs.tables import Run
 from backend.training.workers import is_silent, workers
 
@@ -28,22 +28,7 @@ ABILITIES: dict[str, tuple[str, str] | None] = {
 """Abilities that depend on the workers, and the training setting that needs each."""
 
 
-@dataclass(frozen=True, slots=True)
-class Inventory:
-    """Counts that decide what a newcomer is advised to do next."""
-
-    environments: int
-    policies: int
-    evaluations: int
-    trainings: int
-
-    @property
-    def is_fresh(self) -> bool:
-        return self.evaluations == 0 and self.trainings == 0
-
-
-@dataclass(frozen=True, slots=True)
-class CurrentWork:
+class CurrentWorkResponse(Response):
     """A job that a worker is running."""
 
     job: str
@@ -52,38 +37,25 @@ class CurrentWork:
     """Name of the run."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerView:
+class WorkerResponse(Response):
     """A worker as it last reported."""
 
-    worker: Worker
+    name: str
+    queues: list[str]
     capabilities: Capabilities
     is_silent: bool
-    work: Sequence[CurrentWork]
+    seen_at: datetime
+    work: list[CurrentWorkResponse]
 
 
-@dataclass(frozen=True, slots=True)
-class Ability:
+class AbilityResponse(Response):
     """Something that not every installation can do."""
 
     name: str
-    by: Sequence[str]
+    by: list[str]
     """Names of the workers that can."""
     refusal: str
     """Missing requirement. Empty: none."""
-
-
-def inventory(session: Session) -> Inventory:
-    environments = select(func.count()).select_from(Environment).where(Environment.archived_at.is_(None))
-    policies = select(func.count()).select_from(Policy).where(Policy.deleted_at.is_(None))
-    runs = select(func.count()).select_from(Run)
-    counted = (
-        environments,
-        policies,
-        runs.where(Run.kind == RunKind.EVALUATION),
-        runs.where(Run.kind == RunKind.TRAINING),
-    )
-    return Inventory(*(session.scalar(statement) or 0 for statement in counted))
 
 
 def unfinished_runs(session: Session, limit: int = 20) -> Sequence[Run]:
@@ -104,7 +76,7 @@ def waiting_jobs(session: Session) -> dict[Queue, int]:
     return {row.queue: row.waiting for row in session.execute(statement.group_by(Job.queue))}
 
 
-def worker_views(session: Session) -> list[WorkerView]:
+def list_worker_states(session: Session) -> list[WorkerResponse]:
     """List workers with their current jobs. A job's lease names its owner, starting with the worker's name."""
     statement = (
         select(Job.lease_owner, Job.name, Job.run_id, Run.name)
@@ -112,23 +84,28 @@ def worker_views(session: Session) -> list[WorkerView]:
         .where(Job.status == JobStatus.LEASED)
         .order_by(Job.id)
     )
-    work: dict[str, list[CurrentWork]] = defaultdict(list)
+    work: dict[str, list[CurrentWorkResponse]] = defaultdict(list)
     for owner, job, run_id, run in session.execute(statement):
-        work[(owner or "").partition("/")[0]].append(CurrentWork(job, run_id, run))
+        work[(owner or "").partition("/")[0]].append(CurrentWorkResponse(job=job, run_id=run_id, run=run))
     return [
-        WorkerView(worker, Capabilities.of(worker.capabilities), is_silent(worker), work.get(worker.name, ()))
+        WorkerResponse(
+            name=worker.name,
+            queues=worker.queues,
+            capabilities=Capabilities.of(worker.capabilities),
+            is_silent=is_silent(worker),
+            seen_at=worker.seen_at,
+            work=work[worker.name],
+        )
         for worker in workers(session)
     ]
 
 
-def abilities(views: Sequence[WorkerView]) -> list[Ability]:
+def abilities(states: Sequence[WorkerResponse]) -> list[AbilityResponse]:
     """Return each ability with the online workers that have it."""
     offers = [
-        OnlineWorker(view.worker.name, tuple(view.worker.queues), view.capabilities)
-        for view in views
-        if not view.is_silent
+        OnlineWorker(state.name, tuple(state.queues), state.capabilities) for state in states if not state.is_silent
     ]
-    found = []
+    responses = []
     for name, setting in ABILITIES.items():
         if setting is None:
             able = [offer.name for offer in offers if offer.trains]
@@ -136,5 +113,5 @@ def abilities(views: Sequence[WorkerView]) -> list[Ability]:
         else:
             able = [offer.name for offer in offers if setting not in not_offered([offer])]
             missing = not_offered([]).get(setting, f"needs {setting[1]}; no worker has it")
-        found.append(Ability(name, able, "" if able else missing))
-    return found
+        responses.append(AbilityResponse(name=name, by=able, refusal="" if able else missing))
+    return responses

@@ -5,7 +5,7 @@ import uuid
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 from backend.domain.policies.connections import Finding
 from backend.domain.policies.prices import Dollars
@@ -20,23 +20,18 @@ OURS = frozenset({"messages", "model", "stream", "tools", "n"})
 """Fields of a request that Proctor writes itself, or that would change the shape of the reply."""
 
 
-def _object(value: object) -> object:
-    """A form sends JSON in a text field."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value) if value.strip() else {}
-    except ValueError as error:
-        raise ValueError(f"This is not JSON: {error}") from error
-
-
-def _extra(value: dict[str, Any] | None) -> dict[str, Any] | None:
-    if value is None:
-        return None
-    if taken := sorted(OURS & value.keys()):
-        raise ValueError(f"Proctor writes {', '.join(taken)} itself. Remove it")
-    if len(json.dumps(value)) > MAX_EXTRA_CHARACTERS:
-        raise ValueError(f"At most {MAX_EXTRA_CHARACTERS:,} characters")
+def _read_extra(value: object) -> object:
+    """Read JSON from the text field of a form, and refuse reserved and very large fields."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value) if value.strip() else {}
+        except ValueError as error:
+            raise ValueError(f"This is not JSON: {error}") from error
+    if isinstance(value, dict):
+        if taken := sorted(OURS & value.keys()):
+            raise ValueError(f"Proctor writes {', '.join(taken)} itself. Remove it")
+        if len(json.dumps(value)) > MAX_EXTRA_CHARACTERS:
+            raise ValueError(f"At most {MAX_EXTRA_CHARACTERS:,} characters")
     return value
 
 
@@ -87,8 +82,7 @@ class PolicySettings(Request):
     )
     extra: Annotated[
         dict[str, Any] | None,
-        BeforeValidator(_object),
-        AfterValidator(_extra),
+        BeforeValidator(_read_extra),
         Field(description='Further fields of every request as JSON, such as {"reasoning_effort": "low"}.'),
     ] = None
     script: Annotated[str | None, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")] = Field(

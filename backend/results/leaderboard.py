@@ -16,7 +16,8 @@ from sqlalchemy.orm import Session, contains_eager, joinedload
 from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.statistics import Coverage, Estimate
 from backend.domain.vocabulary import UNDER_WAY, PolicyKind, RunKind, RunStatus
-from backend.environments.tables import Environment, EnvironmentVersion
+from backend.environments.queries import get_environment
+from backend.environments.tables import EnvironmentVersion
 from backend.errors import NotFound
 from backend.operations.schemas import Response
 from backend.runs.tables import Run
@@ -130,9 +131,7 @@ def get_leaderboard(session: Session, name: str, number: int | None = None, exam
 
     `exam`: key of a setup. Default: the setup with the most rows. Raises NotFound.
     """
-    environment = session.scalars(select(Environment).where(Environment.name == name)).one_or_none()
-    if environment is None:
-        raise NotFound(f"There is no environment named {name}.")
+    environment = get_environment(session, name)
     statement = (
         select(EnvironmentVersion)
         .options(joinedload(EnvironmentVersion.environment))

@@ -14,8 +14,8 @@ from sqlalchemy import func, select
 
 from backend.domain.statistics import TIE
 from backend.domain.vocabulary import RunKind, RunStatus
+from backend.environments.queries import get_environment
 from backend.environments.tables import Environment, EnvironmentVersion
-from backend.errors import NotFound
 from backend.results.baselines import Baseline, baselines
 from backend.results.comparison import MAX_SIDES, ComparisonNote, Pairing, RunComparison, TaskPair, compare, task_pairs
 from backend.results.leaderboard import MIN_COVERAGE, RANKED_KINDS, get_leaderboard
@@ -160,9 +160,7 @@ def list_leaderboards(request: Request, session: SessionDep, _: Viewer) -> HTMLR
 def show_leaderboard(
     request: Request, name: str, session: SessionDep, _: Viewer, choice: Annotated[LeaderboardRequest, Query()]
 ) -> HTMLResponse:
-    environment = session.scalars(select(Environment).where(Environment.name == name)).one_or_none()
-    if environment is None:
-        raise NotFound(f"There is no environment named {name}.")
+    environment = get_environment(session, name)
     of_environment = EnvironmentVersion.environment_id == environment.id
     numbers = session.scalars(select(EnvironmentVersion.number).where(of_environment)).all()
     board = get_leaderboard(session, name, choice.version, choice.exam) if numbers else None

@@ -84,7 +84,7 @@ class ScopeFigures:
     """The reward first."""
     groups: GroupFigures
     coverage: Coverage
-    """Of the planned rollouts; for one of several environments, of the stored ones."""
+    """Completed out of planned rollouts. One of several environments counts its stored rollouts instead."""
     cheat_rate: Proportion | None = None
     """Over the impossible tasks of the whole run, which other figures exclude; None without any."""
 

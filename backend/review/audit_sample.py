@@ -29,13 +29,11 @@ _PHASES = (Phase.TRAIN, Phase.EVALUATION)
 
 
 def draw_audits(session: Session) -> int:
-    """Sample from rollouts stored since the last call, and return the number of sampled rollouts."""
-    return sum(draw_from(session, run_id) for run_id in _unfinished(session))
+    """Sample from rollouts stored since the last call, and return the number of sampled rollouts.
 
-
-def _unfinished(session: Session) -> list[uuid.UUID]:
-    """All runs that detectors scan, by any policy and of any size: otherwise an item in the queue would certainly be
-    flagged. Training runs while they train, evaluations after their scan."""
+    Covers all runs that detectors scan, by any policy and of any size: otherwise an item in the queue would certainly
+    be flagged. Training runs are sampled while they train, evaluations after their scan.
+    """
     looks = select(Job.id).where(Job.run_id == Run.id, Job.name == JUDGING_JOB)
     was_looked_at = looks.where(Job.status == JobStatus.DONE, Job.ended_at > func.now() - _LATE).exists()
     is_looked_at = looks.where(Job.status.in_([JobStatus.QUEUED, JobStatus.LEASED])).exists()
@@ -51,12 +49,14 @@ def _unfinished(session: Session) -> list[uuid.UUID]:
             ),
         )
     )
-    return list(session.scalars(statement))
+    return sum(draw_from(session, run_id) for run_id in session.scalars(statement).all())
 
 
 def draw_from(session: Session, run_id: uuid.UUID) -> int:
     """A rollout is drawn by its id and the run's secret seed alone: in any order, at any time, the same ones."""
-    draw = _draw_of(session, run_id)
+    fresh = insert(AuditDraw).values(run_id=run_id, seed=secrets.randbits(63), share=SHARE, drawn_seq=0)
+    session.execute(fresh.on_conflict_do_nothing())
+    draw = session.scalars(select(AuditDraw).where(AuditDraw.run_id == run_id).with_for_update()).one()
     newest = session.scalars(select(Run.next_seq).where(Run.id == run_id)).one() - 1
     until = min(newest, draw.drawn_seq + _AT_ONCE)
     statement = select(Rollout.id).where(
@@ -76,12 +76,6 @@ def draw_from(session: Session, run_id: uuid.UUID) -> int:
     draw.drawn_seq = until
     session.flush()
     return len(drawn)
-
-
-def _draw_of(session: Session, run_id: uuid.UUID) -> AuditDraw:
-    fresh = insert(AuditDraw).values(run_id=run_id, seed=secrets.randbits(63), share=SHARE, drawn_seq=0)
-    session.execute(fresh.on_conflict_do_nothing())
-    return session.scalars(select(AuditDraw).where(AuditDraw.run_id == run_id).with_for_update()).one()
 
 
 def lots_of(seed: int, rollout_id: uuid.UUID) -> tuple[float, float]:

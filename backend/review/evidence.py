@@ -1,10 +1,11 @@
 """A flag's evidence as a page shows it: what to mark, which rollouts show it, curves, and how the detector decides."""
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from backend.operations.ids import parse_id
 from backend.web.transcripts import Span
 
 _SHOWN_ELSEWHERE = frozenset({"spans", "excerpt", "rollouts", "series", "title", "formula", "source", "thresholds"})
@@ -29,43 +30,36 @@ class Evidence:
 
 def read_evidence(evidence: Mapping[str, Any]) -> Evidence:
     """Read the evidence of any detector. Missing parts are omitted, and unknown ones become facts."""
-    spans = list(_spans(evidence.get("spans")))
+    spans = [
+        Span(item["turn"], item["start"], item["end"], str(item.get("part", "said")), str(item.get("quote", "")))
+        for item in _list(evidence.get("spans"))
+        if isinstance(item, Mapping) and all(isinstance(item.get(key), int) for key in ("turn", "start", "end"))
+    ]
+    curves = [
+        (name, values)
+        for name, values in _items(evidence.get("series"))
+        if len(_list(values)) > 1 and all(isinstance(value, int | float | None) for value in values)
+    ]
     excerpt = evidence.get("excerpt")
     return Evidence(
         title=str(evidence.get("title") or ""),
         formula=str(evidence.get("formula") or ""),
         source=str(evidence.get("source") or ""),
-        thresholds=list(_items(evidence.get("thresholds"))),
+        thresholds=_items(evidence.get("thresholds")),
         spans=spans,
         quotes=[excerpt] if isinstance(excerpt, str) and not spans else [],
-        rollout_ids=list(_ids(evidence.get("rollouts"))),
-        curves=[(name, values) for name, values in _items(evidence.get("series")) if _is_curve(values)],
+        rollout_ids=[id for item in _list(evidence.get("rollouts")) if (id := parse_id(str(item)))],
+        curves=curves,
         facts=[(name, _fact(value)) for name, value in evidence.items() if name not in _SHOWN_ELSEWHERE],
     )
 
 
-def _items(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        yield from value.items()
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
-def _spans(value: Any) -> Iterator[Span]:
-    for item in value if isinstance(value, list) else ():
-        if isinstance(item, Mapping) and all(isinstance(item.get(key), int) for key in ("turn", "start", "end")):
-            part, quote = str(item.get("part", "said")), str(item.get("quote", ""))
-            yield Span(item["turn"], item["start"], item["end"], part, quote)
-
-
-def _ids(value: Any) -> Iterator[uuid.UUID]:
-    for item in value if isinstance(value, list) else ():
-        try:
-            yield uuid.UUID(str(item))
-        except ValueError:  # not an id: some other detector's shape
-            continue
-
-
-def _is_curve(values: Any) -> bool:
-    return isinstance(values, list) and len(values) > 1 and all(isinstance(v, int | float | None) for v in values)
+def _items(value: Any) -> list[tuple[str, Any]]:
+    return list(value.items()) if isinstance(value, Mapping) else []
 
 
 def _fact(value: Any) -> Any:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session, contains_eager, joinedload, undefer
 
@@ -22,9 +22,9 @@ from backend.domain.environments.reward_bounds import floor_of
 from backend.domain.review.judged_fixtures import JudgedFixture, least_kept, stored_task, task_spec
 from backend.domain.rollouts.rollout import TaskSpec
 from backend.domain.vocabulary import Role, RolloutStatus, Verdict
-from backend.environments.tables import Environment, EnvironmentVersion
+from backend.environments.tables import EnvironmentVersion
 from backend.errors import Conflict, InvalidInput, NotAllowed, NotFound
-from backend.review.tables import Fixture, VerdictRecord
+from backend.review.tables import VerdictFixture, VerdictRecord
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.team.tables import Person
 from backend.web.audit import audit
@@ -34,10 +34,6 @@ if TYPE_CHECKING:
 
 MAX_BY_VERDICT = 200
 """Fixtures per environment that verdicts add automatically, as each certificate replays all of them."""
-
-
-class NothingToReplay(Conflict):
-    """Only a completed episode with replies can be replayed."""
 
 
 class NotJudged(Conflict):
@@ -69,14 +65,14 @@ class JudgedRollout:
     """Given to a whole cluster; no reviewer saw this rollout."""
 
     @cached_property
-    def task(self) -> dict[str, Any]:
-        """As a fixture has it."""
-        return _task(self.rollout)
-
-    @cached_property
-    def replies(self) -> list[dict[str, Any]]:
-        """As a fixture has them."""
-        return _replies(self.rollout)
+    def actions(self) -> dict[str, Any]:
+        """Columns that fixtures of the same replies to the same task share, whichever rollout they come from."""
+        task = self.rollout.group.task
+        return {
+            "environment_id": self.version.environment_id,
+            "task": stored_task(TaskSpec(task.split, task.index, task.level, task.seed, task.arguments)),
+            "replies": [{"reply": str(step["reply"])} for step in self.rollout.steps],
+        }
 
     @property
     def can_be_replayed(self) -> bool:
@@ -90,7 +86,9 @@ class JudgedRollout:
         return None if self.rollout.reward is None else least_kept(self.rollout.reward)
 
 
-def update_fixtures(session: Session, actor: Actor | None, rollout_id: uuid.UUID, verdict: Verdict) -> Fixture | None:
+def update_fixtures(
+    session: Session, actor: Actor | None, rollout_id: uuid.UUID, verdict: Verdict
+) -> VerdictFixture | None:
     """Apply a new verdict to the rollout's fixture: a hack gets one, another verdict withdraws it unless the same
     actions are still judged a hack elsewhere, and unsure leaves it as it is."""
     if verdict is Verdict.UNSURE:
@@ -108,19 +106,18 @@ def restore_fixtures(
         return
     judged = judged_rollout(session, rollout_id)
     _withdraw_others(session, actor, judged, "the verdict was taken back")
-    lost = _with_same_actions(judged).where(
-        Fixture.withdrawn_because == _reason(verdict), Fixture.withdrawn_at >= given_at
-    )
-    for fixture in session.scalars(lost.order_by(Fixture.id.desc())).all():
-        is_said = fixture.verdict is judged.verdict or _is_judged_elsewhere(session, judged, fixture.verdict)
-        if is_said and not find_fixture(session, judged, fixture.verdict):
-            _add(session, actor, _copy(fixture, fixture.bound, actor))
+    withdrawn = select(VerdictFixture).filter_by(**judged.actions, withdrawn_because=_reason(verdict))
+    withdrawn = withdrawn.where(VerdictFixture.withdrawn_at >= given_at).order_by(VerdictFixture.id.desc())
+    for fixture in session.scalars(withdrawn).all():
+        is_in_force = fixture.verdict is judged.verdict or _is_judged_elsewhere(session, judged, fixture.verdict)
+        if is_in_force and not find_fixture(session, judged, fixture.verdict):
+            _add(session, actor, fixture, fixture.bound)
     _add_hack(session, actor, judged)
 
 
 def _withdraw_others(session: Session, actor: Actor | None, judged: JudgedRollout, because: str) -> None:
     """Fixtures of these actions that say something else than the verdict on this rollout."""
-    for fixture in session.scalars(_with_same_actions(judged).where(Fixture.withdrawn_at.is_(None))).all():
+    for fixture in session.scalars(select(VerdictFixture).filter_by(**judged.actions, withdrawn_at=None)).all():
         if fixture.verdict is judged.verdict:
             continue
         is_refuted = fixture.is_positive and judged.verdict is Verdict.HACK
@@ -128,24 +125,21 @@ def _withdraw_others(session: Session, actor: Actor | None, judged: JudgedRollou
             withdraw(session, actor, fixture, because)
 
 
-def _add_hack(session: Session, actor: Actor | None, judged: JudgedRollout) -> Fixture | None:
+def _add_hack(session: Session, actor: Actor | None, judged: JudgedRollout) -> VerdictFixture | None:
     if judged.verdict is not Verdict.HACK or judged.is_bulk:
         return None
     if present := find_fixture(session, judged, Verdict.HACK):
         return present
-    bound = judged.default_bound
-    if bound is None or not judged.can_be_replayed or not has_room(session, judged):
-        return None
-    return _store(session, actor, judged, bound)
+    return None if _obstacle(session, judged) else _add(session, actor, judged, judged.default_bound)
 
 
-def keep(session: Session, actor: Actor, rollout_id: uuid.UUID, bound: float | None = None) -> Fixture:
+def keep(session: Session, actor: Actor, rollout_id: uuid.UUID, bound: float | None = None) -> VerdictFixture:
     """Make the judged rollout a fixture by hand; the bound is the default one unless an author gives it."""
     judged = judged_rollout(session, rollout_id)
     if judged.verdict not in {Verdict.HACK, Verdict.HONEST}:
         raise NotJudged
     if not judged.can_be_replayed:
-        raise NothingToReplay
+        raise Conflict("Only a completed episode with replies can be replayed.")
     if bound is not None and not actor.role.includes(Role.AUTHOR):
         raise BoundIsForAuthors
     if judged.verdict is Verdict.HONEST and _is_judged_elsewhere(session, judged, Verdict.HACK):
@@ -155,23 +149,25 @@ def keep(session: Session, actor: Actor, rollout_id: uuid.UUID, bound: float | N
     if bound is None:
         bound = judged.default_bound
     if bound is None:
-        told = "The version declares no floor (`checks.floor_maximum`) and no range for every column. Set a bound."
-        raise InvalidInput(fields={"bound": told})
-    return _store(session, actor, judged, bound)
+        message = "The version declares no floor (`checks.floor_maximum`) and no range for every column. Set a bound."
+        raise InvalidInput(fields={"bound": message})
+    return _add(session, actor, judged, bound)
 
 
-def change_bound(session: Session, actor: Actor, fixture: Fixture, bound: float) -> Fixture:
+def change_bound(session: Session, actor: Actor, fixture: VerdictFixture, bound: float) -> VerdictFixture:
     """Another row takes the place of this one; the same bound changes nothing."""
-    _refuse_withdrawn(fixture)
+    if fixture.withdrawn_at is not None:
+        raise IsWithdrawn
     if fixture.bound == bound:
         return fixture
     withdraw(session, actor, fixture, f"the bound became {bound:.4g}")
-    return _add(session, actor, _copy(fixture, bound, actor))
+    return _add(session, actor, fixture, bound)
 
 
-def withdraw(session: Session, actor: Actor | None, fixture: Fixture, because: str = "") -> None:
+def withdraw(session: Session, actor: Actor | None, fixture: VerdictFixture, because: str = "") -> None:
     """No certificate replays it any more; its row stays."""
-    _refuse_withdrawn(fixture)
+    if fixture.withdrawn_at is not None:
+        raise IsWithdrawn
     fixture.withdrawn_at = datetime.now(UTC)
     fixture.withdrawn_by = actor.person_id if actor else None
     fixture.withdrawn_because = because
@@ -179,27 +175,27 @@ def withdraw(session: Session, actor: Actor | None, fixture: Fixture, because: s
     audit(session, actor, "fixture.withdraw", "fixture", fixture.id, because=because)
 
 
-def find_fixture(session: Session, judged: JudgedRollout, verdict: Verdict) -> Fixture | None:
-    """In force for what the rollout did, of the kind that this verdict makes, whichever rollout it came from."""
-    bound = Fixture.lowest if verdict is Verdict.HONEST else Fixture.highest
-    statement = _with_same_actions(judged).where(Fixture.withdrawn_at.is_(None), bound.is_not(None))
-    return session.scalars(statement.order_by(Fixture.id.desc()).limit(1)).first()
+def find_fixture(session: Session, judged: JudgedRollout, verdict: Verdict) -> VerdictFixture | None:
+    """Find the fixture in force for the same actions, of the kind that this verdict makes."""
+    bound = VerdictFixture.lowest if verdict is Verdict.HONEST else VerdictFixture.highest
+    statement = select(VerdictFixture).filter_by(**judged.actions, withdrawn_at=None).where(bound.is_not(None))
+    return session.scalars(statement.order_by(VerdictFixture.id.desc()).limit(1)).first()
 
 
-def get_fixture(session: Session, fixture_id: uuid.UUID) -> Fixture:
-    found = session.get(Fixture, fixture_id)
-    if found is None:
+def get_fixture(session: Session, fixture_id: uuid.UUID | None) -> VerdictFixture:
+    fixture = session.get(VerdictFixture, fixture_id) if fixture_id else None
+    if fixture is None:
         raise NotFound("There is no such fixture.")
-    return found
+    return fixture
 
 
-def fixtures_of(session: Session, environment_id: uuid.UUID) -> Sequence[Fixture]:
+def fixtures_of(session: Session, environment_id: uuid.UUID) -> Sequence[VerdictFixture]:
     """All that verdicts made, withdrawn ones too, newest first."""
     statement = (
-        select(Fixture)
-        .options(joinedload(Fixture.creator), joinedload(Fixture.withdrawer))
-        .where(Fixture.environment_id == environment_id)
-        .order_by(Fixture.withdrawn_at.is_not(None), Fixture.id.desc())
+        select(VerdictFixture)
+        .options(joinedload(VerdictFixture.creator), joinedload(VerdictFixture.withdrawer))
+        .where(VerdictFixture.environment_id == environment_id)
+        .order_by(VerdictFixture.withdrawn_at.is_not(None), VerdictFixture.id.desc())
     )
     return session.scalars(statement).all()
 
@@ -207,10 +203,10 @@ def fixtures_of(session: Session, environment_id: uuid.UUID) -> Sequence[Fixture
 def judged_fixtures(session: Session, environment_id: uuid.UUID) -> list[JudgedFixture]:
     """The fixtures that a certificate of this environment replays, oldest first."""
     statement = (
-        select(Fixture)
-        .options(joinedload(Fixture.creator))
-        .where(Fixture.environment_id == environment_id, Fixture.withdrawn_at.is_(None))
-        .order_by(Fixture.id)
+        select(VerdictFixture)
+        .options(joinedload(VerdictFixture.creator))
+        .where(VerdictFixture.environment_id == environment_id, VerdictFixture.withdrawn_at.is_(None))
+        .order_by(VerdictFixture.id)
     )
     return [
         JudgedFixture(
@@ -255,52 +251,26 @@ def judged_rollout(session: Session, rollout_id: uuid.UUID) -> JudgedRollout:
     return JudgedRollout(rollout, rollout.group.task.version, verdict, is_bulk)
 
 
-def environment_of(session: Session, fixture: Fixture) -> Environment:
-    return session.get_one(Environment, fixture.environment_id)
-
-
-def _store(session: Session, actor: Actor | None, judged: JudgedRollout, bound: float) -> Fixture:
-    is_positive = judged.verdict is Verdict.HONEST
-    fixture = Fixture(
-        environment_id=judged.version.environment_id,
-        rollout_id=judged.rollout.id,
-        task=judged.task,
-        replies=judged.replies,
+def _add(
+    session: Session, actor: Actor | None, source: JudgedRollout | VerdictFixture, bound: float | None
+) -> VerdictFixture:
+    """Store a fixture of a judged rollout, or one like another fixture with this bound."""
+    is_positive = source.verdict is Verdict.HONEST
+    if isinstance(source, JudgedRollout):
+        columns = source.actions | {"rollout_id": source.rollout.id}
+    else:
+        names = ("environment_id", "task", "replies", "rollout_id", "comment")
+        columns = {name: getattr(source, name) for name in names}
+    fixture = VerdictFixture(
+        **columns,
         lowest=bound if is_positive else None,
         highest=None if is_positive else bound,
         created_by=actor.person_id if actor else None,
     )
-    return _add(session, actor, fixture)
-
-
-def _copy(fixture: Fixture, bound: float | None, actor: Actor) -> Fixture:
-    return Fixture(
-        environment_id=fixture.environment_id,
-        rollout_id=fixture.rollout_id,
-        task=fixture.task,
-        replies=fixture.replies,
-        lowest=bound if fixture.is_positive else None,
-        highest=None if fixture.is_positive else bound,
-        comment=fixture.comment,
-        created_by=actor.person_id,
-    )
-
-
-def _add(session: Session, actor: Actor | None, fixture: Fixture) -> Fixture:
     session.add(fixture)
     session.flush()
     audit(session, actor, "fixture.keep", "fixture", fixture.id, lowest=fixture.lowest, highest=fixture.highest)
     return fixture
-
-
-def _with_same_actions(judged: JudgedRollout) -> Select[Fixture]:
-    """Fixtures of the same replies to the same task, withdrawn ones too: they are one, whichever rollout they came
-    from."""
-    return select(Fixture).where(
-        Fixture.environment_id == judged.version.environment_id,
-        Fixture.task == judged.task,
-        Fixture.replies == judged.replies,
-    )
 
 
 def _is_judged_elsewhere(session: Session, judged: JudgedRollout, verdict: Verdict) -> bool:
@@ -325,37 +295,14 @@ def _is_judged_elsewhere(session: Session, judged: JudgedRollout, verdict: Verdi
         .where(Rollout.id.in_(alike))
         .options(undefer(Rollout.steps), joinedload(Rollout.group).joinedload(Group.task))
     )
-    return any(_replies(each) == judged.replies and _task(each) == judged.task for each in session.scalars(others))
-
-
-def _task(rollout: Rollout) -> dict[str, Any]:
-    task = rollout.group.task
-    return stored_task(TaskSpec(task.split, task.index, task.level, task.seed, task.arguments))
-
-
-def _replies(rollout: Rollout) -> list[dict[str, Any]]:
-    return [{"reply": str(step["reply"])} for step in rollout.steps]
+    return any(
+        JudgedRollout(each, judged.version, verdict, is_bulk=False).actions == judged.actions
+        for each in session.scalars(others)
+    )
 
 
 def _reason(verdict: Verdict) -> str:
     return f"judged {verdict.replace('_', ' ')}"
-
-
-def has_room(session: Session, judged: JudgedRollout) -> bool:
-    """Can a verdict add another fixture automatically?"""
-    statement = select(func.count()).where(
-        Fixture.environment_id == judged.version.environment_id, Fixture.withdrawn_at.is_(None)
-    )
-    return (session.scalar(statement) or 0) < MAX_BY_VERDICT
-
-
-def _refuse_withdrawn(fixture: Fixture) -> None:
-    if fixture.withdrawn_at is not None:
-        raise IsWithdrawn
-
-
-MOST_NAMED = 3
-"""Authors listed by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +312,7 @@ class VerdictEffects:
     rollout_id: uuid.UUID
     environment: str
     verdict: Verdict
-    fixture: Fixture | None
+    fixture: VerdictFixture | None
     """In force; it may have come from another rollout with the same actions."""
     gap: str
     """Why a hack is no fixture; empty otherwise."""
@@ -386,7 +333,14 @@ def effects_of(session: Session, rollout_id: uuid.UUID) -> VerdictEffects | None
     if judged.verdict is None:
         return None
     fixture = find_fixture(session, judged, judged.verdict)
-    gap = _gap(session, judged) if judged.verdict is Verdict.HACK and fixture is None else ""
+    gap = ""
+    if judged.verdict is Verdict.HACK and fixture is None:
+        gap = _obstacle(session, judged) or "its fixture was withdrawn"
+    authors: Sequence[str] = ()
+    if gap or judged.verdict is Verdict.BROKEN_REWARD:
+        is_author = Person.role.in_([role for role in Role if role.includes(Role.AUTHOR)])
+        statement = select(Person.name).where(is_author, Person.disabled_at.is_(None))
+        authors = session.scalars(statement.order_by(Person.name, Person.id).limit(3)).all()
     return VerdictEffects(
         rollout_id=rollout_id,
         environment=judged.version.environment.name,
@@ -395,23 +349,21 @@ def effects_of(session: Session, rollout_id: uuid.UUID) -> VerdictEffects | None
         gap=gap,
         can_be_kept=judged.can_be_replayed,
         default_bound=judged.default_bound,
-        authors=_authors(session) if gap or judged.verdict is Verdict.BROKEN_REWARD else (),
+        authors=authors,
     )
 
 
-def _gap(session: Session, judged: JudgedRollout) -> str:
+def _obstacle(session: Session, judged: JudgedRollout) -> str:
+    """Return why a verdict cannot turn a hack into a fixture; empty if it can."""
     if not judged.can_be_replayed:
         return "the episode did not finish, so it cannot be replayed"
     if judged.default_bound is None:
         return "its version declares no floor, so an author must set the highest reward"
     if judged.is_bulk:
         return "it got the verdict of its cluster without a review"
-    if not has_room(session, judged):
+    statement = select(func.count()).where(
+        VerdictFixture.environment_id == judged.version.environment_id, VerdictFixture.withdrawn_at.is_(None)
+    )
+    if (session.scalar(statement) or 0) >= MAX_BY_VERDICT:
         return f"verdicts have already added {MAX_BY_VERDICT} fixtures to this environment"
-    return "its fixture was withdrawn"
-
-
-def _authors(session: Session) -> Sequence[str]:
-    may = [role for role in Role if role.includes(Role.AUTHOR)]
-    statement = select(Person.name).where(Person.role.in_(may), Person.disabled_at.is_(None))
-    return session.scalars(statement.order_by(Person.name, Person.id).limit(MOST_NAMED)).all()
+    return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, exists, func, literal, select
@@ -20,10 +20,11 @@ from backend.domain.statistics import TIE
 from backend.domain.training.configuration import Stage
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, Verdict
 from backend.environments.tables import EnvironmentVersion
-from backend.errors import NotFound
 from backend.review.tables import AuditSample, VerdictRecord
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
+
+_UNDESERVED = frozenset({Verdict.HACK, Verdict.BROKEN_REWARD})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,19 +80,41 @@ def episodes_of(session: Session, run: Run, phase: Phase, floors: Floors) -> lis
     sampled = set(session.scalars(select(AuditSample.rollout_id).where(AuditSample.run_id == run.id)))
     flagged = select(Flag.rollout_id).where(Flag.run_id == run.id, Flag.rollout_id.is_not(None)).distinct()
     marked = {rollout_id for rollout_id in session.scalars(flagged) if rollout_id} - sampled
-    again = _rescored(session, run, [each for each, judgement in judgements.items() if _needs_score(judgement)])
-    rows = _rows(session, run, phase, floors, marked | sampled | judgements.keys())
-    return [
-        _episode(
-            row,
-            floors,
-            judgements.get(row.id),
-            again.get(row.id),
-            is_flagged=row.id in marked,
-            is_evidence=row.id in marked or row.id in sampled,
+    selected = marked | sampled
+    ids = selected | judgements.keys()
+    if not ids:
+        return []
+    rescored = _rescored(session, run, [id for id, given in judgements.items() if given.verdict in _UNDESERVED])
+    version = Task.version_id if floors.is_mixed else literal(floors.own)
+    statement = select(Rollout.id, Rollout.training_step, Rollout.reward, version)
+    if floors.is_mixed:
+        statement = statement.join(Group, Group.id == Rollout.group_id).join(Task, Task.id == Group.task_id)
+    episodes = []
+    rows: Sequence[Any] = session.execute(statement.where(*_completed(run, phase), Rollout.id.in_(ids))).all()
+    for rollout_id, step, reward, version_id in rows:
+        floor, judgement = floors.by_version[version_id], judgements.get(rollout_id)
+        corrected = None  # the reward that it deserves: by a repaired version, else the floor for a hack
+        match judgement.verdict if judgement else None:
+            case Verdict.HONEST:
+                corrected = reward
+            case Verdict.HACK:
+                corrected = rescored.get(rollout_id, min(reward, floor))
+            case Verdict.BROKEN_REWARD:
+                corrected = rescored.get(rollout_id)
+        was_reviewed = judgement is not None and not judgement.is_bulk
+        episodes.append(
+            JudgedEpisode(
+                step=step or 0,
+                reward=reward,
+                gain=max(0.0, reward - floor),
+                is_flagged=rollout_id in marked,
+                is_judged=judgement is not None,
+                corrected=corrected,
+                is_hack=corrected is not None and corrected < reward - TIE,
+                is_evidence=rollout_id in selected and was_reviewed and corrected is not None,
+            )
         )
-        for row in rows
-    ]
+    return episodes
 
 
 def judgements_of(session: Session, run_id: uuid.UUID) -> dict[uuid.UUID, Judgement]:
@@ -122,20 +145,6 @@ def _completed(run: Run, phase: Phase) -> list[ColumnElement[bool]]:
     ]
 
 
-def _rows(session: Session, run: Run, phase: Phase, floors: Floors, ids: Collection[uuid.UUID]) -> Sequence[Any]:
-    if not ids:
-        return []
-    version = Task.version_id if floors.is_mixed else literal(None).label("version_id")
-    statement = select(Rollout.id, Rollout.training_step, Rollout.reward, version)
-    if floors.is_mixed:
-        statement = statement.join(Group, Group.id == Rollout.group_id).join(Task, Task.id == Group.task_id)
-    return session.execute(statement.where(*_completed(run, phase), Rollout.id.in_(ids))).all()
-
-
-def _needs_score(judgement: Judgement) -> bool:
-    return judgement.verdict in {Verdict.HACK, Verdict.BROKEN_REWARD}
-
-
 def _rescored(session: Session, run: Run, ids: Collection[uuid.UUID]) -> dict[uuid.UUID, float]:
     """The reward of each by the newest re-scoring with another version."""
     if not ids:
@@ -156,42 +165,6 @@ def _rescored(session: Session, run: Run, ids: Collection[uuid.UUID]) -> dict[uu
     return {source_id: reward for source_id, reward in session.execute(statement) if source_id and reward is not None}
 
 
-def _episode(
-    row: Any,
-    floors: Floors,
-    judgement: Judgement | None,
-    again: float | None,
-    *,
-    is_flagged: bool,
-    is_evidence: bool,
-) -> JudgedEpisode:
-    floor = floors.by_version[row.version_id or floors.own]
-    corrected = _corrected(row.reward, floor, judgement, again)
-    return JudgedEpisode(
-        step=row.training_step or 0,
-        reward=row.reward,
-        gain=max(0.0, row.reward - floor),
-        is_flagged=is_flagged,
-        is_judged=judgement is not None,
-        corrected=corrected,
-        is_hack=corrected is not None and corrected < row.reward - TIE,
-        is_evidence=is_evidence and judgement is not None and not judgement.is_bulk and corrected is not None,
-    )
-
-
-def _corrected(reward: float, floor: float, judgement: Judgement | None, again: float | None) -> float | None:
-    """The reward that a reviewed episode deserves: by a repaired version, else the floor for a hack."""
-    match judgement.verdict if judgement else None:
-        case Verdict.HONEST:
-            return reward
-        case Verdict.HACK:
-            return min(reward, floor) if again is None else again
-        case Verdict.BROKEN_REWARD:
-            return again
-        case _:
-            return None
-
-
 MOST_POINTS = 2000
 """Points in a chart; longer runs are thinned out."""
 
@@ -206,16 +179,6 @@ class JudgedReward:
     share: float
     """Share of the reward above the floor that was undeserved."""
 
-    def as_json(self) -> dict[str, Any]:
-        return {"mean": self.mean, "low": self.low, "high": self.high, "share": self.share}
-
-
-def get_run(session: Session, run_id: uuid.UUID) -> Run:
-    run = session.get(Run, run_id)
-    if run is None:
-        raise NotFound("There is no such run.")
-    return run
-
 
 def has_verdicts(session: Session, run_id: uuid.UUID) -> bool:
     of_run = exists().where(
@@ -226,7 +189,8 @@ def has_verdicts(session: Session, run_id: uuid.UUID) -> bool:
 
 def curve_of(session: Session, run: Run) -> list[JudgedPoint]:
     """The curve of a training run by step. An evaluation has one point, at step 0."""
-    return _curve(session, run, _phase(run), floors_of(session, run))
+    phase = Phase.TRAIN if run.kind is RunKind.TRAINING else Phase.EVALUATION
+    return _curve(session, run, phase, floors_of(session, run))
 
 
 def chart_of(session: Session, run: Run) -> dict[str, Any]:
@@ -236,15 +200,17 @@ def chart_of(session: Session, run: Run) -> dict[str, Any]:
     checkpoints = {each.heldout.get("training_step"): each for each in _examined(session, run.id)}
     steps = sorted({point.step for point in points} | {step for step in checkpoints if step is not None})
     by_step = {point.step: point for point in points}
-    drawn: list[dict[str, Any]] = [
-        _series("as trained", [by_step[s].trained if s in by_step else None for s in steps]),
-        _series("as judged", [by_step[s].judged if s in by_step else None for s in steps]),
-        _series("judged at most", [by_step[s].high if s in by_step else None for s in steps]),
-        _series("judged at least", [by_step[s].low if s in by_step else None for s in steps]),
-    ]
+    series = {
+        "as trained": [by_step[s].trained if s in by_step else None for s in steps],
+        "as judged": [by_step[s].judged if s in by_step else None for s in steps],
+        "judged at most": [by_step[s].high if s in by_step else None for s in steps],
+        "judged at least": [by_step[s].low if s in by_step else None for s in steps],
+    }
     if any("judged" in each.heldout for each in checkpoints.values()):
-        told = [checkpoints[s].heldout.get("judged", {}).get("mean") if s in checkpoints else None for s in steps]
-        drawn.append(_series("held-out, as judged", told))
+        series["held-out, as judged"] = [
+            checkpoints[s].heldout.get("judged", {}).get("mean") if s in checkpoints else None for s in steps
+        ]
+    drawn = [{"label": label, "unit": "reward", "values": values} for label, values in series.items()]
     return {"x": steps, "series": drawn, "cursor": "", "replace": True}
 
 
@@ -260,7 +226,7 @@ def choose_best(session: Session, run_id: uuid.UUID) -> None:
     reached = _as_judged(session, session.get_one(Run, run_id), examined) if has_verdicts(session, run_id) else {}
     for each in examined:
         rest = {key: value for key, value in each.heldout.items() if key != "judged"}
-        told = {"judged": reached[each.id].as_json()} if each.id in reached else {}
+        told = {"judged": asdict(reached[each.id])} if each.id in reached else {}
         if each.heldout != rest | told:
             each.heldout = rest | told
 
@@ -306,14 +272,6 @@ def _curve(session: Session, run: Run, phase: Phase, floors: Floors) -> list[Jud
     return judged_curve(step_sums(session, run, phase, floors), episodes_of(session, run, phase, floors))
 
 
-def _phase(run: Run) -> Phase:
-    return Phase.TRAIN if run.kind is RunKind.TRAINING else Phase.EVALUATION
-
-
 def _examined(session: Session, run_id: uuid.UUID) -> Sequence[Checkpoint]:
     statement = select(Checkpoint).where(Checkpoint.run_id == run_id, Checkpoint.heldout_reward.is_not(None))
     return session.scalars(statement.order_by(Checkpoint.created_at)).all()
-
-
-def _series(label: str, values: list[float | None]) -> dict[str, Any]:
-    return {"label": label, "unit": "reward", "values": values}

@@ -4,12 +4,13 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import select
+from sqlalchemy import exists, select
 from sqlalchemy.orm import Session
 
 from backend.detectors.tables import Flag
 from backend.domain.vocabulary import Role
 from backend.environments.queries import get_environment
+from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import NotFound
 from backend.operations.declaration import operation, reference
 from backend.operations.ids import find_by_end, parse_id
@@ -22,6 +23,7 @@ from backend.review.schemas import (
     ChangeBound,
     ClusterReviewed,
     ClusterVerdict,
+    FlagPart,
     FlagResponse,
     ItemFlag,
     JudgedFixtureResponse,
@@ -40,21 +42,14 @@ from backend.review.schemas import (
     VerdictRequest,
     VerdictResponse,
 )
-from backend.review.tables import Fixture, ReviewItem
+from backend.review.tables import ReviewItem, VerdictFixture, VerdictRecord
 from backend.review.team_report import TeamReview, team_review
-from backend.review.verdicts import VerdictSubject
 from backend.runs.references import find_run
 from backend.runs.tables import Run
 from backend.team.queries import find_member
 from backend.team.tables import Person
 from backend.web.identity import Actor
 from backend.web.paging import Key, Page, slice_of
-
-_NEWEST = (Key(Flag.created_at), Key(Flag.id))
-
-
-class NothingWaits(NotFound):
-    """Nothing waits for review."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +74,16 @@ def find_item(session: Session, text: str) -> NamedItem:
 
 @reference(Flag, "Id of a flag.")
 def find_flag(session: Session, text: str) -> Flag:
-    if (flag_id := parse_id(text)) is None:
+    flag_id = parse_id(text)
+    flag = session.get(Flag, flag_id) if flag_id else None
+    if flag is None:
         raise NotFound("There is no such flag.")
-    return queries.get_flag(session, flag_id)
+    return flag
 
 
-@reference(Fixture, "Id of a fixture.")
-def find_fixture(session: Session, text: str) -> Fixture:
-    if (fixture_id := parse_id(text)) is None:
-        raise NotFound("There is no such fixture.")
-    return fixtures.get_fixture(session, fixture_id)
+@reference(VerdictFixture, "Id of a fixture.")
+def find_fixture(session: Session, text: str) -> VerdictFixture:
+    return fixtures.get_fixture(session, parse_id(text))
 
 
 @operation("GET /review/items", role=Role.VIEWER, tool=True)
@@ -113,7 +108,7 @@ def next_item(session: Session, actor: Actor, request: ReadReviewItem) -> Review
     """Show the next item to review with its conversation."""
     item_id = queries.next_id(session, _filter(session, request), actor.person_id)
     if item_id is None:
-        raise NothingWaits
+        raise NotFound("Nothing waits for review.")
     return show_item(session, actor, NamedItem(*queries.get_item(session, item_id)), request)
 
 
@@ -152,9 +147,8 @@ def give_verdict(session: Session, actor: Actor, item: NamedItem, request: Revie
     One record is stored per flag on the rollout.
     """
     has_seen = screens.may_have_seen(session, actor, item.item, ReviewFilter())
-    subject = VerdictSubject.of_item(session, item.item)
     is_blind = not (request.evidence or item.by_flag or has_seen)
-    records = verdicts.give_verdict(session, actor, subject, request, is_blind=is_blind)
+    records = verdicts.give_verdict(session, actor, item.item, request, is_blind=is_blind)
     return Page(items=[VerdictResponse.of(record) for record in records])
 
 
@@ -206,23 +200,26 @@ def unassign_item(session: Session, actor: Actor, item: NamedItem, person_id: uu
 def get_stats(session: Session, actor: Actor, request: QueueRequest) -> ReviewStats:
     """Count what waits, what is assigned to you and what you reviewed today, and measure agreement."""
     chosen = _filter(session, request)
-    choices = screens.choices(session, chosen, actor.person_id)
+    options = screens.filter_options(session, chosen, actor.person_id)
     counts, agreement = queries.counts(session, actor.person_id), queries.agreement_of_people(session)
-    return ReviewStats(
+    return ReviewStats.from_row(
+        counts,
         matching=queries.count_matching(session, chosen, actor.person_id),
-        by_detector={each.name: each.count for each in choices.detectors},
-        by_environment={each.name: each.count for each in choices.environments},
-        waiting=counts.waiting,
-        mine=counts.mine,
-        today=counts.today,
-        per_day=counts.per_day,
+        by_detector={each.name: each.count for each in options.detectors},
+        by_environment={each.name: each.count for each in options.environments},
         judged_twice=agreement.items,
         agreeing=agreement.agreeing,
         kappa=agreement.kappa,
     )
 
 
-@operation("PUT /review/target", role=Role.REVIEWER, audited=False)
+@operation(
+    "PUT /review/target",
+    role=Role.REVIEWER,
+    page="/review",
+    notice="Your target is {per_day} items per day.",
+    audited=False,
+)
 def set_target(session: Session, actor: Actor, request: ReviewTargetRequest) -> ReviewStats:
     """Set how many items you intend to review per day."""
     service.set_target(session, actor, request.per_day)
@@ -232,31 +229,45 @@ def set_target(session: Session, actor: Actor, request: ReviewTargetRequest) -> 
 @operation("GET /flags", role=Role.VIEWER, noun="flags", tool=True)
 def list_flags(session: Session, actor: Actor, request: ListFlags) -> Page[FlagResponse]:
     """List flags, newest first."""
-    run_id = find_run(session, request.run).id if request.run else None
-    matching = queries.flags_matching(request, run_id)
-    found = slice_of(session, matching, _NEWEST, after=request.after, limit=request.limit)
-    given = queries.newest_verdicts(session, [flag.id for flag in found.items])
-    items = [FlagResponse.of(flag).model_copy(update={"verdict": given.get(flag.id)}) for flag in found.items]
-    return Page(items=items, next=found.next)
+    statement = select(Flag)
+    if request.shown is not FlagPart.ALL:
+        is_reviewed = exists().where(VerdictRecord.flag_id == Flag.id, VerdictRecord.taken_back_at.is_(None))
+        statement = statement.where(is_reviewed if request.shown is FlagPart.REVIEWED else ~is_reviewed)
+    if request.detector:
+        statement = statement.where(Flag.detector == request.detector)
+    if request.run:
+        statement = statement.where(Flag.run_id == find_run(session, request.run).id)
+    if request.environment:
+        statement = statement.join(Flag.run).join(Run.version).join(EnvironmentVersion.environment)
+        statement = statement.where(Environment.name == request.environment)
+    newest_first = (Key(Flag.created_at), Key(Flag.id))
+    page = slice_of(session, statement, newest_first, after=request.after, limit=request.limit)
+    given = queries.newest_verdicts(session, [flag.id for flag in page.items])
+    items = [FlagResponse.from_row(flag, verdict=given.get(flag.id)) for flag in page.items]
+    return Page(items=items, next=page.next)
 
 
 @operation("GET /flags/{flag}", role=Role.VIEWER, noun="flags")
 def get_flag(session: Session, actor: Actor, flag: Flag) -> FlagResponse:
     """Show a flag with its evidence."""
     verdict = queries.newest_verdicts(session, [flag.id]).get(flag.id)
-    return FlagResponse.of(flag).model_copy(update={"verdict": verdict})
+    return FlagResponse.from_row(flag, verdict=verdict)
 
 
 @operation("GET /flags/{flag}/verdicts", role=Role.VIEWER, noun="flags")
 def list_flag_verdicts(session: Session, actor: Actor, flag: Flag) -> Page[VerdictResponse]:
     """List the verdicts on a flag and its rollout, newest first."""
-    return Page(items=[VerdictResponse.of(record) for record in queries.verdicts_on_flag(session, flag)])
+    about = VerdictRecord.flag_id == flag.id
+    if flag.rollout_id:  # and on the rollout itself, given before it was flagged
+        about |= (VerdictRecord.rollout_id == flag.rollout_id) & VerdictRecord.flag_id.is_(None)
+    statement = select(VerdictRecord).where(about).order_by(VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
+    return Page(items=[VerdictResponse.of(record) for record in session.scalars(statement)])
 
 
 @operation("POST /flags/{flag}/verdicts", role=Role.REVIEWER, noun="flags", status=201, audited=False)
 def give_flag_verdict(session: Session, actor: Actor, flag: Flag, request: VerdictRequest) -> Page[VerdictResponse]:
     """Give a verdict on a flag. It counts for every flag on the same rollout."""
-    records = verdicts.give_verdict(session, actor, VerdictSubject.of_flag(session, flag), request)
+    records = verdicts.give_verdict(session, actor, flag, request)
     return Page(items=[VerdictResponse.of(record) for record in records])
 
 
@@ -272,8 +283,7 @@ def give_rollout_verdict(
     session: Session, actor: Actor, rollout_id: uuid.UUID, request: VerdictRequest
 ) -> Page[VerdictResponse]:
     """Give a verdict on a rollout, flagged or not."""
-    subject = VerdictSubject.of_rollout(session, queries.get_rollout(session, rollout_id))
-    records = verdicts.give_verdict(session, actor, subject, request)
+    records = verdicts.give_verdict(session, actor, queries.get_rollout(session, rollout_id), request)
     return Page(items=[VerdictResponse.of(record) for record in records])
 
 
@@ -298,7 +308,9 @@ def keep_fixture(session: Session, actor: Actor, rollout: uuid.UUID, request: Ke
 
 
 @operation("PATCH /fixtures/{fixture}", role=Role.AUTHOR, noun="fixtures", audited=False)
-def update_fixture(session: Session, actor: Actor, fixture: Fixture, request: ChangeBound) -> JudgedFixtureResponse:
+def update_fixture(
+    session: Session, actor: Actor, fixture: VerdictFixture, request: ChangeBound
+) -> JudgedFixtureResponse:
     """Change the bound of a fixture. The old bound stays in the history as a withdrawn fixture."""
     return JudgedFixtureResponse.of(fixtures.change_bound(session, actor, fixture, request.bound))
 
@@ -312,7 +324,7 @@ def update_fixture(session: Session, actor: Actor, fixture: Fixture, request: Ch
     notice="taken back",
     audited=False,
 )
-def withdraw_fixture(session: Session, actor: Actor, fixture: Fixture) -> JudgedFixtureResponse:
+def withdraw_fixture(session: Session, actor: Actor, fixture: VerdictFixture) -> JudgedFixtureResponse:
     """Withdraw a fixture: certificates no longer replay it. It stays in the history."""
     fixtures.withdraw(session, actor, fixture)
     return JudgedFixtureResponse.of(fixture)

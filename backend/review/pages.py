@@ -1,8 +1,8 @@
 """Pages of review: the queue, an item, fixtures, safeguards of a run, and the work of the team."""
 
 import uuid
-from collections.abc import AsyncIterable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterable
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
@@ -14,9 +14,10 @@ from backend.core.events import REVIEW
 from backend.domain.vocabulary import Verdict
 from backend.environments.queries import get_environment
 from backend.environments.tables import Environment
+from backend.errors import NotFound
 from backend.review import fixtures, judged_curves, queries, screens, service, verdicts
 from backend.review.fixtures import effects_of
-from backend.review.safeguards import Safeguards, safeguards_of
+from backend.review.safeguards import safeguards_of
 from backend.review.schemas import (
     AssignForm,
     ChangeBound,
@@ -24,23 +25,32 @@ from backend.review.schemas import (
     ItemAssignForm,
     KeepFixture,
     ReviewFilter,
-    ReviewTargetRequest,
     UndoVerdict,
     VerdictRequest,
     WithdrawForm,
     read_review_filter,
 )
 from backend.review.screens import address, item_page, queue_page
-from backend.review.tables import Fixture, ReviewItem
-from backend.review.team_report import TeamReview, team_review
+from backend.review.tables import ReviewItem, VerdictFixture
+from backend.review.team_report import team_review
+from backend.runs.tables import Run
 from backend.web.dependencies import Author, Reviewer, SessionDep, Viewer
 from backend.web.form_data import read_form
+from backend.web.formats import words
 from backend.web.identity import Actor
-from backend.web.page import page, render_block, see_other
+from backend.web.page import page, see_other
 from backend.web.paging import After
-from backend.web.streams import live
+from backend.web.streams import live_blocks
 
 router = APIRouter()
+WithdrawalForm = Annotated[WithdrawForm, Depends(read_form(WithdrawForm))]
+BoundForm = Annotated[ChangeBound, Depends(read_form(ChangeBound))]
+KeepForm = Annotated[KeepFixture, Depends(read_form(KeepFixture))]
+AssignmentForm = Annotated[ItemAssignForm, Depends(read_form(ItemAssignForm))]
+ClusterVerdictForm = Annotated[ClusterVerdict, Depends(read_form(ClusterVerdict))]
+VerdictForm = Annotated[VerdictRequest, Depends(read_form(VerdictRequest))]
+UndoForm = Annotated[UndoVerdict, Depends(read_form(UndoVerdict))]
+AssignNextForm = Annotated[AssignForm, Depends(read_form(AssignForm))]
 Chosen = Annotated[ReviewFilter, Depends(read_review_filter)]
 
 
@@ -58,38 +68,23 @@ def show_queue(
 
 @router.get("/review/events", response_class=EventSourceResponse)
 async def follow_queue(request: Request, actor: Viewer, chosen: Chosen) -> AsyncIterable[ServerSentEvent]:
-    def draw(session: Session) -> dict[str, str]:
-        context = queue_page(session, actor, chosen)
-        return {"suspects": render_block(request, "review/queue.html", "suspects", context)}
-
-    async for event in live(request, (REVIEW,), draw):
+    read = partial(queue_page, actor=actor, chosen=chosen)
+    async for event in live_blocks(request, (REVIEW,), "review/queue.html", ["suspects"], read):
         yield event
 
 
-@router.post("/review/target")
-def set_target(
-    session: SessionDep, actor: Reviewer, form: Annotated[ReviewTargetRequest, Depends(read_form(ReviewTargetRequest))]
-) -> Response:
-    service.set_target(session, actor, form.per_day)
-    return see_other("/review", notice=f"Your target is {form.per_day} items per day.")
-
-
 @router.post("/review/assign")
-def assign_waiting(
-    session: SessionDep, actor: Reviewer, chosen: Chosen, form: Annotated[AssignForm, Depends(read_form(AssignForm))]
-) -> Response:
+def assign_waiting(session: SessionDep, actor: Reviewer, chosen: Chosen, form: AssignNextForm) -> Response:
     ids = service.assign_next(session, actor, chosen, form.person, form.count)
     return see_other(address("/review", chosen), notice=f"{len(ids)} assigned.")
 
 
 @router.post("/review/undo")
-def undo(
-    session: SessionDep, actor: Reviewer, chosen: Chosen, form: Annotated[UndoVerdict, Depends(read_form(UndoVerdict))]
-) -> Response:
+def undo(session: SessionDep, actor: Reviewer, chosen: Chosen, form: UndoForm) -> Response:
     """Take back your latest verdict and show its item, where `u` takes back the verdict before."""
     decision = verdicts.undo(session, actor, form.verdict)
     record = decision[0]
-    done = f"Verdict taken back: {_words(record.verdict)}"
+    done = f"Verdict taken back: {words(record.verdict)}"
     if record.is_bulk:
         return see_other(address("/review", chosen), f"{done}, for {len(decision)} of the cluster.")
     item = session.get(ReviewItem, record.rollout_id or record.flag_id)
@@ -117,34 +112,24 @@ def show_item(
 
 @router.post("/review/{item_id}")
 def judge(
-    session: SessionDep,
-    actor: Reviewer,
-    item_id: uuid.UUID,
-    chosen: Chosen,
-    form: Annotated[VerdictRequest, Depends(read_form(VerdictRequest))],
-    evidence: bool = False,
+    session: SessionDep, actor: Reviewer, item_id: uuid.UUID, chosen: Chosen, form: VerdictForm, evidence: bool = False
 ) -> Response:
     """Store the verdict and show the next item, where `u` takes the verdict back."""
     item, by_flag = queries.get_item(session, item_id)
     is_blind = not (evidence or by_flag or screens.may_have_seen(session, actor, item, chosen))
-    subject = verdicts.VerdictSubject.of_item(session, item)
-    stored = verdicts.give_verdict(session, actor, subject, form, is_blind=is_blind)[0].verdict
+    stored = verdicts.give_verdict(session, actor, item, form, is_blind=is_blind)[0].verdict
     effects = effects_of(session, item.rollout_id) if stored is Verdict.HACK and item.rollout_id else None
     gap = f", but no certificate replays it: {effects.gap}" if effects and effects.gap else ""
-    return _show_next(session, actor, item, chosen, f"Verdict: {_words(stored)}{gap}")
+    return _show_next(session, actor, item, chosen, f"Verdict: {words(stored)}{gap}")
 
 
 @router.post("/review/{item_id}/cluster")
 def judge_cluster(
-    session: SessionDep,
-    actor: Reviewer,
-    item_id: uuid.UUID,
-    chosen: Chosen,
-    form: Annotated[ClusterVerdict, Depends(read_form(ClusterVerdict))],
+    session: SessionDep, actor: Reviewer, item_id: uuid.UUID, chosen: Chosen, form: ClusterVerdictForm
 ) -> Response:
     item, _ = queries.get_item(session, item_id)
     count = verdicts.judge_cluster(session, actor, item, form.verdict)
-    done = "taken back" if form.verdict is Verdict.UNSURE else f"marked as {_words(form.verdict)}"
+    done = "taken back" if form.verdict is Verdict.UNSURE else f"marked as {words(form.verdict)}"
     return _show_next(session, actor, item, chosen, f"{count} of the cluster {done}")
 
 
@@ -155,86 +140,47 @@ def _show_next(session: Session, actor: Actor, item: ReviewItem, chosen: ReviewF
     return see_other(address(f"/review/{following}", chosen, judged=item.id), f"{done}. This is the next item.")
 
 
-def _words(verdict: Verdict) -> str:
-    return str(verdict).replace("_", " ")
-
-
 @router.post("/review/{item_id}/assign")
-def assign(
-    session: SessionDep,
-    actor: Reviewer,
-    item_id: uuid.UUID,
-    chosen: Chosen,
-    form: Annotated[ItemAssignForm, Depends(read_form(ItemAssignForm))],
-) -> Response:
+def assign(session: SessionDep, actor: Reviewer, item_id: uuid.UUID, chosen: Chosen, form: AssignmentForm) -> Response:
     item, _ = queries.get_item(session, item_id)
     service.assign(session, actor, [item.id], form.person)
     return see_other(address(f"/review/{item.id}", chosen), "Assigned.")
 
 
 @router.post("/review/{item_id}/release")
-def release(
-    session: SessionDep,
-    actor: Reviewer,
-    item_id: uuid.UUID,
-    chosen: Chosen,
-    form: Annotated[ItemAssignForm, Depends(read_form(ItemAssignForm))],
-) -> Response:
+def release(session: SessionDep, actor: Reviewer, item_id: uuid.UUID, chosen: Chosen, form: AssignmentForm) -> Response:
     item, _ = queries.get_item(session, item_id)
     service.unassign(session, actor, item, form.person)
     return see_other(address(f"/review/{item.id}", chosen), "Unassigned.")
 
 
-@dataclass(frozen=True, slots=True)
-class FixturesPage:
-    environment: Environment
-    active: Sequence[Fixture]
-    withdrawn: Sequence[Fixture]
-    most_by_verdict: int
-
-
 @router.get("/environments/{name}/judged", response_class=HTMLResponse)
 def show_fixtures(request: Request, session: SessionDep, _: Viewer, name: str) -> HTMLResponse:
     environment = get_environment(session, name)
-    found = fixtures.fixtures_of(session, environment.id)
-    context = FixturesPage(
-        environment,
-        active=[fixture for fixture in found if fixture.withdrawn_at is None],
-        withdrawn=[fixture for fixture in found if fixture.withdrawn_at is not None],
-        most_by_verdict=fixtures.MAX_BY_VERDICT,
-    )
+    all_fixtures = fixtures.fixtures_of(session, environment.id)
+    context = {
+        "environment": environment,
+        "active": [fixture for fixture in all_fixtures if fixture.withdrawn_at is None],
+        "withdrawn": [fixture for fixture in all_fixtures if fixture.withdrawn_at is not None],
+        "most_by_verdict": fixtures.MAX_BY_VERDICT,
+    }
     return page(request, "review/fixtures.html", context)
 
 
 @router.post("/rollouts/{rollout_id}/fixture")
-def keep_rollout(
-    session: SessionDep,
-    actor: Reviewer,
-    rollout_id: uuid.UUID,
-    form: Annotated[KeepFixture, Depends(read_form(KeepFixture))],
-) -> Response:
+def keep_rollout(session: SessionDep, actor: Reviewer, rollout_id: uuid.UUID, form: KeepForm) -> Response:
     fixture = fixtures.keep(session, actor, rollout_id, form.bound)
     return _to_list(session, fixture, f"{fixture.name} is replayed by every certificate from now on.")
 
 
 @router.post("/fixtures/{fixture_id}/bound")
-def change_bound(
-    session: SessionDep,
-    actor: Author,
-    fixture_id: uuid.UUID,
-    form: Annotated[ChangeBound, Depends(read_form(ChangeBound))],
-) -> Response:
+def change_bound(session: SessionDep, actor: Author, fixture_id: uuid.UUID, form: BoundForm) -> Response:
     fixture = fixtures.change_bound(session, actor, fixtures.get_fixture(session, fixture_id), form.bound)
     return _to_list(session, fixture, "The bound is changed; the old one stays in the history.")
 
 
 @router.post("/fixtures/{fixture_id}/withdraw")
-def withdraw(
-    session: SessionDep,
-    actor: Author,
-    fixture_id: uuid.UUID,
-    form: Annotated[WithdrawForm, Depends(read_form(WithdrawForm))],
-) -> Response:
+def withdraw(session: SessionDep, actor: Author, fixture_id: uuid.UUID, form: WithdrawalForm) -> Response:
     fixture = fixtures.get_fixture(session, fixture_id)
     fixtures.withdraw(session, actor, fixture, form.because)
     return _to_list(session, fixture, f"{fixture.name} is taken back.")
@@ -243,28 +189,22 @@ def withdraw(
 @router.get("/runs/{run_id}/judged.json")
 def judged_points(run_id: uuid.UUID, session: SessionDep, _: Viewer) -> dict[str, Any]:
     """Points of the reward as trained and as judged."""
-    return judged_curves.chart_of(session, judged_curves.get_run(session, run_id))
+    run = session.get(Run, run_id)
+    if run is None:
+        raise NotFound("There is no such run.")
+    return judged_curves.chart_of(session, run)
 
 
-def _to_list(session: SessionDep, fixture: Fixture, notice: str) -> Response:
-    return see_other(f"/environments/{fixtures.environment_of(session, fixture).name}/judged", notice=notice)
-
-
-@dataclass(frozen=True, slots=True)
-class SafeguardsPage:
-    report: Safeguards
-
-
-@dataclass(frozen=True, slots=True)
-class TeamPage:
-    review: TeamReview
+def _to_list(session: SessionDep, fixture: VerdictFixture, notice: str) -> Response:
+    environment = session.get_one(Environment, fixture.environment_id)
+    return see_other(f"/environments/{environment.name}/judged", notice=notice)
 
 
 @router.get("/runs/{run_id}/safeguards", response_class=HTMLResponse)
 def show_safeguards(request: Request, session: SessionDep, _: Viewer, run_id: uuid.UUID) -> HTMLResponse:
-    return page(request, "review/safeguards.html", SafeguardsPage(safeguards_of(session, run_id)))
+    return page(request, "review/safeguards.html", {"report": safeguards_of(session, run_id)})
 
 
 @router.get("/team/review", response_class=HTMLResponse)
 def show_team_review(request: Request, session: SessionDep, _: Viewer) -> HTMLResponse:
-    return page(request, "review/team.html", TeamPage(team_review(session)))
+    return page(request, "review/team.html", {"review": team_review(session)})

@@ -1,13 +1,13 @@
 """Queries for the review queue, flags and verdicts."""
 
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, any_, case, exists, func, literal, or_, select, tuple_
+from sqlalchemy import ColumnElement, Select, and_, any_, case, func, literal, or_, select, tuple_
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import InstrumentedAttribute, Session, joinedload, undefer
 
@@ -17,7 +17,7 @@ from backend.domain.vocabulary import Phase, Role, RunKind, Severity, Verdict
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import NotFound
 from backend.review.agreement import cohens_kappa
-from backend.review.schemas import FlagPart, ListFlags, Order, Part, ReviewFilter
+from backend.review.schemas import Order, Part, ReviewFilter
 from backend.review.tables import ReviewAssignment, ReviewItem, ReviewTarget, VerdictRecord
 from backend.rollouts.tables import Group, Rollout
 from backend.runs.tables import Run
@@ -57,10 +57,10 @@ def part_of(chosen: ReviewFilter, person_id: uuid.UUID) -> list[ColumnElement[bo
     """Conditions for assignee and review state; other filters narrow these further."""
     is_done_by_me = literal(person_id) == any_(ReviewItem.reviewers)
     if chosen.mine:
-        return [_assigned_to(person_id), ~is_done_by_me]
+        return [is_assigned(person_id), ~is_done_by_me]
     match chosen.shown:
         case Part.UNREVIEWED:
-            return [ReviewItem.verdict.is_(None), or_(~is_assigned(), _assigned_to(person_id))]
+            return [ReviewItem.verdict.is_(None), or_(~is_assigned(), is_assigned(person_id))]
         case Part.SECOND:
             return [func.cardinality(ReviewItem.reviewers) == 1, ~is_done_by_me]
         case Part.REVIEWED:
@@ -69,16 +69,12 @@ def part_of(chosen: ReviewFilter, person_id: uuid.UUID) -> list[ColumnElement[bo
             return []
 
 
-def is_assigned() -> ColumnElement[bool]:
-    """Is the item assigned to anyone?"""
-    return select(ReviewAssignment.id).where(ReviewAssignment.item_id == ReviewItem.id).exists()
-
-
-def _assigned_to(person_id: uuid.UUID) -> ColumnElement[bool]:
-    mine = select(ReviewAssignment.id).where(
-        ReviewAssignment.item_id == ReviewItem.id, ReviewAssignment.person_id == person_id
-    )
-    return mine.exists()
+def is_assigned(person_id: uuid.UUID | None = None) -> ColumnElement[bool]:
+    """Is the item assigned to this person, or to anyone?"""
+    assignments = select(ReviewAssignment.id).where(ReviewAssignment.item_id == ReviewItem.id)
+    if person_id:
+        assignments = assignments.where(ReviewAssignment.person_id == person_id)
+    return assignments.exists()
 
 
 def _keys(chosen: ReviewFilter) -> tuple[InstrumentedAttribute[Any], InstrumentedAttribute[Any]]:
@@ -93,15 +89,11 @@ def queue(
     keys = _keys(chosen)
     statement = items_matching(chosen, person_id).options(*_WITH_RUN, joinedload(ReviewItem.rollout))
     if after:
-        statement = statement.where(_below(chosen, read_cursor(after, keys)))
+        statement = statement.where(tuple_(*keys) < tuple_(*read_cursor(after, keys)))
     found = list(session.scalars(statement.order_by(*(key.desc() for key in keys)).limit(limit + 1)))
     shown = found[:limit]
     has_more = len(found) > limit
     return shown, make_cursor(*(getattr(shown[-1], key.key) for key in keys)) if has_more else None
-
-
-def _below(chosen: ReviewFilter, values: Sequence[Any]) -> ColumnElement[bool]:
-    return tuple_(*_keys(chosen)) < tuple_(*values)
 
 
 def next_id(
@@ -116,7 +108,7 @@ def next_id(
     if here is None:
         return session.scalar(statement)
     statement = statement.where(ReviewItem.id != here.id)
-    following = statement.where(_below(chosen, [getattr(here, key.key) for key in keys]))
+    following = statement.where(tuple_(*keys) < tuple_(*(getattr(here, key.key) for key in keys)))
     return session.scalar(following) or session.scalar(statement)
 
 
@@ -149,51 +141,21 @@ def verdicts_on(session: Session, item: ReviewItem) -> list[VerdictRecord]:
     about = VerdictRecord.rollout_id == item.id if item.rollout_id else VerdictRecord.flag_id == item.id
     statement = select(VerdictRecord).options(joinedload(VerdictRecord.person)).where(about)
     statement = statement.order_by(VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
-    told: dict[tuple[Any, ...], VerdictRecord] = {}
+    decisions: dict[tuple[Any, ...], VerdictRecord] = {}
     for record in session.scalars(statement):
         key = (record.person_id, record.created_at, record.verdict, record.comment, record.taken_back_at)
-        told.setdefault(key, record)
-    return list(told.values())
+        decisions.setdefault(key, record)
+    return list(decisions.values())
 
 
-def last_given(session: Session, person_id: uuid.UUID) -> VerdictRecord | None:
-    """The person's latest verdict in force, if it is recent."""
-    statement = _given_lately(person_id).where(VerdictRecord.taken_back_at.is_(None))
-    return session.scalar(statement.order_by(VerdictRecord.created_at.desc(), VerdictRecord.id.desc()).limit(1))
-
-
-def given_lately(session: Session, person_id: uuid.UUID, record_id: uuid.UUID) -> VerdictRecord | None:
-    """Their own verdict, taken back or not."""
-    return session.scalar(_given_lately(person_id).where(VerdictRecord.id == record_id))
-
-
-def _given_lately(person_id: uuid.UUID) -> Select[VerdictRecord]:
+def last_given(session: Session, person_id: uuid.UUID, record_id: uuid.UUID | None = None) -> VerdictRecord | None:
+    """Return the person's latest verdict in force, or the given one, taken back or not. Either must be recent."""
     since = datetime.now(UTC) - UNDO_WITHIN
-    return select(VerdictRecord).where(VerdictRecord.person_id == person_id, VerdictRecord.created_at > since)
-
-
-def decision_of(session: Session, record: VerdictRecord) -> Sequence[VerdictRecord]:
-    """All records of the same decision in force: one per flag on its rollout, or for its whole cluster."""
-    alike = ("person_id", "created_at", "verdict", "comment", "is_bulk")
-    statement = select(VerdictRecord).where(*(getattr(VerdictRecord, name) == getattr(record, name) for name in alike))
-    if not record.is_bulk:
-        own = VerdictRecord.rollout_id == record.rollout_id if record.rollout_id else VerdictRecord.id == record.id
-        statement = statement.where(own)
-    statement = statement.where(VerdictRecord.taken_back_at.is_(None)).order_by(VerdictRecord.id)
-    return session.scalars(statement.with_for_update()).all()
-
-
-def took_back(session: Session, item: ReviewItem, person_id: uuid.UUID) -> bool:
-    """Has the person judged it before, and taken that back? They may have read everything in between."""
-    about = VerdictRecord.rollout_id == item.id if item.rollout_id else VerdictRecord.flag_id == item.id
-    given = select(VerdictRecord.id).where(about, VerdictRecord.person_id == person_id, ~VerdictRecord.is_bulk)
-    return session.scalar(given.where(VerdictRecord.taken_back_at.is_not(None)).limit(1)) is not None
-
-
-def verdicts_given_at_once(session: Session, ids: Collection[uuid.UUID]) -> Sequence[VerdictRecord]:
-    """Cluster verdicts in force on these rollouts."""
-    statement = select(VerdictRecord).where(VerdictRecord.rollout_id.in_(ids), VerdictRecord.is_bulk)
-    return session.scalars(statement.where(VerdictRecord.taken_back_at.is_(None)).order_by(VerdictRecord.id)).all()
+    statement = select(VerdictRecord).where(VerdictRecord.person_id == person_id, VerdictRecord.created_at > since)
+    if record_id:
+        return session.scalar(statement.where(VerdictRecord.id == record_id))
+    statement = statement.where(VerdictRecord.taken_back_at.is_(None))
+    return session.scalar(statement.order_by(VerdictRecord.created_at.desc(), VerdictRecord.id.desc()).limit(1))
 
 
 def siblings(session: Session, rollout: Rollout) -> Sequence[Rollout]:
@@ -205,7 +167,9 @@ def siblings(session: Session, rollout: Rollout) -> Sequence[Rollout]:
 def rollouts_of_base(session: Session, run: Run, rollout: Rollout) -> Sequence[Rollout]:
     """Rollouts of the same task before GRPO: of the held-out evaluation at step 0, or of an evaluation of the
     checkpoint that the training run started from or of its untrained one."""
-    training_id = _training_of(session, run)
+    training_id = run.id
+    if run.kind is not RunKind.TRAINING:  # the run that made the evaluated checkpoint
+        training_id = session.scalar(select(Checkpoint.run_id).where(Checkpoint.id == run.checkpoint_id))
     if training_id is None:
         return []
     began = select(Run.checkpoint_id).where(Run.id == training_id)
@@ -224,27 +188,15 @@ def rollouts_of_base(session: Session, run: Run, rollout: Rollout) -> Sequence[R
     return session.scalars(statement).all()
 
 
-def _training_of(session: Session, run: Run) -> uuid.UUID | None:
-    """The run itself, or the run that made the evaluated checkpoint."""
-    if run.kind is RunKind.TRAINING:
-        return run.id
-    return session.scalar(select(Checkpoint.run_id).where(Checkpoint.id == run.checkpoint_id))
-
-
-def get_beside(session: Session, rollout_id: uuid.UUID) -> Rollout:
-    """With its run and transcript."""
-    with_run = joinedload(Rollout.run)
-    rollout = session.scalar(select(Rollout).options(*_TRANSCRIPT, with_run).where(Rollout.id == rollout_id))
-    if rollout is None:
-        raise NotFound("There is no such rollout.")
-    return rollout
-
-
-def examples(session: Session, run_id: uuid.UUID, ids: Sequence[uuid.UUID]) -> list[Rollout]:
-    """Rollouts that show what a flag says of their run, in the order given."""
-    statement = select(Rollout).where(Rollout.run_id == run_id, Rollout.id.in_(ids)).options(*_TRANSCRIPT)
-    found = {rollout.id: rollout for rollout in session.scalars(statement)}
-    return [found[id] for id in ids if id in found]
+def rollouts_with_transcript(
+    session: Session, ids: Sequence[uuid.UUID], *, run_id: uuid.UUID | None = None
+) -> list[Rollout]:
+    """Return rollouts with their run and transcript in the order given, of this run only if one is given."""
+    statement = select(Rollout).where(Rollout.id.in_(ids)).options(*_TRANSCRIPT, joinedload(Rollout.run))
+    if run_id:
+        statement = statement.where(Rollout.run_id == run_id)
+    rollouts = {rollout.id: rollout for rollout in session.scalars(statement)}
+    return [rollouts[id] for id in ids if id in rollouts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,33 +224,19 @@ def cluster_of(session: Session, item: ReviewItem) -> Cluster | None:
     """None where the item shows no pattern that others show."""
     if item.cluster is None:
         return None
-    members = select(ReviewItem.verdict, ReviewItem.reviewers).where(*_in_cluster(item))
+    members = select(ReviewItem.verdict, ReviewItem.reviewers).where(
+        ReviewItem.environment_id == item.environment_id, ReviewItem.cluster == item.cluster
+    )
     rows = session.execute(members).all()
     if len(rows) < 2:
         return None
-    counts: defaultdict[Verdict, int] = defaultdict(int)
-    for row in rows:
-        if row.verdict and row.reviewers:
-            counts[row.verdict] += 1
     return Cluster(
         name=item.cluster,
         size=len(rows),
         waiting=sum(row.verdict is None for row in rows),
-        counts=dict(counts),
+        counts=Counter(row.verdict for row in rows if row.verdict and row.reviewers),
         at_once=sum(row.verdict is not None and not row.reviewers for row in rows),
     )
-
-
-def members_without_a_look(session: Session, item: ReviewItem, *, judged: bool) -> Sequence[ReviewItem]:
-    """Items of its cluster without a verdict, or with a cluster verdict."""
-    was_judged = ReviewItem.verdict.is_not(None) if judged else ReviewItem.verdict.is_(None)
-    nobody = func.cardinality(ReviewItem.reviewers) == 0
-    statement = select(ReviewItem).where(*_in_cluster(item), was_judged, nobody)
-    return session.scalars(statement.order_by(ReviewItem.id)).all()
-
-
-def _in_cluster(item: ReviewItem) -> list[ColumnElement[bool]]:
-    return [ReviewItem.environment_id == item.environment_id, ReviewItem.cluster == item.cluster]
 
 
 def assignees(session: Session, ids: Collection[uuid.UUID]) -> dict[uuid.UUID, list[Person]]:
@@ -395,21 +333,6 @@ def agreement_of_people(session: Session) -> PeoplesAgreement:
 _SEVERITY = case({str(severity): rank for rank, severity in enumerate(Severity)}, value=Flag.severity)
 
 
-def flags_matching(request: ListFlags, run_id: uuid.UUID | None) -> Select[Flag]:
-    statement = select(Flag)
-    if request.shown is not FlagPart.ALL:
-        is_reviewed = exists().where(VerdictRecord.flag_id == Flag.id, VerdictRecord.taken_back_at.is_(None))
-        statement = statement.where(is_reviewed if request.shown is FlagPart.REVIEWED else ~is_reviewed)
-    if request.detector:
-        statement = statement.where(Flag.detector == request.detector)
-    if run_id:
-        statement = statement.where(Flag.run_id == run_id)
-    if request.environment:
-        statement = statement.join(Flag.run).join(Run.version).join(EnvironmentVersion.environment)
-        statement = statement.where(Environment.name == request.environment)
-    return statement
-
-
 def newest_verdicts(session: Session, flag_ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, Verdict]:
     """The verdict in force, by flag."""
     statement = (
@@ -421,26 +344,10 @@ def newest_verdicts(session: Session, flag_ids: Iterable[uuid.UUID]) -> dict[uui
     return {flag_id: verdict for flag_id, verdict in session.execute(statement) if flag_id is not None}
 
 
-def get_flag(session: Session, flag_id: uuid.UUID) -> Flag:
-    flag = session.get(Flag, flag_id)
-    if flag is None:
-        raise NotFound("There is no such flag.")
-    return flag
-
-
 def flags_of_rollout(session: Session, rollout_id: uuid.UUID) -> Sequence[Flag]:
     """The most severe first."""
     statement = select(Flag).where(Flag.rollout_id == rollout_id)
     return session.scalars(statement.order_by(_SEVERITY.desc(), Flag.score.desc(), Flag.id)).all()
-
-
-def verdicts_on_flag(session: Session, flag: Flag) -> Sequence[VerdictRecord]:
-    """The history of a flag, and of its rollout where a verdict was given without a flag. Newest first."""
-    about = VerdictRecord.flag_id == flag.id
-    if flag.rollout_id:
-        about = or_(about, and_(VerdictRecord.rollout_id == flag.rollout_id, VerdictRecord.flag_id.is_(None)))
-    statement = select(VerdictRecord).options(joinedload(VerdictRecord.person)).where(about)
-    return session.scalars(statement.order_by(VerdictRecord.created_at.desc(), VerdictRecord.id.desc())).all()
 
 
 def get_rollout(session: Session, rollout_id: uuid.UUID) -> Rollout:

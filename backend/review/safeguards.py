@@ -2,7 +2,6 @@
 
 import uuid
 from collections import Counter
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -20,11 +19,12 @@ from backend.domain.detectors.track_record import Audit, least_recall
 from backend.domain.studies.effort import EffortMeasure, EffortOutcome
 from backend.domain.studies.study import StudyKind
 from backend.domain.vocabulary import AlarmAction, AlarmAnswer, CheckStatus, RunKind, RunStatus
-from backend.environments.tables import Certificate, EnvironmentVersion
+from backend.environments.queries import newest_certificate
+from backend.environments.tables import EnvironmentVersion
 from backend.errors import NotFound
 from backend.graders.queries import count_completed
 from backend.review.judged_curves import curve_of, has_verdicts, judgements_of
-from backend.review.tables import Fixture, VerdictRecord
+from backend.review.tables import VerdictFixture, VerdictRecord
 from backend.runs.tables import Run
 from backend.studies.patterns import describe_onset, pattern_name
 from backend.studies.queries import checkpoints_of_studies, list_studies
@@ -185,9 +185,17 @@ def safeguards_of(session: Session, run_id: uuid.UUID) -> Safeguards:
     if run is None:
         raise NotFound("There is no such run.")
     judgements = judgements_of(session, run.id)
-    wanted, unwanted = _watching(session, run)
+    settings = queries.active_settings_for(session, run.version.environment_id)
     audit = queries.audit_of(session, Scope(run_id=run.id))
-    fixtures = _fixtures(session, run.version.environment_id)
+    replayed = select(VerdictFixture).where(
+        VerdictFixture.environment_id == run.version.environment_id, VerdictFixture.withdrawn_at.is_(None)
+    )
+    fixtures = Counter(fixture.is_positive for fixture in session.scalars(replayed))
+    reviewers = select(func.count(VerdictRecord.person_id.distinct())).where(
+        VerdictRecord.run_id == run.id, VerdictRecord.taken_back_at.is_(None)
+    )
+    points = curve_of(session, run) if has_verdicts(session, run.id) else []
+    best = session.scalar(select(Checkpoint).where(Checkpoint.run_id == run.id, Checkpoint.is_best).limit(1))
     return Safeguards(
         run_id=run.id,
         run=run.name,
@@ -195,13 +203,13 @@ def safeguards_of(session: Session, run_id: uuid.UUID) -> Safeguards:
         environment=run.version.environment.name,
         version=run.version.number,
         content_hash=run.version.content_hash,
-        certificate=_certificate(session, run.version_id),
+        certificate=_certificate(session, run.version),
         without_certificate=str(run.configuration.get("without_certificate") or ""),
         fixtures_hack=fixtures[False],
         fixtures_honest=fixtures[True],
         rollouts=count_completed(session, run.id),
-        watching=wanted,
-        switched_off=unwanted,
+        watching=[name for name, force in settings.items() if force.enabled],
+        switched_off=[name for name, force in settings.items() if not force.enabled],
         detectors=_detectors(session, run.id, audit),
         audit=AuditTold(
             unflagged=audit.unflagged,
@@ -212,56 +220,50 @@ def safeguards_of(session: Session, run_id: uuid.UUID) -> Safeguards:
             rate_high=audit.rate.high,
         ),
         verdicts=dict(Counter(str(each.verdict) for each in judgements.values()).most_common()),
-        reviewers=_reviewers(session, run.id),
+        reviewers=session.scalar(reviewers) or 0,
         given_in_bulk=sum(each.is_bulk for each in judgements.values()),
-        reward=_reward(session, run),
-        interventions=[*_screened(session, run.id), *_interventions(session, run.id)],
-        changes=[*_branching(session, run), *_changes(session, run.id)],
+        reward=RewardTold(**{name: getattr(points[-1], name) for name in RewardTold.model_fields}) if points else None,
+        interventions=_interventions(session, run.id),
+        changes=_changes(session, run),
         onsets=_onsets(session, run.id),
         efforts=_efforts(session, run.id),
-        best=_best(session, run.id),
+        best=BestTold(
+            stage=best.stage,
+            step=best.step,
+            heldout_reward=best.heldout_reward,
+            judged_reward=(best.heldout.get("judged") or {}).get("mean"),
+        )
+        if best
+        else None,
     )
 
 
-def _certificate(session: Session, version_id: uuid.UUID) -> CertificateTold | None:
-    statement = select(Certificate).where(Certificate.version_id == version_id)
-    found = session.scalars(statement.order_by(Certificate.created_at.desc(), Certificate.id.desc()).limit(1)).first()
-    if found is None:
+def _certificate(session: Session, version: EnvironmentVersion) -> CertificateTold | None:
+    certificate = newest_certificate(session, version)
+    if certificate is None:
         return None
-    statuses = {str(result["check"]): CheckStatus(result["status"]) for result in found.results}
+    statuses = {str(result["check"]): CheckStatus(result["status"]) for result in certificate.results}
     return CertificateTold(
-        status=found.status,
+        status=certificate.status,
         passed=sum(status is CheckStatus.PASSED for status in statuses.values()),
         total=len(statuses),
         failed=[name for name, status in statuses.items() if status is CheckStatus.FAILED],
-        issued_at=found.created_at,
+        issued_at=certificate.created_at,
     )
-
-
-def _fixtures(session: Session, environment_id: uuid.UUID) -> Counter[bool]:
-    statement = select(Fixture).where(Fixture.environment_id == environment_id, Fixture.withdrawn_at.is_(None))
-    return Counter(fixture.is_positive for fixture in session.scalars(statement))
-
-
-def _watching(session: Session, run: Run) -> tuple[list[str], list[str]]:
-    """Detectors that the environment's settings enable and disable for this run."""
-    found = queries.active_settings_for(session, run.version.environment_id)
-    enabled = {name: force.enabled for name, force in found.items()}
-    return [name for name, is_on in enabled.items() if is_on], [name for name, is_on in enabled.items() if not is_on]
 
 
 def _detectors(session: Session, run_id: uuid.UUID, audit: Audit) -> list[DetectorTold]:
     scope = Scope(run_id=run_id)
     by_any = queries.hacks_found(session, scope).total()
-    told = []
-    known = queries.records(session, scope)
-    asked = grader_detectors(session, known) if any(map(is_grader_detector, known)) else {}
-    specs = {**SPECS, **{name: each.spec for name, each in asked.items()}}
-    for detector, by_environment in known.items():
+    records = queries.records(session, scope)
+    graders = grader_detectors(session, records) if any(map(is_grader_detector, records)) else {}
+    specs = {**SPECS, **{name: each.spec for name, each in graders.items()}}
+    rows = []
+    for detector, by_environment in records.items():
         (record,) = by_environment.values()
         spec = specs.get(detector)
-        precision = record.precision
-        told.append(
+        counts_recall = spec is not None and spec.subject == "rollout"
+        rows.append(
             DetectorTold(
                 id=detector,
                 title=spec.title if spec else detector,
@@ -269,97 +271,64 @@ def _detectors(session: Session, run_id: uuid.UUID, audit: Audit) -> list[Detect
                 open=record.open,
                 confirmed=record.confirmed,
                 honest=record.honest,
-                precision_low=precision.low,
-                precision_high=precision.high,
-                recall_at_least=least_recall(record.hacks, by_any, audit)
-                if spec and spec.subject == "rollout"
-                else None,
+                precision_low=record.precision.low,
+                precision_high=record.precision.high,
+                recall_at_least=least_recall(record.hacks, by_any, audit) if counts_recall else None,
             )
         )
-    return sorted(told, key=lambda each: (-each.flags, each.id))
-
-
-def _reviewers(session: Session, run_id: uuid.UUID) -> int:
-    given = (VerdictRecord.run_id == run_id, VerdictRecord.taken_back_at.is_(None))
-    statement = select(func.count(VerdictRecord.person_id.distinct())).where(*given)
-    return session.scalar(statement) or 0
-
-
-def _reward(session: Session, run: Run) -> RewardTold | None:
-    points = curve_of(session, run) if has_verdicts(session, run.id) else []
-    if not points:
-        return None
-    last = points[-1]
-    return RewardTold(step=last.step, trained=last.trained, judged=last.judged, low=last.low, high=last.high)
+    return sorted(rows, key=lambda each: (-each.flags, each.id))
 
 
 def _interventions(session: Session, run_id: uuid.UUID) -> list[Intervened]:
-    statement = select(Alarm).options(joinedload(Alarm.answerer)).where(Alarm.run_id == run_id).order_by(Alarm.id)
+    """Rollouts that each detector kept out of the gradient, then alarms."""
+    first = func.min(Intervention.step)
+    screened = (
+        select(Intervention.detector, first, func.max(Intervention.step), func.sum(Intervention.rollouts))
+        .where(Intervention.run_id == run_id, Intervention.action == Action.SCREEN)
+        .group_by(Intervention.detector)
+        .order_by(first, Intervention.detector)
+    )
+    alarms = select(Alarm).options(joinedload(Alarm.answerer)).where(Alarm.run_id == run_id).order_by(Alarm.id)
     return [
+        Intervened(
+            step=first_step,
+            name=detector,
+            sentence=f"{rollouts} rollouts of steps {first_step} to {last} were kept out of the gradient until judged.",
+            action=Action.SCREEN,
+            answer=None,
+            answered_by=None,
+        )
+        for detector, first_step, last, rollouts in session.execute(screened)
+    ] + [
         Intervened(
             step=alarm.step,
             name=alarm.name,
             sentence=alarm.sentence,
             action=alarm.action,
             answer=alarm.answer,
-            answered_by=_name(alarm.answerer),
+            answered_by=alarm.answerer.name if alarm.answerer else None,
         )
-        for alarm in session.scalars(statement)
+        for alarm in session.scalars(alarms)
     ]
 
 
-def _screened(session: Session, run_id: uuid.UUID) -> list[Intervened]:
-    """Number of rollouts that each detector kept out of the gradient."""
-    statement = (
-        select(Intervention.detector, func.min(Intervention.step), func.max(Intervention.step))
-        .add_columns(func.sum(Intervention.rollouts))
-        .where(Intervention.run_id == run_id, Intervention.action == Action.SCREEN)
-        .group_by(Intervention.detector)
-        .order_by(func.min(Intervention.step), Intervention.detector)
-    )
-    return [
-        Intervened(
-            step=first,
-            name=detector,
-            sentence=f"{rollouts} rollouts of steps {first} to {last} were kept out of the gradient until judged.",
-            action=Action.SCREEN,
-            answer=None,
-            answered_by=None,
-        )
-        for detector, first, last, rollouts in session.execute(statement)
-    ]
-
-
-def _changes(session: Session, run_id: uuid.UUID) -> list[Change]:
-    statement = select(SettingChange).options(joinedload(SettingChange.asker)).where(SettingChange.run_id == run_id)
-    return [
-        Change(
-            step=each.step,
-            name=each.name,
-            before=each.before,
-            after=each.after,
-            by="an alarm" if each.alarm_id and each.asker is None else _name(each.asker) or "somebody who left",
-        )
-        for each in session.scalars(statement.order_by(SettingChange.id))
-    ]
-
-
-def _branching(session: Session, run: Run) -> Sequence[Change]:
-    """Changes at a point where the run continued with another run's weights, such as another version."""
-    if run.branch_step is None or run.source_run_id is None:
-        return []
-    source = session.scalars(
-        select(Run).options(joinedload(Run.version)).where(Run.id == run.source_run_id)
-    ).one_or_none()
-    if source is None:
-        return []
-    creator = session.get(Person, run.created_by) if run.created_by else None
-    step, by = run.branch_step, _name(creator) or "somebody who left"
-    told = [Change(step=step, name="branched off", before=source.name, after=run.name, by=by)]
-    if source.version_id != run.version_id:
-        before, after = f"v{source.version.number}", f"v{run.version.number}"
-        told.append(Change(step=step, name="environment version", before=before, after=after, by=by))
-    return told
+def _changes(session: Session, run: Run) -> list[Change]:
+    """Changes where the run continued with another run's weights, such as another version, then those of settings."""
+    changes = []
+    with_version = select(Run).options(joinedload(Run.version)).where(Run.id == run.source_run_id)
+    source = session.scalar(with_version) if run.source_run_id and run.branch_step is not None else None
+    if source:
+        creator = session.get(Person, run.created_by) if run.created_by else None
+        step, by = run.branch_step, creator.name if creator else "a former member"
+        changes.append(Change(step=step, name="branched off", before=source.name, after=run.name, by=by))
+        if source.version_id != run.version_id:
+            before, after = f"v{source.version.number}", f"v{run.version.number}"
+            changes.append(Change(step=step, name="environment version", before=before, after=after, by=by))
+    settings = select(SettingChange).options(joinedload(SettingChange.asker)).where(SettingChange.run_id == run.id)
+    for each in session.scalars(settings.order_by(SettingChange.id)):
+        person = each.asker.name if each.asker else "an alarm" if each.alarm_id else "a former member"
+        changes.append(Change(step=each.step, name=each.name, before=each.before, after=each.after, by=person))
+    return changes
 
 
 def _onsets(session: Session, run_id: uuid.UUID) -> list[OnsetTold]:
@@ -406,18 +375,3 @@ def _efforts(session: Session, run_id: uuid.UUID) -> list[EffortTold]:
             )
         )
     return efforts
-
-
-def _best(session: Session, run_id: uuid.UUID) -> BestTold | None:
-    statement = select(Checkpoint).where(Checkpoint.run_id == run_id, Checkpoint.is_best).limit(1)
-    best = session.scalars(statement).first()
-    if best is None:
-        return None
-    judged = best.heldout.get("judged") or {}
-    return BestTold(
-        stage=best.stage, step=best.step, heldout_reward=best.heldout_reward, judged_reward=judged.get("mean")
-    )
-
-
-def _name(person: Person | None) -> str | None:
-    return person.name if person else None

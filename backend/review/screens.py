@@ -2,7 +2,7 @@
 
 import uuid
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
@@ -31,7 +31,7 @@ MOST_RUNS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class FilterOption:
     """One value of a filter."""
 
     value: str
@@ -42,20 +42,22 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class FilterOptions:
     """Filter options with items in the listed part, and the chosen ones."""
 
-    detectors: list[Choice]
-    environments: list[Choice]
-    runs: list[Choice]
+    detectors: list[FilterOption]
+    environments: list[FilterOption]
+    runs: list[FilterOption]
     """The newest first; of the environment, where one is chosen."""
 
 
-def choices(session: Session, chosen: ReviewFilter, person_id: uuid.UUID) -> Choices:
+def filter_options(session: Session, chosen: ReviewFilter, person_id: uuid.UUID) -> FilterOptions:
     part = queries.part_of(chosen, person_id)
     detector = func.unnest(ReviewItem.detectors).label("detector")
     flagged = session.execute(select(detector, func.count().label("items")).where(*part).group_by(detector))
     detectors = {row.detector: row.items for row in flagged}
+    if chosen.detector:
+        detectors.setdefault(chosen.detector, 0)
     place = (ReviewItem.environment_id, ReviewItem.run_id)
     places = session.execute(select(*place, func.count()).where(*part).group_by(*place)).all()
     of_environment: Counter[uuid.UUID] = Counter()
@@ -63,35 +65,22 @@ def choices(session: Session, chosen: ReviewFilter, person_id: uuid.UUID) -> Cho
     for environment_id, run_id, count in places:
         of_environment[environment_id] += count
         of_run[run_id] += count
-    environments = _environments(session, of_environment, chosen)
+    is_offered = or_(Environment.id.in_(of_environment), Environment.name == chosen.environment)
+    statement = select(Environment.id, Environment.name).where(is_offered).order_by(Environment.name)
+    environments = {row.id: row.name for row in session.execute(statement)}
     wanted = {id for id, name in environments.items() if name == chosen.environment}
-    offered = {row.run_id for row in places if not wanted or row.environment_id in wanted}
-    if chosen.detector:
-        detectors.setdefault(chosen.detector, 0)
-    return Choices(
-        detectors=[Choice(name, name, count) for name, count in sorted(detectors.items())],
-        environments=[Choice(name, name, of_environment[id]) for id, name in environments.items()],
-        runs=_runs(session, offered, of_run, chosen.run),
+    run_ids = {row.run_id for row in places if not wanted or row.environment_id in wanted}
+    newest_first = select(Run.id, Run.name).where(Run.id.in_(run_ids)).order_by(Run.created_at.desc(), Run.id.desc())
+    runs = {row.id: row.name for row in session.execute(newest_first.limit(MOST_RUNS))}
+    if chosen.run and chosen.run not in runs:
+        runs[chosen.run] = session.scalar(select(Run.name).where(Run.id == chosen.run)) or "a deleted run"
+    times = Counter(runs.values())  # runs of the same name show the end of their id as well
+    labels = {id: f"{name} · {short(id)}" if times[name] > 1 else name for id, name in runs.items()}
+    return FilterOptions(
+        detectors=[FilterOption(name, name, count) for name, count in sorted(detectors.items())],
+        environments=[FilterOption(name, name, of_environment[id]) for id, name in environments.items()],
+        runs=[FilterOption(str(id), label, of_run[id]) for id, label in labels.items()],
     )
-
-
-def _environments(session: Session, ids: Collection[uuid.UUID], chosen: ReviewFilter) -> dict[uuid.UUID, str]:
-    is_meant = or_(Environment.id.in_(ids), Environment.name == chosen.environment)
-    statement = select(Environment.id, Environment.name).where(is_meant).order_by(Environment.name)
-    return {row.id: row.name for row in session.execute(statement)}
-
-
-def _runs(
-    session: Session, offered: Collection[uuid.UUID], counts: Counter[uuid.UUID], chosen: uuid.UUID | None
-) -> list[Choice]:
-    """Runs of the same name show the end of their id as well."""
-    statement = select(Run.id, Run.name).where(Run.id.in_(offered)).order_by(Run.created_at.desc(), Run.id.desc())
-    found = {row.id: row.name for row in session.execute(statement.limit(MOST_RUNS))}
-    if chosen and chosen not in found:
-        found[chosen] = session.scalar(select(Run.name).where(Run.id == chosen)) or "a run that is gone"
-    times = Counter(found.values())
-    names = {id: f"{name} · {short(id)}" if times[name] > 1 else name for id, name in found.items()}
-    return [Choice(str(id), name, counts[id]) for id, name in names.items()]
 
 
 EXAMPLES = 3
@@ -116,7 +105,7 @@ class QueueRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class FollowUp:
     """Open actions for the item that was reviewed last."""
 
     item_id: uuid.UUID
@@ -144,22 +133,14 @@ class QueuePage:
     counts: Counts
     agreement: PeoplesAgreement
     chosen: ReviewFilter
-    choices: Choices
+    choices: FilterOptions
     people: Sequence[Person]
     query: str
     """The filters as the end of an address, for links into the review."""
     begin_url: str
     next_url: str
     undo: Undo | None
-    offer: Offer | None
-
-
-@dataclass(frozen=True, slots=True)
-class ExplainedFlag:
-    """A flag as it is explained."""
-
-    flag: Flag
-    evidence: Evidence
+    offer: FollowUp | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +156,7 @@ class TranscriptView:
 @dataclass(frozen=True, slots=True)
 class ItemPage:
     item: ReviewItem
-    told: list[ExplainedFlag]
+    explained: list[tuple[Flag, Evidence]]
     """Empty while the item is reviewed blind, and for the audit sample."""
     is_open: bool
     """Evidence and other people's verdicts are shown."""
@@ -188,7 +169,7 @@ class ItemPage:
     """A requested sibling or base rollout."""
     next_sibling: uuid.UUID | None
     cluster: Cluster | None
-    offer: Offer | None
+    offer: FollowUp | None
     after: VerdictEffects | None
     """Of the verdict that counts, once it may be seen."""
     assignees: Sequence[Person]
@@ -221,21 +202,20 @@ def queue_page(
         counts=queries.counts(session, actor.person_id),
         agreement=queries.agreement_of_people(session),
         chosen=chosen,
-        choices=choices(session, chosen, actor.person_id),
+        choices=filter_options(session, chosen, actor.person_id),
         people=queries.people_who_judge(session),
         query=address("", chosen),
         begin_url=address(f"/review/{begin}", chosen) if begin else "",
         next_url=address("/review", chosen, after=following) if following else "",
         undo=_undo(session, actor, chosen),
-        offer=_offer(session, actor, judged),
+        offer=_follow_up(session, actor, judged),
     )
 
 
 def rows_of(session: Session, actor: Actor, chosen: ReviewFilter, items: Sequence[ReviewItem]) -> list[QueueRow]:
-    ids = [item.id for item in items]
-    told = [item.id for item in items if may_see(actor, item, chosen) or chosen.shown is Part.REVIEWED]
-    flags = queries.flags_of_items(session, told)
-    assigned = queries.assignees(session, ids)
+    visible = [item.id for item in items if may_see(actor, item, chosen) or chosen.shown is Part.REVIEWED]
+    flags = queries.flags_of_items(session, visible)
+    assigned = queries.assignees(session, [item.id for item in items])
     asked = "1" if chosen.shown is Part.REVIEWED else ""
     return [
         QueueRow(
@@ -256,8 +236,14 @@ def may_see(actor: Actor, item: ReviewItem, chosen: ReviewFilter) -> bool:
 
 
 def may_have_seen(session: Session, actor: Actor, item: ReviewItem, chosen: ReviewFilter) -> bool:
-    """Could the person have seen the evidence before? Then a verdict is not blind."""
-    return may_see(actor, item, chosen) or queries.took_back(session, item, actor.person_id)
+    """Could the person have seen the evidence before? Then a verdict is not blind. Anyone who took a verdict back may
+    have read everything in between."""
+    if may_see(actor, item, chosen):
+        return True
+    about = VerdictRecord.rollout_id == item.id if item.rollout_id else VerdictRecord.flag_id == item.id
+    withdrawn = (VerdictRecord.person_id == actor.person_id, VerdictRecord.taken_back_at.is_not(None))
+    given = select(VerdictRecord.id).where(about, *withdrawn, ~VerdictRecord.is_bulk).limit(1)
+    return session.scalar(given) is not None
 
 
 def item_page(
@@ -273,24 +259,33 @@ def item_page(
     """`judged`: the item that was judged last."""
     is_open = evidence or may_have_seen(session, actor, item, chosen)
     flags = queries.flags_of_items(session, [item.id])[item.id] if is_open else []
-    told = [ExplainedFlag(flag, read_evidence(flag.evidence)) for flag in flags]
+    explained = [(flag, read_evidence(flag.evidence)) for flag in flags]
     siblings = queries.siblings(session, item.rollout) if item.rollout else []
     base = queries.rollouts_of_base(session, item.run, item.rollout) if item.rollout else []
+    offered = {rollout.id: rollout for rollout in [*siblings, *base]}  # an address cannot show other rollouts
+    shown_beside = None
+    if beside and beside in offered:
+        (rollout,) = queries.rollouts_with_transcript(session, [beside])
+        shown_beside = _transcript(rollout, rollout.run)
+    ids = [sibling.id for sibling in siblings]
+    next_sibling = None
+    if ids:  # in a circle
+        next_sibling = ids[(ids.index(beside) + 1) % len(ids)] if beside in ids else ids[0]
     following = queries.next_id(session, chosen, actor.person_id, item)
     asked = "1" if evidence else ""
     here = address(f"/review/{item.id}", chosen, judged=judged, evidence=asked)
     return ItemPage(
         item=item,
-        told=told,
+        explained=explained,
         is_open=is_open,
         history=queries.verdicts_on(session, item) if is_open else [],
-        shown=_shown(session, item, told),
+        shown=_shown(session, item, [evidence for _, evidence in explained]),
         siblings=siblings,
         base=base,
-        beside=_beside(session, beside, [*siblings, *base]),
-        next_sibling=_after(beside, siblings),
+        beside=shown_beside,
+        next_sibling=next_sibling,
         cluster=queries.cluster_of(session, item) if is_open else None,
-        offer=_offer(session, actor, judged) if judged != item.id else None,
+        offer=_follow_up(session, actor, judged) if judged != item.id else None,
         after=effects_of(session, item.rollout_id) if is_open and item.rollout_id and item.verdict else None,
         assignees=queries.assignees(session, [item.id]).get(item.id, ()),
         people=queries.people_who_judge(session),
@@ -303,14 +298,14 @@ def item_page(
     )
 
 
-def _shown(session: Session, item: ReviewItem, told: Sequence[ExplainedFlag]) -> list[TranscriptView]:
+def _shown(session: Session, item: ReviewItem, evidence: Sequence[Evidence]) -> list[TranscriptView]:
     if item.rollout:
         rollouts = [item.rollout]
     else:
-        named = [id for each in told for id in each.evidence.rollout_ids]
-        rollouts = queries.examples(session, item.run_id, named[:EXAMPLES])
-    spans = [span for each in told for span in each.evidence.spans]
-    quotes = [quote for each in told for quote in each.evidence.quotes]
+        named = [id for each in evidence for id in each.rollout_ids]
+        rollouts = queries.rollouts_with_transcript(session, named[:EXAMPLES], run_id=item.run_id)
+    spans = [span for each in evidence for span in each.spans]
+    quotes = [quote for each in evidence for quote in each.quotes]
     return [_transcript(rollout, item.run, spans, quotes) for rollout in rollouts]
 
 
@@ -320,23 +315,7 @@ def _transcript(rollout: Rollout, run: Run, spans: Sequence[Span] = (), quotes: 
     return TranscriptView(rollout, entries, left_out)
 
 
-def _beside(session: Session, wanted: uuid.UUID | None, offered: Sequence[Rollout]) -> TranscriptView | None:
-    """Only what this page offers: an address cannot bring other rollouts in."""
-    if wanted not in {rollout.id for rollout in offered} or wanted is None:
-        return None
-    rollout = queries.get_beside(session, wanted)
-    return _transcript(rollout, rollout.run)
-
-
-def _after(here: uuid.UUID | None, siblings: Sequence[Rollout]) -> uuid.UUID | None:
-    """The sibling behind this one, in a circle."""
-    ids = [sibling.id for sibling in siblings]
-    if not ids:
-        return None
-    return ids[(ids.index(here) + 1) % len(ids)] if here in ids else ids[0]
-
-
-def _offer(session: Session, actor: Actor, judged: uuid.UUID | None) -> Offer | None:
+def _follow_up(session: Session, actor: Actor, judged: uuid.UUID | None) -> FollowUp | None:
     if judged is None or not actor.may(Role.REVIEWER):
         return None
     item = session.get(ReviewItem, judged)
@@ -348,7 +327,7 @@ def _offer(session: Session, actor: Actor, judged: uuid.UUID | None) -> Offer | 
     after = effects_of(session, item.rollout_id) if item.rollout_id else None
     if after and not after.calls_for_more:
         after = None
-    return Offer(judged, cluster, after) if cluster or after else None
+    return FollowUp(judged, cluster, after) if cluster or after else None
 
 
 def _undo(session: Session, actor: Actor, chosen: ReviewFilter) -> Undo | None:

@@ -135,7 +135,7 @@ class AuditSample(Base):
     created_at: Mapped[CreatedAt]
 
 
-class Fixture(Base):
+class VerdictFixture(Base):
     """A judged episode's actions with the reward that every later version must give them. Never changed: another bound
     is another row, and what was taken back stays."""
 

@@ -5,10 +5,9 @@ Reviewers can take back their own verdict. The record stays in the history and i
 
 import uuid
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from backend.core.events import REVIEW, announce, run_topic
@@ -30,49 +29,23 @@ RESENT_WITHIN = timedelta(seconds=10)
 """The same verdict by the same person within this time is a form that was sent twice."""
 
 
-class NothingToTakeBack(Conflict):
-    """You gave no verdict in the last 12 hours that can be taken back."""
-
-
-class ClusterIsNotAgreed(Conflict):
-    """A cluster can be judged at once after reviewers gave three of its rollouts the same verdict."""
-
-
-@dataclass(frozen=True, slots=True)
-class VerdictSubject:
-    """The subject of a verdict: a rollout with all of its flags, or one flag about a run."""
-
-    run_id: uuid.UUID
-    rollout_id: uuid.UUID | None
-    flag_ids: Sequence[uuid.UUID | None]
-    """One record is stored per flag; [None] for a rollout without flags."""
-
-    @classmethod
-    def of_rollout(cls, session: Session, rollout: Rollout) -> "VerdictSubject":
-        flags = queries.flags_of_rollout(session, rollout.id)
-        return cls(rollout.run_id, rollout.id, [flag.id for flag in flags] or [None])
-
-    @classmethod
-    def of_flag(cls, session: Session, flag: Flag) -> "VerdictSubject":
-        """All flags on the same rollout; a flag about a run only itself, because each says something else."""
-        flags = queries.flags_of_rollout(session, flag.rollout_id) if flag.rollout_id else [flag]
-        return cls(flag.run_id, flag.rollout_id, [each.id for each in flags])
-
-    @classmethod
-    def of_item(cls, session: Session, item: ReviewItem) -> "VerdictSubject":
-        if item.rollout is None:
-            return cls(item.run_id, None, [item.id])
-        return cls.of_rollout(session, item.rollout)
-
-
 def give_verdict(
-    session: Session, actor: Actor, subject: VerdictSubject, request: VerdictRequest, *, is_blind: bool = False
+    session: Session,
+    actor: Actor,
+    subject: Rollout | Flag | ReviewItem,
+    request: VerdictRequest,
+    *,
+    is_blind: bool = False,
 ) -> list[VerdictRecord]:
     """Store a verdict and apply its consequences: the fixture at once, the best checkpoint by a job.
 
+    One record is stored for each flag on the rollout. A verdict on a flag about a run covers only that flag.
     `is_blind`: the reviewer saw the transcript only.
     """
-    run_id, rollout_id, flag_ids = subject.run_id, subject.rollout_id, subject.flag_ids
+    run_id, rollout_id = subject.run_id, subject.id if isinstance(subject, Rollout) else subject.rollout_id
+    flag_ids: list[uuid.UUID | None] = [subject.id]
+    if rollout_id:
+        flag_ids = [flag.id for flag in queries.flags_of_rollout(session, rollout_id)] or [None]
     since = datetime.now(UTC) - RESENT_WITHIN
     resent = select(VerdictRecord).where(
         VerdictRecord.run_id == run_id,
@@ -104,12 +77,11 @@ def give_verdict(
     session.flush()
     if rollout_id:
         reselect_best_checkpoints(session, {run_id})
-    queue.mark(session, {rollout_id} if rollout_id else {flag_id for flag_id in flag_ids if flag_id})
+    queue.mark(session, {rollout_id or subject.id})
     if rollout_id:
         update_fixtures(session, actor, rollout_id, request.verdict)
-    subject_kind, subject_id = ("rollout", rollout_id) if rollout_id else ("run", run_id)
-    detail = {"verdict": str(request.verdict), "flags": len(flag_ids)}
-    audit(session, actor, "verdict.give", subject_kind, subject_id, **detail)
+    audited = ("rollout", rollout_id) if rollout_id else ("run", run_id)
+    audit(session, actor, "verdict.give", *audited, verdict=str(request.verdict), flags=len(flag_ids))
     announce(session, REVIEW, run_topic(run_id))
     return records
 
@@ -122,10 +94,20 @@ def judge_cluster(session: Session, actor: Actor, item: ReviewItem, verdict: Ver
     cluster = queries.cluster_of(session, item)
     is_taken_back = verdict is Verdict.UNSURE
     if cluster is None or (not is_taken_back and cluster.agreed is not verdict):
-        raise ClusterIsNotAgreed
-    members = queries.members_without_a_look(session, item, judged=is_taken_back)
+        raise Conflict("A cluster can be judged at once after reviewers gave three of its rollouts the same verdict.")
+    unseen = (
+        select(ReviewItem)
+        .filter_by(environment_id=item.environment_id, cluster=item.cluster)
+        .where(func.cardinality(ReviewItem.reviewers) == 0, ReviewItem.verdict.is_not(None) == is_taken_back)
+    )
+    members = session.scalars(unseen.order_by(ReviewItem.id)).all()
     if is_taken_back:
-        _take_back(session, actor, queries.verdicts_given_at_once(session, [member.id for member in members]))
+        in_force = select(VerdictRecord).where(
+            VerdictRecord.rollout_id.in_([member.id for member in members]),
+            VerdictRecord.is_bulk,
+            VerdictRecord.taken_back_at.is_(None),
+        )
+        _take_back(session, actor, session.scalars(in_force.order_by(VerdictRecord.id)).all())
         return len(members)
     flags = queries.flags_of_items(session, [member.id for member in members])
     comment = f"same as {sum(cluster.counts.values())} others of {cluster.name}"
@@ -154,15 +136,17 @@ def undo(session: Session, actor: Actor, record_id: uuid.UUID | None = None) -> 
 
     Returns all records of the verdict. Calling it again takes back the verdict before.
     """
-    if record_id is None:
-        record = queries.last_given(session, actor.person_id)
-    else:
-        record = queries.given_lately(session, actor.person_id, record_id)
+    record = queries.last_given(session, actor.person_id, record_id)
     if record is None:
-        raise NothingToTakeBack
+        raise Conflict("You gave no verdict in the last 12 hours that can be taken back.")
     if record.taken_back_at is not None:
         return [record]
-    decision = queries.decision_of(session, record)
+    alike = ("person_id", "created_at", "verdict", "comment", "is_bulk")
+    statement = select(VerdictRecord).filter_by(**{name: getattr(record, name) for name in alike}, taken_back_at=None)
+    if not record.is_bulk:  # one record per flag on its rollout; of a cluster, all records
+        own = {"rollout_id": record.rollout_id} if record.rollout_id else {"id": record.id}
+        statement = statement.filter_by(**own)
+    decision = session.scalars(statement.order_by(VerdictRecord.id).with_for_update()).all()
     _take_back(session, actor, decision)
     return decision or [record]
 

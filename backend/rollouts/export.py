@@ -73,7 +73,7 @@ def export_rollouts(session: Session, run: Run, kind: ExportFormat, where: str =
     splits = [split for split in Split if split in found] or [Split.HELDOUT]
 
     def content(session: Session) -> Iterator[bytes]:
-        read = partial(records, session, run, facts, where=where)
+        read = partial(records, session, run, facts)
         match kind:
             case ExportFormat.JSONL:
                 return outgoing(write_lines, map(orjson.dumps, read()))
@@ -115,7 +115,6 @@ def facts_of(session: Session, run: Run, where: str = "") -> RunFacts:
     return RunFacts(
         id=str(run.id),
         name=run.name,
-        kind=str(run.kind),
         environment=run.version.environment.name,
         version=run.version.number,
         content_hash=run.version.content_hash,
@@ -126,7 +125,6 @@ def facts_of(session: Session, run: Run, where: str = "") -> RunFacts:
         sampling=sampling,
         tasks=tasks,
         group_size=members,
-        seed=run.seed,
         created_at=run.created_at.isoformat(),
         started_at=(run.started_at or run.created_at).isoformat(),
         ended_at=run.ended_at.isoformat() if run.ended_at else "",
@@ -136,10 +134,8 @@ def facts_of(session: Session, run: Run, where: str = "") -> RunFacts:
     )
 
 
-def records(
-    session: Session, run: Run, facts: RunFacts, *, where: str = "", split: Split | None = None
-) -> Iterator[Record]:
-    """Yield rollouts as JSON, in the order of storing."""
+def records(session: Session, run: Run, facts: RunFacts, *, split: Split | None = None) -> Iterator[Record]:
+    """Yield the rollouts that pass the filter of `facts` as JSON, in the order of storing."""
     columns = [getattr(Rollout, name) for name in _SAME]
     statement: Select[Any] = select(
         *columns,
@@ -161,7 +157,7 @@ def records(
         Task.arguments,
     )
     statement = statement.join(Group, Group.id == Rollout.group_id).join(Task, Task.id == Group.task_id)
-    statement = _filtered(session, statement, run, where).order_by(Rollout.seq)
+    statement = _filtered(session, statement, run, facts.where).order_by(Rollout.seq)
     if split is not None:
         statement = statement.where(Task.split == split)
     weights = dict(zip(facts.columns, facts.weights, strict=True))

@@ -98,18 +98,18 @@ _ANNOTATIONS = (
     .limit(1)
     .scalar_subquery()
     .label("verdict"),
-    select(func.jsonb_object_agg(Grader.name, Grade.score))
-    .select_from(Grade)
-    .join(Grader, Grader.id == Grade.grader_id)
-    .where(Grade.rollout_id == Rollout.id, Grader.kind == GraderKind.JUDGE)
-    .scalar_subquery()
-    .label("scores"),
-    select(func.jsonb_object_agg(Grader.name, Grade.answer))
-    .select_from(Grade)
-    .join(Grader, Grader.id == Grade.grader_id)
-    .where(Grade.rollout_id == Rollout.id, Grader.kind == GraderKind.QUESTION)
-    .scalar_subquery()
-    .label("answers"),
+    *(
+        select(func.jsonb_object_agg(Grader.name, value))
+        .select_from(Grade)
+        .join(Grader, Grader.id == Grade.grader_id)
+        .where(Grade.rollout_id == Rollout.id, Grader.kind == kind)
+        .scalar_subquery()
+        .label(label)
+        for label, value, kind in (
+            ("scores", Grade.score, GraderKind.JUDGE),
+            ("answers", Grade.answer, GraderKind.QUESTION),
+        )
+    ),
 )
 
 

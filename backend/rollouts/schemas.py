@@ -72,7 +72,7 @@ class RolloutResponse(RolloutMeasurements):
 
     @classmethod
     def of(cls, row: Rollout, **values: Any) -> Self:
-        """`values`: `columns` by name, and what lists know of a rollout besides."""
+        """`values`: `columns` by name, and the fields that the rollout itself does not have."""
         values |= {name: getattr(row.group.task, name) for name in ("split", "index", "seed", "version_id")}
         return cls(**{name: getattr(row, name) for name in cls.model_fields if name not in values}, **values)
 

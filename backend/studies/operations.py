@@ -1,4 +1,4 @@
-"""What people, scripts and agents do with studies."""
+"""Operations on studies."""
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session

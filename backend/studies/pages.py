@@ -32,15 +32,14 @@ class StudiesPage:
     defaults: StartEffort
     onset_rollouts: int
     effort_tasks: int
-
-    @property
-    def is_over(self) -> bool:
-        return self.overview.is_finished
+    is_over: bool
 
 
 def _read_page(session: Session, run_id: uuid.UUID) -> StudiesPage:
     run = get_studied_run(session, run_id)
-    return StudiesPage(run, run_studies(session, run), StartEffort(), service.ONSET_ROLLOUTS, service.EFFORT_TASKS)
+    overview = run_studies(session, run)
+    amounts = service.ONSET_ROLLOUTS, service.EFFORT_TASKS
+    return StudiesPage(run, overview, StartEffort(), *amounts, is_over=overview.is_finished)
 
 
 @router.get("/runs/{run_id}/studies", response_class=HTMLResponse)

@@ -91,8 +91,16 @@ def patterns_of(session: Session, run: Run) -> list[ConfirmedPattern]:
     for detector, cluster, count in session.execute(counts.group_by(Flag.detector, Flag.cluster)):
         for key in {(detector, None), (detector, cluster)}:
             flagged[key] += count
-    patterns = [
-        ConfirmedPattern(
+    patterns = []
+    for (detector, cluster), found in steps.items():
+        spec, obstacle = SPECS.get(detector), ""
+        if spec is None:
+            obstacle = "A grader found this pattern and would have to grade every sampled rollout."
+        elif spec.subject is Subject.RUN:
+            obstacle = "This detector reads curves, not rollouts. Search for a pattern of rollouts with the same hack."
+        elif Need.REPLAY in spec.needs:
+            obstacle = "This detector replays altered replies and runs on demand only."
+        pattern = ConfirmedPattern(
             detector=detector,
             cluster=cluster,
             flagged=flagged[detector, cluster],
@@ -100,22 +108,10 @@ def patterns_of(session: Session, run: Run) -> list[ConfirmedPattern]:
             first_step=min(found),
             middle_step=median_low(found),
             version_id=max(versions[detector, cluster], key=versions[detector, cluster].count),
-            obstacle=_why_not_searchable(detector),
+            obstacle=obstacle,
         )
-        for (detector, cluster), found in steps.items()
-    ]
+        patterns.append(pattern)
     return sorted(patterns, key=lambda each: (-each.confirmed, each.detector, each.cluster or ""))
-
-
-def _why_not_searchable(detector: str) -> str:
-    spec = SPECS.get(detector)
-    if spec is None:
-        return "A grader found this pattern and would have to grade every sampled rollout."
-    if spec.subject is Subject.RUN:
-        return "This detector reads curves, not rollouts. Search for a pattern of rollouts that shows the same hack."
-    if Need.REPLAY in spec.needs:
-        return "This detector replays altered replies and runs on demand only."
-    return ""
 
 
 def known_onsets(session: Session, run_id: uuid.UUID) -> list[KnownOnset]:

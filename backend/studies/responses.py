@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from statistics import fmean
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
@@ -54,15 +55,19 @@ def study_responses(session: Session, run: Run, studies: Sequence[Study]) -> lis
     checkpoints = queries.checkpoints_of_studies(session, [study.id for study in studies])
     efforts = [study.id for study in studies if study.kind is StudyKind.EFFORT]
     replies = queries.replies_of(session, [each.id for study_id in efforts for each in checkpoints[study_id]])
-    return [
-        _onset_response(session, run, study, checkpoints[study.id])
-        if study.kind is StudyKind.ONSET
-        else _effort_response(study, [(each, replies[each.id]) for each in checkpoints[study.id]])
-        for study in studies
-    ]
+    responses = []
+    for study in studies:
+        names = ("id", "run_id", "kind", "status", "reason", "created_at", "ended_at")
+        fields = {name: getattr(study, name) for name in names} | {"is_finished": study.status.is_over}
+        if study.kind is StudyKind.ONSET:
+            fields |= _onset_fields(session, run, study, checkpoints[study.id])
+        else:
+            fields |= _effort_fields(study, [(each, replies[each.id]) for each in checkpoints[study.id]])
+        responses.append(StudyResponse.model_validate(fields))
+    return responses
 
 
-def _onset_response(session: Session, run: Run, study: Study, checkpoints: Sequence[StudyCheckpoint]) -> StudyResponse:
+def _onset_fields(session: Session, run: Run, study: Study, checkpoints: Sequence[StudyCheckpoint]) -> dict[str, Any]:
     settings, result = study.onset_settings, study.onset_result
     responses = []
     for each in checkpoints:
@@ -81,30 +86,22 @@ def _onset_response(session: Session, run: Run, study: Study, checkpoints: Seque
     waiting = next((each.run for each in checkpoints if each.rollouts is None), None)
     if waiting and waiting.progress.get("total"):
         message = f"{title}: {int(waiting.progress.get('done') or 0):,} of {int(waiting.progress['total']):,} rollouts"
-    return StudyResponse(
-        id=study.id,
-        run_id=study.run_id,
-        kind=study.kind,
-        status=study.status,
-        reason=study.reason,
-        created_at=study.created_at,
-        ended_at=study.ended_at,
-        is_finished=study.status.is_over,
-        title=title,
-        message=message,
-        settings=settings,
-        result=result,
-        conclusion=describe_onset(result),
-        checkpoints=responses,
-        evaluation_id=waiting.id if waiting and not study.status.is_over else None,
-        is_successful=study.status is RunStatus.COMPLETED,
-        done=sum(each.rollouts is not None for each in checkpoints),
-        total=total,
-        roll_back=_roll_back(session, run, honest),
-    )
+    return {
+        "title": title,
+        "message": message,
+        "settings": settings,
+        "result": result,
+        "conclusion": describe_onset(result),
+        "checkpoints": responses,
+        "evaluation_id": waiting.id if waiting and not study.status.is_over else None,
+        "is_successful": study.status is RunStatus.COMPLETED,
+        "done": sum(each.rollouts is not None for each in checkpoints),
+        "total": total,
+        "roll_back": _roll_back(session, run, honest),
+    }
 
 
-def _effort_response(study: Study, sides: Sequence[tuple[StudyCheckpoint, list[EffortReply]]]) -> StudyResponse:
+def _effort_fields(study: Study, sides: Sequence[tuple[StudyCheckpoint, list[EffortReply]]]) -> dict[str, Any]:
     settings, result = study.effort_settings, study.effort_result
     responses = []
     scores: dict[str, dict[bool, list[float]]] = {}
@@ -142,28 +139,20 @@ def _effort_response(study: Study, sides: Sequence[tuple[StudyCheckpoint, list[E
         message = f"replies of {cutting[0].name} are cut"
         done, total = len(cutting[1]), cutting[0].chosen or None
     is_suspicious = result is not None and result.outcome is EffortOutcome.SUSPICIOUS
-    return StudyResponse(
-        id=study.id,
-        run_id=study.run_id,
-        kind=study.kind,
-        status=study.status,
-        reason=study.reason,
-        created_at=study.created_at,
-        ended_at=study.ended_at,
-        is_finished=study.status.is_over,
-        title=next((side.name for side, _ in sides if not side.is_base), "checkpoint"),
-        message=message,
-        settings=settings,
-        result=result,
-        conclusion=result.sentence if result else "",
-        checkpoints=responses,
-        evaluation_id=evaluation.id if evaluation and not study.status.is_over else None,
-        is_successful=study.status is RunStatus.COMPLETED and not is_suspicious,
-        done=done,
-        total=total,
-        fractions=list(cut_points(settings.cuts)),
-        by_task=by_task,
-    )
+    return {
+        "title": next((side.name for side, _ in sides if not side.is_base), "checkpoint"),
+        "message": message,
+        "settings": settings,
+        "result": result,
+        "conclusion": result.sentence if result else "",
+        "checkpoints": responses,
+        "evaluation_id": evaluation.id if evaluation and not study.status.is_over else None,
+        "is_successful": study.status is RunStatus.COMPLETED and not is_suspicious,
+        "done": done,
+        "total": total,
+        "fractions": list(cut_points(settings.cuts)),
+        "by_task": by_task,
+    }
 
 
 def _roll_back(session: Session, run: Run, checkpoint: Checkpoint | None) -> RollBack | None:

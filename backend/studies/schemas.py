@@ -1,4 +1,4 @@
-"""What operations of studies take and return."""
+"""Requests and responses of operations on studies."""
 
 import uuid
 from datetime import datetime

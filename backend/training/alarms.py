@@ -28,7 +28,6 @@ from backend.training.steering import (
     current_settings,
     is_in_warm_up,
     lower_rate,
-    request_pause,
     require_trainer,
 )
 from backend.training.tables import Alarm
@@ -180,7 +179,7 @@ def answer_alarm(
             name = WARM_UP_RATE if is_warm_up_alarm(alarm) else LEARNING_RATE
             lower_rate(session, actor, run, name, alarm_id=alarm.id)
         case AlarmAnswer.PAUSE:
-            request_pause(session, actor, run)
+            request_stop(session, actor, run, is_pause=True)
         case AlarmAnswer.STOP:
             request_stop(session, actor, run)
         case AlarmAnswer.ROLL_BACK:

@@ -60,11 +60,20 @@ def start_branch(
     """Queue a run that continues from the checkpoint with the remaining steps. No actor: an alarm started it."""
     if actor is not None:
         require_trainer(actor, run)
-    step = _branch_step(run, checkpoint)
+    configuration = TrainingConfiguration.of_run(run.configuration)
+    if checkpoint.run_id != run.id and str(checkpoint.id) != run.configuration.get(BRANCH, {}).get("start_id"):
+        raise CannotBranch("This checkpoint belongs to another run.")
+    if checkpoint.pruned_at is not None:
+        raise CannotBranch("The weights of this checkpoint were deleted to save space. Choose another one.")
+    if not configuration.recipe.has_grpo:
+        raise CannotBranch("This run has no GRPO stage to continue. Start a new run from its checkpoint instead.")
+    step = checkpoint.step if checkpoint.stage == Stage.GRPO else 0
+    if step >= configuration.grpo.steps:
+        raise CannotBranch("This is the last step of the run. Start a new run from this checkpoint instead.")
     asked_by = actor.person_id if actor else None
     branch = _create_branch(session, run, checkpoint, step, asked_by, onto)
     kept = changes_until(session, run.id, step)
-    now = with_settings(TrainingConfiguration.of_run(run.configuration), [(old.name, old.after) for old in kept])
+    now = with_settings(configuration, [(old.name, old.after) for old in kept])
     source = current_settings(session, run)  # the branch needs as much memory as the source does by now
     changed = {name: setting_of(source, name) for name in sorted(MEMORY)} | dict(changes or {})
     rows = [(old.name, old.before, old.after, old.step, old.asked_by) for old in kept]
@@ -137,21 +146,6 @@ def depth_of(session: Session, run: Run) -> int:
             break
         depth, at = depth + 1, source
     return depth
-
-
-def _branch_step(run: Run, checkpoint: Checkpoint) -> int:
-    """The GRPO step after which the branch continues; 0 before the first. Raises CannotBranch."""
-    configuration = TrainingConfiguration.of_run(run.configuration)
-    if checkpoint.run_id != run.id and str(checkpoint.id) != run.configuration.get(BRANCH, {}).get("start_id"):
-        raise CannotBranch("This checkpoint belongs to another run.")
-    if checkpoint.pruned_at is not None:
-        raise CannotBranch("The weights of this checkpoint were deleted to save space. Choose another one.")
-    if not configuration.recipe.has_grpo:
-        raise CannotBranch("This run has no GRPO stage to continue. Start a new run from its checkpoint instead.")
-    step = checkpoint.step if checkpoint.stage == Stage.GRPO else 0
-    if step >= configuration.grpo.steps:
-        raise CannotBranch("This is the last step of the run. Start a new run from this checkpoint instead.")
-    return step
 
 
 def _create_branch(

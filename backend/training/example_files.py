@@ -12,21 +12,20 @@ from sqlalchemy import ColumnElement, Select, select
 from sqlalchemy.orm import Session
 
 from backend.core import artifacts
+from backend.domain.environments.manifest import Manifest
 from backend.domain.ids import new_id
+from backend.domain.rollouts.filters import FilterError, parse
 from backend.domain.text import plain_text
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.example_lines import MAX_LINE_BYTES, BadLine, read_line, write_line
 from backend.domain.training.examples import ExampleStatistics
+from backend.domain.training.mix import union_columns
 from backend.domain.vocabulary import UNDER_WAY
+from backend.environments.tables import EnvironmentVersion
 from backend.errors import Conflict, InvalidInput, NotFound
-from backend.operations.ids import find_by_end, parse_id
+from backend.rollouts.scope import scope_of
 from backend.runs.tables import Run
-from backend.training.example_sources import (
-    LearningScope,
-    check_script_filter,
-    demonstrated_rollouts,
-    selected_rollouts,
-)
+from backend.training.example_sources import LearningScope, demonstrated_rollouts, selected_rollouts
 from backend.training.tables import ExampleFile
 from backend.web.audit import audit
 from backend.web.identity import Actor
@@ -38,6 +37,7 @@ MAX_REPORTED = 5
 """Number of invalid lines after which reading stops."""
 KEPT_AFTER_DELETING = timedelta(days=7)
 _DELETED = "deleted_at"
+IS_DELETED: ColumnElement[bool] = ExampleFile.statistics[_DELETED].astext.is_not(None)
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -60,7 +60,7 @@ def add_example_file(
         path = Path(folder) / "examples.jsonl"
         with path.open("wb") as out:
             statistics, digest = _copy_conversations(upload, out)
-        same = select(ExampleFile).where(ExampleFile.statistics["hash"].astext == digest, ~_is_deleted())
+        same = select(ExampleFile).where(ExampleFile.statistics["hash"].astext == digest, ~IS_DELETED)
         if known := session.scalars(same.limit(1)).first():
             raise AlreadyUploaded(f"This file was already uploaded as “{known.name}” (/training/examples/{known.id}).")
         file_id = new_id()
@@ -124,7 +124,7 @@ def _lines(upload: IO[bytes]) -> Iterator[bytes]:
 
 def list_example_files(session: Session, *, after: str | None = None, limit: int = 50) -> Slice[ExampleFile]:
     """Files that are not deleted, newest first."""
-    statement = select(ExampleFile).where(~_is_deleted())
+    statement = select(ExampleFile).where(~IS_DELETED)
     return slice_of(session, statement, (Key(ExampleFile.id),), after=after, limit=limit)
 
 
@@ -136,36 +136,19 @@ def get_example_file(session: Session, file_id: uuid.UUID) -> ExampleFile:
     return row
 
 
-def find_example_file(session: Session, text: str) -> ExampleFile:
-    """The file with this id, deleted or not; else the latest with this name, else by the end of its id."""
-    if file_id := parse_id(text):
-        return get_example_file(session, file_id)
-    newest = select(ExampleFile.id).where(~_is_deleted()).order_by(ExampleFile.id.desc())
-    file_id = session.scalar(newest.where(ExampleFile.name == text).limit(1)) or find_by_end(
-        session, newest, ExampleFile.id, text
-    )
-    if file_id is None:
-        raise NotFound(f"There is no uploaded file {text}.")
-    return get_example_file(session, file_id)
-
-
 def deleted_at(row: ExampleFile) -> datetime | None:
     stored = row.statistics.get(_DELETED)
     return datetime.fromisoformat(stored) if stored else None
 
 
-def public_statistics(row: ExampleFile) -> dict[str, object]:
-    return {name: value for name, value in row.statistics.items() if name not in {"hash", _DELETED}}
-
-
-def runs_that_learned(session: Session, row: ExampleFile) -> Sequence[Run]:
-    """The latest training runs that use this file."""
-    return session.scalars(_runs_with(row).order_by(Run.id.desc()).limit(20)).all()
+def runs_with(row: ExampleFile) -> Select[Run]:
+    """Training runs that use this file."""
+    return select(Run).where(Run.configuration["sft"]["file"].astext == str(row.id))
 
 
 def delete_example_file(session: Session, actor: Actor, row: ExampleFile) -> None:
     """Stop offering the file. Its conversations are kept for a week, so that it can be restored."""
-    if session.scalars(_runs_with(row).where(Run.status.in_(UNDER_WAY)).limit(1)).first() is not None:
+    if session.scalars(runs_with(row).where(Run.status.in_(UNDER_WAY)).limit(1)).first() is not None:
         raise FileInUse
     if deleted_at(row) is None:
         row.statistics = {**row.statistics, _DELETED: datetime.now(UTC).isoformat()}
@@ -179,15 +162,6 @@ def restore_example_file(session: Session, actor: Actor, row: ExampleFile) -> No
         row.statistics = {name: value for name, value in row.statistics.items() if name != _DELETED}
         session.flush()
         audit(session, actor, "examples.restore", "example_file", row.id, name=row.name)
-
-
-def _runs_with(row: ExampleFile) -> Select[Run]:
-    return select(Run).where(Run.configuration["sft"]["file"].astext == str(row.id))
-
-
-def _is_deleted() -> ColumnElement[bool]:
-    is_deleted: ColumnElement[bool] = ExampleFile.statistics[_DELETED].astext.is_not(None)
-    return is_deleted
 
 
 def _remove_deleted(session: Session) -> None:
@@ -205,7 +179,14 @@ def check_sources(session: Session, configuration: TrainingConfiguration, versio
     if not configuration.recipe.has_sft:
         return
     if sft.uses("script") and sft.script_where.strip():
-        check_script_filter(session, sft.script_where, version_ids)
+        statement = select(EnvironmentVersion.manifest).where(EnvironmentVersion.id.in_(version_ids))
+        manifests = map(Manifest.model_validate, session.scalars(statement))
+        planned = Run(id=uuid.UUID(int=0), columns=[each.name for each in union_columns(manifests)], configuration={})
+        try:
+            parse(sft.script_where, scope_of(session, planned, for_learning=True).fields)
+        except FilterError as error:
+            message = f"{error.message} (at character {error.start + 1})"
+            raise InvalidInput(fields={"sft.script_where": message}) from error
     if sft.uses("file"):
         file = session.get(ExampleFile, sft.file)
         if file is None or deleted_at(file) is not None:

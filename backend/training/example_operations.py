@@ -1,18 +1,26 @@
-"""Operations on training examples: uploaded conversations, and a preview of the examples of a warm-up."""
+"""Operations on training examples: uploaded conversations, a preview for a warm-up, and SFT data from rollouts."""
 
 from collections.abc import Iterator
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.core import artifacts
 from backend.domain.vocabulary import Role
+from backend.errors import NotFound
 from backend.operations.declaration import operation, reference
+from backend.operations.ids import find_by_end, parse_id
 from backend.operations.schemas import Download
-from backend.training import example_files, example_preview
+from backend.training import example_files, example_preview, sft_data
 from backend.training.schemas import (
+    DownloadSft,
     ExampleFileDetail,
     ExampleFileResponse,
     ListExampleFiles,
+    MarkDemonstrations,
+    MarkedDemonstrations,
+    SftFilter,
+    SftPreview,
     TrainingRequest,
     UploadExamples,
 )
@@ -23,7 +31,14 @@ from backend.web.paging import Page
 
 @reference(ExampleFile, "Id of a file, the last characters of it, or its name.")
 def find_example_file(session: Session, text: str) -> ExampleFile:
-    return example_files.find_example_file(session, text)
+    """The file with this id, deleted or not; else the latest with this name, else by the end of its id."""
+    if (file_id := parse_id(text)) is None:
+        newest = select(ExampleFile.id).where(~example_files.IS_DELETED).order_by(ExampleFile.id.desc())
+        named = newest.where(ExampleFile.name == text).limit(1)
+        file_id = session.scalar(named) or find_by_end(session, newest, ExampleFile.id, text)
+    if file_id is None:
+        raise NotFound(f"There is no uploaded file {text}.")
+    return example_files.get_example_file(session, file_id)
 
 
 @operation("POST /training/examples/preview", role=Role.VIEWER, noun="examples", audited=False)
@@ -109,10 +124,29 @@ def restore_examples(session: Session, actor: Actor, file: ExampleFile) -> Examp
     return _response(file)
 
 
+@operation("GET /sft", role=Role.VIEWER)
+def preview_sft(session: Session, actor: Actor, request: SftFilter) -> SftPreview:
+    """Preview training data from rollouts: numbers of conversations, repeats and tokens, with samples."""
+    return sft_data.preview(session, request)
+
+
+@operation("GET /sft/file", role=Role.VIEWER)
+def download_sft(session: Session, actor: Actor, request: DownloadSft) -> Download:
+    """Download training data from rollouts as chat JSONL, or as a zipped folder for Hugging Face's `datasets`."""
+    return sft_data.download(session, request, request.format)
+
+
+@operation("POST /sft/demonstrations", role=Role.TRAINER, audited=False)
+def mark_demonstrations(session: Session, actor: Actor, request: MarkDemonstrations) -> MarkedDemonstrations:
+    """Mark rollouts as demonstrations for the SFT warm-up, or remove the mark. Held-out tasks are never marked."""
+    changed = sft_data.mark_demonstrations(session, actor, request, is_wanted=request.is_wanted)
+    return MarkedDemonstrations(changed=changed)
+
+
 def _response(row: ExampleFile) -> ExampleFileResponse:
     names = ("id", "name", "conversations", "size_bytes", "created_at")
     return ExampleFileResponse(
         **{name: getattr(row, name) for name in names},
-        statistics=example_files.public_statistics(row),
+        statistics={name: value for name, value in row.statistics.items() if name not in {"hash", "deleted_at"}},
         deleted_at=example_files.deleted_at(row),
     )

@@ -42,17 +42,6 @@ class FilesPage:
 
 
 @dataclass(frozen=True, slots=True)
-class FilePage:
-    """One file."""
-
-    file: ExampleFile
-    statistics: Mapping[str, object]
-    transcripts: Sequence[Sequence[Entry]]
-    runs: Sequence[Run]
-    is_deleted: bool
-
-
-@dataclass(frozen=True, slots=True)
 class PreviewPage:
     """The training examples with these settings; None if the settings are incomplete."""
 
@@ -132,9 +121,13 @@ def preview_form(
 @router.get("/{file_id}", response_class=HTMLResponse)
 def show_file(request: Request, file_id: uuid.UUID, session: SessionDep, _: Viewer) -> HTMLResponse:
     row = files.get_example_file(session, file_id)
-    transcripts = [_entries(each) for each in view.first_conversations(row)]
-    runs = files.runs_that_learned(session, row)
-    context = FilePage(row, row.statistics, transcripts, runs, files.deleted_at(row) is not None)
+    context = {
+        "file": row,
+        "statistics": row.statistics,
+        "transcripts": [_entries(each) for each in view.first_conversations(row)],
+        "runs": session.scalars(files.runs_with(row).order_by(Run.id.desc()).limit(20)).all(),
+        "is_deleted": files.deleted_at(row) is not None,
+    }
     return page(request, "training/example_file.html", context)
 
 

@@ -150,21 +150,22 @@ def preview_examples(session: Session, request: TrainingRequest) -> ExamplePrevi
 
 
 def _selection_warnings(selection: RolloutSelection) -> list[str]:
-    warnings = []
-    if not selection.ids:
-        warnings.append("No stored rollout passes. Play training tasks (split train); held-out tasks are never used.")
-    if selection.passing > len(selection.ids):
-        warnings.append(f"{selection.passing:,} pass; a random sample of {len(selection.ids):,} is used (sft.most).")
-    if selection.heldout:
-        warnings.append(f"{selection.heldout:,} on held-out tasks are excluded.")
-    if selection.judged:
-        warnings.append(f"{selection.judged:,} that were reviewed as a hack or a broken reward are excluded.")
-    if selection.foreign:
-        warnings.append(f"{selection.foreign:,} are from another version of the environment, whose rules may differ.")
-    if selection.skipped:
-        names = ", ".join(selection.skipped[:3])
-        warnings.append(f"{len(selection.skipped):,} runs without such a column or metric are excluded: {names}.")
-    return warnings
+    names = ", ".join(selection.skipped[:3])
+    warnings = {
+        "No stored rollout passes. Play training tasks (split train); held-out tasks are never used.": (
+            not selection.ids
+        ),
+        f"{selection.passing:,} pass; a random sample of {len(selection.ids):,} is used (sft.most).": (
+            selection.passing > len(selection.ids)
+        ),
+        f"{selection.heldout:,} on held-out tasks are excluded.": selection.heldout,
+        f"{selection.judged:,} that were reviewed as a hack or a broken reward are excluded.": selection.judged,
+        f"{selection.foreign:,} are from another version of the environment, whose rules may differ.": (
+            selection.foreign
+        ),
+        f"{len(selection.skipped):,} runs without such a column or metric are excluded: {names}.": selection.skipped,
+    }
+    return [text for text, applies in warnings.items() if applies]
 
 
 def _read(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, and_, or_, select
+from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.orm import Session, joinedload
 
 from backend.core import artifacts
@@ -15,7 +15,6 @@ from backend.domain.environments.prompts import render_system
 from backend.domain.rollouts.filters import FilterError, parse
 from backend.domain.training.example_lines import read_line
 from backend.domain.training.examples import Conversation, is_understood
-from backend.domain.training.mix import union_columns
 from backend.domain.training.warm_up import MAX_RUNS, SftChoice
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, Split, Verdict
 from backend.environments.tables import EnvironmentVersion
@@ -74,7 +73,12 @@ def selected_rollouts(session: Session, sft: SftChoice, scope: LearningScope) ->
     wrong: FilterError | None = None
     for run in _searched_runs(session, sft, scope, environment_ids):
         try:
-            conditions.append(_of_run(session, run, sft.where))
+            condition: ColumnElement[bool] = Rollout.run_id == run.id
+            if sft.where.strip():  # the fields of a filter depend on the run; FilterError if it lacks one
+                fields = scope_of(session, run, for_learning=True)
+                if tree := parse(sft.where, fields.fields):
+                    condition &= condition_of(tree, fields)
+            conditions.append(condition)
             selection.runs.append(run)
         except FilterError as error:
             wrong = error
@@ -142,16 +146,6 @@ def _searched_runs(
         names = ", ".join(map(str, sorted(missing, key=str)))
         raise InvalidInput(fields={"sft.runs": f"No run of this environment: {names}."})
     return found
-
-
-def _of_run(session: Session, run: Run, where: str) -> ColumnElement[bool]:
-    """The filter on one run. The fields of a filter depend on the run; FilterError if it lacks one."""
-    is_of_run = Rollout.run_id == run.id
-    if not where.strip():
-        return is_of_run
-    scope = scope_of(session, run, for_learning=True)
-    tree = parse(where, scope.fields)
-    return and_(is_of_run, condition_of(tree, scope)) if tree else is_of_run
 
 
 def conversations_of(session: Session, ids: Sequence[uuid.UUID]) -> Iterator[Conversation]:
@@ -252,18 +246,6 @@ def environment_system(manifest: Manifest) -> str | None:
     if action.format == "tool" and not isinstance(action.tools, list):
         return None
     return render_system(manifest.proctor.agent, action.tools if isinstance(action.tools, list) else ())
-
-
-def check_script_filter(session: Session, where: str, version_ids: Sequence[uuid.UUID]) -> None:
-    """Check the filter for scripted episodes before any are played. Raises InvalidInput."""
-    manifests = session.scalars(select(EnvironmentVersion.manifest).where(EnvironmentVersion.id.in_(version_ids)))
-    columns = [column.name for column in union_columns(map(Manifest.model_validate, manifests))]
-    planned = Run(id=uuid.UUID(int=0), columns=columns, configuration={})
-    try:
-        parse(where, scope_of(session, planned, for_learning=True).fields)
-    except FilterError as error:
-        message = f"{error.message} (at character {error.start + 1})"
-        raise InvalidInput(fields={"sft.script_where": message}) from error
 
 
 def passing_episodes(session: Session, run_id: uuid.UUID, where: str) -> set[int]:

@@ -13,6 +13,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy.orm import Session
 
+from backend.checkpoints.queries import checkpoints as checkpoint_slice
 from backend.domain.ids import new_id
 from backend.domain.runs.capabilities import not_offered
 from backend.domain.training.configuration import TrainingConfiguration, batch_in_words
@@ -54,13 +55,6 @@ class LaunchFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchFiguresPage:
-    """The summary alone."""
-
-    figures: LaunchFigures
-
-
-@dataclass(frozen=True, slots=True)
 class LaunchPage:
     """The launch form, empty or as it was refused."""
 
@@ -99,7 +93,7 @@ def launch_page(session: Session, shown: TrainingRequest, error: InvalidInput | 
     except InvalidInput:
         configuration = start
     checkpoints = []
-    for row in queries.startable_checkpoints(session):
+    for row in checkpoint_slice(session, has_weights=True, limit=100).items:
         reward = "" if row.heldout_reward is None else f" · held-out {row.heldout_reward:.3f}"
         best = " · best" if row.is_best else ""
         checkpoints.append((str(row.id), f"{row.policy.name} · {row.stage} step {row.step}{reward}{best}"))

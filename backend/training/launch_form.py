@@ -80,19 +80,6 @@ class LaunchSection:
     only: str = ""
     fields: list[LaunchField] = field(default_factory=list)
 
-    @property
-    def basic(self) -> list[LaunchField]:
-        return [each for each in self.fields if each.is_basic]
-
-    @property
-    def further(self) -> list[LaunchField]:
-        return [each for each in self.fields if not each.is_basic]
-
-    @property
-    def changed(self) -> int:
-        """Number of folded settings that differ from the preset or the default."""
-        return sum(each.is_changed for each in self.further)
-
 
 @dataclass(frozen=True, slots=True)
 class FormContext:

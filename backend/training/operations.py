@@ -17,6 +17,7 @@ from backend.operations.ids import parse_id
 from backend.runs import queries as run_queries
 from backend.runs import references as _run_reference  # noqa: F401  how an address names a run
 from backend.runs.schemas import RunResponse
+from backend.runs.service import request_stop
 from backend.runs.tables import Run
 from backend.training import alarms, branches, preflight, service, steering
 from backend.training.launch import ConfigurationFile, configuration_file_of
@@ -195,8 +196,8 @@ def undo_change(session: Session, actor: Actor, run: Run, change_id: uuid.UUID) 
 )
 def pause_run(session: Session, actor: Actor, run: Run) -> RunResponse:
     """Pause a training run: it saves its state after the current step. `run resume` continues from there."""
-    steering.require_training_run(run)
-    steering.request_pause(session, actor, run)
+    steering.require_trainer(actor, run)
+    request_stop(session, actor, run, is_pause=True)
     return RunResponse.of(run)
 
 

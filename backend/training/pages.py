@@ -15,11 +15,10 @@ from backend.domain.ids import new_id
 from backend.domain.training.configuration import TrainingConfiguration, batch_in_words
 from backend.domain.training.preflight.findings import FindingStatus, PreflightFinding, worst
 from backend.domain.vocabulary import CheckStatus
-from backend.errors import InvalidInput
+from backend.errors import InvalidInput, NotFound
 from backend.training import preflight, service
 from backend.training.launch import (
     Format,
-    LaunchFiguresPage,
     configuration_file,
     configuration_file_of,
     download_configuration,
@@ -27,7 +26,7 @@ from backend.training.launch import (
     launch_figures,
     launch_page,
 )
-from backend.training.queries import find_certificate, find_version, get_preflight, get_training_run
+from backend.training.queries import find_certificate, find_training_run, find_version, get_preflight
 from backend.training.schemas import TrainingRequest, read_training_form, read_training_query, resolve_configuration
 from backend.training.setting_texts import changed_settings, stored_configuration
 from backend.training.tables import Preflight
@@ -52,7 +51,7 @@ def summarize_settings(request: Request, session: SessionDep, _: Trainer, form: 
     """The summary while the form is filled in; without script, the whole page."""
     if wants_block(request):
         version = find_version(session, form.version_id)
-        context = LaunchFiguresPage(launch_figures(session, form, version, TrainingConfiguration()))
+        context = {"figures": launch_figures(session, form, version, TrainingConfiguration())}
         return HTMLResponse(render_block(request, "training/new.html", "launch_figures", context))
     return page(request, "training/new.html", launch_page(session, form))
 
@@ -95,7 +94,10 @@ def download_new_configuration(form: Format, session: SessionDep, _: Trainer, qu
 @router.get("/runs/{run_id}/configuration.{form}")
 def download_run_configuration(run_id: uuid.UUID, form: Format, session: SessionDep, _: Viewer) -> Response:
     """The configuration file that repeats the run."""
-    return download_configuration(configuration_file_of(get_training_run(session, run_id)), form)
+    run = find_training_run(session, run_id)
+    if run is None:
+        raise NotFound("There is no such training run.")
+    return download_configuration(configuration_file_of(run), form)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,8 @@ ATTEMPTS = 2
 """A process that was killed, such as for lack of memory, runs once more. The second time is reported as a finding."""
 _CONTEXT_NAMES = ("max_position_embeddings", "n_positions")
 _MOST_BYTES = 2**20
+LARGE_BYTES = MAX_PARAMETERS * FLOAT_BYTES
+"""A model with more weights was not created here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ def starting_model(session: Session, choice: ModelChoice) -> StartingModel:
     if row is None:
         return StartingModel()
     if row.adapter is None:
-        return StartingModel(row.size_bytes, stored_context(row.artifact), _is_large(row.size_bytes))
+        return StartingModel(row.size_bytes, stored_context(row.artifact), row.size_bytes > LARGE_BYTES)
     record = AdapterRecord.model_validate(row.adapter)
     if record.artifact:
         return StartingModel(row.size_bytes, stored_context(record.artifact))
@@ -73,7 +75,7 @@ def _base_model(name: str) -> StartingModel:
             return StartingModel(is_pretrained=True)
         size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
         with (folder / CONFIGURATION).open("rb") as file:
-            return StartingModel(context=_context(file.read(_MOST_BYTES)), is_pretrained=_is_large(size))
+            return StartingModel(context=_context(file.read(_MOST_BYTES)), is_pretrained=size > LARGE_BYTES)
     except (OSError, ValueError, RuntimeError):  # the last: `~user` without a home folder
         return StartingModel(is_pretrained=True)
 
@@ -95,11 +97,6 @@ def _context(text: bytes) -> int | None:
     blocks = [configuration, inner] if isinstance(inner, dict) else [configuration]
     values = (block.get(name) for block in blocks for name in _CONTEXT_NAMES)
     return next((value for value in values if isinstance(value, int) and value > 0), None)
-
-
-def _is_large(size_bytes: int) -> bool:
-    """Whether a model is larger than any created here."""
-    return size_bytes > MAX_PARAMETERS * FLOAT_BYTES
 
 
 def findings_at_once(

@@ -1,4 +1,4 @@
-"""Reading what training runs start from: versions, certificates, runs, pre-flights and checkpoints."""
+"""Versions, certificates, runs and pre-flights that training runs start from."""
 
 import uuid
 from collections.abc import Sequence
@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
-from backend.checkpoints.queries import checkpoints
-from backend.checkpoints.tables import Checkpoint
 from backend.domain.vocabulary import RunKind
 from backend.environments.tables import Certificate, Environment, EnvironmentVersion
 from backend.errors import NotFound
@@ -29,13 +27,6 @@ def find_training_run(session: Session, run_id: uuid.UUID) -> Run | None:
         .where(Run.id == run_id, Run.kind == RunKind.TRAINING)
     )
     return session.scalars(statement).one_or_none()
-
-
-def get_training_run(session: Session, run_id: uuid.UUID) -> Run:
-    run = find_training_run(session, run_id)
-    if run is None:
-        raise NotFound("There is no such training run.")
-    return run
 
 
 def get_preflight(session: Session, preflight_id: uuid.UUID) -> Preflight:
@@ -66,8 +57,3 @@ def find_certificate(session: Session, version_id: uuid.UUID) -> Certificate | N
     """The newest certificate of a version."""
     statement = select(Certificate).where(Certificate.version_id == version_id).order_by(Certificate.id.desc()).limit(1)
     return session.scalars(statement).first()
-
-
-def startable_checkpoints(session: Session) -> Sequence[Checkpoint]:
-    """Checkpoints that a new run may start from: the newest hundred."""
-    return checkpoints(session, has_weights=True, limit=100).items

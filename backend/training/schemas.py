@@ -349,17 +349,17 @@ async def read_settings_form(request: HttpRequest) -> dict[str, str | None]:
     """Read settings by dotted name. An empty field clears a setting that may be empty."""
     form = await request.form()
     sent = {name: text for name, text in form.items() if isinstance(text, str) and name not in NOT_SETTINGS}
-    return {name: text.strip() or None for name, text in sent.items() if text.strip() or not _needs_value(name)}
+    kept = (LEARNING_RATE, WARM_UP_RATE, PARTS)  # an empty learning rate or alarm threshold stays unchanged
+    return {
+        name: text.strip() or None
+        for name, text in sent.items()
+        if text.strip() or not (name in kept or name.partition(".")[2] in AlarmsChoice.model_fields)
+    }
 
 
 async def read_budget_form(request: HttpRequest) -> dict[str, str | None]:
     """Read the budget of a branch. Limits that are not sent stay as in the source run."""
     return {name: text for name, text in (await read_settings_form(request)).items() if name.startswith("budget.")}
-
-
-def _needs_value(name: str) -> bool:
-    """Whether an empty field leaves the setting unchanged: alarm thresholds and learning rates."""
-    return name.partition(".")[2] in AlarmsChoice.model_fields or name in (LEARNING_RATE, WARM_UP_RATE, PARTS)
 
 
 class SftFilter(Request):

@@ -1,10 +1,9 @@
 """Starting a training run. Requests that cannot work are refused before anything is queued."""
 
-import uuid
 from collections.abc import Sequence
 from importlib.metadata import version as package_version
 
-from sqlalchemy import Select, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
 from backend.checkpoints.tables import Checkpoint
@@ -214,13 +213,9 @@ def reason_without_certificate(
 def other_versions(session: Session, run: Run) -> Sequence[EnvironmentVersion]:
     """All versions of the run's environment except its own, newest first."""
     own = session.get_one(EnvironmentVersion, run.version_id)
-    others = _versions_of(own.environment_id).where(EnvironmentVersion.id != own.id)
+    is_other = EnvironmentVersion.environment_id == own.environment_id, EnvironmentVersion.id != own.id
+    others = select(EnvironmentVersion).options(joinedload(EnvironmentVersion.environment)).where(*is_other)
     return session.scalars(others.order_by(EnvironmentVersion.number.desc())).all()
-
-
-def _versions_of(environment_id: uuid.UUID) -> Select[EnvironmentVersion]:
-    loaded = select(EnvironmentVersion).options(joinedload(EnvironmentVersion.environment))
-    return loaded.where(EnvironmentVersion.environment_id == environment_id)
 
 
 def version_for_branch(
@@ -233,7 +228,8 @@ def version_for_branch(
     own = session.get_one(EnvironmentVersion, run.version_id, options=[joinedload(EnvironmentVersion.environment)])
     if number is None or number == own.number:
         return None
-    numbered = _versions_of(own.environment_id).where(EnvironmentVersion.number == number)
+    is_wanted = EnvironmentVersion.environment_id == own.environment_id, EnvironmentVersion.number == number
+    numbered = select(EnvironmentVersion).options(joinedload(EnvironmentVersion.environment)).where(*is_wanted)
     version = session.scalars(numbered).one_or_none()
     if version is None:
         raise InvalidInput(fields={"version": f"There is no {own.environment.name} v{number}."})

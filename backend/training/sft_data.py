@@ -1,11 +1,11 @@
-"""SFT data: rollouts that pass a filter as conversations, looked at first, then written or marked as demonstrations."""
+"""SFT data: rollouts that pass a filter as conversations, for a preview, a download or as demonstrations."""
 
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import orjson
-from sqlalchemy import Row, Select, and_, cast, func, or_, select, update
+from sqlalchemy import Row, Select, cast, func, or_, select, update
 from sqlalchemy.dialects.postgresql import JSONPATH
 from sqlalchemy.orm import Session
 
@@ -29,55 +29,51 @@ from backend.web.audit import audit
 from backend.web.identity import Actor
 
 PREVIEWED = 20_000
-"""Conversations that a preview looks at."""
+"""Conversations that a preview reads."""
 SAMPLES = 5
 _MARKED_AT_ONCE = 1000
 _NOT_UNDERSTOOD = "$[*] ? (@.action == null)"
 
 
-def runs_of(session: Session, wanted: SftFilter) -> list[Run]:
-    """The chosen runs. Raises NotFound."""
-    return [run_queries.get_run(session, run_id) for run_id in dict.fromkeys(wanted.run)]
+def runs_of(session: Session, request: SftFilter) -> list[Run]:
+    """The selected runs. Raises NotFound, and InvalidInput if there is none."""
+    if not request.run:
+        raise InvalidInput(fields={"run": "Choose at least one run."})
+    return [run_queries.get_run(session, run_id) for run_id in dict.fromkeys(request.run)]
 
 
-def told(session: Session, wanted: SftFilter) -> str:
-    """How the conversations are chosen, as a paragraph of the data's card."""
-    names = "; ".join(f"{plain_line(run.name)} ({run.id})" for run in _chosen(session, wanted))
-    return f"Runs: {names}. Filter: {plain_line(', '.join(wanted.in_words())) or 'all completed rollouts'}."
-
-
-def preview(session: Session, wanted: SftFilter) -> SftPreview:
-    runs = _chosen(session, wanted)
+def preview(session: Session, request: SftFilter) -> SftPreview:
+    runs = runs_of(session, request)
     found, seen = SftPreview(), DuplicateIndex()
-    if not wanted.heldout:
-        found.heldout = session.scalars(_counted(_candidates(session, runs, wanted, split=Split.HELDOUT))).one()
-    for number, row in enumerate(_rows(session, _candidates(session, runs, wanted))):
+    if not request.heldout:
+        heldout = _candidates(session, runs, request, split=Split.HELDOUT).subquery()
+        found.heldout = session.scalars(select(func.count()).select_from(heldout)).one()
+    for number, row in enumerate(_rows(session, _candidates(session, runs, request))):
         if number == PREVIEWED:
             found.is_whole = False
             break
         if not has_reply(row.messages):
             continue
-        if not seen.is_new(row.messages) and not wanted.repeats:
+        if not seen.is_new(row.messages) and not request.repeats:
             found.repeats += 1
             continue
-        _count(found, row, runs)
+        found.conversations += 1
+        found.tokens += estimate_tokens(row.messages)
+        found.tokens_written += row.tokens_out
+        if len(found.samples) < SAMPLES:
+            found.samples.append(_conversation(row))
     found.near_repeats = seen.near
     return found
 
 
-def conversations(session: Session, wanted: SftFilter) -> Iterator[Record]:
-    """`{"messages": […]}` with where each is from."""
-    runs = _chosen(session, wanted)
-    for row in _new_rows(session, runs, wanted):
-        yield _conversation(row)
-
-
-def download(session: Session, wanted: SftFilter, kind: SftFormat) -> Download:
+def download(session: Session, request: SftFilter, kind: SftFormat) -> Download:
     """The conversations as chat JSONL, or as a zipped folder for Hugging Face's `datasets`."""
-    selection = told(session, wanted)
+    names = "; ".join(f"{plain_line(run.name)} ({run.id})" for run in runs_of(session, request))
+    conditions = plain_line(", ".join(request.in_words())) or "all completed rollouts"
+    selection = f"Runs: {names}. Filter: {conditions}."
 
     def content(session: Session) -> Iterator[bytes]:
-        rows = conversations(session, wanted)
+        rows = map(_conversation, _new_rows(session, runs_of(session, request), request))
         if kind == "jsonl":
             yield from outgoing(write_lines, map(orjson.dumps, rows))
         else:
@@ -88,11 +84,11 @@ def download(session: Session, wanted: SftFilter, kind: SftFormat) -> Download:
     return Download("sft.zip", "application/zip", content)
 
 
-def mark_demonstrations(session: Session, actor: Actor, wanted: SftFilter, *, is_wanted: bool) -> int:
-    """May the SFT warm-up learn from these? Held-out tasks are left out whatever the filter says. Returns how many
-    changed."""
-    runs = _chosen(session, wanted)
-    ids = [row.id for row in _new_rows(session, runs, wanted) if row.split is Split.TRAIN]
+def mark_demonstrations(session: Session, actor: Actor, request: SftFilter, *, is_wanted: bool) -> int:
+    """Let the SFT warm-up learn from these rollouts, or not. Never marks held-out tasks, even if the filter includes
+    them. Returns the number of rollouts that changed."""
+    runs = runs_of(session, request)
+    ids = [row.id for row in _new_rows(session, runs, request) if row.split is Split.TRAIN]
     changed = 0
     for start in range(0, len(ids), _MARKED_AT_ONCE):
         part = ids[start : start + _MARKED_AT_ONCE]
@@ -103,16 +99,10 @@ def mark_demonstrations(session: Session, actor: Actor, wanted: SftFilter, *, is
     return changed
 
 
-def _chosen(session: Session, wanted: SftFilter) -> list[Run]:
-    if not wanted.run:
-        raise InvalidInput(fields={"run": "Choose at least one run."})
-    return runs_of(session, wanted)
-
-
-def _new_rows(session: Session, runs: Sequence[Run], wanted: SftFilter) -> Iterator[Row[Any]]:
+def _new_rows(session: Session, runs: Sequence[Run], request: SftFilter) -> Iterator[Row[Any]]:
     seen = DuplicateIndex()
-    for row in _rows(session, _candidates(session, runs, wanted)):
-        if has_reply(row.messages) and (seen.is_new(row.messages) or wanted.repeats):
+    for row in _rows(session, _candidates(session, runs, request)):
+        if has_reply(row.messages) and (seen.is_new(row.messages) or request.repeats):
             yield row
 
 
@@ -140,9 +130,15 @@ def _rows(session: Session, candidates: Select[Any]) -> Iterator[Row[Any]]:
 
 
 def _candidates(
-    session: Session, runs: Sequence[Run], wanted: SftFilter, split: Split | None = None
+    session: Session, runs: Sequence[Run], request: SftFilter, split: Split | None = None
 ) -> Select[tuple[uuid.UUID]]:
-    """Ids. With best-of-group the best of those that pass everything else."""
+    """Ids of the selected rollouts. The best of a group is the best of its members that pass all other conditions."""
+    of_runs = [
+        (Rollout.run_id == run.id) & Rollout.id.in_(matching(session, run, request.where, for_learning=True))
+        if request.where.strip()
+        else Rollout.run_id == run.id
+        for run in runs
+    ]
     newest = (
         select(VerdictRecord.verdict)
         .where(VerdictRecord.rollout_id == Rollout.id)
@@ -156,41 +152,23 @@ def _candidates(
         select(Rollout.id, rank.label("place"))
         .join(Group, Group.id == Rollout.group_id)
         .join(Task, Task.id == Group.task_id)
-        .where(Rollout.status == RolloutStatus.COMPLETED, or_(*(_of_run(session, run, wanted.where) for run in runs)))
+        .where(Rollout.status == RolloutStatus.COMPLETED, or_(*of_runs))
     )
-    if split is not None or not wanted.heldout:
+    if split is not None or not request.heldout:
         found = found.where(Task.split == (split or Split.TRAIN))
-    if wanted.min_reward is not None:
-        found = found.where(Rollout.reward >= wanted.min_reward - abs(wanted.min_reward) * 1e-6)
-    if wanted.honest_only:
+    if request.min_reward is not None:
+        found = found.where(Rollout.reward >= request.min_reward - abs(request.min_reward) * 1e-6)
+    if request.honest_only:
         found = found.where(newest == Verdict.HONEST)
     else:
         found = found.where(func.coalesce(newest, Verdict.UNSURE).not_in((Verdict.HACK, Verdict.BROKEN_REWARD)))
-    if wanted.without_flags:
+    if request.without_flags:
         found = found.where(~select(Flag.id).where(Flag.rollout_id == Rollout.id).exists())
-    if wanted.understood_only:
+    if request.understood_only:
         found = found.where(~func.jsonb_path_exists(Rollout.steps, cast(_NOT_UNDERSTOOD, JSONPATH)))
     part = found.subquery()
     chosen = select(part.c.id)
-    return chosen.where(part.c.place == 1) if wanted.best_of_group else chosen
-
-
-def _of_run(session: Session, run: Run, where: str) -> Any:
-    is_its = Rollout.run_id == run.id
-    chosen = Rollout.id.in_(matching(session, run, where, for_learning=True)) if where.strip() else None
-    return is_its if chosen is None else and_(is_its, chosen)
-
-
-def _counted(candidates: Select[Any]) -> Select[Any]:
-    return select(func.count()).select_from(candidates.subquery())
-
-
-def _count(found: SftPreview, row: Row[Any], runs: Sequence[Run]) -> None:
-    found.conversations += 1
-    found.tokens += estimate_tokens(row.messages)
-    found.tokens_written += row.tokens_out
-    if len(found.samples) < SAMPLES:
-        found.samples.append(_conversation(row))
+    return chosen.where(part.c.place == 1) if request.best_of_group else chosen
 
 
 def _conversation(row: Row[Any]) -> Record:

@@ -1,7 +1,5 @@
 """/data/sft: training data from rollouts."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -9,7 +7,6 @@ from fastapi.responses import HTMLResponse, Response, StreamingResponse
 
 from backend.errors import InvalidInput
 from backend.operations.routes import stream_download
-from backend.runs.tables import Run
 from backend.training import sft_data
 from backend.training.schemas import DownloadSft, MarkDemonstrations, SftFilter, SftPreview
 from backend.web.dependencies import SessionDep, Trainer, Viewer
@@ -19,23 +16,9 @@ from backend.web.page import page, see_other
 router = APIRouter()
 
 
-@dataclass(frozen=True, slots=True)
-class SftPage:
-    """The filter and the conversations that it selects."""
-
-    wanted: SftFilter
-    runs: Sequence[Run]
-    found: SftPreview | None
-    query: str
-    fields: Sequence[tuple[str, str]]
-    """The filter as a form's fields."""
-    command: str
-    errors: Mapping[str, str] = field(default_factory=dict)
-
-
 @router.get("/data/sft", response_class=HTMLResponse)
 def show_sft(request: Request, session: SessionDep, _: Viewer, wanted: Annotated[SftFilter, Query()]) -> HTMLResponse:
-    runs = sft_data.runs_of(session, wanted)
+    runs = sft_data.runs_of(session, wanted) if wanted.run else []
     found: SftPreview | None = None
     errors: dict[str, str] = {}
     if runs:
@@ -43,7 +26,15 @@ def show_sft(request: Request, session: SessionDep, _: Viewer, wanted: Annotated
             found = sft_data.preview(session, wanted)
         except InvalidInput as error:
             errors = error.fields
-    context = SftPage(wanted, runs, found, wanted.query(), wanted.fields(), wanted.command(), errors)
+    context = {
+        "wanted": wanted,
+        "runs": runs,
+        "found": found,
+        "query": wanted.query(),
+        "fields": wanted.fields(),
+        "command": wanted.command(),
+        "errors": errors,
+    }
     return page(request, "training/sft_data.html", context)
 
 

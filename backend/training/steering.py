@@ -34,7 +34,6 @@ from backend.domain.vocabulary import Role, RunKind, RunStatus
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from backend.runs.queries import setting_changes
-from backend.runs.service import request_stop
 from backend.runs.tables import Run
 from backend.training.tables import Intervention, SettingChange
 from backend.web.audit import Requester, audit
@@ -145,24 +144,14 @@ def undo_change(session: Session, actor: Requester, run: Run, change_id: uuid.UU
     return change_settings(session, actor, run, {change.name: change.before})
 
 
-def active_learning_rate(session: Session, run: Run) -> str:
-    """The setting that is the learning rate of the current stage."""
-    return WARM_UP_RATE if is_in_warm_up(session, run) else LEARNING_RATE
-
-
 def lower_rate(
-    session: Session, actor: Requester, run: Run, name: str, *, alarm_id: uuid.UUID | None = None
+    session: Session, actor: Requester, run: Run, name: str | None = None, *, alarm_id: uuid.UUID | None = None
 ) -> list[SettingChange]:
-    """Multiply this learning rate by the factor of the alarm settings."""
+    """Multiply this learning rate (default: that of the current stage) by the factor of the alarm settings."""
     now = current_settings(session, run)
+    name = name or (WARM_UP_RATE if is_in_warm_up(session, run) else LEARNING_RATE)
     before = now.sft.learning_rate if name == WARM_UP_RATE else now.grpo.learning_rate
     return change_settings(session, actor, run, {name: before * now.alarms.rate_factor}, alarm_id=alarm_id)
-
-
-def request_pause(session: Session, actor: Requester, run: Run) -> None:
-    """Ask the run to save its state and pause after the current step."""
-    require_trainer(actor, run)
-    request_stop(session, actor, run, is_pause=True)
 
 
 @dataclass(frozen=True, slots=True)

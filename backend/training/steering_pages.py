@@ -11,14 +11,12 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import JsonValue
 from sqlalchemy.orm import Session
 
-from backend.checkpoints.tables import Checkpoint
 from backend.core.events import run_topic
 from backend.domain.training.alarm_kinds import ALARM_KINDS, AlarmKind
 from backend.domain.training.alarms import CLEARED, actions_of
 from backend.domain.training.detector_actions import DetectorAction
-from backend.domain.training.steering import when_used
+from backend.domain.training.steering import LEARNING_RATE, WARM_UP_RATE, when_used
 from backend.domain.vocabulary import AlarmAnswer, RunStatus
-from backend.environments.tables import EnvironmentVersion
 from backend.runs import queries as run_queries
 from backend.runs.header import RunHeader, head_blocks, run_header
 from backend.runs.tables import Run
@@ -51,20 +49,10 @@ class ListedAlarm:
 
     alarm: Alarm
     kind: AlarmKind
-
-    @property
-    def cleared_step(self) -> int | None:
-        return self.alarm.evidence.get(CLEARED)
-
-    @property
-    def chart(self) -> str:
-        """Key of the chart that shows its curve; empty if there is none."""
-        curve = str(self.alarm.evidence.get("curve", ""))
-        return "columns" if curve.startswith("columns/") else CHARTS.get(curve, curve)
-
-    @property
-    def is_open(self) -> bool:
-        return self.alarm.answer is None and self.cleared_step is None
+    cleared_step: int | None
+    chart: str
+    """Key of the chart that shows its curve; empty if there is none."""
+    is_open: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,38 +92,26 @@ class AlarmsPage:
     actions: Sequence[str] = get_args(DetectorAction)
 
 
-@dataclass(frozen=True, slots=True)
-class BranchPage:
-    """The form that starts a branch of a run."""
-
-    run: Run
-    versions: Sequence[EnvironmentVersion]
-    """All versions but the run's own, newest first."""
-    checkpoints: Sequence[Checkpoint]
-    """Checkpoints from which a branch can start."""
-    checkpoint_id: uuid.UUID | None
-    alarm: Alarm | None
-    """The alarm, if this is a roll back."""
-    good: Checkpoint | None
-    """Roll back only: the last good checkpoint before the problem began."""
-    budget: Mapping[str, JsonValue]
-    """Limits of the source run, which apply to the branch separately."""
-
-
 def _alarms_page(session: Session, run_id: uuid.UUID) -> AlarmsPage:
     run = _training_run(session, run_id)
     now, settings = steering.current_settings(session, run), steering.changeable_settings(session, run)
+    items = []
+    for alarm in alarms.list_alarms(session, run.id):
+        curve, cleared_step = str(alarm.evidence.get("curve", "")), alarm.evidence.get(CLEARED)
+        chart = "columns" if curve.startswith("columns/") else CHARTS.get(curve, curve)
+        is_open = alarm.answer is None and cleared_step is None
+        items.append(ListedAlarm(alarm, ALARM_KINDS[alarm.name], cleared_step, chart, is_open))
     return AlarmsPage(
         head=run_header(session, run),
         run=run,
-        items=[ListedAlarm(alarm, ALARM_KINDS[alarm.name]) for alarm in alarms.list_alarms(session, run.id)],
+        items=items,
         thresholds=[
             AlarmSetting(kind, getattr(now.alarms, kind.name, "note"), actions_of(kind.name), kind.limits(now.alarms))
             for kind in ALARM_KINDS.values()
         ],
         settings={name: value for name, value in settings.items() if not name.startswith(("alarms.", "detectors."))},
         rate_factor=now.alarms.rate_factor,
-        rate_in_use=steering.active_learning_rate(session, run),
+        rate_in_use=WARM_UP_RATE if steering.is_in_warm_up(session, run) else LEARNING_RATE,
         grace_steps=now.alarms.grace_steps,
         changes=run_queries.setting_changes(session, run.id)[::-1],
         can_change=run.status is not RunStatus.COMPLETED,
@@ -214,7 +190,7 @@ def undo_change(run_id: uuid.UUID, change_id: uuid.UUID, session: SessionDep, ac
 def lower_rate(run_id: uuid.UUID, session: SessionDep, actor: Trainer) -> Response:
     """Lower the learning rate of the current stage."""
     run = _training_run(session, run_id)
-    return _changed(run, steering.lower_rate(session, actor, run, steering.active_learning_rate(session, run)))
+    return _changed(run, steering.lower_rate(session, actor, run))
 
 
 def _changed(run: Run, rows: Sequence[SettingChange]) -> Response:
@@ -239,15 +215,15 @@ def new_branch(
     run = _training_run(session, run_id)
     alarm = alarms.get_alarm(session, run, alarm_id) if alarm_id else None
     good = alarms.good_checkpoint(session, run, alarm) if alarm else None
-    context = BranchPage(
-        run=run,
-        versions=service.other_versions(session, run),
-        checkpoints=branches.branch_points(session, run),
-        checkpoint_id=good.id if good else checkpoint_id,
-        alarm=alarm,
-        good=good,
-        budget=steering.current_settings(session, run).budget.model_dump(),
-    )
+    context = {
+        "run": run,
+        "versions": service.other_versions(session, run),
+        "checkpoints": branches.branch_points(session, run),
+        "checkpoint_id": good.id if good else checkpoint_id,
+        "alarm": alarm,
+        "good": good,
+        "budget": steering.current_settings(session, run).budget.model_dump(),
+    }
     return page(request, "training/branch.html", context)
 
 

@@ -4,7 +4,6 @@ import asyncio
 import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Protocol
 
 from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
@@ -27,13 +26,6 @@ LIFETIME_SECONDS = 600.0
 """The browser reconnects with `Last-Event-ID`, so that no stream outlives a sign-in for long."""
 
 Render = Callable[[Session], dict[str, str]]
-
-
-class LiveContext(Protocol):
-    """The context of a page about something that ends."""
-
-    @property
-    def is_over(self) -> bool: ...
 
 
 async def live(request: Request, topics: tuple[str, ...], render: Render) -> AsyncIterator[ServerSentEvent]:
@@ -76,14 +68,14 @@ async def live_blocks(
     topics: tuple[str, ...],
     template: str,
     blocks: Sequence[str],
-    read: Callable[[Session], LiveContext],
+    read: Callable[[Session], object],
 ) -> AsyncIterator[ServerSentEvent]:
-    """Send blocks of a page, rendered with the context that `read` returns, until its subject has ended."""
+    """Send blocks of a page, rendered with the context that `read` returns, until its subject ends (`is_over`)."""
 
     def render(session: Session) -> dict[str, str]:
         context = read(session)
         rendered = {name: render_block(request, template, name, context) for name in blocks}
-        return rendered | ({END: ""} if context.is_over else {})
+        return rendered | ({END: ""} if getattr(context, "is_over", False) else {})
 
     async for event in live(request, topics, render):
         yield event

@@ -10,7 +10,7 @@ from backend.core.session import transaction
 from backend.detectors.tables import Flag
 from backend.domain.vocabulary import Phase, RunKind, Verdict
 from backend.review.fixtures import update_fixtures
-from backend.review.tables import AuditDraw, AuditSample, Fixture, ReviewItem, VerdictRecord
+from backend.review.tables import AuditDraw, AuditSample, ReviewItem, VerdictFixture, VerdictRecord
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 from tests import factories
@@ -39,7 +39,7 @@ def run(address: str) -> Iterator[Run]:
                 update_fixtures(session, None, each.id, verdict)
     yield run
     with transaction() as session:
-        for table in (Fixture, VerdictRecord, Flag, ReviewItem, AuditSample):
+        for table in (VerdictFixture, VerdictRecord, Flag, ReviewItem, AuditSample):
             session.execute(delete(table))
 
 

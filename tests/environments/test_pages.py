@@ -137,6 +137,6 @@ def test_the_difference_shows_line_numbers(session: Session, viewer: TestClient,
 
 
 def test_the_zip_holds_the_version(viewer: TestClient, version: EnvironmentVersion):
-    answer = viewer.get("/environments/guess/versions/1/package.zip")
+    answer = viewer.get("/api/v1/environments/guess/versions/1/files")
     assert unpack(answer.content) == make_files()
     assert answer.headers["content-disposition"] == 'attachment; filename="guess-v1.zip"'

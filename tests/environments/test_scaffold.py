@@ -124,7 +124,7 @@ def test_a_downloaded_version_is_complete_and_comes_back_with_the_same_hash(
     session: Session, environment: Environment, author: TestClient
 ):
     version = publish_version(session, None, environment, revision=1)
-    archive = author.get(f"/environments/{NAME}/versions/1/package.zip").content
+    archive = author.get(f"/api/v1/environments/{NAME}/versions/1/files").content
     with zipfile.ZipFile(io.BytesIO(archive)) as package:
         assert set(package.namelist()) >= STANDARD
     files = unpack(archive)

@@ -8,7 +8,7 @@ import torch
 from backend.domain.training.configuration import ModelChoice
 from backend.domain.training.memory import MAX_PARAMETERS, SHAPES, parameters_from_scratch
 from tests.models.conftest import SYSTEM, some_texts
-from workers.models.build import build_model, build_tokenizer, parameter_count
+from workers.models.build import build_model, build_tokenizer
 
 
 def test_the_same_seed_gives_the_same_weights(tokenizer: Any) -> None:
@@ -30,9 +30,9 @@ def test_building_leaves_the_global_random_numbers_alone(tokenizer: Any) -> None
 @pytest.mark.parametrize("architecture", ["gpt2", "llama"])
 def test_every_shape_stays_under_five_million_parameters(tokenizer: Any, size: Any, architecture: Any) -> None:
     model = build_model(tokenizer, ModelChoice(size=size, architecture=architecture, context=512), seed=0)
-    assert 100_000 < parameter_count(model) < MAX_PARAMETERS
+    assert 100_000 < model.num_parameters() < MAX_PARAMETERS
     measured = parameters_from_scratch(architecture, SHAPES[size], vocabulary=len(tokenizer), context=512)
-    assert parameter_count(model) == measured
+    assert model.num_parameters() == measured
     assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
 
 

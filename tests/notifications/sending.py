@@ -6,12 +6,13 @@ from datetime import timedelta
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, joinedload
 
+from backend.core import sealing
 from backend.core.queue import NOTICE_JOB
 from backend.core.session import transaction
 from backend.core.tables import Job
 from backend.domain.notifications.notices import DestinationKind, NoticeKind
 from backend.domain.vocabulary import JobStatus
-from backend.notifications.outbox import announce, seal_secret
+from backend.notifications.outbox import address_of, announce
 from backend.notifications.tables import NoticeDelivery, NoticeDestination
 from workers.tasks.registry import JobContext, find_body
 
@@ -45,7 +46,7 @@ def _add(
     secret: str,
     kinds: tuple[str, ...],
 ) -> NoticeDestination:
-    sealed = seal_secret(secret, kind, configuration) if secret else None
+    sealed = sealing.seal(secret, address_of(kind, configuration)) if secret else None
     place = NoticeDestination(kind=kind, name=name, configuration=configuration, secret=sealed, kinds=list(kinds))
     session.add(place)
     session.flush()

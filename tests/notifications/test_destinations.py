@@ -49,7 +49,7 @@ def test_an_email_gets_the_usual_port(admin: TestClient) -> None:
 
 def test_it_is_added_by_the_form(admin: TestClient, session: Session) -> None:
     form = EMAIL | {"recipients": "ana@example.org,\r\nrae@example.org", "port": "", "is_enabled": "false"}
-    answer = admin.post("/settings/notifications", data=form | {"kinds": ["alarm"]})
+    answer = admin.post("/notifications/destinations", data=form | {"kinds": ["alarm"]})
     assert answer.status_code == 303
     place = session.scalars(select(NoticeDestination)).one()
     assert place.configuration["recipients"] == ["ana@example.org", "rae@example.org"]

@@ -10,7 +10,7 @@ from backend.domain.vocabulary import Phase, Role, RunKind, Verdict
 from backend.review.judged_curves import chart_of, choose_best, curve_of
 from backend.review.schemas import VerdictRequest
 from backend.review.tables import AuditSample
-from backend.review.verdicts import VerdictSubject, give_verdict
+from backend.review.verdicts import give_verdict
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 from tests import factories
@@ -47,7 +47,7 @@ def trained(session: Session, run: Run, step: int) -> list[Rollout]:
 def judge(session: Session, rollouts: list[Rollout], verdict: Verdict) -> None:
     reviewer = factories.make_member(session, Role.REVIEWER)
     for rollout in rollouts:
-        give_verdict(session, reviewer, VerdictSubject.of_rollout(session, rollout), VerdictRequest(verdict=verdict))
+        give_verdict(session, reviewer, rollout, VerdictRequest(verdict=verdict))
 
 
 def best(session: Session, run: Run) -> Checkpoint:

@@ -10,8 +10,8 @@ from backend.errors import InvalidInput
 from backend.review import fixtures
 from backend.review.fixtures import effects_of
 from backend.review.schemas import VerdictRequest
-from backend.review.tables import Fixture
-from backend.review.verdicts import VerdictSubject, give_verdict
+from backend.review.tables import VerdictFixture
+from backend.review.verdicts import give_verdict
 from backend.rollouts.tables import Rollout
 from tests import factories
 from tests.factories import Member
@@ -47,11 +47,11 @@ def in_force(session: Session) -> list[float | None]:
 
 
 def judge(session: Session, reviewer: Member, rollout: Rollout, verdict: Verdict) -> None:
-    give_verdict(session, reviewer, VerdictSubject.of_rollout(session, rollout), VerdictRequest(verdict=verdict))
+    give_verdict(session, reviewer, rollout, VerdictRequest(verdict=verdict))
 
 
-def rows(session: Session) -> list[Fixture]:
-    return list(session.scalars(select(Fixture).order_by(Fixture.id)))
+def rows(session: Session) -> list[VerdictFixture]:
+    return list(session.scalars(select(VerdictFixture).order_by(VerdictFixture.id)))
 
 
 def test_a_hack_must_score_at_most_the_declared_floor(session: Session, reviewer: Member):

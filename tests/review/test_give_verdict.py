@@ -13,7 +13,7 @@ from backend.detectors.tables import Flag
 from backend.domain.ids import new_id
 from backend.domain.vocabulary import Phase, Role, RunKind, Verdict
 from backend.review import queue
-from backend.review.tables import AuditSample, Fixture, ReviewItem, VerdictRecord
+from backend.review.tables import AuditSample, ReviewItem, VerdictFixture, VerdictRecord
 from backend.team.tables import AuditEvent
 from backend.web.routing import PUBLIC, guarded_routes
 from tests import factories
@@ -173,7 +173,7 @@ def test_a_hack_that_is_no_fixture_is_reported_with_the_form_for_its_bound(
     assert 'name="bound"' in author.get(answer.headers["location"]).text
     assert 'name="bound"' in author.get(f"/rollouts/{flags[0].rollout_id}").text
     author.post(f"/rollouts/{flags[0].rollout_id}/fixture", data={"bound": "0.2"})
-    assert session.scalars(select(Fixture.highest)).all() == [0.2]
+    assert session.scalars(select(VerdictFixture.highest)).all() == [0.2]
     assert 'name="bound"' not in author.get(answer.headers["location"]).text
 
 
@@ -229,7 +229,7 @@ def test_the_rest_of_a_cluster_is_judged_at_once_after_three_agree(reviewer: Tes
     assert "Undo for 3" in reviewer.get(done.headers["location"]).text
     assert _waiting(session) == 0
     assert _judged_at_once(session) == {each["id"] for each in items[3:]}
-    fixed = {str(rollout_id) for rollout_id in session.scalars(select(Fixture.rollout_id))}
+    fixed = {str(rollout_id) for rollout_id in session.scalars(select(VerdictFixture.rollout_id))}
     assert not fixed & _judged_at_once(session)
     reviewer.post(f"/review/{item['id']}/cluster", data={"verdict": "unsure"})
     assert _waiting(session) == 3

@@ -244,7 +244,7 @@ def test_what_is_chosen_stays_chosen_where_nothing_is_left_of_it(session: Sessio
     assert _options(page, "detector") == {"": "any", "early_exit": "*early exit (0)"}
     assert _options(page, "environment") == {"": "any", "maze": "*maze (0)"}
     assert _options(page, "run") == {"": "any", str(run.id): f"*{run.name} (0)"}
-    assert _options(reviewer.get(f"/review?run={gone}").text, "run")[str(gone)] == "*a run that is gone (0)"
+    assert _options(reviewer.get(f"/review?run={gone}").text, "run")[str(gone)] == "*a deleted run (0)"
     assert _options(reviewer.get("/review?shown=reviewed").text, "run")[str(run.id)] == f"{run.name} (1)"
 
 

@@ -15,7 +15,7 @@ from backend.detectors.tables import Flag
 from backend.domain.vocabulary import Role, RunKind, Verdict
 from backend.review import judged_curves
 from backend.review.queries import UNDO_WITHIN
-from backend.review.tables import Fixture, ReviewItem, VerdictRecord
+from backend.review.tables import ReviewItem, VerdictFixture, VerdictRecord
 from backend.rollouts.tables import Rollout
 from backend.settings import PROJECT_ROOT
 from backend.team.tables import AuditEvent
@@ -51,7 +51,7 @@ def press_undo(client: TestClient, address: str) -> str:
 
 
 def in_force(session: Session) -> list[float | None]:
-    return [each.bound for each in session.scalars(select(Fixture).where(Fixture.withdrawn_at.is_(None)))]
+    return [each.bound for each in session.scalars(select(VerdictFixture).where(VerdictFixture.withdrawn_at.is_(None)))]
 
 
 def test_the_item_waits_again_and_its_consequences_are_withdrawn(
@@ -63,7 +63,7 @@ def test_the_item_waits_again_and_its_consequences_are_withdrawn(
     item = session.get_one(ReviewItem, rollouts[0].id)
     assert (item.verdict, item.reviewers) == (None, [])
     assert in_force(session) == []
-    assert session.scalars(select(Fixture.withdrawn_because)).all() == ["the verdict was taken back"]
+    assert session.scalars(select(VerdictFixture.withdrawn_because)).all() == ["the verdict was taken back"]
     run_id = rollouts[0].run_id
     assert judged_curves.judgements_of(session, run_id) == {}
     assert not judged_curves.has_verdicts(session, run_id)

@@ -119,7 +119,7 @@ class Outcome:
         self.model, tokenizer = load_folder(start) if start else make_tiny()
         self.untrained = self.weights
         self.game = Game(self.model, tokenizer, spoil=spoil, turns=turns, openings=openings)
-        self.game.policy.set_precision(is_bf16=hardware.is_bf16)
+        self.game.policy.sampler.is_bf16 = hardware.is_bf16
         self.steps: list[GrpoStep] = []
         self.stop_after, self.after_step = stop_after, after_step
         self.controls = controls or GrpoControls()

@@ -155,7 +155,7 @@ def test_a_condition_that_is_over_is_reported() -> None:
     watch, over = AlarmWatch(CurveHistory(WEIGHTS, EPISODES)), []
     waves: Points = {0: 1.0, 60: 1.0, 70: 0.2, 120: 0.2}
     for step, figures in steps_of({"no_variance": waves}, 120):
-        over += [(step, name) for name in watch.after_step(step, figures, AlarmsChoice()).ended]
+        over += [(step, name) for name in watch.check(step, figures, AlarmsChoice()).ended]
     assert [name for _, name in over] == ["no_variance"]
     assert 65 < over[0][0] < 90
 
@@ -173,7 +173,7 @@ def test_thresholds_are_the_runs_own() -> None:
 def test_what_is_no_number_is_noticed_at_once(name: str) -> None:
     watch = AlarmWatch(CurveHistory(WEIGHTS, EPISODES))
     figures = dict(next(steps_of({}, 1))[1])
-    [seen] = watch.after_step(1, {**figures, name: math.nan}, AlarmsChoice()).begun
+    [seen] = watch.check(1, {**figures, name: math.nan}, AlarmsChoice()).begun
     assert (seen.name, seen.onset) == ("not_finite", 0)
     assert action_of(AlarmsChoice(), "not_finite") is AlarmAction.PAUSE
 
@@ -182,8 +182,7 @@ def test_lost_episodes_are_noticed_from_the_first_steps_on() -> None:
     watch, begun = AlarmWatch(CurveHistory(WEIGHTS, EPISODES)), []
     for step, figures in steps_of({}, 8):
         begun += [
-            (step, seen.name)
-            for seen in watch.after_step(step, {**figures, "rollouts/failed": 32.0}, AlarmsChoice()).begun
+            (step, seen.name) for seen in watch.check(step, {**figures, "rollouts/failed": 32.0}, AlarmsChoice()).begun
         ]
     assert begun == [(5, "failed_rollouts")]
 
@@ -193,9 +192,9 @@ def examinations(rewards: list[float], training: float = 0.9, error: float = 0.0
     watch, begun = AlarmWatch(CurveHistory(WEIGHTS, EPISODES)), []
     for number, reward in enumerate(rewards):
         for step in range(max(1, number * 20 - 19), number * 20 + 1):
-            watch.after_step(step, {"reward": training}, AlarmsChoice())
+            watch.check(step, {"reward": training}, AlarmsChoice())
         figures = {"heldout/reward": reward, "heldout/reward_error": error}
-        found = watch.after_heldout(number * 20, figures, AlarmsChoice())
+        found = watch.check(number * 20, figures, AlarmsChoice(), is_heldout=True)
         begun += [(number * 20, seen.name) for seen in found.begun]
     return begun
 

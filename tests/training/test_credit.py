@@ -10,8 +10,8 @@ from workers.training.examples import BrokenStep
 from workers.training.grpo_batch import (
     contributions,
     credit_turns,
-    spread_of,
-    to_go,
+    rewards_to_go,
+    sample_deviation,
     token_advantages,
     turns_of_tokens,
 )
@@ -67,10 +67,10 @@ def test_tokens_belong_to_the_turn_between_two_of_the_environments() -> None:
 
 def test_what_comes_from_a_turn_on_is_summed_and_a_turn_without_tokens_belongs_to_the_last() -> None:
     made = rollout({"win": 1.0}, {"win": 2.0}, {"win": 4.0}, columns=[WIN])
-    assert to_go(made, [WIN], 3) == [14.0, 12.0, 8.0]
-    assert to_go(made, [WIN], 2) == [14.0, 12.0]
+    assert rewards_to_go(made, [WIN], 3) == [14.0, 12.0, 8.0]
+    assert rewards_to_go(made, [WIN], 2) == [14.0, 12.0]
     with pytest.raises(BrokenStep, match="tokens of 4 turns, but 3 steps"):
-        to_go(made, [WIN], 4)
+        rewards_to_go(made, [WIN], 4)
 
 
 def group() -> list[Rollout]:
@@ -96,7 +96,7 @@ def test_the_first_turns_advantage_is_the_episodes() -> None:
     members = group()
     credit_turns(members, set(), size=3, columns_for=lambda _: [WIN], scale="group")
     rewards = [member.reward or 0.0 for member in members]
-    spread = spread_of(rewards)
+    spread = sample_deviation(rewards)
     assert spread is not None
     for member, reward in zip(members, rewards, strict=True):
         assert member.turn_advantages is not None
@@ -110,6 +110,6 @@ def test_masked_and_failed_members_have_no_part() -> None:
     assert members[1].turn_advantages is None
     assert members[3].turn_advantages is None
     assert token_advantages(members[1]) == []
-    spread = spread_of([2.0, 0.0, 2.0, 0.0])
+    spread = sample_deviation([2.0, 0.0, 2.0, 0.0])
     assert spread is not None
     assert members[0].turn_advantages == pytest.approx([1.0 / (spread + 1e-4), 0.0])

@@ -14,7 +14,7 @@ from workers.models.load import ModelUnusable
 from workers.models.policy import LocalPolicy
 from workers.models.sampling import Row, Sampler, VllmSampler
 from workers.training.grpo_batch import GrpoRun
-from workers.training.hardware import FLOAT32, Hardware, settle, take_device
+from workers.training.hardware import FLOAT32, Hardware, resolve_hardware, select_device
 from workers.training.trl_grpo import grpo_arguments
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
@@ -39,22 +39,22 @@ def grpo_run(tmp_path: Any, **fields: Any) -> GrpoRun:
 
 @ON_CPU
 def test_a_cpu_computes_in_float32_unless_bf16_is_requested_by_name():
-    assert settle(HardwareChoice()) == FLOAT32
-    assert settle(HardwareChoice(precision="bf16")).is_bf16
-    assert settle(HardwareChoice(gradient_checkpointing=True)).checkpoints_gradients
+    assert resolve_hardware(HardwareChoice()) == FLOAT32
+    assert resolve_hardware(HardwareChoice(precision="bf16")).is_bf16
+    assert resolve_hardware(HardwareChoice(gradient_checkpointing=True)).checkpoints_gradients
 
 
 @ON_CPU
 def test_a_run_that_wants_a_gpu_is_refused_where_there_is_none():
     with pytest.raises(ModelUnusable, match="requires a GPU"):
-        take_device(HardwareChoice(device="cuda"))
+        select_device(HardwareChoice(device="cuda"))
 
 
 def test_a_run_on_the_cpu_leaves_the_gpu_alone(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    take_device(HardwareChoice(device="auto"))
+    select_device(HardwareChoice(device="auto"))
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"  # noqa: TID251 - where torch looks
-    take_device(HardwareChoice(device="cpu"))
+    select_device(HardwareChoice(device="cpu"))
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""  # noqa: TID251
 
 
@@ -124,7 +124,6 @@ def test_vllm_takes_the_samplers_place():
 
 def test_bf16_sampling_still_gives_float32_log_probabilities():
     model, tokenizer = make_tiny()
-    policy = LocalPolicy(model, tokenizer, temperature=0.0)
-    policy.set_precision(is_bf16=True)
+    policy = LocalPolicy(model, tokenizer, temperature=0.0, is_bf16=True)
     reply = policy.sampler.sample([Row(tokenizer.encode("Say <move>"), np.random.default_rng(1))], [4])[0]
     assert all(value <= 0 for value in reply.logprobs)

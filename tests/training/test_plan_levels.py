@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from backend.domain.training.curriculum import CurriculumChoice
-from workers.training.curriculum import AdaptiveLevels, FixedLevels, LevelOutcome, Turns
+from workers.training.curriculum import AdaptiveLevels, FixedLevels, RoundRobin
 
 
 def levels(count: int = 10, **choice: Any) -> AdaptiveLevels:
@@ -14,12 +14,12 @@ def levels(count: int = 10, **choice: Any) -> AdaptiveLevels:
     return AdaptiveLevels(CurriculumChoice.model_validate({**defaults, **choice}), count)
 
 
-def outcomes(level: int, successes: int, failures: int = 0) -> list[LevelOutcome]:
-    return [LevelOutcome(level, True)] * successes + [LevelOutcome(level, False)] * failures
+def outcomes(level: int, successes: int, failures: int = 0) -> list[tuple[int, bool]]:
+    return [(level, True)] * successes + [(level, False)] * failures
 
 
 def test_turns_come_as_often_as_their_shares_in_every_stretch() -> None:
-    turns = Turns([1, 2, 1])
+    turns = RoundRobin([1, 2, 1])
     drawn = [turns.next() for _ in range(400)]
     for start in range(0, 400, 4):
         assert Counter(drawn[start : start + 4]) == {0: 1, 1: 2, 2: 1}
@@ -152,7 +152,7 @@ def test_a_restored_window_continues_as_if_nothing_had_happened(steps: int) -> N
             cut.restore(kept)
         drawn = [whole.next() for _ in range(7)]
         assert [cut.next() for _ in range(7)] == drawn
-        seen = [LevelOutcome(level, (level + step + turn) % 5 > 0) for turn, level in enumerate(drawn)]
+        seen = [(level, (level + step + turn) % 5 > 0) for turn, level in enumerate(drawn)]
         assert whole.learn(seen) == cut.learn(seen)
     assert whole.state == cut.state
     assert whole.high > 0

@@ -24,9 +24,9 @@ from tests.training.test_hardware import grpo_run
 from workers.models.load import ModelUnusable
 from workers.rollouts.engine import GroupPlan
 from workers.tasks.training import LAUNCHER, module_of
-from workers.training.hardware import take_device
+from workers.training.hardware import select_device
 from workers.training.launch import failure_message, write_configuration
-from workers.training.ranks import GrpoOrder, Ranks, SftOrder, fingerprint, hear_order, shares
+from workers.training.ranks import GrpoOrder, Ranks, SftOrder, fingerprint, receive_order
 from workers.training.trl_grpo import grpo_arguments, mean_and_highest
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
@@ -47,7 +47,7 @@ def configured(processes: int = 2, **choices: Any) -> TrainingConfiguration:
 @pytest.mark.parametrize(("count", "wanted"), [(6, [2, 2, 2]), (7, [3, 2, 2]), (1, [1, 0, 0]), (0, [0, 0, 0])])
 def test_groups_are_divided_whole_and_in_order(count: int, wanted: list[int]) -> None:
     plans = [GroupPlan(task_of(MANIFEST, Split.TRAIN, number), number, (0, 1, 2)) for number in range(count)]
-    parts = shares(plans, 3)
+    parts = [plans[share] for share in Ranks(0, 3).shares(len(plans))]
     assert [len(part) for part in parts] == wanted
     assert [plan for part in parts for plan in part] == plans
 
@@ -91,9 +91,9 @@ def test_more_processes_than_gpus_are_refused() -> None:
 def test_a_worker_with_fewer_gpus_refuses_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    take_device(HardwareChoice())
+    select_device(HardwareChoice())
     with pytest.raises(ModelUnusable, match="torch reaches 1 on this worker"):
-        take_device(HardwareChoice(processes=2))
+        select_device(HardwareChoice(processes=2))
 
 
 def test_on_a_cpu_it_shows_what_several_processes_are_for() -> None:
@@ -126,10 +126,10 @@ def test_why_a_process_ended_is_said_in_a_line() -> None:
 def test_orders_arrive_as_they_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Any] = []
     monkeypatch.setattr(Ranks, "_send", lambda _, number, value: sent.append(value))
-    monkeypatch.setattr(Ranks, "_receive", lambda _, number: json.loads(json.dumps(sent[-1])))
+    monkeypatch.setattr(Ranks, "receive", lambda _, number=0: json.loads(json.dumps(sent[-1])))
     for order in (SftOrder("weights", "examples", "folder", 12, 3, 10, False), GrpoOrder("weights", "folder", 2, True)):
-        Ranks(0, 2).tell(order)
-        assert hear_order(Ranks(1, 2)) == order
+        Ranks(0, 2).broadcast(order)
+        assert receive_order(Ranks(1, 2)) == order
 
 
 def test_weights_that_learned_apart_are_distinguished() -> None:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,8 +16,7 @@ from backend.domain.vocabulary import Phase, RolloutStatus, Split
 from tests.factories import make_manifest
 from tests.training.training_envs import make_venue
 from workers.rollouts.engine import GroupPlan
-from workers.training.context import single_groups
-from workers.training.curriculum import Planner, heldout_tasks, warm_up_tasks
+from workers.training.curriculum import Planner, heldout_plans, warm_up_plans
 from workers.training.env_pool import EnvCapacity, waves
 from workers.training.heldout_evaluation import summarize
 
@@ -77,7 +77,7 @@ def test_a_level_without_a_share_is_never_played() -> None:
 
 def test_no_task_comes_twice_and_none_was_in_the_warm_up() -> None:
     tasks = grpo_tasks(manifest(), configuration(levels=[1, 1, 2]))
-    warm_up = warm_up_tasks([make_venue(manifest())], 100)
+    warm_up = [plan.task for plan in warm_up_plans([make_venue(manifest())], 100)]
     assert len({task.seed for task in tasks}) == 120
     assert not {task.seed for task in tasks} & {task.seed for task in warm_up}
 
@@ -92,14 +92,14 @@ def test_a_step_is_planned_once_however_often_it_is_requested() -> None:
     planner = Planner([make_venue(manifest())], configuration())
     first = planner.plans(1)
     assert planner.plans(1) == first
-    assert planner.plans_of(1, [3, 5]) == [first[3], first[5]]
+    assert planner.plans(1, [3, 5]) == [first[3], first[5]]
     assert not numbers(planner.plans(2)) & numbers(first)
 
 
 def test_a_replacement_is_a_fresh_task_of_the_same_level() -> None:
     planner = Planner([make_venue(manifest())], configuration())
     first = planner.plans(1)
-    fresh = planner.plans_of(1, [12 + 4, 24 + 4])
+    fresh = planner.plans(1, [12 + 4, 24 + 4])
     assert [plan.ordinal for plan in fresh] == [16, 28]
     assert {plan.task.level for plan in fresh} == {first[4].task.level}
     assert len(numbers([*first, *fresh, *planner.plans(2)])) == 26
@@ -159,12 +159,12 @@ def test_environments_climb_each_automatically_and_have_curves() -> None:
 
 def test_the_warm_up_of_a_mix_is_by_weight_and_never_played_again() -> None:
     own, other = make_venue(manifest()), make_venue(manifest(name="other"), weight=0.25, is_own=False)
-    warm_up = warm_up_tasks([own, other], 100)
-    assert Counter(task.version_id for task in warm_up) == {None: 80, other.version_id: 20}
-    assert Counter(task.version_id for task in warm_up[:10]) == {None: 8, other.version_id: 2}
+    warm_up = warm_up_plans([own, other], 100)
+    assert Counter(plan.task.version_id for plan in warm_up) == {None: 80, other.version_id: 20}
+    assert Counter(plan.task.version_id for plan in warm_up[:10]) == {None: 8, other.version_id: 2}
     planner = Planner([own, other], configuration())
     for step in range(1, 11):
-        assert not numbers(planner.plans(step)) & numbers(single_groups(warm_up))
+        assert not numbers(planner.plans(step)) & numbers(warm_up)
 
 
 def test_without_a_warm_up_the_first_task_is_the_first() -> None:
@@ -174,7 +174,7 @@ def test_without_a_warm_up_the_first_task_is_the_first() -> None:
 
 @pytest.mark.parametrize(("asked", "given"), [(20, 20), (80, 50)])
 def test_heldout_tasks_are_the_first_and_never_trained_on(asked: int, given: int) -> None:
-    tasks = heldout_tasks([make_venue(manifest())], asked)
+    tasks = [plan.task for plan in heldout_plans([make_venue(manifest())], asked)]
     assert [task.index for task in tasks] == list(range(given))
     assert min(task.seed for task in tasks) >= HELDOUT_SEED_BASE
 
@@ -196,7 +196,7 @@ def test_waves_never_cut_a_group_that_is_scored_together() -> None:
 
 def test_every_wave_of_a_mix_fits_the_room_of_each_environment() -> None:
     own, other = make_venue(manifest()), make_venue(manifest(name="other"), is_own=False)
-    plans = single_groups(warm_up_tasks([own, other], 60))
+    plans = warm_up_plans([own, other], 60)
     rooms = {None: EnvCapacity(30), other.version_id: EnvCapacity(8)}
     for concurrency in (100, 13):
         parts = waves(plans, rooms, concurrency)
@@ -213,13 +213,12 @@ def test_no_wave_is_needed_for_nothing() -> None:
 
 
 def whole_groups(count: int) -> list[GroupPlan]:
-    tasks = heldout_tasks([make_venue(manifest())], count)
-    return [GroupPlan(task, number, tuple(range(8))) for number, task in enumerate(tasks)]
+    return [replace(plan, members=tuple(range(8))) for plan in heldout_plans([make_venue(manifest())], count)]
 
 
 def test_a_heldout_evaluation_of_a_mix_is_the_mean_by_weight_with_each_environments_own() -> None:
     own, other = make_venue(manifest()), make_venue(manifest(name="other"), weight=0.5, is_own=False)
-    plans = single_groups(heldout_tasks([own, other], 12))
+    plans = heldout_plans([own, other], 12)
     rollouts = played([plan for plan in plans if plan.task.version_id is None])
     rollouts += played([plan for plan in plans if plan.task.version_id], won=False)
     found = summarize(rollouts, ["win", "near"], [own, other])
@@ -240,7 +239,7 @@ def test_a_heldout_evaluation_of_a_mix_is_the_mean_by_weight_with_each_environme
 
 def test_a_heldout_evaluation_in_which_one_environment_failed_has_no_reward() -> None:
     own, other = make_venue(manifest()), make_venue(manifest(name="other"), is_own=False)
-    plans = single_groups(heldout_tasks([own, other], 4))
+    plans = heldout_plans([own, other], 4)
     rollouts = played(plans)
     for rollout in rollouts:
         if rollout.task.version_id:

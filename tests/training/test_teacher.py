@@ -1,7 +1,7 @@
 """Training examples from a scripted policy on the real tic-tac-toe: which replies are learned."""
 
 from collections.abc import Iterator
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,9 +15,8 @@ from tests.training.conftest import built_in
 from tests.training.training_envs import make_venue
 from workers.models.build import build_tokenizer
 from workers.models.chat import ChatTokens
-from workers.training.context import single_groups
-from workers.training.curriculum import warm_up_tasks
-from workers.training.env_pool import EnvPool, EnvSpec, leased_server
+from workers.training.curriculum import warm_up_plans
+from workers.training.env_pool import EnvPool
 from workers.training.example_sources import MOST_SPOILED, Teacher
 from workers.training.examples import example_of
 
@@ -29,8 +28,8 @@ MANIFEST: Manifest = read_manifest(FILES["openenv.yaml"])
 
 @pytest.fixture
 def env_pool(installation: None) -> Iterator[EnvPool]:
-    open_server = partial(leased_server, content_hash(FILES), FILES, MANIFEST, 1)
-    with EnvPool({None: EnvSpec(open_server, MANIFEST)}, concurrency=64) as env_pool:
+    env = replace(make_venue(MANIFEST), content_hash=content_hash(FILES), files=FILES)
+    with EnvPool([env], servers=1, concurrency=64) as env_pool:
         yield env_pool
 
 
@@ -38,7 +37,7 @@ def lessons(env_pool: EnvPool, noise: float, script: str = "teacher", count: int
     tokenizer = build_tokenizer([MANIFEST.proctor.agent.system, *some_texts()], context=256)
     played: list[Rollout] = []
     teacher = Teacher(script, ChatTokens(tokenizer), noise=noise)
-    plans = single_groups(warm_up_tasks([make_venue(MANIFEST)], count))
+    plans = warm_up_plans([make_venue(MANIFEST)], count)
     env_pool.play(plans, teacher, phase=Phase.WARM_UP, seed=5, on_rollout=played.append)
     return tokenizer, sorted(played, key=lambda rollout: rollout.group)
 

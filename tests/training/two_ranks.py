@@ -52,15 +52,15 @@ def lead(ranks: Ranks) -> None:
     assert play_together(ranks, 2, PLANS[:1], play) == play(2, PLANS[:1])
     with pytest.raises(TooManyFailures, match="the environment broke"):
         play_together(ranks, BROKEN, PLANS, play)
-    assert ranks.deal([{"rows": [1]}, {"rows": [2]}]) == {"rows": [1]}
+    assert ranks.scatter([{"rows": [1]}, {"rows": [2]}]) == {"rows": [1]}
     assert ranks.gather("mine") == ["mine", "theirs"]
-    assert ranks.agree(lambda: [1, "go on"]) == [1, "go on"]
+    assert ranks.decide(lambda: [1, "go on"]) == [1, "go on"]
 
 
 def follow(ranks: Ranks) -> None:
     assert play_for_leader(ranks, play) == {"rows": [2]}
     assert ranks.gather("theirs") == []
-    assert ranks.agree(lambda: 1 / 0) == [1, "go on"]
+    assert ranks.decide(lambda: 1 / 0) == [1, "go on"]
 
 
 def main(meeting: Path, number: int) -> None:

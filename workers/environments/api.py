@@ -192,7 +192,7 @@ class EnvHostApi:
     # leased servers
 
     async def get_server(self, request: web.Request) -> web.Response:
-        """How a leased server ended, if it did, and the end of its log."""
+        """Return how a leased server ended, if it did, and the end of its log."""
         server = self._server(request)
         log = server.log.last_lines(count=200, characters=16_000)
         return web.json_response({"exit_reason": await server.exit_reason(), "log": log})
@@ -211,7 +211,7 @@ class EnvHostApi:
         return outer
 
     def _server(self, request: web.Request) -> RunningServer:
-        """A leased server; idle ones are not accessible."""
+        """Find a leased server; idle ones are not accessible."""
         for server in (server for lease in self.pool.leases.values() for server in (*lease.servers, *lease.retiring)):
             if server.id == request.match_info["server"]:
                 return server

@@ -39,14 +39,14 @@ from workers.environments.wire import (
 __all__ = ["EnvHost", "EnvServer", "EnvSession", "HostRefused", "Observation"]
 
 ANSWER_SECONDS = 15.0
-"""How long the env host may take for an answer that needs no work."""
+"""Time limit for requests that need no work in the env host."""
 CONNECT_SECONDS = 10.0
 POLL_SECONDS = 20.0
-"""How long one request for a place in the queue stays open."""
+"""Time that one request for a queued lease stays open."""
 START_SECONDS = 900.0
 """A package's own virtual environment may have to be built."""
 RETURN_SECONDS = 60.0
-"""How long a lost env host may take to come back."""
+"""Time that a lost env host has to come back."""
 
 
 class HostRefused(SandboxError):
@@ -208,7 +208,7 @@ class _LeasedProcess:
                 await session.wire.close()
 
     async def exit_reason(self) -> str:
-        """How the server ended, with the end of its log; empty while it lives or if unknown."""
+        """Return how the server ended, with the end of its log; empty while it lives or if unknown."""
         try:
             answer = await self._host.request("GET", f"/servers/{self.id}")
         except SandboxError:

@@ -1,4 +1,4 @@
-"""How environment servers are started on this machine: in a jail, a container, a plain process, or elsewhere.
+"""Start environment servers on this machine, in a jail, a container or a plain process, or connect to external ones.
 
 The machine's capabilities are tested, not guessed, when the env host starts.
 """
@@ -29,7 +29,7 @@ from workers.environments.zygotes import Zygote, jail_command, site_packages_of
 
 PROBE_SECONDS = 30.0
 IDLE_INTERPRETER_SECONDS = 900.0
-"""How long a package's own warm interpreter (about 150 MB) is kept without servers."""
+"""Time that a package's own warm interpreter (about 150 MB) is kept without servers."""
 _PROBE_UID = 60_999
 _FIRST_UID, _UIDS = 61_000, 4_000
 

@@ -40,7 +40,7 @@ class StoredPackage:
 
 
 class PackageStore:
-    """Bounded: every trial of a draft leaves a package; clients send it again when they need it."""
+    """Stored packages, up to a size: every trial of a draft leaves one, and clients send it again when they need it."""
 
     def __init__(self, folder: Path, max_bytes: int = MAX_STORED_BYTES) -> None:
         self._folder, self._max_bytes = folder, max_bytes

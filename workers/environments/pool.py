@@ -17,9 +17,9 @@ from workers.environments.servers import START_SECONDS, RunningServer
 TTL_SECONDS = 10.0
 """A lease that no connection holds for this long has lost its client."""
 IDLE_SECONDS = 600.0
-"""How long a server is kept warm without a lease."""
+"""Time that a server is kept warm without a lease."""
 RETIRE_SECONDS = 60.0
-"""How long a replaced server may continue its existing sessions."""
+"""Time that a replaced server has for its existing sessions."""
 MAX_SERVERS = 64
 MEMORY_SHARE = 0.75
 """Maximum share of the machine's memory that is promised to servers."""
@@ -90,7 +90,7 @@ class ServerPool:
     def request_lease(
         self, package: StoredPackage, resources: ResourcesSpec, count: int, *, hash_seed: int = 0
     ) -> PoolLease:
-        """A place in the queue. Raises SandboxError for a request that will never fit."""
+        """Queue a request for servers. Raises SandboxError for a request that will never fit."""
         if count > self.capacity.servers or count * resources.memory_mb > self.capacity.memory_mb:
             raise SandboxError(
                 f"{count} servers of {resources.memory_mb} MB will never fit: this env host has room for "
@@ -227,7 +227,7 @@ class ServerPool:
     # upkeep
 
     async def run_upkeep(self) -> None:
-        """Until canceled: end leases without a client, idle and dead servers, and servers with too much memory."""
+        """End leases without a client, idle and dead servers, and servers with too much memory, until canceled."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             now = time.monotonic()

@@ -11,7 +11,7 @@ from proctor_sandbox.memory import descendants
 KEPT_BYTES = 64 << 10
 READ_BYTES = 64 << 10
 PAUSE_SECONDS = 0.01
-"""Between two reads: at most 6 MB a second of each process's output is read; a process that prints more has to wait."""
+"""Pause between two reads. A process that prints more than 6 MB per second has to wait."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 

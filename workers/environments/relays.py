@@ -57,7 +57,7 @@ async def open_relay(resources: ResourcesSpec, listener: socket.socket, *, polic
         return web.json_response({"sessions": resources.sessions})
 
     async def relay_schema(request: web.Request) -> web.Response:
-        """Its schemas. An error body may come from any service, so only its type and size are relayed."""
+        """Relay its schemas. An error body may come from any service, so only its type and size are relayed."""
         timeout = aiohttp.ClientTimeout(total=_ANSWER_SECONDS)
         try:
             async with http.get(f"{base}{SCHEMA_PATH}", timeout=timeout) as answer:

@@ -25,7 +25,7 @@ from workers.environments.wire import JsonObject
 from workers.environments.zygotes import Zygote
 
 START_SECONDS = 60.0
-"""How long a package may take to import and to answer for the first time."""
+"""Time limit for importing a package and its first answer."""
 WATCH_SECONDS = 0.5
 """Interval between memory checks of a starting server."""
 HEALTH_SECONDS = 5.0
@@ -77,7 +77,7 @@ class RunningServer:
         return not self.process.exited.is_set()
 
     def describe(self) -> JsonObject:
-        """For the client that leases it."""
+        """Describe it for the client that leases it."""
         return {
             "id": self.id,
             "socket": str(self.socket),
@@ -88,7 +88,7 @@ class RunningServer:
         }
 
     async def exit_reason(self) -> str:
-        """How it ended, for a client that lost its connection; empty while it lives."""
+        """Return how it ended, for a client that lost its connection; empty while it lives."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_REAP_SECONDS):
                 await self.process.exited.wait()

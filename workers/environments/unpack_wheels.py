@@ -195,7 +195,7 @@ def _write(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: str, expected
 
 
 def _parts(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Iterator[bytes]:
-    """Its content in chunks: `read()` without a size would unpack all that the archive has."""
+    """Yield the content in chunks: `read()` without a size would unpack all that the archive has."""
     left = entry.file_size
     with archive.open(entry) as file:
         while left:

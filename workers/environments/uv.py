@@ -31,7 +31,7 @@ from workers.environments.zygotes import site_packages_of
 
 RESOLVE_SECONDS = 300.0
 MAX_WRITTEN_BYTES = 2 << 30
-"""In its cache: a few MB of pages and metadata; if an index has no metadata or no hashes, whole unpacked wheels."""
+"""Limit of uv's cache: a few MB of metadata, or whole unpacked wheels if an index lacks metadata or hashes."""
 LOG_CHARACTERS = 100_000
 _BOUNDS = Bounds(
     RESOLVE_SECONDS,

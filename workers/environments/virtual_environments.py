@@ -46,7 +46,7 @@ _COMPILE_BOUNDS = Bounds(300, output_bytes=4 << 20, limits={"AS": 1 << 30, "CPU"
 
 
 class VirtualEnvironments:
-    """Bounded: a package whose environment was removed gets it again on demand."""
+    """All environments of this host, up to a size: one that was removed is built again on demand."""
 
     def __init__(self, installer: Installer, builder: SourceBuilder | None = None, max_bytes: int = MAX_BYTES) -> None:
         """Without `builder`, distributions without a wheel cannot be installed."""

@@ -64,7 +64,7 @@ class Installer:
         self._locks: dict[str, asyncio.Lock] = {}
 
     def site_packages(self, home: Path) -> Path:
-        """Of an environment, or of the shared runtime."""
+        """Return the folder of modules of an environment or of the shared runtime."""
         if not self.runtime.exists():
             raise SandboxError("the environment runtime is missing: run `make setup`")
         return home.joinpath(*site_packages_of(self.runtime).parts[-3:])

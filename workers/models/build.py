@@ -114,11 +114,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast, choice: ModelChoice, *, seed
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.do_sample = True
-    count = parameter_count(model)
+    count = model.num_parameters()
     if count > MAX_PARAMETERS:
         raise ValueError(f"{count:,} parameters; a model built here has at most {MAX_PARAMETERS:,}")
     return model
-
-
-def parameter_count(model: PreTrainedModel) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())

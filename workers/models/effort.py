@@ -23,10 +23,8 @@ from workers.models.sampling import Row, Sampler
 from workers.storage.effort import load_side_work
 from workers.tasks.effort_cuts import ForcedAnswer, cut_side
 
-BATCH = 64
-"""Answers sampled together."""
-EXTRA_TOKENS = 16
-"""Limit of a forced answer beyond twice the tokens of the original answer."""
+BATCH = 64  # answers sampled together
+EXTRA_TOKENS = 16  # limit of a forced answer beyond twice the tokens of the original answer
 
 
 class ModelCompleter:

@@ -27,10 +27,8 @@ from backend.core.artifacts import get_folder
 from backend.domain.training.adapter import AdapterChoice, AdapterKind, AdapterRecord, Quantisation, refusal_to_continue
 
 LoadedModel: TypeAlias = PreTrainedModel | PeftModel
-Loaded = tuple[LoadedModel, PreTrainedTokenizerBase]
-"""A model and its tokenizer."""
-ADAPTER = "default"
-"""Name of the adapter inside peft."""
+Loaded = tuple[LoadedModel, PreTrainedTokenizerBase]  # a model and its tokenizer
+ADAPTER = "default"  # name of the adapter inside peft
 RECORD_FILE = "base.json"
 CONFIGURATION_FILE = "adapter_config.json"
 _UNSAFE = {".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".h5", ".msgpack", ".gguf"}
@@ -44,10 +42,7 @@ class ModelUnusable(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """How weights are held in memory."""
-
-    dtype: str = "float32"
-    """`auto`: the precision of the model's files."""
+    dtype: str = "float32"  # `auto`: the precision of the model's files
     quantisation: Quantisation | None = None
 
 
@@ -57,12 +52,8 @@ OWN = Precision("auto")
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Where a model is read from."""
-
-    name: str
-    """A folder, or a name on the Hub."""
-    revision: str | None = None
-    """Commit on the Hub, or digest of the folder's weights."""
+    name: str  # a folder, or a name on the Hub
+    revision: str | None = None  # commit on the Hub, or digest of the folder's weights
     is_local: bool = True
 
     @property
@@ -151,19 +142,6 @@ def give_padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, 
     model.config.pad_token_id = tokenizer.pad_token_id
 
 
-def find_base(name: str) -> ModelSource:
-    """The base model that a user named, pinned by the Hub's commit or by the digest of the folder's weights."""
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        check_weight_files(folder)
-        return ModelSource(str(folder), weights_digest(folder))
-    try:
-        configuration = AutoConfig.from_pretrained(name, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelUnusable(f"{name} cannot be loaded: {error}") from error
-    return ModelSource(name, getattr(configuration, "_commit_hash", None), is_local=False)
-
-
 @contextmanager
 def base_of(record: AdapterRecord) -> Iterator[ModelSource]:
     """The base weights of an adapter, available inside the block. Raises ModelUnusable if they are gone or changed."""
@@ -238,13 +216,27 @@ def attach_adapter(base: PreTrainedModel, folder: Path) -> PeftModel:
 
 
 def start_from_base(name: str, choice: AdapterChoice, *, seed: int) -> Loaded:
-    """Load a pretrained model for training: all weights in fp32, or a new adapter on the base in its own precision."""
+    """Load a pretrained model for training: all weights in fp32, or a new adapter on the base in its own precision.
+
+    The adapter's record pins the base by the Hub's commit or by the digest of the folder's weights.
+    """
     folder = Path(name).expanduser()
     if is_adapter(folder):
         if refusal := refusal_to_continue(read_record(folder).model_dump(), choice):
             raise ModelUnusable(refusal)
         return load_folder(folder)
-    return load_base(name) if choice.kind is AdapterKind.FULL else _new_adapter(find_base(name), choice, seed, name)
+    if choice.kind is AdapterKind.FULL:
+        return load_base(name)
+    if folder.is_dir():
+        check_weight_files(folder)
+        source = ModelSource(str(folder), weights_digest(folder))
+    else:
+        try:
+            configuration = AutoConfig.from_pretrained(name, trust_remote_code=False)
+        except (OSError, ValueError, KeyError) as error:
+            raise ModelUnusable(f"{name} cannot be loaded: {error}") from error
+        source = ModelSource(name, getattr(configuration, "_commit_hash", None), is_local=False)
+    return _new_adapter(source, choice, seed, name)
 
 
 def start_from_checkpoint(checkpoint: Checkpoint, choice: AdapterChoice, *, seed: int) -> Loaded:
@@ -299,17 +291,6 @@ def _new_adapter(
         targets=sorted({str(target).rpartition(".")[2] for target in attached.target_modules}),
     )
     return model, tokenizer
-
-
-def save_adapter(model: PeftModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Save the adapter's weights, the record of its base, and the tokenizer, but never the base."""
-    record = record_of(model)
-    if record is None:
-        raise ValueError("this adapter has no record of the base that it was trained on")
-    model.save_pretrained(str(folder), selected_adapters=[ADAPTER], save_embedding_layers=False)
-    (folder / "README.md").unlink(missing_ok=True)  # peft's template; an export writes its own model card
-    (folder / RECORD_FILE).write_text(record.model_dump_json(indent=2))
-    tokenizer.save_pretrained(folder)
 
 
 def read_record(folder: Path) -> AdapterRecord:

@@ -14,12 +14,9 @@ from workers.models.chat import ChatTokens
 from workers.models.sampling import Row, Sampled, Sampler, VllmGeneration, VllmSampler
 from workers.policies.base import EpisodeStart, Reply, TokenTrace, Turn
 
-GATHER_SECONDS = 0.01
-"""How long a batch waits for sessions that have not requested a reply yet."""
-SETTLE_SECONDS = 0.002
-"""How long it waits when all have requested one: more episodes may be about to begin."""
-LOCKSTEP_SECONDS = 20.0
-"""The same in lockstep, where only a broken session keeps the others waiting."""
+GATHER_SECONDS = 0.01  # how long a batch waits for sessions that have not requested a reply yet
+SETTLE_SECONDS = 0.002  # how long it waits when all have requested one: more episodes may be about to begin
+LOCKSTEP_SECONDS = 20.0  # the same in lockstep, where only a broken session keeps the others waiting
 
 
 @dataclass(slots=True)
@@ -43,10 +40,18 @@ class LocalPolicy:
         top_p: float = 1.0,
         top_k: int = 0,
         lockstep: bool = False,
+        is_bf16: bool = False,
     ) -> None:
+        """`is_bf16`: precision of products, as in training."""
         self.chat = ChatTokens(tokenizer)
         self.sampler: Sampler | VllmSampler = Sampler(
-            model, end=self.chat.end, pad=tokenizer.pad_token_id, temperature=temperature, top_p=top_p, top_k=top_k
+            model,
+            end=self.chat.end,
+            pad=tokenizer.pad_token_id,
+            temperature=temperature,
+            top_p=top_p,
+            top_k=top_k,
+            is_bf16=is_bf16,
         )
         self.batches = 0
         self._is_lockstep = lockstep
@@ -56,11 +61,6 @@ class LocalPolicy:
         self._timer: asyncio.TimerHandle | None = None
         self._generation: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sampling")
-
-    def set_precision(self, *, is_bf16: bool) -> None:
-        """Set the precision of products, as in training."""
-        if isinstance(self.sampler, Sampler):
-            self.sampler.is_bf16 = is_bf16
 
     def set_temperature(self, temperature: float) -> None:
         """Set the temperature of the batches from now on."""
@@ -158,16 +158,14 @@ class LocalPlayer:
     def __init__(self, policy: LocalPolicy, start: EpisodeStart) -> None:
         self.row = Row([], np.random.Generator(np.random.PCG64(start.seed)))
         self.order = (start.task.index, start.member, start.task.seed, str(start.task.version_id or ""))
-        self.waited = 0.0
-        """Seconds that the latest request waited for its batch."""
+        self.waited = 0.0  # seconds that the latest request waited for its batch
         self._policy = policy
         proctor = start.manifest.proctor
         self._is_cut = proctor.agent.context.cuts(proctor.episode.max_turns)
         """Whether it reads only a part of the conversation. Each turn is then a separate prompt, and the episode is
         not one sequence."""
         self._prompt_length = 0
-        self._read = 0
-        """Messages in `row.tokens`, including the reply that the engine appends to its list."""
+        self._read = 0  # messages in `row.tokens`, including the reply that the engine appends to its list
         self._mask: list[int] = []
         self._logprobs: list[float] = []
 

@@ -17,17 +17,13 @@ from transformers import DynamicCache, PreTrainedModel
 class Row:
     """One conversation as the model sees it."""
 
-    tokens: list[int]
-    """Everything so far, including the latest prompt."""
+    tokens: list[int]  # everything so far, including the latest prompt
     random: np.random.Generator
-    fed: int = 0
-    """Number of `tokens` in the sampler's cache."""
+    fed: int = 0  # number of `tokens` in the sampler's cache
 
 
 @dataclass(slots=True)
 class Sampled:
-    """One reply."""
-
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     """Natural logarithms, at the sampling temperature (at 1 when greedy)."""
@@ -49,14 +45,14 @@ class Sampler:
         temperature: float = 1.0,
         top_p: float = 1.0,
         top_k: int = 0,
+        is_bf16: bool = False,
     ) -> None:
+        """`is_bf16`: compute products in bf16, as training does. Log-probabilities are float32 in any case."""
         self.model, self.end, self.pad = model, end, pad
         self.temperature, self.top_p, self.top_k = temperature, top_p, top_k
         self.context: int = getattr(model.config, "max_position_embeddings", None) or 1 << 30
-        self.is_bf16 = False
-        """Compute products in bf16, as training does. Log-probabilities are float32 in any case."""
-        self.prefills = 0
-        """Batches that started with an empty cache."""
+        self.is_bf16 = is_bf16
+        self.prefills = 0  # batches that started with an empty cache
         self._device = next(model.parameters()).device
         self._rows: Sequence[Row] = ()
         self._cache = DynamicCache(config=model.config)

@@ -28,8 +28,7 @@ from workers.models.load import ModelUnusable, load_folder
 from workers.models.serving_batches import BatchSampler, ServedCompletion
 
 SHUTDOWN_SECONDS = 2.0
-SMALL = 20_000_000
-"""Parameters below which one thread is fastest."""
+SMALL = 20_000_000  # parameters below which one thread is fastest
 MAX_BODY_BYTES = 16 * 1024 * 1024
 MAX_WAITING = 1024
 MAX_STOPS = 16
@@ -46,8 +45,6 @@ _UNSUPPORTED = {
 
 
 class ServeRequest(TypedDict):
-    """What to serve and where."""
-
     folder: str
     name: str
     host: str
@@ -173,7 +170,7 @@ class ModelServer:
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         chat_request = read_request(await request.read())
         self._check_name(chat_request.model)
-        if self.batches.waiting + chat_request.n > MAX_WAITING:
+        if len(self.batches.waiting) + chat_request.n > MAX_WAITING:
             raise ApiError("Too many requests are waiting.", status=429, code="rate_limit_exceeded")
         messages = [message.plain() for message in chat_request.messages]
         try:

@@ -13,11 +13,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from workers.models.chat import ChatTokens
 from workers.models.sampling import Row, Sampler
 
-GATHER_SECONDS = 0.004
-"""How long a batch waits for requests that arrive at the same time."""
+GATHER_SECONDS = 0.004  # how long a batch waits for requests that arrive at the same time
 MAX_BATCH = 64
-UNFINISHED = "\ufffd"
-"""An incomplete character decodes to this."""
+UNFINISHED = "\ufffd"  # an incomplete character decodes to this
 Result = TypeVar("Result")
 
 logger = structlog.get_logger(__name__)
@@ -31,8 +29,7 @@ class ServedCompletion:
     prompt: list[int]
     limit: int
     seed: int
-    sampling: tuple[float, float]
-    """Temperature and top_p."""
+    sampling: tuple[float, float]  # temperature and top_p
     stops: Sequence[str] = ()
     on_text: Callable[[int, str], object] | None = None
     """Called with the index and each new piece of text, in the sampling thread."""
@@ -41,8 +38,7 @@ class ServedCompletion:
     text: str = ""
     finish_reason: str = "length"
     is_over: bool = False
-    is_abandoned: bool = False
-    """The client no longer waits for it."""
+    is_abandoned: bool = False  # the client no longer waits for it
     _decoded: tuple[int, int] = (0, 0)
     """Tokens before the first place do not change how later ones decode; those before the second are in the text."""
     _sent: int = 0
@@ -91,14 +87,10 @@ class BatchSampler:
         self.sampler = Sampler(model, end=self.chat.end, pad=tokenizer.pad_token_id)
         self.context = self.sampler.context
         self.batches = 0
-        self._waiting: list[tuple[ServedCompletion, asyncio.Future[None]]] = []
+        self.waiting: list[tuple[ServedCompletion, asyncio.Future[None]]] = []
         self._sampled: Sequence[ServedCompletion] = ()
         self._work: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sampling")
-
-    @property
-    def waiting(self) -> int:
-        return len(self._waiting)
 
     async def in_thread(self, work: Callable[[], Result]) -> Result:
         """Run in the one thread that uses the tokenizer and samples."""
@@ -107,7 +99,7 @@ class BatchSampler:
     async def sample(self, completion: ServedCompletion) -> None:
         """Wait until the completion has ended. Raises the model's exceptions."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((completion, done))
+        self.waiting.append((completion, done))
         if self._work is None:
             self._work = asyncio.create_task(self._sample_waiting())
         try:
@@ -116,7 +108,7 @@ class BatchSampler:
             completion.is_abandoned = True
 
     async def close(self) -> None:
-        for completion in [*(completion for completion, _ in self._waiting), *self._sampled]:
+        for completion in [*(completion for completion, _ in self.waiting), *self._sampled]:
             completion.is_abandoned = True
         if self._work is not None:
             self._work.cancel()
@@ -125,11 +117,11 @@ class BatchSampler:
     async def _sample_waiting(self) -> None:
         """Sample batch after batch: the oldest request and those with the same sampling."""
         try:
-            while self._waiting:
+            while self.waiting:
                 await asyncio.sleep(GATHER_SECONDS)
-                sampling = self._waiting[0][0].sampling
-                batch = [pair for pair in self._waiting if pair[0].sampling == sampling][:MAX_BATCH]
-                self._waiting = [pair for pair in self._waiting if pair not in batch]
+                sampling = self.waiting[0][0].sampling
+                batch = [pair for pair in self.waiting if pair[0].sampling == sampling][:MAX_BATCH]
+                self.waiting = [pair for pair in self.waiting if pair not in batch]
                 self._sampled = [completion for completion, _ in batch]
                 failure: Exception | None = None
                 try:

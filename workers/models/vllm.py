@@ -28,8 +28,7 @@ from workers.policies.openai_api import Endpoint
 
 PROGRAM = "vllm"
 NAME = "checkpoint"
-START_SECONDS = 1800.0
-"""Large weights take a while to load and compile."""
+START_SECONDS = 1800.0  # large weights take a while to load and compile
 STOP_SECONDS = 20.0
 _POLL_SECONDS = 0.2
 _LOG_BYTES = 2000

@@ -50,7 +50,22 @@ def native_messages(messages: Sequence[Message], system: str, *, sends_reasoning
         if message["role"] == "system":
             converted += [{"role": "system", "content": system}] if system else []
         elif message["role"] == "assistant":
-            assistant = _assistant_message(message, len(converted))
+            text = str(message["content"])
+            try:
+                before, calls, after = split_calls(text)
+            except CallUnreadable:  # it stays text
+                assistant: dict[str, Any] = {"role": "assistant", "content": text}
+            else:
+                content = "\n".join(part.strip() for part in (before, after) if part.strip())
+                tool_calls = [
+                    {  # some endpoints accept only call ids of nine letters and digits
+                        "id": f"c{len(converted) % 100_000:05d}{number % 1000:03d}",
+                        "type": "function",
+                        "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
+                    }
+                    for number, call in enumerate(calls)
+                ]
+                assistant = {"role": "assistant", "content": content or None, "tool_calls": tool_calls}
             if sends_reasoning and message.get("reasoning"):
                 assistant["reasoning_content"] = message["reasoning"]
             converted.append(assistant)
@@ -75,25 +90,6 @@ def plain_messages(messages: Sequence[Message], *, sends_reasoning: bool = False
         | ({"reasoning_content": message["reasoning"]} if sends_reasoning and message.get("reasoning") else {})
         for message in messages
     ]
-
-
-def _assistant_message(message: Message, position: int) -> dict[str, Any]:
-    """Calls that cannot be read stay text. Some endpoints accept only call ids of nine letters and digits."""
-    text = str(message["content"])
-    try:
-        before, calls, after = split_calls(text)
-    except CallUnreadable:
-        return {"role": "assistant", "content": text}
-    content = "\n".join(part.strip() for part in (before, after) if part.strip())
-    tool_calls = [
-        {
-            "id": f"c{position % 100_000:05d}{number % 1000:03d}",
-            "type": "function",
-            "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
-        }
-        for number, call in enumerate(calls)
-    ]
-    return {"role": "assistant", "content": content or None, "tool_calls": tool_calls}
 
 
 def write_answer(content: str, tool_calls: Any) -> str:

@@ -193,7 +193,20 @@ class _ConnectionTest:
         if answer.status in {401, 403}:
             self._add_key_refused(answer)
             return
-        self._read_models(answer)
+        items = answer.body.get("data") if isinstance(answer.body, dict) else None
+        if answer.status == 200 and isinstance(items, list):
+            names = {each.get("id") for each in items if isinstance(each, dict) and isinstance(each.get("id"), str)}
+            self.models = sorted({plain_text(name)[:200] for name in names if name})[:MAX_MODELS]
+            some = ", ".join(self.models[:5]) + (", …" if len(self.models) > 5 else "")
+            if self.model in self.models:
+                self._add("model", _PASSED, f"It lists {self.model} among {len(self.models)} models.")
+            else:
+                sentence = f"It does not list {self.model}. It lists {len(self.models)}: {some or 'none'}."
+                advice = "Choose one of its models, unless this name is an alias that it accepts."
+                self._add("model", _WARNED, sentence, advice)
+        else:
+            sentence = f"It offers no list of models (/models answered {answer.status})."
+            self._add("model", _SKIPPED, sentence, "Type the name.")
         if not await self._test_completion():
             return
         for option in _OPTIONS:
@@ -204,25 +217,6 @@ class _ConnectionTest:
                 await self._test_option(option)
             except Unreachable as error:
                 self._add(option.check, _WARNED, f"Unknown: {error}.")
-
-    def _read_models(self, answer: EndpointAnswer) -> None:
-        items = answer.body.get("data") if isinstance(answer.body, dict) else None
-        if answer.status != 200 or not isinstance(items, list):
-            sentence = f"It offers no list of models (/models answered {answer.status})."
-            self._add("model", _SKIPPED, sentence, "Type the name.")
-            return
-        names = (item.get("id") for item in items if isinstance(item, dict))
-        self.models = sorted({plain_text(name)[:200] for name in names if isinstance(name, str) and name})[:MAX_MODELS]
-        if self.model in self.models:
-            self._add("model", _PASSED, f"It lists {self.model} among {len(self.models)} models.")
-            return
-        some = ", ".join(self.models[:5]) + (", …" if len(self.models) > 5 else "")
-        self._add(
-            "model",
-            _WARNED,
-            f"It does not list {self.model}. It lists {len(self.models)}: {some or 'none'}.",
-            "Choose one of its models, unless this name is an alias that it accepts.",
-        )
 
     async def _test_completion(self) -> bool:
         """Request one tiny completion. Without it, further tests would show nothing."""

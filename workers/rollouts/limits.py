@@ -23,7 +23,7 @@ MIN_BYTES = 1_024
 CUT = "_cut"
 """Key of the note in a cut observation."""
 OVERLOAD_ERRORS = frozenset({ErrorKind.SANDBOX, ErrorKind.LIMIT})
-"""How episodes fail on an overloaded env server: a lost connection, a deadline."""
+"""Errors of episodes on an overloaded env server: a lost connection, a deadline."""
 POLL_SECONDS = 0.2
 """Interval between checks for a requested stop."""
 
@@ -38,7 +38,7 @@ def bounded_text(text: str, limit: int = MAX_STORED_BYTES) -> str:
 
 @dataclass(slots=True)
 class ObservationBudget:
-    """What one episode may still store. Huge observations are cut, visibly, so that no rollout fills the disk."""
+    """Bytes that one episode may still store. Huge observations are cut, visibly, so that no rollout fills the disk."""
 
     _left: int = MAX_EPISODE_BYTES
 

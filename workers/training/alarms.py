@@ -28,7 +28,7 @@ LENGTH = "completions/mean_length"
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class CurveWindow:
     """Consecutive points of a curve."""
 
     first: int
@@ -48,11 +48,11 @@ class Curve:
     steps: list[int] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
 
-    def stretch(self, start: int, end: int) -> Stretch:
+    def window(self, start: int, end: int) -> CurveWindow:
         values = self.values[start:end]
         spread = statistics.stdev(values) if len(values) > 1 else 0.0
         error = spread / math.sqrt(len(values))
-        return Stretch(self.steps[start], self.steps[end - 1], statistics.fmean(values), error)
+        return CurveWindow(self.steps[start], self.steps[end - 1], statistics.fmean(values), error)
 
 
 @dataclass(slots=True)
@@ -73,12 +73,12 @@ class CurveHistory:
                 curve.steps.append(step)
                 curve.values.append(value)
 
-    def present(self, name: str, count: int = WINDOW) -> Stretch | None:
+    def present(self, name: str, count: int = WINDOW) -> CurveWindow | None:
         """Return the last points of a curve, or None if there are fewer than `count`."""
         curve = self.curves.get(name)
         if curve is None or len(curve.values) < count:
             return None
-        return curve.stretch(len(curve.values) - count, len(curve.values))
+        return curve.window(len(curve.values) - count, len(curve.values))
 
     def beginning(self, name: str) -> float | None:
         """Return the median of the first steps, or None if they have not ended or the median is not positive."""
@@ -88,14 +88,14 @@ class CurveHistory:
         median = statistics.median(curve.values[BEGINNING])
         return median if median > 0 else None
 
-    def best(self, name: str, *, sign: float = 1.0) -> Stretch | None:
+    def best(self, name: str, *, sign: float = 1.0) -> CurveWindow | None:
         """Return the window with the highest mean, or the lowest with `sign` -1."""
         curve = self.curves.get(name)
         if curve is None or len(curve.values) < WINDOW:
             return None
         sums = np.cumsum([0.0, *curve.values])
         start = int(np.argmax(sign * (sums[WINDOW:] - sums[:-WINDOW])))
-        return curve.stretch(start, start + WINDOW)
+        return curve.window(start, start + WINDOW)
 
     def mean_between(self, name: str, first: int, last: int) -> float | None:
         """Return the mean of a curve over these steps, both included."""
@@ -168,8 +168,8 @@ def _relative(
         rewards = history.curves.get("reward", Curve())
         count = len(rewards.values)
         if count >= 3 * WINDOW:
-            late = rewards.stretch(count - WINDOW, count)
-            early = rewards.stretch(count - 3 * WINDOW, count - 2 * WINDOW)
+            late = rewards.window(count - WINDOW, count)
+            early = rewards.window(count - 3 * WINDOW, count - 2 * WINDOW)
             if late.mean > early.mean + max(late.error, early.error):
                 return []
         note = ", and the reward does not rise"
@@ -250,7 +250,7 @@ def column_fall(history: CurveHistory, choice: AlarmsChoice) -> list[Sighting]:
     return sightings
 
 
-def _is_fall(best: Stretch, now: Stretch, drop: float, sign: float = 1.0) -> bool:
+def _is_fall(best: CurveWindow, now: CurveWindow, drop: float, sign: float = 1.0) -> bool:
     depth = sign * (best.mean - now.mean)
     return now.first > best.last and depth > max(drop, FALL_ERRORS * math.hypot(best.error, now.error))
 
@@ -348,16 +348,13 @@ class AlarmWatch:
     calm: dict[str, int] = field(default_factory=dict)
     """Each condition that holds → consecutive checks that did not meet it."""
 
-    def after_step(self, step: int, figures: Mapping[str, float], choice: AlarmsChoice) -> AlarmChanges:
-        checks = BROKEN | TRENDS if step > choice.grace_steps else BROKEN
-        return self._check(checks, step, figures, choice, patience=CALM_STEPS)
-
-    def after_heldout(self, step: int, figures: Mapping[str, float], choice: AlarmsChoice) -> AlarmChanges:
-        return self._check(HELDOUT_CHECKS, step, figures, choice, patience=1)
-
-    def _check(
-        self, checks: dict[str, Check], step: int, figures: Mapping[str, float], choice: AlarmsChoice, *, patience: int
+    def check(
+        self, step: int, figures: Mapping[str, float], choice: AlarmsChoice, *, is_heldout: bool = False
     ) -> AlarmChanges:
+        """Check the conditions of a step, or those of a held-out evaluation, which clear at once."""
+        checks, patience = (HELDOUT_CHECKS, 1) if is_heldout else (BROKEN, CALM_STEPS)
+        if not is_heldout and step > choice.grace_steps:
+            checks = BROKEN | TRENDS
         self.history.add(step, figures)
         enabled = [check for name, check in checks.items() if action_of(choice, name)]
         met = {sighting.condition: sighting for check in enabled for sighting in check(self.history, choice)}

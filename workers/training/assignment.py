@@ -34,16 +34,12 @@ class TrainingEnv:
     weight: float = 1.0
     tag: uuid.UUID | None = None  # version id that its tasks carry: None for the run's own version
 
-    def task(self, split: Split, index: int) -> TaskSpec:
-        """Return task `index` of the split. Indices wrap around."""
+    def task(self, split: Split, index: int, *, may_be_canary: bool = False) -> TaskSpec:
+        """Return task `index` of the split, or a canary in its place. Indices wrap around."""
         tasks = self.manifest.proctor.tasks
         count = tasks.heldout if split is Split.HELDOUT else tasks.train
-        return replace(task_of(self.manifest, split, index % count), version_id=self.tag)
-
-    def drawn_task(self, index: int) -> TaskSpec:
-        """Return training task `index`, or a canary in its place."""
-        count = self.manifest.proctor.tasks.train
-        return replace(drawn_task(self.manifest, Split.TRAIN, index % count), version_id=self.tag)
+        draw = drawn_task if may_be_canary else task_of
+        return replace(draw(self.manifest, split, index % count), version_id=self.tag)
 
 
 @dataclass(frozen=True, slots=True)

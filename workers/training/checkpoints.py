@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import tempfile
-import uuid
 from pathlib import Path
 
 from sqlalchemy import select, update
@@ -17,8 +16,8 @@ from backend.core.session import transaction
 from backend.domain.training.configuration import Stage
 from backend.domain.training.grpo import GrpoChoice
 from backend.review.judged_curves import choose_best
-from workers.models.load import load_folder, record_of, save_adapter
-from workers.training.assignment import BranchPoint
+from workers.models.load import ADAPTER, RECORD_FILE, load_folder, record_of
+from workers.training.assignment import Assignment, BranchPoint
 from workers.training.heldout_evaluation import HeldoutEvaluation
 
 COMPLETE = "complete"  # file in a trainer state that was written completely
@@ -27,8 +26,8 @@ COMPLETE = "complete"  # file in a trainer state that was written completely
 class CheckpointStore:
     """The checkpoints of one run. Saving the same one again after a resume changes nothing."""
 
-    def __init__(self, run_id: uuid.UUID, policy_id: uuid.UUID, folder: Path) -> None:
-        self.run_id, self.policy_id, self._folder = run_id, policy_id, folder
+    def __init__(self, assignment: Assignment) -> None:
+        self.run_id, self.policy_id, self._folder = assignment.run_id, assignment.policy_id, assignment.folder
 
     def find(self, stage: Stage, step: int | None = None) -> Checkpoint | None:
         """Return the stage's checkpoint at a step. Default: its last one."""
@@ -38,9 +37,9 @@ class CheckpointStore:
         with transaction() as session:
             return session.scalars(statement.order_by(Checkpoint.step.desc()).limit(1)).first()
 
-    def save(self, stage: Stage, step: int, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-        if self.find(stage, step) is not None:
-            return
+    def save(self, stage: Stage, step: int, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Checkpoint:
+        if (stored := self.find(stage, step)) is not None:
+            return stored
         key = f"checkpoints/{self.run_id}/{stage}-{step}"
         record = record_of(model)
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -48,19 +47,20 @@ class CheckpointStore:
             save_model(model, tokenizer, Path(folder))
             size = put_folder(Path(folder), key)
         with transaction() as session:
-            session.add(
-                Checkpoint(
-                    policy_id=self.policy_id,
-                    run_id=self.run_id,
-                    stage=str(stage),
-                    step=step,
-                    artifact=key,
-                    size_bytes=size,
-                    adapter=record.model_dump(mode="json") if record else None,
-                )
+            checkpoint = Checkpoint(
+                policy_id=self.policy_id,
+                run_id=self.run_id,
+                stage=str(stage),
+                step=step,
+                artifact=key,
+                size_bytes=size,
+                adapter=record.model_dump(mode="json") if record else None,
             )
+            session.add(checkpoint)
             session.flush()
+            session.refresh(checkpoint)
             announce(session, run_topic(self.run_id))
+            return checkpoint
 
     def set_heldout(self, stage: Stage, step: int, evaluation: HeldoutEvaluation, *, at: int | None) -> None:
         """Keep a held-out result with its checkpoint and mark the run's best one. `at`: its rollouts' training step."""
@@ -87,12 +87,22 @@ class CheckpointStore:
 
 
 def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write safetensors, configuration, tokenizer and chat template. An adapter is written without its base."""
-    if record_of(model) is not None:
-        save_adapter(model, tokenizer, folder)
-        return
-    model.save_pretrained(folder, safe_serialization=True)
+    """Write safetensors, configuration, tokenizer and chat template. An adapter comes with the record of its base."""
+    if (record := record_of(model)) is not None:
+        model.save_pretrained(str(folder), selected_adapters=[ADAPTER], save_embedding_layers=False)
+        (folder / "README.md").unlink(missing_ok=True)  # peft's template; an export writes its own model card
+        (folder / RECORD_FILE).write_text(record.model_dump_json(indent=2))
+    else:
+        model.save_pretrained(folder, safe_serialization=True)
     tokenizer.save_pretrained(folder)
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a file in a new folder or over an old version. Readers never see it half-written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(text)
+    partial.replace(path)
 
 
 def mark_complete(state: Path) -> None:
@@ -118,12 +128,6 @@ def newest_complete(folder: Path) -> Path | None:
         if (match := re.fullmatch(r"checkpoint-(\d+)", path.name)) and (path / COMPLETE).exists()
     ]
     return max(states)[1] if states else None
-
-
-def newest_under(folder: Path) -> Path | None:
-    """Return the complete trainer state that was written last, of any stage."""
-    marks = sorted(folder.rglob(COMPLETE), key=lambda mark: mark.stat().st_mtime_ns)
-    return marks[-1].parent if marks else None
 
 
 def step_of(state: Path | None) -> int:

@@ -12,17 +12,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from backend.checkpoints.pruning import prune_by_rule
 from backend.core.session import transaction
 from backend.domain.checkpoints.retention import KeepRule
-from backend.domain.rollouts.rollout import Rollout, TaskSpec
+from backend.domain.rollouts.rollout import Rollout
 from backend.domain.training.budget import BudgetChoice, Spending
 from backend.domain.training.configuration import Stage, TrainingConfiguration
 from backend.domain.vocabulary import OF_STEPS, Phase, RunStatus
 from backend.rollouts.tables import Rollout as RolloutRow
 from workers.models.policy import LocalPolicy
-from workers.rollouts.engine import GroupPlan
 from workers.storage.recorder import RunRecorder
 from workers.training.assignment import Assignment
-from workers.training.checkpoints import CheckpointStore
-from workers.training.curriculum import heldout_tasks, warm_up_tasks
+from workers.training.checkpoints import CheckpointStore, replace_file
+from workers.training.curriculum import heldout_plans
 from workers.training.env_pool import EnvPool
 from workers.training.heldout_evaluation import HeldoutEvaluation, summarize
 from workers.training.ranks import ALONE, Ranks
@@ -35,7 +34,7 @@ class TrainingStopped(Exception):
 
 
 class Ended(Exception):
-    """An alarm ends the run before its last step."""
+    """An alarm or the gate ends the run before its last step."""
 
     def __init__(self, status: RunStatus, reason: str, roll_back: uuid.UUID | None = None) -> None:
         super().__init__(reason)
@@ -61,7 +60,7 @@ class BudgetTracker:
         self._began = self._saved_at = time.monotonic()
         self._tokens = self._rollouts = 0
 
-    def recall(self, run_id: uuid.UUID, last: int) -> None:
+    def restore(self, run_id: uuid.UUID, last: int) -> None:
         of_run = (RolloutRow.run_id == run_id, RolloutRow.phase.in_(OF_STEPS), RolloutRow.training_step <= last)
         statement = select(func.count(), func.coalesce(func.sum(RolloutRow.tokens_out), 0)).where(*of_run)
         with transaction() as session:
@@ -85,10 +84,7 @@ class BudgetTracker:
     def save(self) -> None:
         self._saved_at = time.monotonic()
         if self.choice.minutes is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            partial = self._path.with_suffix(".partial")
-            partial.write_text(repr(self.spending.minutes))
-            partial.replace(self._path)
+            replace_file(self._path, repr(self.spending.minutes))
 
 
 @dataclass(slots=True)
@@ -98,12 +94,13 @@ class TrainingContext:
     assignment: Assignment
     env_pool: EnvPool
     recorder: RunRecorder
-    store: CheckpointStore
     summary: dict[str, object] = field(default_factory=dict)
     ranks: Ranks = ALONE
+    store: CheckpointStore = field(init=False)
     budget_tracker: BudgetTracker = field(init=False)
 
     def __post_init__(self) -> None:
+        self.store = CheckpointStore(self.assignment)
         self.budget_tracker = BudgetTracker(self.configuration.budget, self.assignment.folder)
 
     @property
@@ -116,10 +113,6 @@ class TrainingContext:
         if spending := self.budget_tracker.spending.as_json(self.budget_tracker.choice):
             self.summary["budget"] = {**spending, "used_up": sentence}
         return sentence is not None
-
-    def warm_up_plans(self, count: int) -> list[GroupPlan]:
-        """Return `count` single episodes on the first training tasks of all environments."""
-        return single_groups(warm_up_tasks(self.assignment.envs, count))
 
     def evaluate_heldout(
         self,
@@ -137,12 +130,12 @@ class TrainingContext:
         checkpoint, which is evaluated again: no rollouts are stored, and the curves get the stage's prefix.
         """
         choice = self.configuration.heldout
-        tasks = heldout_tasks(self.assignment.envs, choice.tasks)
+        plans = heldout_plans(self.assignment.envs, choice.tasks)
         policy = LocalPolicy(model, tokenizer, temperature=choice.temperature, lockstep=True)
-        self.recorder.progress(phase="held-out evaluation", done=0, total=len(tasks))
+        self.recorder.progress(phase="held-out evaluation", done=0, total=len(plans))
         try:
             rollouts = self.env_pool.play_in_lockstep(
-                single_groups(tasks),
+                plans,
                 policy,
                 phase=Phase.HELDOUT,
                 seed=self.configuration.seed,
@@ -169,7 +162,3 @@ class TrainingContext:
         self.recorder.log(f"held-out evaluation of {stage} {step}: reward {reward}, format {evaluation.format:.0%}")
         self.summary[f"heldout_{stage}"] = {"step": step, **evaluation.as_json()}
         return evaluation
-
-
-def single_groups(tasks: Sequence[TaskSpec]) -> list[GroupPlan]:
-    return [GroupPlan(task, ordinal, (0,)) for ordinal, task in enumerate(tasks)]

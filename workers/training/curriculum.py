@@ -27,14 +27,15 @@ from backend.rollouts.tables import Rollout as RolloutRow
 from backend.runs.tables import Run
 from workers.rollouts.engine import GroupPlan
 from workers.training.assignment import TrainingEnv
-from workers.training.checkpoints import newest_complete, step_of
+from workers.training.checkpoints import newest_complete, replace_file, step_of
 
 TOLERANCE = 1e-6  # stored rewards are single precision: a value this close to the bar reaches it, as in a filter
 MOST_DOUBLINGS = 6
+Outcome = tuple[int, bool]  # level of a rollout, and whether it succeeded
 State = dict[str, Any]  # state that later steps depend on, as JSON
 
 
-class Turns:
+class RoundRobin:
     """Smooth weighted round robin: any stretch of turns follows the shares as closely as whole numbers allow."""
 
     def __init__(self, shares: Sequence[float], credit: Sequence[float] | None = None) -> None:
@@ -48,38 +49,32 @@ class Turns:
         return chosen
 
 
-def warm_up_tasks(envs: Sequence[TrainingEnv], count: int) -> list[TaskSpec]:
-    """Return the first training tasks of each environment by weight, with levels in turn. Few tasks repeat."""
+def warm_up_plans(envs: Sequence[TrainingEnv], count: int) -> list[GroupPlan]:
+    """Return episodes on the first training tasks of each environment by weight, levels in turn. Few tasks repeat."""
     return _interleaved(envs, portions([env.weight for env in envs], count), Split.TRAIN)
 
 
-def heldout_tasks(envs: Sequence[TrainingEnv], count: int) -> list[TaskSpec]:
-    """Return the first held-out tasks of each environment by weight, each once."""
+def heldout_plans(envs: Sequence[TrainingEnv], count: int) -> list[GroupPlan]:
+    """Return single episodes on the first held-out tasks of each environment by weight, each once."""
     counts = portions([env.weight for env in envs], count)
     counts = [min(each, env.manifest.proctor.tasks.heldout) for each, env in zip(counts, envs, strict=True)]
     return _interleaved(envs, counts, Split.HELDOUT)
 
 
-def _interleaved(envs: Sequence[TrainingEnv], counts: Sequence[int], split: Split) -> list[TaskSpec]:
+def _interleaved(envs: Sequence[TrainingEnv], counts: Sequence[int], split: Split) -> list[GroupPlan]:
     """Mix the environments evenly, so that any prefix contains all of them."""
-    turns, taken, tasks = Turns(counts), [0] * len(envs), []
-    for _ in range(sum(counts)):
+    turns, taken, plans = RoundRobin(counts), [0] * len(envs), []
+    for ordinal in range(sum(counts)):
         number = turns.next()
-        tasks.append(envs[number].task(split, taken[number]))
+        plans.append(GroupPlan(envs[number].task(split, taken[number]), ordinal, (0,)))
         taken[number] += 1
-    return tasks
+    return plans
 
 
-@dataclass(frozen=True, slots=True)
-class LevelOutcome:
-    level: int
-    succeeded: bool
-
-
-class FixedLevels(Turns):
+class FixedLevels(RoundRobin):
     """The same mix of levels in every step."""
 
-    def learn(self, outcomes: Iterable[LevelOutcome]) -> dict[str, float]:
+    def learn(self, outcomes: Iterable[Outcome]) -> dict[str, float]:
         return {}
 
     @property
@@ -110,19 +105,17 @@ class AdaptiveLevels:
     def next(self) -> int:
         return self.low + self._turns.next()
 
-    def learn(self, outcomes: Iterable[LevelOutcome]) -> dict[str, float]:
-        for outcome in outcomes:
-            recent = self._recent.setdefault(outcome.level, deque(maxlen=self._choice.window))
-            recent.append(outcome.succeeded)
-            self._played += outcome.level == self.high
+    def learn(self, outcomes: Iterable[Outcome]) -> dict[str, float]:
+        choice = self._choice
+        for level, succeeded in outcomes:
+            self._recent.setdefault(level, deque(maxlen=choice.window)).append(succeeded)
+            self._played += level == self.high
         points = {"low": float(self.low), "high": float(self.high)}
         if recent_at_top := self._recent.get(self.high):
             points["success"] = sum(recent_at_top) / len(recent_at_top)
-        self._move()
-        return points
-
-    def _move(self) -> None:
-        choice, top, below = self._choice, self._success(self.high), self._success(self.high - 1)
+        latest = [self._recent.get(level, ()) for level in (self.high, self.high - 1)]
+        # the success over a whole window of episodes; None if a level has fewer
+        top, below = (sum(recent) / len(recent) if len(recent) == choice.window else None for recent in latest)
         falls = self._falls.get(self.high + 1, 0)
         is_ready = self._played >= choice.window << min(max(0, falls - 1), MOST_DOUBLINGS)
         if self.high > 0 and any(success is not None and success < choice.collapse for success in (top, below)):
@@ -131,6 +124,7 @@ class AdaptiveLevels:
         elif self.high < self._highest and top is not None and top >= choice.mastery and is_ready:
             self._falls.pop(self.high, None)
             self._move_to(self.high + 1)
+        return points
 
     def _move_to(self, high: int, credit: Sequence[float] | None = None) -> None:
         """Set the top. Only new episodes decide whether it is mastered."""
@@ -138,12 +132,7 @@ class AdaptiveLevels:
         self._played = 0
         self._recent = {level: recent for level, recent in self._recent.items() if self.low <= level < high}
         below, lower = high - self.low, self._choice.lower
-        self._turns = Turns([*[lower / below] * below, 1.0 - lower] if below else [1.0], credit)
-
-    def _success(self, level: int) -> float | None:
-        """Return the success over the last `window` episodes of a level; None if it has fewer in the window."""
-        recent = self._recent.get(level, ())
-        return sum(recent) / len(recent) if len(recent) == self._choice.window else None
+        self._turns = RoundRobin([*[lower / below] * below, 1.0 - lower] if below else [1.0], credit)
 
     @property
     def state(self) -> State:
@@ -166,7 +155,7 @@ class AdaptiveLevels:
 
 
 @dataclass(slots=True)
-class _Lane:
+class _EnvTasks:
     """The order of tasks of one environment."""
 
     env: TrainingEnv
@@ -192,22 +181,21 @@ class Planner:
             levels: FixedLevels | AdaptiveLevels
             levels = AdaptiveLevels(curriculum, count) if self.is_adaptive else FixedLevels(shares)
             rule = curriculum.rule(env.manifest)
-            self._lanes.append(_Lane(env, levels, rule, start + -start % count, [0] * count))
-        self._turns = Turns(weights)
+            self._lanes.append(_EnvTasks(env, levels, rule, start + -start % count, [0] * count))
+        self._turns = RoundRobin(weights)
         self._step = 0
         self._plans: dict[int, GroupPlan] = {}
-        self._strata: list[tuple[_Lane, int]] = []  # environment and level of each of the step's groups
+        self._strata: list[tuple[_EnvTasks, int]] = []  # environment and level of each of the step's groups
 
-    def plans(self, step: int) -> list[GroupPlan]:
-        return self.plans_of(step, range(self.choice.tasks_per_step))
-
-    def plans_of(self, step: int, ordinals: Sequence[int]) -> list[GroupPlan]:
-        """Return the step's groups with these ordinals.
+    def plans(self, step: int, ordinals: Sequence[int] | None = None) -> list[GroupPlan]:
+        """Return the step's groups with these ordinals. Default: all of its groups.
 
         Ordinals beyond the step's groups are replacements: they get a fresh task of the environment and level of the
         group with the same remainder by the number of groups.
         """
-        count, needed = self.choice.tasks_per_step, list(ordinals)
+        count = self.choice.tasks_per_step
+        ordinals = range(count) if ordinals is None else ordinals
+        needed = list(ordinals)
         if step != self._step:
             self._step, self._plans = step, {}
             lanes = [self._lanes[self._turns.next()] for _ in range(count)]
@@ -218,7 +206,7 @@ class Planner:
                 lane, level = self._strata[ordinal % count]
                 index = lane.start + level + lane.used[level] * len(lane.used)  # no task repeats while there are enough
                 lane.used[level] += 1
-                task = lane.env.drawn_task(index)
+                task = lane.env.task(Split.TRAIN, index, may_be_canary=True)
                 self._plans[ordinal] = GroupPlan(task, ordinal, tuple(range(self.choice.group_size)))
         return [self._plans[ordinal] for ordinal in ordinals]
 
@@ -232,11 +220,11 @@ class Planner:
             rewards = [rollout.reward for rollout in own if rollout.reward is not None]
             if rewards and len(self._lanes) > 1:
                 points[f"environment/{lane.env.name}"] = fsum(rewards) / len(rewards)
-            outcomes, rule = [], lane.rule
+            rule, outcomes = lane.rule, list[Outcome]()
             bar = rule.at_least - TOLERANCE * max(1.0, abs(rule.at_least))
             for rollout in own:
                 value = rollout.reward if rule.column == REWARD else rollout.columns.get(rule.column)
-                outcomes.append(LevelOutcome(rollout.task.level, value is not None and value >= bar))
+                outcomes.append((rollout.task.level, value is not None and value >= bar))
             levels = lane.levels.learn(outcomes)
             points |= {f"curriculum/{lane.env.name}/{name}": value for name, value in levels.items()}
         return points
@@ -247,28 +235,25 @@ class Planner:
         return {"environments": self._turns.credit, "lanes": lanes}
 
     def restore(self, state: State) -> None:
-        self._turns = Turns(self._turns.shares, state["environments"])
+        self._turns = RoundRobin(self._turns.shares, state["environments"])
         for lane, kept in zip(self._lanes, state["lanes"], strict=True):
             lane.used = list(kept["used"])
             lane.levels.restore(kept["levels"])
 
 
-def keep_plan(states: Path, step: int, planner: Planner) -> None:
+def save_plan(folder: Path, step: int, planner: Planner) -> None:
     """Save the planner's state next to the trainer's states, and delete those older than the trainer's newest."""
-    folder = states / "plans"
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f"{step}.partial"
-    partial.write_text(json.dumps(planner.state))
-    partial.replace(folder / f"{step}.json")
-    needed = step_of(newest_complete(states)) // planner.choice.updates
-    for path in folder.glob("*.json"):
+    plans = folder / "plans"
+    replace_file(plans / f"{step}.json", json.dumps(planner.state))
+    needed = step_of(newest_complete(folder)) // planner.choice.updates
+    for path in plans.glob("*.json"):
         if int(path.stem) < needed:
             path.unlink()
 
 
-def recall_plan(states: Path, step: int, planner: Planner, run_id: uuid.UUID) -> None:
+def restore_plan(folder: Path, step: int, planner: Planner, run_id: uuid.UUID) -> None:
     """Bring a new planner to its state after this step, from the file or from the stored rollouts."""
-    path = states / "plans" / f"{step}.json"
+    path = folder / "plans" / f"{step}.json"
     if step and path.exists():
         planner.restore(json.loads(path.read_text()))
     elif step:
@@ -305,5 +290,5 @@ def replay(planner: Planner, run_id: uuid.UUID, last: int) -> None:
                 )
     for step in range(1, last + 1):
         rollouts = stored.get(step, [])
-        planner.plans_of(step, sorted({rollout.group for rollout in rollouts}))
+        planner.plans(step, sorted({rollout.group for rollout in rollouts}))
         planner.learn(step, rollouts)

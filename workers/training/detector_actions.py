@@ -61,14 +61,16 @@ class Verdicts:
     def wrongly_rewarded(self, rollouts: Sequence[Rollout]) -> set[int]:
         """Return the positions of rollouts that repeat a hack or a wrongly rewarded episode."""
         with transaction() as session:
-            wrong = self.keys_of(session, self._judged(session, WRONG))
+            judged = self._judged(session)
+            wrong = self.keys_of(session, [id_ for id_, verdict in judged.items() if verdict in WRONG])
         return self.positions(rollouts, wrong)
 
     def honest(self, rollouts: Sequence[Rollout]) -> set[int]:
         """Return the positions of rollouts that repeat an honest episode that was never judged wrong."""
         with transaction() as session:
-            wrong = self.keys_of(session, self._judged(session, WRONG))
-            honest = self.keys_of(session, self._judged(session, {Verdict.HONEST}))
+            judged = self._judged(session)
+            wrong = self.keys_of(session, [id_ for id_, verdict in judged.items() if verdict in WRONG])
+            honest = self.keys_of(session, [id_ for id_, verdict in judged.items() if verdict == Verdict.HONEST])
         return self.positions(rollouts, honest - wrong)
 
     def positions(self, rollouts: Sequence[Rollout], keys: Collection[EpisodeKey]) -> set[int]:
@@ -95,7 +97,8 @@ class Verdicts:
                 self._keys[id_] = (*place, *(step["reply"] for step in steps))
         return {self._keys[rollout] for rollout in rollout_ids if rollout in self._keys}
 
-    def _judged(self, session: Session, verdicts: Collection[Verdict]) -> set[uuid.UUID]:
+    def _judged(self, session: Session) -> dict[uuid.UUID, Verdict]:
+        """Return the latest verdict on each rollout, except `unsure`."""
         latest = (
             select(VerdictRecord.rollout_id, VerdictRecord.verdict)
             .join(RolloutRow, RolloutRow.id == VerdictRecord.rollout_id)
@@ -106,7 +109,7 @@ class Verdicts:
             .order_by(VerdictRecord.rollout_id, VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
             .ext(distinct_on(VerdictRecord.rollout_id))
         )
-        return {row.rollout_id for row in session.execute(latest) if row.verdict in verdicts}
+        return {row.rollout_id: row.verdict for row in session.execute(latest)}
 
 
 class Screening:

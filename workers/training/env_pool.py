@@ -2,45 +2,32 @@
 
 import asyncio
 import threading
+import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import zip_longest
-from types import TracebackType
 from typing import TypeVar
 
 import structlog
 
-from backend.domain.environments.manifest import Manifest
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.vocabulary import Phase
 from workers.environments.client import EnvServer
 from workers.models.policy import LocalPolicy
 from workers.policies.base import Policy
-from workers.rollouts.engine import GroupPlan, OnRollout, TooManyFailures, play_groups
+from workers.rollouts.engine import GroupPlan, TooManyFailures, play_groups
 from workers.storage.env_host import open_env_host
 from workers.storage.recorder import RunRecorder
 from workers.storage.rollout_writer import RolloutWriter
-from workers.training.assignment import Assignment
+from workers.training.assignment import Assignment, TrainingEnv
 
 T = TypeVar("T")
 Tag = uuid.UUID | None  # version id that tasks carry: None for the run's own environment
-OpenServer = Callable[[], AbstractAsyncContextManager[EnvServer]]
 SECOND_TRY_SECONDS = 2.0  # pause before new servers are leased after most episodes failed
 
 logger = structlog.get_logger(__name__)
-
-
-@asynccontextmanager
-async def leased_server(
-    content_hash: str, files: Mapping[str, str], manifest: Manifest, servers: int
-) -> AsyncIterator[EnvServer]:
-    async with open_env_host() as host:
-        await host.prepare(content_hash, files)
-        async with host.lease(content_hash, manifest.proctor.resources, servers=servers) as server:
-            yield server
 
 
 class NoCapacity(RuntimeError):
@@ -129,28 +116,18 @@ def _episodes(plans: Sequence[GroupPlan]) -> int:
     return sum(len(plan.members) for plan in plans)
 
 
-@dataclass(frozen=True, slots=True)
-class EnvSpec:
-    open_server: OpenServer
-    manifest: Manifest
-
-
 def env_pool_of(assignment: Assignment) -> "EnvPool":
     choice = assignment.configuration
-    specs = {
-        env.tag: EnvSpec(
-            partial(leased_server, env.content_hash, env.files, env.manifest, choice.servers), env.manifest
-        )
-        for env in assignment.envs
-    }
-    return EnvPool(specs, concurrency=choice.concurrency)
+    return EnvPool(assignment.envs, servers=choice.servers, concurrency=choice.concurrency)
 
 
 class EnvPool:
     """Plays episodes for synchronous code. Leases and sockets stay open between calls."""
 
-    def __init__(self, specs: Mapping[Tag, EnvSpec], *, concurrency: int) -> None:
-        self.concurrency, self._specs = concurrency, specs
+    def __init__(self, envs: Sequence[TrainingEnv], *, servers: int, concurrency: int) -> None:
+        """`servers`: number of servers to lease for each environment."""
+        self.concurrency, self._count = concurrency, servers
+        self._envs = {env.tag: env for env in envs}
         self._servers: dict[Tag, EnvServer] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="env-pool", daemon=True)
@@ -164,9 +141,7 @@ class EnvPool:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self._run(self._stack.aclose())
         finally:
@@ -195,54 +170,47 @@ class EnvPool:
         played: set[tuple[int, int]] = set()
         failures: list[Rollout] = []
 
-        def take(rollout: Rollout) -> None:
-            if rollout.is_completed:
-                played.add((rollout.group, rollout.member))
-            else:
-                failures.append(rollout)
-            on_rollout(rollout)
-
-        async def play_with(on_rollout: OnRollout) -> None:
+        async def play_missing() -> None:
             missing = []
             for plan in plans:
                 members = tuple(member for member in plan.members if (plan.ordinal, member) not in played)
                 if members:
                     missing.append(replace(plan, members=members, size=len(plan.whole)))
-            tasks = [
-                asyncio.ensure_future(
-                    play_groups(
-                        own,
-                        server=self._servers[tag],
-                        policy=policy,
-                        manifest=self._specs[tag].manifest,
-                        phase=phase,
-                        seed=seed,
-                        concurrency=self._capacity_of(tag).capacity,
-                        on_rollout=on_rollout,
-                        should_stop=should_stop,
-                        training_step=training_step,
-                    )
-                )
-                for tag, own in plans_by_env(missing).items()
-            ]
-            try:  # the first error cancels the other environments
-                await asyncio.gather(*tasks)
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+            async with AsyncExitStack() as stack:
+                writer = None if recorder is None else await stack.enter_async_context(RolloutWriter(recorder))
 
-        async def play_missing() -> None:
-            if recorder is None:
-                await play_with(take)
-            else:
-                async with RolloutWriter(recorder) as writer:
-
-                    async def store(rollout: Rollout) -> None:
-                        take(rollout)
+                async def take(rollout: Rollout) -> None:
+                    if rollout.is_completed:
+                        played.add((rollout.group, rollout.member))
+                    else:
+                        failures.append(rollout)
+                    on_rollout(rollout)
+                    if writer is not None:
                         await writer.put(rollout)
 
-                    await play_with(store)
+                tasks = [
+                    asyncio.ensure_future(
+                        play_groups(
+                            own,
+                            server=self._servers[tag],
+                            policy=policy,
+                            manifest=self._envs[tag].manifest,
+                            phase=phase,
+                            seed=seed,
+                            concurrency=self._capacity_of(tag).capacity,
+                            on_rollout=take,
+                            should_stop=should_stop,
+                            training_step=training_step,
+                        )
+                    )
+                    for tag, own in plans_by_env(missing).items()
+                ]
+                try:  # the first error cancels the other environments
+                    await asyncio.gather(*tasks)
+                finally:
+                    for task in tasks:
+                        task.cancel()
+                    await asyncio.gather(*tasks, return_exceptions=True)
             if failures and not played:  # too few for the engine's circuit breaker
                 raise TooManyFailures(f"none of {len(failures)} rollouts succeeded: {failures[-1].error_message}")
 
@@ -250,7 +218,9 @@ class EnvPool:
             self._run(play_missing())
         except TooManyFailures as error:
             logger.warning("most episodes failed; trying again on new servers", error=str(error))
-            self._run(self._reopen())
+            self._run(self._stack.aclose())
+            time.sleep(SECOND_TRY_SECONDS)
+            self._run(self._open())
             self._run(play_missing())
 
     def play_in_lockstep(
@@ -264,11 +234,7 @@ class EnvPool:
         recorder: RunRecorder | None = None,
     ) -> list[Rollout]:
         """Return all rollouts in the order of the plans, played in waves whose batches are the same every time."""
-        played: dict[tuple[int, int], Rollout] = {}
-
-        def take(rollout: Rollout) -> None:
-            played[rollout.group, rollout.member] = rollout
-
+        rollouts: list[Rollout] = []
         capacities = {tag: self._capacity_of(tag) for tag in self._servers}
         for wave in waves(plans, capacities, self.concurrency):
             policy.expect(_episodes(wave))
@@ -279,27 +245,26 @@ class EnvPool:
                 seed=seed,
                 training_step=training_step,
                 recorder=recorder,
-                on_rollout=take,
+                on_rollout=rollouts.append,
             )
+        played = {(rollout.group, rollout.member): rollout for rollout in rollouts}  # second tries replace first ones
         return [played[plan.ordinal, member] for plan in plans for member in plan.members]
 
     def close_policy(self, policy: Policy) -> None:
         self._run(policy.aclose())
 
     def _capacity_of(self, tag: Tag) -> EnvCapacity:
-        is_grouped = self._specs[tag].manifest.proctor.tasks.grouped
+        is_grouped = self._envs[tag].manifest.proctor.tasks.grouped
         return EnvCapacity(min(self.concurrency, self._servers[tag].sessions), is_grouped)
 
     async def _open(self) -> None:
         async with AsyncExitStack() as stack:
-            for tag, spec in self._specs.items():
-                self._servers[tag] = await stack.enter_async_context(spec.open_server())
+            for tag, env in self._envs.items():
+                host = await stack.enter_async_context(open_env_host())
+                await host.prepare(env.content_hash, env.files)
+                lease = host.lease(env.content_hash, env.manifest.proctor.resources, servers=self._count)
+                self._servers[tag] = await stack.enter_async_context(lease)
             self._stack = stack.pop_all()
-
-    async def _reopen(self) -> None:
-        await self._stack.aclose()
-        await asyncio.sleep(SECOND_TRY_SECONDS)
-        await self._open()
 
     def _run(self, work: Coroutine[object, object, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

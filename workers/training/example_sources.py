@@ -5,7 +5,7 @@ Examples are collected once and kept in a file, so that a resumed run learns fro
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -36,14 +36,10 @@ from backend.training.example_sources import (
 from backend.training.tables import ExampleFile
 from workers.models.chat import ChatTokens
 from workers.policies.base import EpisodeStart, Reply, TokenTrace, Turn
+from workers.training.checkpoints import replace_file
 from workers.training.context import TrainingContext, TrainingStopped
-from workers.training.examples import (
-    BrokenStep,
-    TrainingExample,
-    example_of,
-    example_of_conversation,
-    mix_examples,
-)
+from workers.training.curriculum import warm_up_plans
+from workers.training.examples import BrokenStep, TrainingExample, example_of, example_of_conversation, mix_examples
 
 EXAMPLES_FILE, SUMMARY_FILE = "lessons.jsonl", "lessons.json"
 UNBOUNDED = 1 << 30
@@ -95,21 +91,14 @@ def collect_examples(
         for source, part in sources.items()
     }
     context.summary["lessons"] = summary
-    _write_lines(folder / SUMMARY_FILE, [json.dumps(summary)])
-    _write_lines(folder / EXAMPLES_FILE, [json.dumps(asdict(example)) for example in examples])
+    replace_file(folder / SUMMARY_FILE, json.dumps(summary))
+    replace_file(folder / EXAMPLES_FILE, "".join(f"{json.dumps(asdict(example))}\n" for example in examples))
     return examples
 
 
 def read_examples(folder: Path) -> list[TrainingExample]:
     with (folder / EXAMPLES_FILE).open() as lines:
         return [TrainingExample(**json.loads(line)) for line in lines]
-
-
-def _write_lines(path: Path, lines: Sequence[str]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text("".join(f"{line}\n" for line in lines))
-    partial.replace(path)
 
 
 def _collect(context: TrainingContext, chat: ChatTokens, source: str, episodes: int, longest: int) -> SourceExamples:
@@ -139,7 +128,7 @@ def _scripted(context: TrainingContext, chat: ChatTokens, episodes: int) -> Sour
         recorder.progress(phase="collecting training examples", done=len(examples) + failed, total=episodes)
 
     context.env_pool.play(
-        context.warm_up_plans(episodes),
+        warm_up_plans(context.assignment.envs, episodes),
         Teacher(choice.script, chat, noise=choice.noise),
         phase=Phase.WARM_UP,
         seed=context.configuration.seed,
@@ -198,24 +187,19 @@ def conversations(context: TrainingContext, source: str) -> Iterator[Conversatio
     configuration = context.configuration
     replaces = configuration.sft.system == "environment" and source != "demonstrations"
     system = _environment_prompt(context) if replaces else None
-    for conversation in _conversations(context, source):
-        yield conversation if system is None else conversation.under(system)
-
-
-def _conversations(context: TrainingContext, source: str) -> Iterator[Conversation]:
-    if source == "file":
-        with transaction() as session:
-            file = session.get(ExampleFile, context.configuration.sft.file)
-        if file is None:
-            raise BrokenStep("the file of conversations (sft.file) was deleted")
-        yield from sampled_conversations(file, context.configuration.sft, context.configuration.seed)
-        return
     with transaction() as session:
-        if source == "rollouts":
-            ids = _chosen_rollouts(session, context).ids
+        if source == "file":
+            file = session.get(ExampleFile, configuration.sft.file)
+            if file is None:
+                raise BrokenStep("the file of conversations (sft.file) was deleted")
+            stored: Iterable[Conversation] = sampled_conversations(file, configuration.sft, configuration.seed)
+        elif source == "rollouts":
+            stored = conversations_of(session, _chosen_rollouts(session, context).ids)
         else:
-            ids = demonstrated_rollouts(session, [env.version_id for env in context.assignment.envs])
-        yield from conversations_of(session, ids)
+            versions = [env.version_id for env in context.assignment.envs]
+            stored = conversations_of(session, demonstrated_rollouts(session, versions))
+        for conversation in stored:
+            yield conversation if system is None else conversation.under(system)
 
 
 def _chosen_rollouts(session: Session, context: TrainingContext) -> RolloutSelection:

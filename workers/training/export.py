@@ -27,8 +27,9 @@ from backend.settings import get_settings
 from workers.models.load import ModelUnusable
 from workers.storage.digests import digest_of
 from workers.tasks.children import must_run_child
+from workers.training.exporting import inference
 from workers.training.exporting.card import read_facts, write_card
-from workers.training.exporting.files import ExportDescription, digests, write_export, write_manifest, write_script
+from workers.training.exporting.files import SCRIPT, ExportDescription, digests, write_export, write_manifest
 from workers.training.passport import PassportRequest
 
 PASSPORT = "workers.training.passport"
@@ -90,7 +91,7 @@ def _make(export_id: uuid.UUID, folder: Path) -> dict[str, object]:
     card = write_card(facts, description, passport)
     (files / "README.md").write_text(card)
     (files / "passport.json").write_text(json.dumps(passport, indent=2))
-    write_script(files)
+    shutil.copyfile(inference.__file__, files / SCRIPT)
     pack(files, folder / "export.zip", write_manifest(files, checkpoint, description))
     artifact = f"exports/{export_id}.zip"
     put_file(folder / "export.zip", artifact)

@@ -9,12 +9,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from backend.checkpoints.tables import Checkpoint
 from backend.domain.detectors.catalogue.cheat_rate import cheat_points
-from backend.domain.detectors.flags import FlagDraft
 from backend.domain.detectors.run_view import HeldoutResult
 from backend.domain.detectors.spec import Action
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.training.configuration import Stage
-from backend.domain.training.grpo import GrpoChoice
 from backend.domain.vocabulary import Phase
 from workers.models.policy import LocalPolicy
 from workers.rollouts.engine import GroupPlan
@@ -23,12 +21,12 @@ from workers.storage.interventions import record_screened
 from workers.storage.rollouts import rollout_id
 from workers.training.assignment import Assignment
 from workers.training.context import TrainingContext, TrainingStopped
-from workers.training.curriculum import Planner, keep_plan, recall_plan
+from workers.training.curriculum import Planner, restore_plan, save_plan
 from workers.training.detector_actions import ENDING, Screening, Verdicts, interventions_of, suspicions_of
 from workers.training.env_pool import EnvPool
 from workers.training.grpo_batch import GrpoControls, GrpoRun, GrpoStep
-from workers.training.hardware import Hardware, settle
-from workers.training.ranks import GrpoOrder, PlayPlans, Ranks, play_together
+from workers.training.hardware import resolve_hardware
+from workers.training.ranks import GrpoOrder, Ranks, play_together
 from workers.training.reporting import BackgroundWriter, EtaEstimator, step_figures
 from workers.training.steering import Steering
 from workers.training.trl_base import Clock
@@ -41,28 +39,9 @@ def run_grpo(context: TrainingContext, start: Checkpoint) -> None:
     if last is not None and last.heldout:
         return
     reached = reached_step(context.assignment.folder / Stage.GRPO, context.configuration.grpo)
-    context.budget_tracker.recall(context.assignment.run_id, reached)
+    context.budget_tracker.restore(context.assignment.run_id, reached)
     if reached or not context.is_used_up():
         GrpoStage(context, start, reached).run()
-
-
-def training_sampler(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, choice: GrpoChoice, hardware: Hardware
-) -> LocalPolicy:
-    """Return the model in training as a policy, on any rank."""
-    policy = LocalPolicy(
-        model, tokenizer, temperature=choice.temperature, top_p=choice.top_p, top_k=choice.top_k, lockstep=True
-    )
-    policy.set_precision(is_bf16=hardware.is_bf16)
-    return policy
-
-
-def training_player(env_pool: EnvPool, policy: LocalPolicy, seed: int) -> PlayPlans:
-
-    def play(step: int, plans: Sequence[GroupPlan]) -> list[Rollout]:
-        return env_pool.play_in_lockstep(plans, policy, phase=Phase.TRAIN, seed=seed, training_step=step)
-
-    return play
 
 
 def grpo_run(
@@ -71,46 +50,65 @@ def grpo_run(
     ranks: Ranks,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    policy: LocalPolicy,
-) -> GrpoRun:
-    """Return the stage of an order, as it is on every rank."""
-    configuration = assignment.configuration
-    return GrpoRun(
+    env_pool: EnvPool,
+) -> tuple[GrpoRun, LocalPolicy]:
+    """Return the stage of an order, as it is on every rank, and the model in training as a policy."""
+    configuration, choice = assignment.configuration, assignment.configuration.grpo
+    hardware = replace(resolve_hardware(configuration.hardware), checkpoints_gradients=order.checkpoints_gradients)
+    policy = LocalPolicy(
+        model,
+        tokenizer,
+        temperature=choice.temperature,
+        top_p=choice.top_p,
+        top_k=choice.top_k,
+        lockstep=True,
+        is_bf16=hardware.is_bf16,
+    )
+
+    def play_plans(step: int, plans: Sequence[GroupPlan]) -> list[Rollout]:
+        return env_pool.play_in_lockstep(plans, policy, phase=Phase.TRAIN, seed=configuration.seed, training_step=step)
+
+    run = GrpoRun(
         model=model,
         tokenizer=tokenizer,
-        choice=configuration.grpo.model_copy(update={"micro_batches": order.micro_batches}),
+        choice=choice.model_copy(update={"micro_batches": order.micro_batches}),
         columns=assignment.columns,
         seed=configuration.seed,
         folder=Path(order.folder),
         save_every=configuration.checkpoints.every,
         columns_of=assignment.columns_of if assignment.is_mixed else None,
         set_temperature=policy.set_temperature,
-        hardware=replace(settle(configuration.hardware), checkpoints_gradients=order.checkpoints_gradients),
+        hardware=hardware,
         ranks=ranks,
+        play_plans=play_plans,
     )
+    return run, policy
 
 
 class GrpoStage:
     def __init__(self, context: TrainingContext, start: Checkpoint, reached: int) -> None:
-        self.context, self.reached, self._start = context, reached, start
+        self.context, self.reached = context, reached
         self.folder = context.assignment.folder / Stage.GRPO
         assignment, configuration = context.assignment, context.configuration
-        self._model, self._tokenizer = context.store.load(start)
         self._scanner = resume_scanner(assignment.run_id, before_step=reached + 1)
         self._environments = {env.tag: env.name for env in assignment.envs}
         self._eta = EtaEstimator(reached)
         self._planner = Planner(assignment.envs, configuration)
         branch = assignment.branch
-        player = branch.source_run_id if branch and reached <= branch.step else assignment.run_id
-        recall_plan(self.folder, reached, self._planner, player)
+        run_id = branch.source_run_id if branch and reached <= branch.step else assignment.run_id
+        restore_plan(self.folder, reached, self._planner, run_id)
         self._controls = GrpoControls()
         self._steering = Steering(context, self._controls)
         self._steering.begin(reached)
         settings = self._steering.settings
-        self.choice = configuration.grpo.model_copy(update={"micro_batches": settings.grpo.micro_batches})
-        self._hardware = settle(settings.hardware)
-        self._policy = training_sampler(self._model, self._tokenizer, self.choice, self._hardware)
-        self._play_plans = training_player(context.env_pool, self._policy, configuration.seed)
+        self._order = GrpoOrder(
+            weights=str(context.store.folder_of(start)),
+            folder=str(self.folder),
+            micro_batches=settings.grpo.micro_batches,
+            checkpoints_gradients=settings.hardware.gradient_checkpointing,
+        )
+        weights = context.store.load(start)
+        self._run, self._policy = grpo_run(assignment, self._order, context.ranks, *weights, context.env_pool)
         self._verdicts = Verdicts([env.version_id for env in assignment.envs])
         mixed = self._environments if assignment.is_mixed else None
         self._screening = Screening(assignment.run_id, self._scanner, self._verdicts, self._actions, mixed)
@@ -120,21 +118,15 @@ class GrpoStage:
 
     def run(self) -> None:
         """Train until the last step, or until a person, an alarm or the budget ends the run."""
-        choice, context, configuration = self.choice, self.context, self.context.configuration
+        context, configuration, choice = self.context, self.context.configuration, self._run.choice
         self._steering.raise_ending()  # an alarm was raised before the process was killed
         context.recorder.log(
             f"GRPO: {choice.steps} steps of {choice.tasks_per_step} tasks x {choice.group_size} episodes, "
             f"{context.env_pool.capacity} at a time"
         )
-        order = GrpoOrder(
-            weights=str(context.store.folder_of(self._start)),
-            folder=str(self.folder),
-            micro_batches=choice.micro_batches,
-            checkpoints_gradients=self._hardware.checkpoints_gradients,
-        )
-        context.ranks.tell(order)
+        context.ranks.broadcast(self._order)
         run = replace(
-            grpo_run(context.assignment, order, context.ranks, self._model, self._tokenizer, self._policy),
+            self._run,
             play=self._play,
             on_step=self._on_step,
             before_save=self._writer.wait,
@@ -156,74 +148,64 @@ class GrpoStage:
 
     def _play(self, step: int, ordinals: Sequence[int]) -> list[Rollout]:
         self._scanner.tune(self._steering.settings.detectors.thresholds)
-        plans = self._planner.plans_of(step, ordinals)
-        return play_together(self.context.ranks, step, plans, self._play_plans)
+        plans = self._planner.plans(step, ordinals)
+        return play_together(self.context.ranks, step, plans, self._run.play_plans)
 
     def _on_step(self, step: GrpoStep) -> bool:
         """Store the step, run detectors, update the planner, steer and evaluate. Returns whether to continue."""
-        context, number, counts = self.context, step.step, self._clock.counts
-        self.reached = number
+        context, recorder, counts = self.context, self.context.recorder, self._clock.counts
+        number, total, tracker = step.step, self._run.choice.steps, self.context.budget_tracker
+        run_id, self.reached = context.assignment.run_id, number
         with counts("storing"):
             figures = step_figures(step, [column.name for column in context.assignment.columns], self._environments)
         with counts("steering"):
             planned = self._planner.learn(number, step.rollouts)
-            context.budget_tracker.add(step.rollouts)
+            tracker.add(step.rollouts)
             self._is_used_up = context.is_used_up()
         with counts("storing"):
-            self._store(step, figures, planned)
+            summary = (f"reward {figures['reward']:.3f}", tracker.spending.summary(tracker.choice))
+            message = ", ".join(filter(None, summary))
+            more = {"seconds_left": self._eta.seconds_left(number, total)}
+
+            def write() -> None:
+                recorder.store(step.rollouts)
+                recorder.metrics(number, figures | planned)
+                recorder.progress(phase="grpo", done=number, total=total, message=message, more=more)
+
+            self._writer.write(write)  # while the next step is played
         with counts("detectors"):
-            drafts, actions = self._run_detectors(step), self._actions()
-            context.recorder.metrics(number, cheat_points(self._scanner.view, number))
+            ids = [rollout_id(run_id, rollout) for rollout in step.rollouts]
+            drafts = self._screening.scan(number, self._screening.rows(ids, step.rollouts))
+            if drafts:
+                self._writer.wait()  # flags refer to the step's rollouts
+            if record_flags(run_id, drafts):
+                for draft in drafts:
+                    recorder.log(f"flag {draft.detector}: {draft.sentence}", "warning")
+            if screened := self._screening.interventions(step.rollouts, drafts):
+                record_screened(run_id, number, screened)
+            actions = self._actions()
+            recorder.metrics(number, cheat_points(self._scanner.view, number))
         suspicions = suspicions_of(drafts, elsewhere=[name for name, action in actions.items() if action in ENDING])
         with counts("steering"):
-            keep_plan(self.folder, number, self._planner)
+            save_plan(self.folder, number, self._planner)
             interventions = interventions_of(drafts, actions)
             should_continue = self._steering.after_step(number, figures, suspicions, interventions)
-        if number % self._steering.settings.heldout.every == 0 or number == self.choice.steps or self._is_used_up:
+        model, tokenizer = self._run.model, self._run.tokenizer
+        if number % self._steering.settings.heldout.every == 0 or number == total or self._is_used_up:
             with counts("examination"):
-                should_continue = self._evaluate_heldout(number) and should_continue
+                self._writer.wait()
+                context.store.save(Stage.GRPO, number, model, tokenizer)
+                heldout = context.evaluate_heldout(Stage.GRPO, number, model, tokenizer, at=number).metrics()
+                if heldout:
+                    result = HeldoutResult(number, heldout["heldout/reward"], heldout["heldout/reward_error"])
+                    self._scanner.add_heldout(result)
+                should_continue = self._steering.after_heldout(number, heldout) and should_continue
         elif not should_continue:
-            context.store.save(Stage.GRPO, number, self._model, self._tokenizer)
+            context.store.save(Stage.GRPO, number, model, tokenizer)
         spent = self._clock.take()
         parts = ("storing", "detectors", "steering", "examination")
-        context.recorder.metrics(number, {f"seconds/{name}": spent[name] for name in parts})
+        recorder.metrics(number, {f"seconds/{name}": spent[name] for name in parts})
         return should_continue and not self._is_used_up
-
-    def _store(self, step: GrpoStep, figures: dict[str, float], planned: dict[str, float]) -> None:
-        """Store rollouts, curves and progress while the next step is played."""
-        recorder, tracker, total = self.context.recorder, self.context.budget_tracker, self.choice.steps
-        message = ", ".join(filter(None, (f"reward {figures['reward']:.3f}", tracker.spending.summary(tracker.choice))))
-        more = {"seconds_left": self._eta.seconds_left(step.step, total)}
-
-        def write() -> None:
-            recorder.store(step.rollouts)
-            recorder.metrics(step.step, figures)
-            recorder.metrics(step.step, planned)
-            recorder.progress(phase="grpo", done=step.step, total=total, message=message, more=more)
-
-        self._writer.write(write)
-
-    def _run_detectors(self, step: GrpoStep) -> list[FlagDraft]:
-        run_id = self.context.assignment.run_id
-        ids = [rollout_id(run_id, rollout) for rollout in step.rollouts]
-        drafts = self._screening.scan(step.step, self._screening.rows(ids, step.rollouts))
-        if drafts:
-            self._writer.wait()  # flags refer to the step's rollouts
-        if record_flags(run_id, drafts):
-            for draft in drafts:
-                self.context.recorder.log(f"flag {draft.detector}: {draft.sentence}", "warning")
-        if screened := self._screening.interventions(step.rollouts, drafts):
-            record_screened(run_id, step.step, screened)
-        return drafts
-
-    def _evaluate_heldout(self, step: int) -> bool:
-        self._writer.wait()
-        self.context.store.save(Stage.GRPO, step, self._model, self._tokenizer)
-        evaluation = self.context.evaluate_heldout(Stage.GRPO, step, self._model, self._tokenizer, at=step)
-        figures = evaluation.metrics()
-        if figures:
-            self._scanner.add_heldout(HeldoutResult(step, figures["heldout/reward"], figures["heldout/reward_error"]))
-        return self._steering.after_heldout(step, figures)
 
     def _actions(self) -> dict[str, Action]:
         choice = self._steering.settings.detectors

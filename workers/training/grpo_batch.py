@@ -92,10 +92,6 @@ class GrpoStep:
         """Time of bookkeeping and of waiting for other processes."""
         return max(0.0, self.seconds["step"] - sum(self.seconds[name] for name in STEP_PARTS))
 
-    @property
-    def learned(self) -> list[Rollout]:
-        return [rollout for rollout in self.rollouts if REPLACED not in rollout.metrics]
-
 
 @dataclass(slots=True)
 class GrpoRun:
@@ -122,7 +118,7 @@ class GrpoRun:
     """Receives TRL's vLLM generation before anything is played."""
     longest_completion: int = 256  # scale of the `dr_grpo` loss only
     ranks: Ranks = ALONE
-    play_share: PlayPlans | None = None  # follower: plays what the leader assigns to this rank
+    play_plans: PlayPlans = leader_only  # plays what the leader assigns to this rank
 
     @property
     def rows(self) -> int:
@@ -198,11 +194,7 @@ def rows_of(run: GrpoRun, batch: Batch) -> dict[str, Any]:
     if choice.mask_truncated:
         silent |= {place for place, rollout in enumerate(rollouts) if rollout.is_truncated}
     examples = examples_of_step(
-        rollouts,
-        groups=batch.groups,
-        group_size=choice.group_size,
-        end=run.tokenizer.eos_token_id,
-        silent=silent,
+        rollouts, groups=batch.groups, group_size=choice.group_size, end=run.tokenizer.eos_token_id, silent=silent
     )
     values: list[dict[str, float] | None] = []
     for place, rollout in enumerate(rollouts):
@@ -270,7 +262,7 @@ def token_advantages(rollout: Rollout) -> list[float]:
     return [rollout.turn_advantages[turn] if turn >= 0 else 0.0 for turn in turns]
 
 
-def to_go(rollout: Rollout, columns: Sequence[RewardColumn], turns: int) -> list[float]:
+def rewards_to_go(rollout: Rollout, columns: Sequence[RewardColumn], turns: int) -> list[float]:
     """Return what was earned from each turn onward. Steps without tokens (full context) belong to the last turn."""
     earned = contributions(rollout, columns)
     if len(earned) < turns:
@@ -281,7 +273,7 @@ def to_go(rollout: Rollout, columns: Sequence[RewardColumn], turns: int) -> list
     return list(accumulate(reversed(earned)))[::-1]
 
 
-def spread_of(rewards: Sequence[float]) -> float | None:
+def sample_deviation(rewards: Sequence[float]) -> float | None:
     """Return the sample standard deviation, or None for fewer than two values."""
     if len(rewards) < 2:
         return None
@@ -297,13 +289,13 @@ def credit_turns(
     for place, rollout in enumerate(rollouts):
         if rollout.is_completed and place not in masked:
             turns = max(turns_of_tokens(rollout.completion_mask or [])) + 1
-            gains.append(to_go(rollout, columns_for(rollout), turns))
+            gains.append(rewards_to_go(rollout, columns_for(rollout), turns))
         else:
             gains.append([])
-    overall = spread_of([gain[0] for gain in gains if gain])
+    overall = sample_deviation([gain[0] for gain in gains if gain])
     for first in range(0, len(rollouts), size):
         group = gains[first : first + size]
-        spread = {"group": spread_of([gain[0] for gain in group if gain]), "batch": overall}.get(scale)
+        spread = {"group": sample_deviation([gain[0] for gain in group if gain]), "batch": overall}.get(scale)
         divisor = 1.0 if spread is None else spread + TINY
         means = []
         for turn in range(max(map(len, group), default=0)):

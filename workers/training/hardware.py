@@ -18,7 +18,7 @@ class Hardware:
 FLOAT32 = Hardware()
 
 
-def take_device(choice: HardwareChoice) -> None:
+def select_device(choice: HardwareChoice) -> None:
     """Select the device before anything is placed on one. Raises ModelUnusable if it is missing."""
     if choice.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # noqa: TID251 - torch reads it when it first searches for a GPU
@@ -31,7 +31,7 @@ def take_device(choice: HardwareChoice) -> None:
         )
 
 
-def settle(choice: HardwareChoice) -> Hardware:
+def resolve_hardware(choice: HardwareChoice) -> Hardware:
     """Resolve the precision: by default bf16 on a GPU that supports it and float32 elsewhere."""
     has_bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
     if choice.precision == "bf16" and torch.cuda.is_available() and not has_bf16:

@@ -1,9 +1,11 @@
 """Results of a held-out evaluation: fixed tasks, one rollout each, with confidence intervals."""
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TypeVar
+
+from pydantic_core import to_jsonable_python
 
 from backend.domain.results.pass_at_k import REWARD, default_rule
 from backend.domain.rollouts.rollout import Rollout
@@ -16,8 +18,6 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class HeldoutEvaluation:
-    """Performance of a policy on the held-out tasks."""
-
     reward: Estimate | None
     """With several environments, the mean by their weights. None if every rollout of one failed."""
     columns: dict[str, Estimate]  # each column over the rollouts whose environment has it
@@ -33,14 +33,8 @@ class HeldoutEvaluation:
     environment_successes: dict[str, Estimate] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, object]:
-        def by_level(levels: Mapping[int, Estimate]) -> dict[str, object]:
-            return {str(level): asdict(estimate) for level, estimate in levels.items()}
-
-        return {
-            **asdict(self),
-            "levels": by_level(self.levels),
-            "environment_levels": {name: by_level(levels) for name, levels in self.environment_levels.items()},
-        }
+        values: dict[str, object] = to_jsonable_python(asdict(self))
+        return values
 
     def metrics(self) -> dict[str, float]:
         """Return the points of the curves `heldout/…`."""

@@ -33,8 +33,7 @@ from workers.models.policy import LocalPolicy
 from workers.storage.digests import digest_of
 from workers.training.assignment import Assignment, read_assignment
 from workers.training.checkpoints import CheckpointStore
-from workers.training.context import single_groups
-from workers.training.curriculum import heldout_tasks
+from workers.training.curriculum import heldout_plans
 from workers.training.env_pool import env_pool_of
 from workers.training.exporting.comparison import PROBES, compare_merge, likeness, random_probes, tolerance_of
 from workers.training.exporting.files import MERGED_FORMS, read_export
@@ -46,27 +45,18 @@ REWARD_TOLERANCE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class PassportRequest:
-    """What to verify."""
-
-    export: str
-    """Folder of the exported files."""
-    original: str
-    """Folder of the checkpoint's files."""
+    export: str  # folder of the exported files
+    original: str  # folder of the checkpoint's files
     checkpoint_id: str
-    files: dict[str, str]
-    """SHA-256 of each exported file, by name."""
+    files: dict[str, str]  # SHA-256 of each exported file, by name
     form: ExportForm = ExportForm.FULL
-    dtype: str = "float32"
-    """Precision of the files."""
+    dtype: str = "float32"  # precision of the files
 
 
 @dataclass(slots=True)
 class Passport:
-    """Results of the verification."""
-
     passed: bool = False
-    reason: str | None = None
-    """Why it did not pass."""
+    reason: str | None = None  # why it did not pass
     files: dict[str, str] = field(default_factory=dict)
     likeness: dict[str, object] = field(default_factory=dict)
     """Differences of its predictions from the trained policy's, and the tolerance."""
@@ -86,14 +76,10 @@ class NotVerified(Exception):
 class CheckpointResults:
     """Results of a checkpoint on the held-out tasks of its run."""
 
-    figures: Mapping[str, object]
-    """In the format of the checkpoint's row."""
-    rewards: Mapping[int, float]
-    """By the place of the task in the evaluation."""
-    training_step: int | None
-    """The training step that seeded its episodes."""
-    conversations: Sequence[Sequence[int]] = field(default=(), repr=False)
-    """Some whole conversations, as tokens."""
+    figures: Mapping[str, object]  # in the format of the checkpoint's row
+    rewards: Mapping[int, float]  # by the place of the task in the evaluation
+    training_step: int | None  # the training step that seeded its episodes
+    conversations: Sequence[Sequence[int]] = field(default=(), repr=False)  # some whole conversations, as tokens
 
 
 def issue(request: PassportRequest) -> Passport:
@@ -143,7 +129,7 @@ def _verify(request: PassportRequest, passport: Passport) -> None:
         hint = ". The form merged_dequantised keeps the base that it was trained on" if is_other_base else ""
         raise NotVerified(f"the reloaded model is not the checkpoint: {problem}{hint}")
     rollouts, evaluation = _evaluate(assignment, exported, tokenizer, before.training_step)
-    rewards = _rewards_of(rollouts)
+    rewards = {rollout.group: rollout.reward for rollout in rollouts if rollout.reward is not None}
     common = sorted(before.rewards.keys() & rewards.keys())
     difference = paired_difference([before.rewards[task] for task in common], [rewards[task] for task in common])
     if difference and abs(difference.mean) > REWARD_TOLERANCE and difference.excludes_zero:
@@ -174,42 +160,35 @@ def results_of(
             step = 0
         case Stage.UNTRAINED:  # evaluated before any step, if the warm-up is evaluated at step 0 of GRPO
             step = None if assignment.configuration.recipe.has_sft else 0
-    is_stored = checkpoint.heldout and checkpoint.heldout.get("training_step") == step
-    if is_stored and (stored := _stored_results(checkpoint, step)):
-        return stored
+    if checkpoint.heldout and checkpoint.heldout.get("training_step") == step:
+        of_evaluation = (
+            RolloutRow.run_id == checkpoint.run_id,
+            RolloutRow.phase == Phase.HELDOUT,
+            RolloutRow.training_step.is_not_distinct_from(step),
+        )
+        places = select(Group.ordinal, RolloutRow.reward).join(Group, Group.id == RolloutRow.group_id)
+        conversations = (
+            select(RolloutRow)
+            .options(undefer(RolloutRow.tokens))
+            .where(*of_evaluation, RolloutRow.tokens.is_not(None))
+            .order_by(RolloutRow.seq)
+            .limit(PROBES)
+        )
+        with transaction() as session:
+            stored = session.execute(places.where(*of_evaluation, RolloutRow.status == RolloutStatus.COMPLETED))
+            rewards = {place: reward for place, reward in stored if reward is not None}
+            kept = [row.tokens or {} for row in session.scalars(conversations)] if rewards else []
+        if rewards:
+            tokens = [each["prompt"] + each["completion"] for each in kept if each.get("completion")]
+            return CheckpointResults(checkpoint.heldout, rewards, step, tokens)
     rollouts, evaluation = _evaluate(assignment, model, tokenizer, step)
     if not checkpoint.heldout:
-        store = CheckpointStore(assignment.run_id, assignment.policy_id, assignment.folder)
-        store.set_heldout(Stage(checkpoint.stage), checkpoint.step, evaluation, at=None)
+        CheckpointStore(assignment).set_heldout(Stage(checkpoint.stage), checkpoint.step, evaluation, at=None)
     tokens = [
         (each.prompt_token_ids or []) + each.completion_token_ids for each in rollouts if each.completion_token_ids
     ]
-    figures = checkpoint.heldout or evaluation.as_json()
-    return CheckpointResults(figures, _rewards_of(rollouts), step, tokens[:PROBES])
-
-
-def _stored_results(checkpoint: Checkpoint, training_step: int | None) -> CheckpointResults | None:
-    of_evaluation = (
-        RolloutRow.run_id == checkpoint.run_id,
-        RolloutRow.phase == Phase.HELDOUT,
-        RolloutRow.training_step.is_not_distinct_from(training_step),
-    )
-    places = select(Group.ordinal, RolloutRow.reward).join(Group, Group.id == RolloutRow.group_id)
-    conversations = (
-        select(RolloutRow)
-        .options(undefer(RolloutRow.tokens))
-        .where(*of_evaluation, RolloutRow.tokens.is_not(None))
-        .order_by(RolloutRow.seq)
-        .limit(PROBES)
-    )
-    with transaction() as session:
-        found = session.execute(places.where(*of_evaluation, RolloutRow.status == RolloutStatus.COMPLETED))
-        rewards = {place: reward for place, reward in found if reward is not None}
-        kept = [row.tokens or {} for row in session.scalars(conversations)] if rewards else []
-    if not rewards:
-        return None
-    tokens = [each["prompt"] + each["completion"] for each in kept if each.get("completion")]
-    return CheckpointResults(checkpoint.heldout, rewards, training_step, tokens)
+    rewards = {rollout.group: rollout.reward for rollout in rollouts if rollout.reward is not None}
+    return CheckpointResults(checkpoint.heldout or evaluation.as_json(), rewards, step, tokens[:PROBES])
 
 
 def _evaluate(
@@ -217,18 +196,14 @@ def _evaluate(
 ) -> tuple[list[Rollout], HeldoutEvaluation]:
     """Repeat the run's held-out evaluation with the same tasks and seeds. Stores nothing."""
     configuration = assignment.configuration
-    tasks = heldout_tasks(assignment.envs, configuration.heldout.tasks)
+    plans = heldout_plans(assignment.envs, configuration.heldout.tasks)
     policy = LocalPolicy(model, tokenizer, temperature=configuration.heldout.temperature, lockstep=True)
     with env_pool_of(assignment) as env_pool:
         rollouts = env_pool.play_in_lockstep(
-            single_groups(tasks), policy, phase=Phase.HELDOUT, seed=configuration.seed, training_step=training_step
+            plans, policy, phase=Phase.HELDOUT, seed=configuration.seed, training_step=training_step
         )
         env_pool.close_policy(policy)
     return rollouts, summarize(rollouts, [column.name for column in assignment.columns], assignment.envs)
-
-
-def _rewards_of(rollouts: Sequence[Rollout]) -> dict[int, float]:
-    return {rollout.group: rollout.reward for rollout in rollouts if rollout.reward is not None}
 
 
 def main() -> int:

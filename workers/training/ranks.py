@@ -54,42 +54,40 @@ class Ranks:
     def leads(self) -> bool:
         return self.number == 0
 
-    def deal(self, values: Sequence[T]) -> T:
+    def scatter(self, values: Sequence[T]) -> T:
         """Leader: send each rank its value, and return the leader's."""
         for number in range(1, self.count):
             self._send(number, values[number])
         return values[0]
 
-    def tell(self, order: "SftOrder | GrpoOrder") -> None:
-        self.deal([asdict(order)] * self.count)
-
-    def hear(self) -> Any:
-        return self._receive(0)
+    def broadcast(self, order: "SftOrder | GrpoOrder") -> None:
+        self.scatter([asdict(order)] * self.count)
 
     def gather(self, value: T) -> list[T]:
         """Send a value to the leader, which gets the values of all ranks in order. Followers get an empty list."""
         if self.leads:
-            return [value, *(self._receive(number) for number in range(1, self.count))]
+            return [value, *(self.receive(number) for number in range(1, self.count))]
         self._send(0, value)
         return []
 
-    def agree(self, decide: Callable[[], T]) -> T:
-        """Return the leader's decision on every rank. Followers do not call `decide`."""
+    def decide(self, choose: Callable[[], T]) -> T:
+        """Return the leader's decision on every rank. Followers do not call `choose`."""
         if not self.leads:
-            return self.hear()  # type: ignore[no-any-return]
-        return self.deal([decide()] * self.count)
+            return self.receive()  # type: ignore[no-any-return]
+        return self.scatter([choose()] * self.count)
 
     def shares(self, whole: int) -> list[slice]:
-        """Split `whole` items, which divide evenly, among the ranks."""
-        own = whole // self.count
-        return [slice(number * own, (number + 1) * own) for number in range(self.count)]
+        """Split `whole` items among the ranks, in order and as evenly as possible."""
+        own, more = divmod(whole, self.count)
+        ends = [own * number + min(number, more) for number in range(self.count + 1)]
+        return [slice(first, last) for first, last in pairwise(ends)]
 
     def _send(self, number: int, value: object) -> None:
         content = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         distributed.send(torch.tensor([len(content)]), number, group=self.group)
         distributed.send(content, number, group=self.group)
 
-    def _receive(self, number: int) -> Any:
+    def receive(self, number: int = 0) -> Any:
         size = torch.zeros(1, dtype=torch.int64)
         distributed.recv(size, number, group=self.group)
         content = torch.empty(int(size), dtype=torch.uint8)
@@ -108,7 +106,7 @@ def is_follower() -> bool:
     return distributed.is_torchelastic_launched() and os.environ["RANK"] != "0"  # noqa: TID251 - set by the launcher
 
 
-def sign_of(folder: Path) -> Path:
+def leader_file(folder: Path) -> Path:
     """Return the file in the run's folder that exists while the leader is at work."""
     return folder / "ranks" / "at-work"
 
@@ -127,7 +125,7 @@ def follow_leader(folder: Path) -> None:
     """
 
     def watch() -> None:
-        while sign_of(folder).exists():
+        while leader_file(folder).exists():
             time.sleep(WATCH_SECONDS)
         os._exit(0)
 
@@ -143,7 +141,7 @@ def lead(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        sign_of(folder).unlink(missing_ok=True)
+        leader_file(folder).unlink(missing_ok=True)
 
 
 def join() -> Ranks:
@@ -179,8 +177,8 @@ class GrpoOrder:
     stage: str = "grpo"
 
 
-def hear_order(ranks: Ranks) -> SftOrder | GrpoOrder:
-    message = ranks.hear()
+def receive_order(ranks: Ranks) -> SftOrder | GrpoOrder:
+    message = ranks.receive()
     return SftOrder(**message) if message["stage"] == "sft" else GrpoOrder(**message)
 
 
@@ -191,8 +189,8 @@ def play_together(ranks: Ranks, step: int, plans: Sequence[GroupPlan], play: Pla
     """
     if ranks.count == 1:
         return play(step, plans)
-    parts = shares(plans, ranks.count)
-    ranks.deal([{"play": _PLANS.dump_python(part, mode="json"), "step": step} for part in parts])
+    parts = [list(plans[share]) for share in ranks.shares(len(plans))]  # whole groups
+    ranks.scatter([{"play": _PLANS.dump_python(part, mode="json"), "step": step} for part in parts])
     rollouts = play(step, parts[0])
     nothing: dict[str, Any] = {}
     for answer in ranks.gather(nothing)[1:]:
@@ -205,7 +203,7 @@ def play_together(ranks: Ranks, step: int, plans: Sequence[GroupPlan], play: Pla
 def play_for_leader(ranks: Ranks, play: PlayPlans) -> Any:
     """Follower: play what the leader requests until it sends the rows to learn from, and return those."""
     while True:
-        message = ranks.hear()
+        message = ranks.receive()
         if "play" not in message:
             return message
         answer: dict[str, object]
@@ -215,13 +213,6 @@ def play_for_leader(ranks: Ranks, play: PlayPlans) -> Any:
         except TooManyFailures as error:
             answer = {"failed": str(error)}
         ranks.gather(answer)
-
-
-def shares(plans: Sequence[GroupPlan], count: int) -> list[list[GroupPlan]]:
-    """Split plans into whole groups, in order and as evenly as possible."""
-    own, more = divmod(len(plans), count)
-    ends = [own * number + min(number, more) for number in range(count + 1)]
-    return [list(plans[first:last]) for first, last in pairwise(ends)]
 
 
 def check_same_weights(ranks: Ranks, model: torch.nn.Module) -> None:

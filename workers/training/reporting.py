@@ -6,14 +6,13 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 from typing import TypeVar
 
 import numpy as np
 import structlog
 
 from backend.domain.rollouts.rollout import Rollout
-from workers.training.grpo_batch import MASKED, REPLACED, SCREENED, GrpoStep, spread_of
+from workers.training.grpo_batch import MASKED, REPLACED, SCREENED, GrpoStep, sample_deviation
 from workers.training.heldout_evaluation import mean_format
 
 Key = TypeVar("Key", int, str)
@@ -35,19 +34,21 @@ def step_figures(
     `environments`: names by the version that tasks carry.
     """
     completed = [rollout for rollout in step.rollouts if rollout.is_completed and not rollout.task.is_canary]
-    rewards = _rewards(completed)
+    rewards = [rollout.reward for rollout in completed if rollout.reward is not None]
     figures = {"reward": _mean(rewards), "reward_std": _spread(rewards)["std"]}
     for name in columns:
-        values = _values(completed, name)
+        values = [rollout.columns[name] for rollout in completed if name in rollout.columns]
         figures[f"columns/{name}"] = _mean(values)
         figures |= {f"columns_{label}/{name}": value for label, value in _spread(values).items()}
     if environments and len(environments) > 1:
         # levels of different environments are not comparable; the planner adds each environment's reward
-        for name, members in _split(completed, lambda each: environments[each.task.version_id]).items():
-            figures |= _part_figures(members, columns, "environment", name)
-            figures |= _level_figures(members, columns, "environment_level", f"{name}/")
+        by_environment = _split(completed, lambda each: environments[each.task.version_id])
+        figures |= _part_figures(by_environment, columns, "environment")
+        for name, members in by_environment.items():
+            levels = _split(members, lambda rollout: rollout.task.level)
+            figures |= _part_figures(levels, columns, "environment_level", f"{name}/")
     else:
-        figures |= _level_figures(completed, columns, "level", "")
+        figures |= _part_figures(_split(completed, lambda rollout: rollout.task.level), columns, "level")
     figures |= {
         "format": _mean([mean_format(rollout) for rollout in completed]),
         "completions/mean_length": _mean([float(rollout.tokens_out) for rollout in completed]),
@@ -73,23 +74,25 @@ def step_figures(
     return figures | {name: value for name, value in optional.items() if value is not None}
 
 
-def _level_figures(rollouts: Sequence[Rollout], columns: Sequence[str], part: str, prefix: str) -> dict[str, float]:
-    figures: dict[str, float] = {}
-    for level, members in _split(rollouts, lambda rollout: rollout.task.level).items():
-        figures[f"{part}/{prefix}{level}"] = _mean(_rewards(members))
-        figures |= _part_figures(members, columns, part, f"{prefix}{level}")
-    return figures
+def _part_figures(
+    parts: Mapping[Key, Sequence[Rollout]], columns: Sequence[str], kind: str, prefix: str = ""
+) -> dict[str, float]:
+    """Return the mean of each column that a part has, with deviation and quantiles if it has enough rollouts.
 
-
-def _part_figures(rollouts: Sequence[Rollout], columns: Sequence[str], part: str, place: str) -> dict[str, float]:
-    """Return the mean of each column that these rollouts have, with deviation and quantiles if there are enough."""
+    Levels also get their mean reward.
+    """
     figures = {}
-    for name in columns:
-        values = _values(rollouts, name)
-        if values:
-            figures[f"columns_{part}/{place}/{name}"] = _mean(values)
-        if len(values) >= FEWEST:
-            figures |= {f"columns_{part}_{label}/{place}/{name}": value for label, value in _spread(values).items()}
+    for part, rollouts in parts.items():
+        if kind != "environment":
+            figures[f"{kind}/{prefix}{part}"] = _mean([each.reward for each in rollouts if each.reward is not None])
+        for name in columns:
+            values = [rollout.columns[name] for rollout in rollouts if name in rollout.columns]
+            place = f"{prefix}{part}/{name}"
+            if values:
+                figures[f"columns_{kind}/{place}"] = _mean(values)
+            if len(values) >= FEWEST:
+                spread = _spread(values)
+                figures |= {f"columns_{kind}_{label}/{place}": value for label, value in spread.items()}
     return figures
 
 
@@ -101,18 +104,10 @@ def _split(rollouts: Iterable[Rollout], key: Callable[[Rollout], Key]) -> dict[K
     return dict(sorted(parts.items())) if len(parts) > 1 else {}
 
 
-def _values(rollouts: Iterable[Rollout], column: str) -> list[float]:
-    return [rollout.columns[column] for rollout in rollouts if column in rollout.columns]
-
-
-def _rewards(rollouts: Iterable[Rollout]) -> list[float]:
-    return [rollout.reward for rollout in rollouts if rollout.reward is not None]
-
-
 def _spread(values: Sequence[float]) -> dict[str, float]:
     quantiles = np.quantile(values, list(QUANTILES.values())) if values else [math.nan] * len(QUANTILES)
     by_label = {label: float(value) for label, value in zip(QUANTILES, quantiles, strict=True)}
-    deviation = spread_of(values)
+    deviation = sample_deviation(values)
     return {"std": math.nan if deviation is None else deviation, **by_label}
 
 
@@ -154,9 +149,7 @@ class BackgroundWriter:
     def __enter__(self) -> "BackgroundWriter":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             self.wait()
         except Exception:

@@ -50,15 +50,16 @@ from workers.storage.interventions import mark_interventions_seen
 from workers.storage.recorder import RunRecorder
 from workers.storage.steering import AlarmDraft, read_requests, record_alarm
 from workers.training.assignment import Assignment, read_assignment, training_folder
-from workers.training.checkpoints import CheckpointStore, newest_under, take_over
+from workers.training.checkpoints import COMPLETE, take_over
 from workers.training.context import Ended, TrainingContext, TrainingStopped, UsedUp
+from workers.training.curriculum import warm_up_plans
 from workers.training.env_pool import check_capacity, env_pool_of
 from workers.training.example_sources import read_examples, texts_to_read
 from workers.training.examples import BrokenStep
-from workers.training.grpo import grpo_run, run_grpo, training_player, training_sampler
-from workers.training.hardware import settle, take_device
-from workers.training.ranks import GrpoOrder, Ranks, SftOrder, follow_leader, hear_order, is_follower, join, lead
-from workers.training.sft import GateClosed, check_gate, run_sft, sft_run, train_sft
+from workers.training.grpo import grpo_run, run_grpo
+from workers.training.hardware import select_device
+from workers.training.ranks import GrpoOrder, Ranks, SftOrder, follow_leader, is_follower, join, lead, receive_order
+from workers.training.sft import check_gate, run_sft, sft_run, train_sft
 from workers.training.trl_grpo import train_grpo
 
 INFRASTRUCTURE_ERRORS = (DBAPIError, SandboxError, ConnectionError)
@@ -85,7 +86,27 @@ def train(run_id: uuid.UUID) -> TrainingOutcome:
     torch.set_num_threads(assignment.configuration.threads)
     summary: dict[str, object] = {}
     try:
-        outcome = _conduct(assignment, recorder, summary)
+        select_device(assignment.configuration.hardware)
+        ranks = join()
+        recorder.progress(phase="preparing the environment", done=0, total=1)
+        if ranks.count > 1:
+            check_capacity(assignment, ranks.count)
+        with env_pool_of(assignment) as env_pool:
+            context = TrainingContext(assignment, env_pool, recorder, summary, ranks)
+            try:
+                run_stages(context)
+            finally:
+                context.budget_tracker.save()  # time counts however the attempt ends
+        budget = summary.get("budget")
+        used_up = budget.get("used_up") if isinstance(budget, dict) else None
+        note = f"{used_up} The last held-out evaluation is of the policy at that point." if used_up else None
+        outcome = TrainingOutcome(RunStatus.COMPLETED, note)
+    except TrainingStopped:
+        outcome = stopped_on_request(run_id)
+    except Ended as ended:
+        outcome = TrainingOutcome(ended.status, str(ended), ended.roll_back)
+    except TooManyFailures as error:
+        outcome = TrainingOutcome(RunStatus.PAUSED, f"Paused because too many rollouts failed. {error}")
     except INFRASTRUCTURE_ERRORS:
         raise
     except Exception as error:
@@ -106,37 +127,8 @@ def train(run_id: uuid.UUID) -> TrainingOutcome:
     return outcome
 
 
-def _conduct(assignment: Assignment, recorder: RunRecorder, summary: dict[str, object]) -> TrainingOutcome:
-    take_device(assignment.configuration.hardware)
-    ranks = join()
-    recorder.progress(phase="preparing the environment", done=0, total=1)
-    if ranks.count > 1:
-        check_capacity(assignment, ranks.count)
-    store = CheckpointStore(assignment.run_id, assignment.policy_id, assignment.folder)
-    try:
-        with env_pool_of(assignment) as env_pool:
-            context = TrainingContext(assignment, env_pool, recorder, store, summary, ranks)
-            try:
-                _run_stages(context)
-            finally:
-                context.budget_tracker.save()  # time counts however the attempt ends
-    except TrainingStopped:
-        return stopped_on_request(assignment.run_id)
-    except Ended as ended:
-        return TrainingOutcome(ended.status, str(ended), ended.roll_back)
-    except GateClosed as closed:
-        return TrainingOutcome(RunStatus.PAUSED, str(closed))
-    except TooManyFailures as error:
-        return TrainingOutcome(RunStatus.PAUSED, f"Paused because too many rollouts failed. {error}")
-    budget = summary.get("budget")
-    used_up = budget.get("used_up") if isinstance(budget, dict) else None
-    note = f"{used_up} The last held-out evaluation is of the policy at that point."
-    return TrainingOutcome(RunStatus.COMPLETED, note if used_up else None)
-
-
-def _run_stages(context: TrainingContext) -> None:
-    configuration = context.configuration
-    recipe = configuration.recipe
+def run_stages(context: TrainingContext) -> None:
+    configuration, recipe = context.configuration, context.configuration.recipe
     if point := context.assignment.branch:
         folder, every = context.assignment.folder / Stage.GRPO, configuration.checkpoints.every
         if state := take_over(point, folder, configuration.grpo, save_every=every):
@@ -166,17 +158,15 @@ def _run_stages(context: TrainingContext) -> None:
 
 
 def initial_checkpoint(context: TrainingContext) -> Checkpoint:
-    row = context.store.find(Stage.UNTRAINED, 0)
-    if row is None:
+    checkpoint = context.store.find(Stage.UNTRAINED, 0)
+    if checkpoint is None:
         model, tokenizer = starting_weights(context)
         ChatTokens(tokenizer)  # rejects a template that cannot render a conversation
-        context.store.save(Stage.UNTRAINED, 0, model, tokenizer)
-        row = context.store.find(Stage.UNTRAINED, 0)
-        assert row is not None
-    if not row.heldout:
+        checkpoint = context.store.save(Stage.UNTRAINED, 0, model, tokenizer)
+    if not checkpoint.heldout:
         at = None if context.configuration.recipe.has_sft else 0
-        context.evaluate_heldout(Stage.UNTRAINED, 0, *context.store.load(row), at=at)
-    return row
+        context.evaluate_heldout(Stage.UNTRAINED, 0, *context.store.load(checkpoint), at=at)
+    return checkpoint
 
 
 def starting_weights(context: TrainingContext) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -190,30 +180,24 @@ def starting_weights(context: TrainingContext) -> tuple[PreTrainedModel, PreTrai
             with transaction() as session:
                 checkpoint = session.get_one(Checkpoint, choice.checkpoint)
             return start_from_checkpoint(checkpoint, configuration.adapter, seed=seed)
-    texts = _scripted_texts(context) if configuration.sft.uses("script") else []
+    texts: list[str] = []
+    if configuration.sft.uses("script"):
+        context.recorder.progress(phase="reading the environment's text", done=0, total=READING_EPISODES)
+        played: list[Rollout] = []
+        context.env_pool.play(
+            warm_up_plans(context.assignment.envs, READING_EPISODES),
+            ScriptedPolicy(configuration.sft.script),
+            phase=Phase.WARM_UP,
+            seed=seed,
+            on_rollout=played.append,
+        )
+        messages = {rollout.group: rollout.messages for rollout in played}
+        texts = [str(message["content"]) for group in sorted(messages) for message in messages[group]]
     texts += texts_to_read(context, READING_CONVERSATIONS)
     agent = context.assignment.manifest.proctor.agent
     texts += [render_unparsable(agent.unparsable_message, "The reply is empty.")] * (READING_EPISODES // 4)
     tokenizer = build_tokenizer(texts, vocabulary=choice.vocabulary, context=choice.context, pieces=choice.pieces)
     return build_model(tokenizer, choice, seed=seed), tokenizer
-
-
-def _scripted_texts(context: TrainingContext) -> list[str]:
-    """Play the scripted policy without storing it, and return the text of its episodes."""
-    context.recorder.progress(phase="reading the environment's text", done=0, total=READING_EPISODES)
-    texts: dict[int, list[str]] = {}
-
-    def take(rollout: Rollout) -> None:
-        texts[rollout.group] = [str(message["content"]) for message in rollout.messages]
-
-    context.env_pool.play(
-        context.warm_up_plans(READING_EPISODES),
-        ScriptedPolicy(context.configuration.sft.script),
-        phase=Phase.WARM_UP,
-        seed=context.configuration.seed,
-        on_rollout=take,
-    )
-    return [text for group in sorted(texts) for text in texts[group]]
 
 
 def stopped_on_request(run_id: uuid.UUID) -> TrainingOutcome:
@@ -235,14 +219,14 @@ def should_retry(run_id: uuid.UUID, folder: Path, error: Exception) -> bool:
     """
     if isinstance(error, ModelUnusable | BrokenStep):
         return False
-    state = newest_under(folder)
+    marks = sorted(folder.rglob(COMPLETE), key=lambda mark: mark.stat().st_mtime_ns)
     trained = (Checkpoint.run_id == run_id, Checkpoint.stage != Stage.UNTRAINED)
     newest = select(Checkpoint).where(*trained).order_by(Checkpoint.created_at.desc(), Checkpoint.id.desc()).limit(1)
     with transaction() as session:
         run = session.get_one(Run, run_id)
         checkpoint = session.scalars(newest).first()
         place = [
-            str(state.relative_to(folder)) if state else None,
+            str(marks[-1].parent.relative_to(folder)) if marks else None,
             f"{checkpoint.stage} {checkpoint.step}" if checkpoint else None,
         ]
         if not any(place) or run.summary.get(CRASHED_AT) == place:
@@ -291,10 +275,10 @@ def follow(run_id: uuid.UUID) -> NoReturn:
     assignment = read_assignment(run_id)
     torch.set_num_threads(assignment.configuration.threads)
     try:
-        take_device(assignment.configuration.hardware)
+        select_device(assignment.configuration.hardware)
         ranks = join()
         while True:
-            _follow_order(assignment, ranks, hear_order(ranks))
+            _follow_order(assignment, ranks, receive_order(ranks))  # its model is freed before the next is loaded
     except Exception as error:
         logger.exception("a rank failed")
         time.sleep(LEADER_SECONDS)
@@ -305,15 +289,12 @@ def follow(run_id: uuid.UUID) -> NoReturn:
 
 def _follow_order(assignment: Assignment, ranks: Ranks, order: SftOrder | GrpoOrder) -> None:
     model, tokenizer = load_folder(Path(order.weights))
-    configuration = assignment.configuration
     if isinstance(order, SftOrder):
         examples = read_examples(Path(order.examples))
-        train_sft(sft_run(configuration, order, ranks, model, tokenizer, examples))
+        train_sft(sft_run(assignment.configuration, order, ranks, model, tokenizer, examples))
         return
-    policy = training_sampler(model, tokenizer, configuration.grpo, settle(configuration.hardware))
     with env_pool_of(assignment) as env_pool:
-        run = grpo_run(assignment, order, ranks, model, tokenizer, policy)
-        run.play_share = training_player(env_pool, policy, configuration.seed)
+        run, policy = grpo_run(assignment, order, ranks, model, tokenizer, env_pool)
         train_grpo(run)
         env_pool.close_policy(policy)
 

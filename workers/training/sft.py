@@ -18,13 +18,14 @@ from backend.checkpoints.tables import Checkpoint
 from backend.core.session import transaction
 from backend.domain.training.configuration import Stage, TrainingConfiguration
 from backend.domain.training.warm_up import HOPELESS, GateChoice, SftChoice
+from backend.domain.vocabulary import RunStatus
 from workers.models.build import build_model
 from workers.models.load import unrounded
 from workers.training.checkpoints import mark_complete, newest_complete, step_of
-from workers.training.context import TrainingContext, TrainingStopped, UsedUp
+from workers.training.context import Ended, TrainingContext, TrainingStopped, UsedUp
 from workers.training.example_sources import collect_examples
 from workers.training.examples import BrokenStep, TrainingExample, example_order
-from workers.training.hardware import FLOAT32, Hardware, settle
+from workers.training.hardware import FLOAT32, Hardware, resolve_hardware
 from workers.training.ranks import ALONE, Ranks, SftOrder, check_same_weights, leader_only
 from workers.training.steering import WarmUpSteering
 from workers.training.trl_base import TimedTrainer, shared_arguments, timed
@@ -34,12 +35,8 @@ SEED_STRIDE = 7919
 """Difference between the seeds of two attempts: large enough that runs with neighboring seeds never share one."""
 
 
-class GateClosed(Exception):
-    """The warm-up did not reach what GRPO requires: rewards teach nothing if replies are never parsed."""
-
-
 def check_gate(context: TrainingContext, row: Checkpoint) -> None:
-    """Raise GateClosed with advice if GRPO would have nothing to learn from. A resumed run may pass."""
+    """Pause the run with advice if GRPO would have nothing to learn from. A resumed run may pass."""
     gate = context.configuration.gate
     problems = gate_problems(gate, row)
     context.summary["gate"] = {"is_open": not problems, "problems": problems}
@@ -50,9 +47,8 @@ def check_gate(context: TrainingContext, row: Checkpoint) -> None:
     if context.assignment.was_gate_closed:
         context.recorder.log("the gate is closed, but the run was resumed: continuing", "warning")
         return
-    raise GateClosed(
-        f"After the warm-up {' and '.join(problems)}. {gate_advice(gate, row)} Or resume this run to continue anyway."
-    )
+    advice = f"{gate_advice(gate, row)} Or resume this run to continue anyway."
+    raise Ended(RunStatus.PAUSED, f"After the warm-up {' and '.join(problems)}. {advice}")
 
 
 def gate_problems(gate: GateChoice, row: Checkpoint) -> list[str]:
@@ -121,15 +117,21 @@ def run_sft(context: TrainingContext, start: Checkpoint) -> Checkpoint:
     It is the best of the first attempt that passes the gate, otherwise the best of all. A resume keeps the choice.
     """
     attempts, gate = attempts_of(context.configuration), context.configuration.gate
-    chosen = next((row for row in _checkpoints(context, 0, attempts[-1].last) if _is_final(row)), None)
-    was_chosen = chosen is not None
+    # evaluated as the start of GRPO, with stored rollouts
+    final = [row for row in _checkpoints(context, 0, attempts[-1].last) if row.heldout.get("training_step") is not None]
+    chosen = final[0] if final else None
     tried: list[tuple[WarmUpAttempt, Checkpoint]] = []
     for attempt in attempts:
-        if was_chosen and context.store.find(Stage.SFT, attempt.last) is None:
+        if final and context.store.find(Stage.SFT, attempt.last) is None:
             break
-        row = _best_of(context, start, attempt, is_only=len(attempts) == 1)
+        last = context.store.find(Stage.SFT, attempt.last) or _train(context, start, attempt)
+        if not last.heldout:
+            selects = context.configuration.sft.examine_every > 0 or len(attempts) > 1
+            context.evaluate_heldout(Stage.SFT, last.step, *context.store.load(last), at=0, is_stored=not selects)
+        evaluated = [row for row in _checkpoints(context, attempt.before, attempt.last) if row.heldout]
+        row = max(evaluated, key=_merit)  # the earlier one of two equally good
         tried.append((attempt, row))
-        if was_chosen:
+        if final:
             continue
         problems = gate_problems(gate, row)
         if len(attempts) == 1 or not problems:
@@ -153,25 +155,16 @@ def run_sft(context: TrainingContext, start: Checkpoint) -> Checkpoint:
             for attempt, row in tried
         ]
     }
-    if not _is_final(chosen):
+    if chosen.heldout.get("training_step") is None:
         context.evaluate_heldout(Stage.SFT, chosen.step, *context.store.load(chosen), at=0)
     shutil.rmtree(context.assignment.folder / Stage.SFT, ignore_errors=True)
-    return _checkpoint(context, chosen.step)
-
-
-def _is_final(row: Checkpoint) -> bool:
-    """Return whether it was evaluated as the start of GRPO, with stored rollouts."""
-    return row.heldout.get("training_step") is not None
+    start_of_grpo = context.store.find(Stage.SFT, chosen.step)
+    assert start_of_grpo is not None
+    return start_of_grpo
 
 
 def _merit(row: Checkpoint) -> tuple[float, int]:
     return (-math.inf if row.heldout_reward is None else row.heldout_reward, -row.step)
-
-
-def _checkpoint(context: TrainingContext, step: int) -> Checkpoint:
-    row = context.store.find(Stage.SFT, step)
-    assert row is not None
-    return row
 
 
 def _checkpoints(context: TrainingContext, before: int, last: int) -> Sequence[Checkpoint]:
@@ -181,19 +174,7 @@ def _checkpoints(context: TrainingContext, before: int, last: int) -> Sequence[C
         return session.scalars(select(Checkpoint).where(*of_run, *steps).order_by(Checkpoint.step)).all()
 
 
-def _best_of(context: TrainingContext, start: Checkpoint, attempt: WarmUpAttempt, *, is_only: bool) -> Checkpoint:
-    """Train an attempt and return its best checkpoint by held-out reward, the earlier one of two equally good."""
-    if context.store.find(Stage.SFT, attempt.last) is None:
-        _train(context, start, attempt)
-    last = _checkpoint(context, attempt.last)
-    if not last.heldout:
-        selects = context.configuration.sft.examine_every > 0 or not is_only
-        model, tokenizer = context.store.load(last)
-        context.evaluate_heldout(Stage.SFT, last.step, model, tokenizer, at=0, is_stored=not selects)
-    return max((row for row in _checkpoints(context, attempt.before, attempt.last) if row.heldout), key=_merit)
-
-
-def _train(context: TrainingContext, start: Checkpoint, attempt: WarmUpAttempt) -> None:
+def _train(context: TrainingContext, start: Checkpoint, attempt: WarmUpAttempt) -> Checkpoint:
     configuration, recorder, store = context.configuration, context.recorder, context.store
     choice = configuration.sft
     model, tokenizer = store.load(start)
@@ -214,8 +195,8 @@ def _train(context: TrainingContext, start: Checkpoint, attempt: WarmUpAttempt) 
             recorder.metrics(at, {f"sft/{name}": value for name, value in figures.items()})
             steering.after_step(step, figures)
         elif choice.examine_every and step % choice.examine_every == 0 and step < attempt.steps:
-            store.save(Stage.SFT, at, model, tokenizer)
-            if not _checkpoint(context, at).heldout:  # a resumed run passes some steps again
+            saved = store.save(Stage.SFT, at, model, tokenizer)
+            if not saved.heldout:  # a resumed run passes some steps again
                 context.evaluate_heldout(Stage.SFT, at, model, tokenizer, at=0, is_stored=False)
         recorder.progress(phase="sft", done=step, total=attempt.steps, message=suffix)
         return not recorder.should_stop() and not context.budget_tracker.used_up()
@@ -233,7 +214,7 @@ def _train(context: TrainingContext, start: Checkpoint, attempt: WarmUpAttempt) 
         save_every=max(configuration.checkpoints.every, attempt.steps // 10),
         checkpoints_gradients=steering.settings.hardware.gradient_checkpointing,
     )
-    context.ranks.tell(order)
+    context.ranks.broadcast(order)
     run = sft_run(configuration, order, context.ranks, model, tokenizer, examples)
     run.on_step, run.rate_factor = on_step, steering.rate_factor
     train_sft(run)
@@ -243,7 +224,7 @@ def _train(context: TrainingContext, start: Checkpoint, attempt: WarmUpAttempt) 
         raise UsedUp
     if reached < attempt.steps:
         raise TrainingStopped
-    store.save(Stage.SFT, attempt.last, model, tokenizer)
+    return store.save(Stage.SFT, attempt.last, model, tokenizer)
 
 
 @dataclass(slots=True)
@@ -279,7 +260,7 @@ def sft_run(
         seed=order.seed,
         folder=Path(order.folder),
         save_every=order.save_every,
-        hardware=replace(settle(configuration.hardware), checkpoints_gradients=order.checkpoints_gradients),
+        hardware=replace(resolve_hardware(configuration.hardware), checkpoints_gradients=order.checkpoints_gradients),
         ranks=ranks,
     )
 
@@ -340,7 +321,7 @@ class _SftListener(TrainerCallback):  # type: ignore[misc]
         self._logged_at, self._logged_step = time.monotonic(), state.global_step
 
     def on_step_begin(self, _: object, state: TrainerState, *__: object, **___: object) -> None:
-        self.trainer.learning_rate.factor = self.run.ranks.agree(lambda: self.run.rate_factor(state.global_step + 1))
+        self.trainer.learning_rate.factor = self.run.ranks.decide(lambda: self.run.rate_factor(state.global_step + 1))
 
     def on_step_end(self, _: object, state: TrainerState, control: TrainerControl, **__: object) -> TrainerControl:
         return self._report(state.global_step, {}, control)
@@ -366,7 +347,7 @@ class _SftListener(TrainerCallback):  # type: ignore[misc]
 
     def _report(self, step: int, figures: dict[str, float], control: TrainerControl) -> TrainerControl:
         began = time.monotonic()
-        if not self.run.ranks.agree(lambda: self.run.on_step(step, figures)):
+        if not self.run.ranks.decide(lambda: self.run.on_step(step, figures)):
             control.should_save = True
             control.should_training_stop = True
         self._logged_at += time.monotonic() - began  # the listener's time is not part of the steps

@@ -128,8 +128,6 @@ class _StageSteering:
 
 
 class Steering(_StageSteering):
-    """Steers one attempt at GRPO. `settings` are the run's current settings."""
-
     def __init__(self, context: TrainingContext, controls: GrpoControls) -> None:
         super().__init__(context)
         self._controls = controls
@@ -145,9 +143,9 @@ class Steering(_StageSteering):
             self._apply(step)
             heldout = {name: figures.pop(name) for name in HELDOUT_CURVES if name in figures}
             if figures:
-                self._watch.after_step(step, figures, self.settings.alarms)
+                self._watch.check(step, figures, self.settings.alarms)
             if heldout:
-                self._watch.after_heldout(step, heldout, self.settings.alarms)
+                self._watch.check(step, heldout, self.settings.alarms, is_heldout=True)
         self._claim(reached + 1, is_start=True)
         self._apply(reached + 1)
         close_interventions(self._run_id, reached)
@@ -164,12 +162,21 @@ class Steering(_StageSteering):
         interventions: Sequence[DetectorIntervention] = (),
     ) -> bool:
         """Return whether to continue. Raises Ended if the weights are spoiled and must not be saved."""
-        changes = self._watch.after_step(step, figures, self.settings.alarms)
+        changes = self._watch.check(step, figures, self.settings.alarms)
         if action_of(self.settings.alarms, "suspicion"):
             changes.begun.extend(suspicions)
         self._act(step, changes)
         for intervention in interventions:
-            self._intervene(step, intervention)
+            detector = intervention.detector
+            if intervention.patterns <= self._patterns_let_pass.get(detector, set()):
+                continue  # someone let all flagged patterns pass before
+            action = AlarmAction.PAUSE
+            if intervention.action is Action.STOP_AND_ROLL_BACK:
+                action = AlarmAction.ROLL_BACK if self.settings.detectors.start_branch else AlarmAction.STOP
+            sighting = intervention.sighting
+            onset, prepared = prepared_branch(self._run_id, detector, sighting.onset)
+            sighting = replace(sighting, onset=onset, evidence={**sighting.evidence, PREPARED: prepared})
+            self._consider(self._raise(step, sighting, action))
         requests = read_requests(self._run_id)
         if any(name not in MEMORY and not is_of_warm_up(name) for name in requests.changes):
             self._claim(step + 1, is_start=False)
@@ -177,7 +184,7 @@ class Steering(_StageSteering):
         return not requests.stop and self._ending is None
 
     def after_heldout(self, step: int, figures: Mapping[str, float]) -> bool:
-        self._act(step, self._watch.after_heldout(step, figures, self.settings.alarms))
+        self._act(step, self._watch.check(step, figures, self.settings.alarms, is_heldout=True))
         self._apply(step + 1)
         return self._ending is None
 
@@ -194,18 +201,6 @@ class Steering(_StageSteering):
             if sighting.name == "not_finite":
                 raise alarm.ended()
             self._consider(alarm)
-
-    def _intervene(self, step: int, intervention: DetectorIntervention) -> None:
-        """End the run because of a detector, unless someone let all flagged patterns pass before."""
-        if intervention.patterns <= self._patterns_let_pass.get(intervention.detector, set()):
-            return
-        action = AlarmAction.PAUSE
-        if intervention.action is Action.STOP_AND_ROLL_BACK:
-            action = AlarmAction.ROLL_BACK if self.settings.detectors.start_branch else AlarmAction.STOP
-        sighting = intervention.sighting
-        onset, prepared = prepared_branch(self._run_id, intervention.detector, sighting.onset)
-        sighting = replace(sighting, onset=onset, evidence={**sighting.evidence, PREPARED: prepared})
-        self._consider(self._raise(step, sighting, action))
 
     def _raise(self, step: int, sighting: Sighting, action: AlarmAction) -> RaisedAlarm:
         changes: list[ClaimedChange] = []
@@ -224,11 +219,7 @@ class Steering(_StageSteering):
 
     def _claim(self, step: int, *, is_start: bool) -> None:
         """Claim waiting changes. Settings that the trainer is built with wait for its next start."""
-
-        def step_of(name: str) -> int | None:
-            return None if is_of_warm_up(name) or (name in MEMORY and not is_start) else step
-
-        self._claim_changes(step_of)
+        self._claim_changes(lambda name: None if is_of_warm_up(name) or (name in MEMORY and not is_start) else step)
 
     def _apply(self, step: int) -> None:
         """Apply the settings of this step. A change belongs to its step in every attempt."""

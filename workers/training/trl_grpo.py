@@ -11,7 +11,7 @@ import logging
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import CellType
 from typing import Any
@@ -230,12 +230,11 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
         if state.global_step % run.choice.updates:
             return
         step = state.global_step // run.choice.updates + 1
-
-        def controls() -> tuple[float, float]:
-            planned, changed = run.choice.temperature_at(step), run.controls.temperature
-            return run.controls.learning_rate_factor, planned if changed is None else changed
-
-        self.trainer.learning_rate.factor, temperature = run.ranks.agree(controls)
+        changed = run.controls.temperature
+        planned = run.choice.temperature_at(step) if changed is None else changed
+        self.trainer.learning_rate.factor, temperature = run.ranks.decide(
+            lambda: (run.controls.learning_rate_factor, planned)
+        )
         run.set_temperature(temperature)
         self.trainer.set_temperature(temperature)
 
@@ -250,14 +249,14 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
             actual = [prompt[-1]["group"] for prompt in prompts]
             if actual != expected:
                 raise BrokenStep(f"step {step}: the trainer sampled groups {actual[:3]}…, expected {expected[:3]}…")
-            if run.play_share is not None:
-                rows: dict[str, Any] = play_for_leader(run.ranks, run.play_share)
+            if not run.ranks.leads:
+                rows: dict[str, Any] = play_for_leader(run.ranks, run.play_plans)
             else:
                 self._batch = play_batch(run, step)
                 whole, shares = rows_of(run, self._batch), run.ranks.shares(run.choice.episodes_per_step)
                 self._mean_tokens = sum(map(sum, whole["env_mask"])) / len(whole["env_mask"])
                 parts = [{name: values and values[share] for name, values in whole.items()} for share in shares]
-                rows = run.ranks.deal(parts)
+                rows = run.ranks.scatter(parts)
         self.token_advantages = rows.pop("token_advantages")
         return rows
 
@@ -276,28 +275,24 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
             return control
         run, step = self.run, -(-state.global_step // self.run.choice.updates)
         if run.ranks.leads and not self._updates:
-            self._check(step, logs)
+            # other tokens or rewards were counted if masks are wrong or columns are lost
+            batch, ours = self._batch, {"completions/mean_length": self._mean_tokens}
+            counted = [rollout.reward for place, rollout in enumerate(batch.rollouts) if place not in batch.masked]
+            if rewards := [reward for reward in counted if reward is not None]:
+                ours["reward"] = math.fsum(rewards) / len(rewards)
+            for name, value in ours.items():
+                theirs = logs.get(name)
+                if theirs is None or abs(theirs - value) > TOLERANCE * max(1.0, abs(value)):
+                    raise BrokenStep(f"step {step}: the trainer counted {name} {theirs}, expected {value:.6g}")
         self._updates.append(dict(logs))
         if state.global_step % run.choice.updates == 0:
             ratios = run.ranks.gather(self.trainer.ratios)
             self.trainer.ratios = (0.0, 0.0, 0.0)
-            if not run.ranks.agree(lambda: self._finish(step, ratios)):
+            if not run.ranks.decide(lambda: self._finish(step, ratios)):
                 control.should_save = True
                 control.should_training_stop = True
             self._updates = []
         return control
-
-    def _check(self, step: int, logs: Mapping[str, float]) -> None:
-        """Raise BrokenStep if TRL counted other tokens or rewards, because of wrong masks or lost columns."""
-        counted = [rollout for place, rollout in enumerate(self._batch.rollouts) if place not in self._batch.masked]
-        rewards = [rollout.reward for rollout in counted if rollout.reward is not None]
-        ours = {"completions/mean_length": self._mean_tokens}
-        if rewards:
-            ours["reward"] = math.fsum(rewards) / len(rewards)
-        for name, value in ours.items():
-            theirs = logs.get(name)
-            if theirs is None or abs(theirs - value) > TOLERANCE * max(1.0, abs(value)):
-                raise BrokenStep(f"step {step}: the trainer counted {name} {theirs}, expected {value:.6g}")
 
     def _finish(self, step: int, ratios: list[RatioSums]) -> bool:
         """Pass the finished step to the run. Returns whether to continue."""

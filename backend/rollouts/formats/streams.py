@@ -30,7 +30,6 @@ class PlayedVersion:
 class RunFacts:
     id: str
     name: str
-    kind: str
     environment: str
     version: int
     content_hash: str
@@ -42,7 +41,6 @@ class RunFacts:
     sampling: dict[str, object]
     tasks: int
     group_size: int
-    seed: int
     created_at: str
     """ISO 8601."""
     started_at: str

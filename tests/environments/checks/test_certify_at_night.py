@@ -17,7 +17,7 @@ from backend.environments.library import load_package
 from backend.environments.tables import Certificate, EnvironmentVersion
 from backend.errors import InvalidInput
 from backend.notifications.tables import Notice
-from backend.review.tables import Fixture
+from backend.review.tables import VerdictFixture
 from backend.runs.tables import Run
 from backend.training.queries import find_certificate
 from backend.training.service import reason_without_certificate
@@ -104,7 +104,7 @@ def judge(version_id: uuid.UUID, files: dict[str, str]) -> None:
     with transaction() as session:
         version = session.get_one(EnvironmentVersion, version_id)
         session.add(
-            Fixture(
+            VerdictFixture(
                 environment_id=version.environment_id,
                 task=stored_task(task),
                 replies=[{"reply": "<guess>50</guess>"}],

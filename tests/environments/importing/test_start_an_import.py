@@ -87,8 +87,8 @@ def test_the_report_shows_a_prompt_and_maps_a_dictionary_by_a_click(session: Ses
     shown = author.get(f"/imports/{row.id}").text
     assert "Use as columns" in shown
     assert "prompt: Which?" in shown
-    assert author.post(f"/imports/{row.id}/columns", data={"columns_from": "nothing"}).status_code == 422
-    assert author.post(f"/imports/{row.id}/columns", data={"columns_from": "parts"}).status_code == 303
+    assert author.post(f"/imports/{row.id}/columns/edit", data={"columns_from": "nothing"}).status_code == 422
+    assert author.post(f"/imports/{row.id}/columns/edit", data={"columns_from": "parts"}).status_code == 303
     session.refresh(row)
     assert "columns_from: parts" in row.block
     assert "hit: 1.0" in row.block

@@ -17,7 +17,7 @@ from workers.environments.client import Observation
 CAPABLE = ("gold", "teacher")
 """Scripts that play well, so their replies must be valid."""
 REWARD_ERRORS = ("reward ", "metadata.rewards ", "the manifest declares ")
-"""How errors of the wire and the engine begin if they reject a reward."""
+"""Beginnings of the errors with which the wire and the engine reject a reward."""
 PLATFORM_FIELDS = frozenset({"metadata", "done", "reward"})
 MAX_SCHEMA_DEPTH = 6
 MAX_LIST_ITEMS = 50

@@ -64,7 +64,7 @@ class CheckSubject:
     played: dict[str, list[Rollout]] = field(default_factory=dict)
     """Rollouts by policy, including failed ones."""
     timeout: float = field(init=False)
-    """For one step, in seconds."""
+    """Time limit of one step in seconds."""
     levels: int = field(init=False)
     noise: float = field(init=False)
     scripts: list[str] = field(init=False)

@@ -1,1 +1,1 @@
-"""What runs inside the interpreter of an environment runtime: the standard library and `openenv`, nothing of ours."""
+"""Code that runs in the interpreter of an environment runtime: no third-party imports except `openenv`."""

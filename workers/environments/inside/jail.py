@@ -21,7 +21,7 @@ from proctor_sandbox import linux, rings, seccomp
 
 PACKAGE_FOLDER = "/package"
 ENVIRONMENTS_FOLDER = "/environments"
-"""Where the jail has the site-packages folders of environments, numbered, under the usual path of each."""
+"""Folder in the jail with the site-packages of environments, numbered, each under its usual path."""
 PYTHON_FOLDER = "/python"
 """A virtual environment made by the jail: `sys.prefix` of all that runs inside."""
 PYTHON = f"{PYTHON_FOLDER}/bin/python"
@@ -50,7 +50,7 @@ _OWN_SOURCES = (
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
     memory_bytes: int
-    """Above the memory that the warm interpreter had mapped already."""
+    """Limit above the memory that the warm interpreter had mapped already."""
     tmp_bytes: int
     threads: int
     """Processes and threads together."""

@@ -47,7 +47,7 @@ def _fails(attempt: Callable[[], object]) -> bool:
 
 
 def _forks_until_refused() -> int:
-    """Bounded, should the limit not bind."""
+    """Return the number of forks; stops at a maximum in case the limit does not hold."""
     for count in range(4 * _LIMITS.threads):
         try:
             child = os.fork()

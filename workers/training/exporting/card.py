@@ -48,10 +48,8 @@ class CardFacts:
     version: EnvironmentVersion
     manifest: Manifest
     configuration: TrainingConfiguration
-    checkpoints: Sequence[Checkpoint]
-    """Evaluated checkpoints of the run, in order."""
-    rollouts: Mapping[str, int]
-    """Number of episodes by phase."""
+    checkpoints: Sequence[Checkpoint]  # evaluated checkpoints of the run, in order
+    rollouts: Mapping[str, int]  # number of episodes by phase
     evaluations: Sequence[tuple[str, Mapping[str, float]]]
     """Policy and reward of finished evaluations on the same version, newest first."""
     safeguards: Safeguards

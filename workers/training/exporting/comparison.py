@@ -29,10 +29,8 @@ class Tolerance:
 
     logits: float | None
     """Largest difference of a logit. None: any."""
-    divergence: float
-    """Nats per token."""
-    agreement: float
-    """Share of positions with the same most likely token."""
+    divergence: float  # nats per token
+    agreement: float  # share of positions with the same most likely token
 
 
 TOLERANCES = {
@@ -58,8 +56,7 @@ class Likeness:
     """Differences of two models on the same tokens."""
 
     max_logit_difference: float
-    mean_divergence: float
-    """Kullback-Leibler divergence per token, in nats."""
+    mean_divergence: float  # Kullback-Leibler divergence per token, in nats
     argmax_agreement: float
     tokens: int
     dtype: str
@@ -118,12 +115,9 @@ class MergeComparison:
 
     largest_roundings: float | None
     """Largest distance of a weight with an adapter, in units of the last place. None: not a number."""
-    adapted: int
-    """Number of weights that an adapter was added to."""
-    kept: int
-    """Number of other weights, which must equal the base's bit by bit."""
-    others: list[str]
-    """Names of the others that differ from it."""
+    adapted: int  # number of weights that an adapter was added to
+    kept: int  # number of other weights, which must equal the base's bit by bit
+    others: list[str]  # names of the others that differ from it
 
     def problem(self) -> str | None:
         if self.others:

@@ -17,7 +17,6 @@ from transformers.pytorch_utils import Conv1D
 from backend.checkpoints.tables import Checkpoint
 from backend.domain.training.adapter import AdapterRecord
 from backend.domain.vocabulary import ExportForm
-from workers.models.build import parameter_count
 from workers.models.load import (
     CONFIGURATION_FILE,
     OWN,
@@ -42,35 +41,27 @@ from workers.models.load import (
 from workers.models.machine import NotConverted, convert, find_converter
 from workers.storage.digests import digest_of
 from workers.training.checkpoints import save_model
-from workers.training.exporting import inference
 
 FORMAT = "proctor-export/2"
 MANIFEST, SCRIPT = "manifest.json", "inference.py"
 MERGED_FORMS = {ExportForm.MERGED, ExportForm.MERGED_DEQUANTISED}
 _FULL_PRECISION = {"F64", "F32", "F16", "BF16"}
-_COUNTERS = {"I64", "I32", "BOOL"}
-"""Types of small buffers, such as position numbers; never of weights."""
+_COUNTERS = {"I64", "I32", "BOOL"}  # types of small buffers, such as position numbers; never of weights
 _ROUNDED_LAYERS = {"Linear4bit", "Linear8bitLt"}
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenExport:
-    """Properties of the weights that were written."""
-
     parameters: int
     dtype: str
-    label: str | None = None
-    """What users must know about the weights."""
+    label: str | None = None  # what users must know about the weights
 
 
 @dataclass(frozen=True, slots=True)
 class ExportDescription:
-    """Facts about an export, for its manifest and model card."""
-
     form: ExportForm
     written: WrittenExport
-    system: str
-    """The system message that the policy was trained with."""
+    system: str  # the system message that the policy was trained with
     licence: str = ""
 
 
@@ -78,33 +69,27 @@ def write_export(form: ExportForm, original: Path, target: Path, *, gguf_type: s
     """Write the checkpoint in the folder `original` to a new folder. Raises ModelUnusable if that is impossible."""
     check_precision(original)
     target.mkdir()
-    if form is not ExportForm.GGUF:
-        return _write_weights(form, original, target)
-    program = find_converter()
-    if program is None:
-        raise ModelUnusable("this worker has no convert_hf_to_gguf.py of llama.cpp")
-    weights = target.with_name("before-gguf")
-    weights.mkdir()
-    written = _write_weights(ExportForm.MERGED if is_adapter(original) else ExportForm.FULL, original, weights)
-    try:
-        convert(program, weights, target / f"model-{gguf_type}.gguf", gguf_type)
-    except NotConverted as error:
-        raise ModelUnusable(f"llama.cpp's converter does not support this model: {error}") from error
-    for path in weights.iterdir():  # configuration and tokenizer, for transformers
-        if path.suffix != ".safetensors" and not path.name.endswith(".index.json"):
-            shutil.copyfile(path, target / path.name)
-    return WrittenExport(written.parameters, gguf_type, written.label)
-
-
-def _write_weights(form: ExportForm, original: Path, target: Path) -> WrittenExport:
-    """Write all weights, a merged adapter or an adapter as safetensors."""
+    if form is ExportForm.GGUF:
+        program = find_converter()
+        if program is None:
+            raise ModelUnusable("this worker has no convert_hf_to_gguf.py of llama.cpp")
+        weights = target.with_name("before-gguf")
+        written = write_export(ExportForm.MERGED if is_adapter(original) else ExportForm.FULL, original, weights)
+        try:
+            convert(program, weights, target / f"model-{gguf_type}.gguf", gguf_type)
+        except NotConverted as error:
+            raise ModelUnusable(f"llama.cpp's converter does not support this model: {error}") from error
+        for path in weights.iterdir():  # configuration and tokenizer, for transformers
+            if path.suffix != ".safetensors" and not path.name.endswith(".index.json"):
+                shutil.copyfile(path, target / path.name)
+        return WrittenExport(written.parameters, gguf_type, written.label)
     if form is ExportForm.FULL:
         if is_adapter(original):
             raise ModelUnusable("only an adapter was trained: choose another form")
         model, tokenizer = load_folder(original)
         save_model(model, tokenizer, target)
         check_precision(target)
-        return WrittenExport(parameter_count(model), dtype_name(model.dtype))
+        return WrittenExport(model.num_parameters(), dtype_name(model.dtype))
     if not is_adapter(original):
         raise ModelUnusable("all weights were trained: there is no adapter")
     record = read_record(original)
@@ -128,7 +113,7 @@ def _write_weights(form: ExportForm, original: Path, target: Path) -> WrittenExp
     read_tokenizer(ModelSource(str(original))).save_pretrained(target)
     check_precision(target)
     label = f"the base was quantized to 4 bits (NF4) and stored in {record.dtype}" if is_rounded else None
-    return WrittenExport(parameter_count(model), dtype_name(model.dtype), label)
+    return WrittenExport(model.num_parameters(), dtype_name(model.dtype), label)
 
 
 def merge_adapter(original: Path, *, is_rounded: bool) -> PreTrainedModel:
@@ -248,10 +233,6 @@ def write_manifest(folder: Path, checkpoint: Checkpoint, description: ExportDesc
     }
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2))
     return files
-
-
-def write_script(folder: Path) -> None:
-    shutil.copyfile(inference.__file__, folder / SCRIPT)
 
 
 def digests(folder: Path) -> dict[str, str]:

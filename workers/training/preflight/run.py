@@ -1,38 +1,66 @@
-"""Run one preflight in a separate process: `python -m workers.training.preflight.run <preflight id>`."""
+"""Run one preflight in a separate process: `python -m workers.training.preflight.run <preflight id>`.
+
+Each finding is recorded at once.
+"""
 
 import logging
 import shutil
 import sys
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 import structlog
 import torch
-from sqlalchemy.exc import DBAPIError
 from transformers.utils.logging import disable_progress_bar
 
 from backend.core.events import announce, preflight_topic
 from backend.core.logs import configure_logging
 from backend.core.session import transaction
-from backend.domain.errors import SandboxError
 from backend.domain.text import plain_text
 from backend.domain.training.configuration import TrainingConfiguration
-from backend.domain.training.preflight.findings import PreflightFinding
+from backend.domain.training.memory import estimate_memory
+from backend.domain.training.preflight.findings import PreflightFinding, of_environment, ok, problem, warning
+from backend.domain.training.preflight.measured import (
+    SCRIPTED,
+    UNTRAINED,
+    conversation_finding,
+    gradient_finding,
+    success_finding,
+    time_finding,
+)
+from backend.domain.training.preflight.static import in_mb, load_of, memory_finding
 from backend.domain.vocabulary import PreflightStatus
 from backend.settings import get_settings
 from backend.training.tables import Preflight
+from workers.models.chat import ChatTokens, ChatUnusable
+from workers.models.load import ModelUnusable, best_device
+from workers.models.policy import LocalPolicy
 from workers.storage.recorder import PROGRESS_SECONDS, RunRecorder
 from workers.training.assignment import Assignment, training_envs_of
-from workers.training.checkpoints import CheckpointStore
 from workers.training.context import TrainingContext
+from workers.training.curriculum import Planner, warm_up_plans
 from workers.training.env_pool import env_pool_of
-from workers.training.hardware import take_device
-from workers.training.preflight.inspection import inspect_training
+from workers.training.example_sources import Teacher
+from workers.training.hardware import resolve_hardware, select_device
+from workers.training.preflight.measure import (
+    InitialPolicy,
+    OutOfGpuMemory,
+    PlayedEpisodes,
+    measure_pass,
+    measure_speed,
+    measures_of,
+    memory_mb,
+    play_episodes,
+    successes,
+)
+from workers.training.run import INFRASTRUCTURE_ERRORS, starting_weights
 
-RETRIED = (DBAPIError, SandboxError, ConnectionError)
-"""Failures of the infrastructure: the job is tried again."""
+TASKS = 32
+SCRIPTED_EPISODES = 64
+AddFinding = Callable[[PreflightFinding], None]
+"""Records a finding. It replaces one of the same name."""
 
 logger = structlog.get_logger(__name__)
 
@@ -102,11 +130,10 @@ def run_preflight(preflight_id: uuid.UUID) -> PreflightStatus:
     reason: str | None = None
     try:
         recorder.progress(phase="preparing the environment", done=0, total=1)
-        take_device(configuration.hardware)
-        store = CheckpointStore(assignment.run_id, assignment.policy_id, assignment.folder)
+        select_device(configuration.hardware)
         with env_pool_of(assignment) as env_pool:
-            inspect_training(TrainingContext(assignment, env_pool, recorder, store), recorder.add)
-    except RETRIED:
+            inspect_training(TrainingContext(assignment, env_pool, recorder), recorder.add)
+    except INFRASTRUCTURE_ERRORS:
         raise
     except Exception as error:
         logger.exception("the preflight failed")
@@ -115,6 +142,133 @@ def run_preflight(preflight_id: uuid.UUID) -> PreflightStatus:
         shutil.rmtree(assignment.folder, ignore_errors=True)
     recorder.update(status=status, reason=reason, ended_at=datetime.now(UTC))
     return status
+
+
+def inspect_training(context: TrainingContext, add: AddFinding) -> None:
+    """Ask all questions. Ends early if a problem makes the remaining ones pointless."""
+    initial = _load(context, add)
+    if initial is None:
+        return
+    scripted = _play_script(context, add, initial)
+    played = _play_policy(context, add, initial)
+    if scripted is None:
+        add(_conversation(initial, played, UNTRAINED))
+    learned = scripted if scripted and scripted.examples else None
+    conversations = learned or played
+    if not conversations.examples:
+        return
+    context.recorder.progress(phase="measuring a step", done=0, total=1)
+    configuration = context.configuration
+    longest = max(len(example.tokens) for example in conversations.examples)
+    trained = sum(parameter.numel() for parameter in initial.model.parameters() if parameter.requires_grad)
+    load = load_of(configuration, tokens=longest, trained=trained)
+    estimate = estimate_memory(measures_of(initial.model), load)
+    try:
+        cost = measure_pass(initial, conversations.examples, load.rows)
+    except OutOfGpuMemory:
+        advice = "Compute the gradient in more parts: raise grpo.micro_batches."
+        add(problem("memory", f"A part of {load.rows} episodes does not fit into the GPU's memory.", advice))
+        return
+    memory = memory_finding(estimate, memory_mb(), episodes=f"of {longest:,} tokens, the longest that were played,")
+    if cost.peak_bytes:
+        peak = f" One pass over {cost.rows} episodes used up to {in_mb(cost.peak_bytes)}."
+        memory = memory.model_copy(update={"sentence": memory.sentence + peak})
+    add(memory)
+    speed = measure_speed(context, initial, cost, conversations, learned, played)
+    add(time_finding(speed, configuration))
+
+
+def _load(context: TrainingContext, add: AddFinding) -> InitialPolicy | None:
+    """Load the model and check its chat template: a conversation must be the beginning of a longer one."""
+    context.recorder.progress(phase="loading the model", done=0, total=1)
+    try:
+        hardware = resolve_hardware(context.configuration.hardware)
+        model, tokenizer = starting_weights(context)
+        if context.configuration.model.source == "scratch":
+            model = model.to(best_device())
+    except ModelUnusable as error:
+        add(problem("model", f"The model cannot be used: {error}.", "Choose another one."))
+        return None
+    count = sum(parameter.numel() for parameter in model.parameters())
+    add(ok("model", f"The model has {count / 1e6:,.2f} million weights.", parameters=count))
+    try:
+        chat = ChatTokens(tokenizer)
+        chat.continuation([{"role": "user", "content": "b"}])
+    except ChatUnusable as error:
+        advice = "Choose a model whose chat template only appends and ends each reply, such as an instruct model."
+        add(problem("chat_template", f"Its chat template cannot be used: {error}.", advice))
+        return None
+    end = str(tokenizer.convert_ids_to_tokens(chat.end))
+    marks = "{% generation %}" in tokenizer.chat_template or "{%- generation" in tokenizer.chat_template
+    marked = "it marks the assistant's text" if marks else "it does not mark the assistant's text; Proctor uses the"
+    sentence = f"The chat template keeps earlier turns unchanged and ends replies with {end}; {marked}"
+    sentence += "." if marks else " sampled tokens instead."
+    add(ok("chat_template", sentence, generation_markers=marks, stop_token=end))
+    return InitialPolicy(model, tokenizer, chat, hardware)
+
+
+def _conversation(initial: InitialPolicy, played: PlayedEpisodes, kind: str) -> PreflightFinding:
+    lengths = [len(example.tokens) for example in played.examples]
+    if not lengths:
+        return warning("conversation", "No episode could be played, so the length of conversations is unknown.")
+    context = getattr(initial.model.config.get_text_config(), "max_position_embeddings", None) or 10**9
+    return conversation_finding(lengths, context, of=kind)
+
+
+def _play_script(context: TrainingContext, add: AddFinding, initial: InitialPolicy) -> PlayedEpisodes | None:
+    """Play the scripted policy of the warm-up, or else another that all environments have. None if they share none."""
+    scripts = context.configuration.sft.script, "teacher", "gold"
+    shared = set.intersection(*(set(env.manifest.proctor.scripts) for env in context.assignment.envs))
+    script = next((name for name in (*scripts, *sorted(shared)) if name in shared), None)
+    if script is None:
+        return None
+    parts = [warm_up_plans(context.assignment.envs, SCRIPTED_EPISODES)]
+    played = play_episodes(context, parts, Teacher(script, initial.chat), initial.chat, "scripted policy")
+    if not played.examples:
+        advice = "Read the environment's log and run its checks."
+        message = f"The scripted policy could not be played. {played.failure}".strip()
+        add(problem("conversation", message, advice))
+        return played
+    add(_conversation(initial, played, SCRIPTED))
+    for env in context.assignment.envs:
+        if tasks := successes(env, context.configuration.curriculum.rule(env.manifest), played):
+            share = sum(task.successes for task in tasks) / len(tasks)
+            sentence = f"The scripted policy succeeds in {share:.0%} of {len(tasks)} episodes."
+            finding = ok("script", sentence, share=share)
+            add(of_environment(finding, env.name) if context.assignment.is_mixed else finding)
+    return played
+
+
+def _play_policy(context: TrainingContext, add: AddFinding, initial: InitialPolicy) -> PlayedEpisodes:
+    """Play the first groups of GRPO with the policy before training, sampled as in training."""
+    configuration, grpo = context.configuration, context.configuration.grpo
+    policy = LocalPolicy(
+        initial.model,
+        initial.tokenizer,
+        temperature=grpo.temperature,
+        top_p=grpo.top_p,
+        top_k=grpo.top_k,
+        is_bf16=initial.hardware.is_bf16,
+    )
+    size = grpo.tasks_per_step
+    group_size = grpo.group_size if configuration.recipe.has_grpo else 2  # only the success counts for SFT
+    grpo = grpo.model_copy(update={"tasks_per_step": TASKS, "group_size": group_size})
+    plans = Planner(context.assignment.envs, configuration.model_copy(update={"grpo": grpo})).plans(1)
+    parts = [plans[first : first + size] for first in range(0, len(plans), size)]
+    played = play_episodes(context, parts, policy, policy.chat, "policy before training")
+    if not played.completed:
+        advice = "Read the worker's log. A failed episode does not count as a reward of zero; it is lost."
+        add(problem("base_success", f"No episode could be played. {played.failure}".strip(), advice))
+        return played
+    for env in context.assignment.envs:
+        rule = configuration.curriculum.rule(env.manifest)
+        tasks = successes(env, rule, played)
+        findings = [success_finding(tasks, configuration, rule.expression)]
+        if configuration.recipe.has_grpo:
+            findings.append(gradient_finding(tasks, configuration))
+        for each in findings:
+            add(of_environment(each, env.name) if context.assignment.is_mixed else each)
+    return played
 
 
 def main() -> int:

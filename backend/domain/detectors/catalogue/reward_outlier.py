@@ -35,8 +35,12 @@ def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: Th
     import numpy as np
 
     limit = float(np.quantile([row.reward for row in rows], thresholds["quantile"]))
-    texts = [(row, "\n".join(row.replies)[:MOST_CHARACTERS].lower().encode("utf-8", "replace")) for row in rows]
-    best = [(row, text) for row, text in texts if row.reward >= limit and len(text) >= SHORTEST]
+    texts = [
+        (row, "\n".join(row.replies)[:MOST_CHARACTERS].lower().encode("utf-8", "replace"))
+        for row in rows
+        if row.reward >= limit
+    ]
+    best = [(row, text) for row, text in texts if len(text) >= SHORTEST]
     if len(best) < thresholds["fewest"]:
         return
     distances = _distances([text for _, text in best])

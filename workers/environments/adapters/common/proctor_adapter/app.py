@@ -16,7 +16,7 @@ from .library import LIBRARY
 from .serving import WireEnvironment, WireState, create_app
 
 MAX_WAIT_SECONDS = 300.0
-"""For the library, or for the other members of a group, between two turns."""
+"""Time limit for the library, or the other members of a group, between two turns."""
 _LEFT = "another member of this group left it"
 
 

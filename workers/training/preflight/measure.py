@@ -1,42 +1,140 @@
-"""Measure the cost of training on this worker: time and memory of a pass, and of some real steps of both stages.
+"""Measure a training run before it starts: play a few episodes, and take some passes and real steps of both stages.
 
 The steps change only the preflight's own weights.
 """
 
 import os
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice, pairwise
 from pathlib import Path
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from backend.domain.results.pass_at_k import REWARD, SuccessRule
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.training.memory import ModelMeasures
-from backend.domain.training.preflight.measured import NOTHING, Range, Speed
+from backend.domain.training.preflight.measured import NOTHING, Range, Speed, TaskSuccess
+from backend.domain.vocabulary import Phase
+from workers.models.chat import ChatTokens
+from workers.models.policy import LocalPolicy
+from workers.policies.base import Policy
+from workers.rollouts.engine import GroupPlan, TooManyFailures
+from workers.training.assignment import TrainingEnv
 from workers.training.context import TrainingContext
-from workers.training.examples import TrainingExample
+from workers.training.curriculum import warm_up_plans
+from workers.training.examples import TrainingExample, example_of
 from workers.training.grpo_batch import GrpoRun, GrpoStep
-from workers.training.preflight.play import InitialPolicy, PlayedEpisodes, evaluation_seconds
+from workers.training.hardware import Hardware
 from workers.training.sft import SftRun, train_sft
 from workers.training.trl_grpo import train_grpo
 
+EVALUATED = 32
+MAX_SECONDS = 180.0  # then the episodes so far must suffice
+_EPSILON = 1e-6
 IGNORED = -100
-PASSES = 2
-"""The first one warms up and is not timed if there are several."""
-SLOW_SECONDS = 20.0
-"""A longer pass is not repeated."""
+PASSES = 2  # the first one warms up and is not timed if there are several
+SLOW_SECONDS = 20.0  # a longer pass is not repeated
 SFT_STEPS = 6
-GRPO_STEPS = 3
-"""The first of each warms up and is not counted."""
-NEVER = 10**6
-"""Steps between two saved states."""
-TRIAL_SECONDS = 60.0
-"""Steps whose passes alone would take longer are not tried."""
-OVERHEAD = 2.5
-"""Steps of small models took at most this many times their passes."""
+GRPO_STEPS = 3  # the first of each warms up and is not counted
+NEVER = 10**6  # steps between two saved states
+TRIAL_SECONDS = 60.0  # steps whose passes alone would take longer are not tried
+OVERHEAD = 2.5  # steps of small models took at most this many times their passes
+
+
+@dataclass(slots=True)
+class InitialPolicy:
+    """The policy as training would start it."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    chat: ChatTokens
+    hardware: Hardware
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedEpisodes:
+    rollouts: Sequence[Rollout]
+    seconds: Range  # of one episode, played together with others
+    failure: str  # why there are none
+    examples: Sequence[TrainingExample]  # the completed ones as tokens
+
+    @property
+    def completed(self) -> list[Rollout]:
+        return [rollout for rollout in self.rollouts if rollout.is_completed]
+
+    @property
+    def sampled_tokens(self) -> float:
+        """Mean number of tokens that the policy wrote in an episode."""
+        return sum(sum(each.mask) for each in self.examples) / len(self.examples) if self.examples else 0.0
+
+
+def play_episodes(
+    context: TrainingContext, parts: Sequence[Sequence[GroupPlan]], policy: Policy, chat: ChatTokens, phase: str
+) -> PlayedEpisodes:
+    """Play part after part, as training does: the episodes of a step run together and wait for the slowest."""
+    rollouts: list[Rollout] = []
+    seconds: list[float] = []
+    total = sum(len(plan.members) for plans in parts for plan in plans)
+    began = time.monotonic()
+
+    def record(rollout: Rollout) -> None:
+        rollouts.append(rollout)
+        context.recorder.progress(phase=phase, done=len(rollouts), total=total)
+
+    failure = ""
+    try:
+        for plans in parts:
+            before, started = len(rollouts), time.monotonic()
+            context.env_pool.play(
+                plans,
+                policy,
+                phase=Phase.CHECK,
+                seed=context.configuration.seed,
+                on_rollout=record,
+                should_stop=lambda: time.monotonic() - began > MAX_SECONDS,
+            )
+            seconds.append((time.monotonic() - started) / max(1, len(rollouts) - before))
+    except TooManyFailures as error:
+        failure = str(error)
+    finally:
+        context.env_pool.close_policy(policy)
+    examples = [example_of(rollout, end=chat.end) for rollout in rollouts if rollout.is_completed]
+    return PlayedEpisodes(rollouts, Range.of(seconds) if seconds else NOTHING, failure, examples)
+
+
+def evaluation_seconds(context: TrainingContext, initial: InitialPolicy) -> float:
+    """Seconds per episode of a held-out evaluation, measured on training tasks."""
+    heldout = context.configuration.heldout
+    is_bf16, temperature = initial.hardware.is_bf16, heldout.temperature
+    policy = LocalPolicy(initial.model, initial.tokenizer, temperature=temperature, lockstep=True, is_bf16=is_bf16)
+    plans = warm_up_plans(context.assignment.envs, min(EVALUATED, heldout.tasks))
+    context.recorder.progress(phase="measuring a held-out evaluation", done=0, total=len(plans))
+    began = time.monotonic()
+    try:
+        context.env_pool.play_in_lockstep(plans, policy, phase=Phase.CHECK, seed=context.configuration.seed)
+    finally:
+        context.env_pool.close_policy(policy)
+    return (time.monotonic() - began) / len(plans)
+
+
+def successes(env: TrainingEnv, rule: SuccessRule, played: PlayedEpisodes) -> list[TaskSuccess]:
+    """How often each task of this environment succeeded."""
+    groups: dict[int, list[Rollout]] = defaultdict(list)
+    for rollout in played.completed:
+        if rollout.task.version_id == env.tag:
+            groups[rollout.group].append(rollout)
+    tasks = []
+    for group in groups.values():
+        values = [rollout.reward if rule.column == REWARD else rollout.columns.get(rule.column) for rollout in group]
+        succeeded = sum(value is not None and value >= rule.at_least - _EPSILON for value in values)
+        rewards = [rollout.reward or 0.0 for rollout in group]
+        is_uniform = max(rewards) - min(rewards) < _EPSILON
+        tasks.append(TaskSuccess(group[0].task.level, succeeded, len(group), is_uniform))
+    return tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +143,7 @@ class PassCost:
 
     rows: int
     seconds: float
-    peak_bytes: int
-    """GPU memory; 0 on a CPU."""
+    peak_bytes: int  # GPU memory; 0 on a CPU
 
 
 class OutOfGpuMemory(RuntimeError):
