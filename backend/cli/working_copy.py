@@ -140,7 +140,7 @@ def _name_of(files: dict[str, str]) -> str:
     try:
         return read_manifest(files[MANIFEST_PATH]).name
     except ManifestInvalid as error:
-        fail("\n".join(f"{MANIFEST_PATH}:{each.line}: {each.path} {each.message}" for each in error.problems))
+        fail("\n".join(f"{each.path}:{each.line}: {each.key} {each.message}" for each in error.problems))
 
 
 def marks_of(files: Mapping[str, str]) -> dict[str, str]:

@@ -103,10 +103,8 @@ def respond(request: Request, error: AppError, incident: str = "") -> Response:
         body = {"error": type(error).__name__, "detail": error.message, "fields": fields}
         headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, NotSignedIn) else None
         response = JSONResponse(body | ({"incident": incident} if incident else {}), error.status, headers=headers)
-    elif isinstance(
-        error, NotSignedIn
-    ):  # and from there back to the page, or to the one on which htmx made the request
-        if wants_block(request):
+    elif isinstance(error, NotSignedIn):
+        if wants_block(request):  # after sign-in, return to the page on which htmx made the request
             try:
                 current = urlsplit(request.headers.get("hx-current-url", "/"))
             except ValueError:  # an unclosed bracket

@@ -104,7 +104,7 @@ def test_a_training_run_is_queued_with_its_choices(proctor: Command) -> None:
     assert started.json["configuration"]["grpo"]["steps"] == 7
     assert proctor("train", "tictactoe", "--set", "grpo.steps", "--no-wait").status == 2
     assert "quick" in proctor("train", "tictactoe", "--preset", "list", "--json").json
-    assert "for: Seeing that an environment can be trained on" in proctor("train", "--preset", "list").out
+    assert "for: Checking that an environment can be trained on" in proctor("train", "--preset", "list").out
 
 
 @pytest.mark.slow
