@@ -71,7 +71,7 @@ vendor: ## compare the vendored browser files with their hashes
 commits: setup ## only the edge commits
 	@$(BIN)/python scripts/check_commits.py
 
-prose: setup ## spelling, style and phrases to avoid in the documentation; ARGS=--all for all text
+prose: setup ## spelling, style and phrases to avoid, in all text that people read
 	@$(BIN)/python scripts/check_prose.py $(ARGS)
 
 docs: setup ## build the documentation site, which Proctor serves at /docs

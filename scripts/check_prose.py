@@ -1,7 +1,6 @@
 """Check the English that people read: spelling, grammar, and phrases that a native speaker would not write.
 
-    python scripts/check_prose.py             fail on the documentation; count the findings in everything else
-    python scripts/check_prose.py --all       fail on everything: also templates, help, error messages and docstrings
+    python scripts/check_prose.py             documentation, templates, help, error messages and docstrings
     python scripts/check_prose.py PATH …      only these files and folders
 
 codespell knows misspellings and British forms. Harper knows grammar (Markdown only). `prose_phrases.txt` lists phrases
@@ -210,12 +209,10 @@ def allowed(findings: Iterable[Finding]) -> Iterator[Finding]:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("paths", nargs="*", help="files and folders. Default: the documentation")
-    parser.add_argument("--all", action="store_true", help="also fail on templates, help, messages and docstrings")
+    parser.add_argument("paths", nargs="*", help="files and folders. Default: all text")
     parser.add_argument("--counts", action="store_true", help="print the number of findings per file instead of each")
     options = parser.parse_args(arguments)
-    strict = options.paths or [*DOCUMENTS, *(PROGRAM if options.all else ())]
-    texts = list(texts_of(strict))
+    texts = list(texts_of(options.paths or [*DOCUMENTS, *PROGRAM]))
     documents = sorted({text.path for text in texts if text.path.suffix == ".md"})
     findings = list(allowed([*unwanted_phrases(texts), *misspellings(texts), *grammar(documents)]))
     if options.counts:
@@ -223,10 +220,6 @@ def main(arguments: list[str]) -> int:
             sys.stdout.write(f"{count:5} {path.relative_to(ROOT)}\n")
     else:
         sys.stdout.write("".join(f"{finding}\n" for finding in sorted(findings, key=lambda f: (str(f.path), f.line))))
-    if not options.paths and not options.all:
-        others = list(texts_of(PROGRAM))
-        count = len(list(allowed([*unwanted_phrases(others), *misspellings(others)])))
-        sys.stdout.write(f"prose: {count} findings outside the documentation; --all lists them\n" if count else "")
     return 1 if findings else 0
 
 

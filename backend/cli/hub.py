@@ -13,7 +13,7 @@ from backend.environments.export import for_space
 
 
 def prepare(folder: Path, repository: str) -> tuple[dict[str, str], list[str]]:
-    """Return the files of the Space, and the paths of those that are new or differ from the folder's.
+    """Return the files of the Space, and the paths of new and changed files.
 
     Ends the command if the package or the name cannot be used.
     """

@@ -92,7 +92,7 @@ class EvaluationAttempt:
     """One attempt at an evaluation, or at a job's part of it: play, try failures again, record how it ended."""
 
     def __init__(self, run_id: uuid.UUID, policy: Policy, job_id: uuid.UUID | None) -> None:
-        """Begin the run and read what is left to play."""
+        """Begin the run and read the remaining plan."""
         self.run_id, self.policy = run_id, policy
         with transaction() as session:
             row = session.get_one(Run, run_id)

@@ -31,7 +31,7 @@ class GraderKind(StrEnum):
     JUDGE = "judge"
     """Scores each rollout from 0 to 1."""
     QUESTION = "question"
-    """Answers a question about each rollout, asked in plain language."""
+    """Answers a question about each rollout, in plain language."""
     MONITOR = "monitor"
     """Does the policy's reasoning state that it intends to exploit the task? Never part of a reward."""
     CONTRAST = "contrast"
