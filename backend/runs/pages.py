@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from backend.checkpoints.tables import Checkpoint
 from backend.core.events import RUNS, run_topic
 from backend.domain.detectors.spec import Action
-from backend.domain.results.pass_at_k import REWARD
+from backend.domain.results.pass_at_k import REWARD, SuccessRule
 from backend.domain.review.judged_curve import JudgedPoint
 from backend.domain.rollouts.fields import column_field_name
 from backend.domain.vocabulary import RunKind, RunStatus
@@ -70,11 +70,21 @@ class RolloutLinks:
         where = " and ".join(part for part in (self.scope if is_scoped else "", expression) if part)
         return f"/runs/{self.run_id}/rollouts" + (f"?{urlencode({'where': where})}" if where else "")
 
+    def equal(self, field: str, value: object) -> str:
+        return self.to(f"{field} = {value}")
+
+    def unsuccessful(self, rule: SuccessRule) -> str:
+        return self.to(f"status = completed and not {rule.expression}")
+
+    def failed(self, error_kind: str) -> str:
+        """Failed rollouts of the whole run."""
+        return self.to(f"status = failed and error_kind = {error_kind}", is_scoped=False)
+
     def between(self, column: str, low: float, high: float) -> str:
         """One bar of a column's distribution."""
         name = column if column == REWARD else column_field_name(column)
         if low == high:
-            return self.to(f"{name} = {low:.9g}")
+            return self.equal(name, f"{low:.9g}")
         return self.to(f"{name} >= {low:.9g} and {name} <= {high:.9g}")
 
 
