@@ -23,6 +23,7 @@ _MOVED = [
         (f"{_API}/runs/{_ID}/(effort|onset)", r"\1/runs/\2/studies/\3"),
         (f"{_API}/runs/{_ID}/(?:effort|onset)/(.+)", r"\1/studies/\3"),
         (f"{_API}/rollouts/{_ID}/(?:judgements|answers)", r"\1/rollouts/\2/grades"),
+        (f"/environments/{_ID}/versions/{_ID}/package.zip", r"/api/v1/environments/\1/versions/\2/files"),
     )
 ]
 

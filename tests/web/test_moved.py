@@ -16,6 +16,7 @@ PAGES = {
     "/runs/7/judges": "/runs/7/graders",
     "/runs/7/questions": "/runs/7/graders",
     "/training/lessons": "/training/examples",
+    "/environments/maze/versions/2/package.zip": "/api/v1/environments/maze/versions/2/files",
     "/training/lessons/preview?source=script": "/training/examples/preview?source=script",
 }
 API = {
