@@ -10,7 +10,7 @@ def estimate(figure: dict[str, Any] | float | None) -> str:
 
 def share(figure: dict[str, Any] | float | None) -> str:
     """Format a rate in percent with its 95% interval, where there is one."""
-    return _with_interval(figure, 100, ".1f", " %")
+    return _with_interval(figure, 100, ".1f", "%")
 
 
 def _with_interval(figure: dict[str, Any] | float | None, scale: float, form: str, unit: str) -> str:

@@ -26,7 +26,7 @@ def signed(value: float | None, digits: int = 3) -> str:
 
 
 def percent(value: float | None, digits: int = 0) -> str:
-    return MISSING if value is None else f"{100 * value:.{digits}f} %"
+    return MISSING if value is None else f"{100 * value:.{digits}f}%"
 
 
 def usd(value: float | None) -> str:

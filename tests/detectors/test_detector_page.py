@@ -56,7 +56,7 @@ def test_it_shows_precision_and_the_least_recall(viewer: TestClient, judged: Non
     assert found["by_environment"]["guess"]["recall_at_least"] == found["recall_at_least"]
     assert (found["by_environment"]["guess"]["reviewed"], found["cost"]) == (12, "free")
     text = viewer.get("/detectors/tampering").text
-    assert "75 %" in text
+    assert "75%" in text
     assert 'href="/environments/guess"' in text
     assert "Grader tampering" in viewer.get("/detectors?environment=guess").text
 
@@ -96,7 +96,7 @@ def test_recall_by_environment_goes_by_its_own_blind_sample(viewer: TestClient, 
     assert found["recall_at_least"] == pytest.approx(10 / (10 + 87 * 0.1288 + 1), abs=1e-3)
     text = viewer.get("/detectors/tampering").text
     assert text.count("recall at least") == 1
-    assert f"{own_percent(found)} %" in text
+    assert f"{own_percent(found)}%" in text
 
 
 def own_percent(found: dict[str, Any]) -> int:
@@ -204,7 +204,7 @@ def test_a_page_of_what_is_asked(viewer: TestClient, author: TestClient, asked: 
     assert (list(found["by_environment"]), found["audit"]["looked_at"]) == (["guess"], 4)
     assert (found["cut_offs"], found["suggested"], found["settings"]) == ([], None, {})
     page = viewer.get("/detectors/question:gave_up").text
-    assert "67 %" in page
+    assert "67%" in page
     assert 'id="cut-off"' not in page
     assert viewer.get("/api/v1/detectors/reasoning_monitor").json()["suggested"]["score"] == pytest.approx(0.9)
     text = author.get("/detectors/reasoning_monitor").text

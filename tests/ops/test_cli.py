@@ -222,7 +222,7 @@ def test_an_evaluation_is_shown_with_figures_and_run_again(proctor: Command) -> 
         run = make_run(session, configuration={"tasks": 4, "group_size": 2})
         make_rollouts(session, run, [(1.0, 1.0, 0.0), (0.0, 1.0, 0.0)] * 3, group_size=2)
     shown = proctor("run", "show", str(run.id)).out
-    for told in ("6 of 8 completed", "win >= 1", "pass@k 100.0 %", "pass^k 0.0 %", "3 mixed"):
+    for told in ("6 of 8 completed", "win >= 1", "pass@k 100.0%", "pass^k 0.0%", "3 mixed"):
         assert told in shown
     stricter = proctor("run", "show", str(run.id), "--success", "win", "--at-least", "2", "--json").json["figures"]
     assert stricter["success"]["rate"]["mean"] == 0

@@ -75,9 +75,9 @@ def test_tokens_are_shaded_by_their_probability(session: Session, viewer: TestCl
     tokens = {"prompt": [5, 6], "completion": [1, 2, 3], "mask": [1, 0, 1], "logprobs": [-0.01, 0.0, -4.0]}
     rollout = make_rollouts(session, run, [[1, 1, 0]], tokens=tokens)[0]
     html = viewer.get(f"/rollouts/{rollout.id}").text
-    assert '<span class="token" data-heat="0" title="99.0 %"> move</span>' in html
+    assert '<span class="token" data-heat="0" title="99.0%"> move</span>' in html
     assert '<span class="token" data-environment>&lt;b&gt;</span>' in html
-    assert '<span class="token" data-heat="5" title="1.8 %">&lt;|end|&gt;</span>' in html
+    assert '<span class="token" data-heat="5" title="1.8%">&lt;|end|&gt;</span>' in html
     assert "2 of the policy" in html
     assert "−2.005" in html
 
@@ -156,7 +156,7 @@ def test_tokens_reported_as_text_are_shaded_and_listed(session: Session, viewer:
     tokens = {"texts": ["I ", "<take>", " 4"], "logprobs": [-0.01, -3.0, None], "turns": [0, 2]}
     rollout = make_rollouts(session, make_run(session), [[1, 1, 0]], tokens=tokens)[0]
     html = viewer.get(f"/rollouts/{rollout.id}").text
-    assert '<span class="token" data-heat="5" title="5.0 %">&lt;take&gt;</span>' in html
+    assert '<span class="token" data-heat="5" title="5.0%">&lt;take&gt;</span>' in html
     assert "The 2 least sure, as a table" in text_of(html)
     assert '<hr><span class="token"' in html
 
