@@ -112,7 +112,7 @@ def test_a_resumed_watch_knows_the_steps_before(run_id: uuid.UUID):
     scanner = resume_scanner(run_id, before_step=12)
     assert [figures.step for figures in scanner.view.steps] == list(range(1, 12))
     with transaction() as session:
-        assert session.get_one(Run, run_id).columns == list(scanner.view.columns)
+        assert session.get_one(Run, run_id).columns == list(scanner.view.context.columns)
 
 
 def test_the_untrained_models_heldout_evaluation_belongs_to_no_step(committed_database: str):

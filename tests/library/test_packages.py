@@ -1,8 +1,10 @@
 """The built-in packages and the templates as data: complete and valid."""
 
+from typing import get_type_hints
+
 import pytest
 
-from backend.cli.environments import TEMPLATES
+from backend.cli import environments
 from backend.domain.environments.fixtures import read_fixtures
 from backend.domain.environments.manifest import read_manifest
 from backend.domain.environments.packages import check_files
@@ -76,7 +78,8 @@ def test_a_package_has_fixtures_that_its_manifest_understands(name: str):
 
 
 def test_the_command_line_names_every_template():
-    assert f"{', '.join(t.name for t in templates()[:-1])} or {templates()[-1].name}." == TEMPLATES
+    option = get_type_hints(environments.init, include_extras=True)["template"].__metadata__[0]
+    assert option.help == f"{', '.join(t.name for t in templates()[:-1])} or {templates()[-1].name}."
 
 
 def test_unknown_names_are_refused():
