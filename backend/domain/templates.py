@@ -11,10 +11,11 @@ from functools import lru_cache
 
 from jinja2 import Environment, StrictUndefined, TemplateError, Undefined, nodes
 from jinja2.parser import Parser
+from jinja2.runtime import LoopContext
 
 from backend.domain import template_values as values
-from backend.domain.template_filters import FILTERS, METHOD_NAMES, METHODS, TESTS, problem_of_name
-from backend.domain.template_values import Budget, Loop, Namespace, NotAvailable, Value, attribute_of, item_of, items_of
+from backend.domain.template_filters import FILTERS, METHOD_NAMES, METHODS, TESTS, named
+from backend.domain.template_values import Budget, Namespace, NotAvailable, Value, attribute_of, item_of, items_of
 
 MAX_LENGTH = 20_000
 """Maximum number of characters in a template."""
@@ -268,7 +269,19 @@ class _Compiler:
                 captured = self._captured(node.body, node.filter)
                 return lambda rendering: rendering.write(rendering.budget.text(captured(rendering)))
             case nodes.With():
-                return self._with(node)
+                given = [self.expression(each) for each in node.values]
+                self._known.append(set())
+                targets = [self._target(each) for each in node.targets]
+                inner = self.block(node.body)
+                self._known.pop()
+
+                def run(rendering: _Rendering) -> None:
+                    found = [each(rendering) for each in given]  # all before any is set
+                    for target, value in zip(targets, found, strict=True):
+                        target(rendering, value)
+                    inner(rendering)
+
+                return self._scoped(run)
             case nodes.Scope():
                 return self._scoped(self.block(node.body))
         raise _refused(node)
@@ -317,9 +330,8 @@ class _Compiler:
                         if test(rendering):
                             chosen.append(item)
                     items = chosen
-                loop = Loop(items)
-                for item in items:
-                    loop.index0 += 1
+                loop = LoopContext(items, StrictUndefined)
+                for item, _ in loop:
                     rendering.scope = _Scope({}, outer)
                     target(rendering, item)
                     rendering.scope.names["loop"] = loop
@@ -359,21 +371,6 @@ class _Compiler:
         for each in reversed(chain):
             expression = self._applied(each, FILTERS, "filter", expression)
         return expression
-
-    def _with(self, node: nodes.With) -> _Statement:
-        given = [self.expression(each) for each in node.values]
-        self._known.append(set())
-        targets = [self._target(each) for each in node.targets]
-        body = self.block(node.body)
-        self._known.pop()
-
-        def run(rendering: _Rendering) -> None:
-            found = [each(rendering) for each in given]  # all before any is set
-            for target, value in zip(targets, found, strict=True):
-                target(rendering, value)
-            body(rendering)
-
-        return self._scoped(run)
 
     def _scoped(self, body: _Statement) -> _Statement:
         def run(rendering: _Rendering) -> None:
@@ -482,10 +479,10 @@ class _Compiler:
                     [self.expression(each) for each in node.items],
                     list if isinstance(node, nodes.List) else tuple,
                 )
-                return lambda rendering: rendering.budget.charged(kind([item(rendering) for item in items]))
+                return lambda rendering: rendering.budget.charge_value(kind([item(rendering) for item in items]))
             case nodes.Dict():
                 pairs = [(self.expression(each.key), self.expression(each.value)) for each in node.items]
-                return lambda rendering: rendering.budget.charged(
+                return lambda rendering: rendering.budget.charge_value(
                     {key(rendering): value(rendering) for key, value in pairs}
                 )
             case nodes.BinExpr() if type(node) in _BINARY:
@@ -519,9 +516,10 @@ class _Compiler:
         kind: str,
         operand: _Expression,
     ) -> _Expression:
-        if problem := problem_of_name(known, node.name, kind):
-            raise TemplateInvalid(problem, node.lineno)
-        function, arguments = known[node.name], self._arguments(node)
+        try:
+            function, arguments = named(known, node.name, kind), self._arguments(node)
+        except NotAvailable as error:
+            raise TemplateInvalid(str(error), node.lineno) from error
 
         def apply(rendering: _Rendering) -> Value:
             value = operand(rendering)
@@ -563,7 +561,7 @@ class _Compiler:
             def call_method(rendering: _Rendering) -> Value:
                 value = holder(rendering)
                 args, kwargs = arguments(rendering)
-                if isinstance(value, Loop) and method in {"cycle", "changed"}:
+                if isinstance(value, LoopContext) and method in {"cycle", "changed"}:
                     rendering.budget.charge_value(args)
                     return getattr(value, method)(*args)
                 known = METHODS.get(type(value), {})
@@ -584,7 +582,7 @@ class _Compiler:
             left = first(rendering)
             for sign, other in others:
                 right = other(rendering)
-                if not values.compare(rendering.budget, sign, left, right):
+                if not values.compare(sign, rendering.budget, left, right):
                     return False
                 left = right
             return True
@@ -608,6 +606,6 @@ def _range(budget: Budget, *ends: Value) -> range:
 
 _GLOBALS: dict[str, Callable[..., Value]] = {
     "range": _range,
-    "namespace": lambda budget, *given, **more: Namespace(budget.charged(dict(*given, **more))),
-    "dict": lambda budget, *given, **more: budget.charged(dict(*given, **more)),
+    "namespace": lambda budget, *given, **more: Namespace(budget.charge_value(dict(*given, **more))),
+    "dict": lambda budget, *given, **more: budget.charge_value(dict(*given, **more)),
 }

@@ -5,7 +5,6 @@ A text is scanned event by event before a tree is built, so that hostile input i
 
 import math
 import re
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import yaml
@@ -114,41 +113,30 @@ def _line_at(mark: Any) -> int:
 # values
 
 
-def _scalar(read: Callable[[Any, yaml.ScalarNode], object]) -> Callable[[Any, Any], object]:
-    """Wrap a constructor so that its errors have a line."""
-
-    def construct_scalar(loader: Any, node: yaml.ScalarNode) -> object:
-        try:
-            return read(loader, node)
-        except (ValueError, LookupError, OverflowError) as error:
-            words = str(error) if type(error) is ValueError else "has a value that its tag does not allow"
-            raise yaml.constructor.ConstructorError(None, None, words, node.start_mark) from error
-
-    return construct_scalar
-
-
-def _integer(loader: Any, node: yaml.ScalarNode) -> int:
-    if len(node.value) > _MAX_NUMBER:
-        raise ValueError("an integer has at most 64 bits")
-    value: int = loader.construct_yaml_int(node)
-    if abs(value) > MAX_INTEGER:
-        raise ValueError("an integer has at most 64 bits")
-    return value
-
-
-def _float(loader: Any, node: yaml.ScalarNode) -> float:
-    if len(node.value) > 400:
-        raise ValueError("a number has at most 400 characters")
-    value: float = loader.construct_yaml_float(node)
-    if not math.isfinite(value):
-        raise ValueError("a number must be finite")
-    return value
-
-
-def _text(loader: Any, node: yaml.ScalarNode) -> str:
-    value: str = loader.construct_scalar(node)
-    if _UNSTORABLE.search(value):
-        raise ValueError("a text has a character that cannot be stored")
+def _scalar(loader: Any, node: yaml.ScalarNode) -> object:
+    """Read a value within its limits. Errors have a line."""
+    value: Any
+    try:
+        match node.tag.removeprefix(_CORE):
+            case "int":
+                value = loader.construct_yaml_int(node) if len(node.value) <= _MAX_NUMBER else math.inf
+                if abs(value) > MAX_INTEGER:
+                    raise ValueError("an integer has at most 64 bits")
+            case "float":
+                if len(node.value) > 400:
+                    raise ValueError("a number has at most 400 characters")
+                value = loader.construct_yaml_float(node)
+                if not math.isfinite(value):
+                    raise ValueError("a number must be finite")
+            case "bool":
+                value = loader.construct_yaml_bool(node)
+            case _:
+                value = loader.construct_scalar(node)
+                if _UNSTORABLE.search(value):
+                    raise ValueError("a text has a character that cannot be stored")
+    except (ValueError, LookupError, OverflowError) as error:
+        words = str(error) if type(error) is ValueError else "has a value that its tag does not allow"
+        raise yaml.constructor.ConstructorError(None, None, words, node.start_mark) from error
     return value
 
 
@@ -157,10 +145,8 @@ def _refused(loader: Any, node: yaml.Node) -> object:
     raise yaml.constructor.ConstructorError(None, None, f"values of type `{kind}` are not available", node.start_mark)
 
 
-_Loader.add_constructor(f"{_CORE}int", _scalar(_integer))
-_Loader.add_constructor(f"{_CORE}float", _scalar(_float))
-_Loader.add_constructor(f"{_CORE}str", _scalar(_text))
-_Loader.add_constructor(f"{_CORE}bool", _scalar(lambda loader, node: loader.construct_yaml_bool(node)))
+for _kind in ("int", "float", "str", "bool"):
+    _Loader.add_constructor(f"{_CORE}{_kind}", _scalar)
 for _kind in ("timestamp", "binary", "omap", "pairs", "set"):
     _Loader.add_constructor(f"{_CORE}{_kind}", _refused)
 _Loader.add_constructor(None, _refused)
