@@ -15,10 +15,10 @@ from backend.core.events import announce, run_topic
 from backend.core.session import transaction
 from backend.domain.detectors.registry import ROLLOUT_DETECTORS
 from backend.domain.notifications.notices import NoticeKind
+from backend.domain.review.judged_curve import Proportion, wilson
 from backend.domain.studies.effort import ReplyCurve, conclude_effort
 from backend.domain.studies.onset import (
     BASE,
-    PatternCount,
     caveats,
     conclude_onset,
     exceeds_base_rate,
@@ -26,7 +26,7 @@ from backend.domain.studies.onset import (
     next_checkpoint,
     p_value,
 )
-from backend.domain.studies.study import EffortResult, OnsetResult, StudyKind
+from backend.domain.studies.study import OnsetResult, StudyKind
 from backend.domain.vocabulary import RunStatus
 from backend.notifications import outbox
 from backend.runs.tables import Run
@@ -65,7 +65,7 @@ def run(context: JobContext) -> None:
             count = count_pattern(study, played.run_id)
             with transaction() as session:
                 sample = session.get_one(StudyCheckpoint, played.id)
-                sample.rollouts, sample.flagged = count.rollouts, count.flagged
+                sample.rollouts, sample.flagged = count.looked_at, count.found
         return
     while side_id := advance(study_id, advance_effort):
         try:
@@ -92,13 +92,13 @@ def advance_onset(session: Session, study: Study, is_resumed: bool) -> PlayedChe
         base = next((each for each in samples if each.is_base), None)
         sampled = {each.checkpoint_id: each for each in samples if each.checkpoint_id and not each.is_base}
         checkpoints = checkpoints_until(session, training.id, settings.last_step, sampled=sampled.keys())
-        counts: dict[int, tuple[PatternCount, bool]] = {}
+        counts: dict[int, tuple[Proportion, bool]] = {}
         index = BASE
         if base is not None:
-            base_count = PatternCount(base.flagged or 0, base.rollouts or 0)
+            base_count = wilson(base.flagged or 0, base.rollouts or 0)
             for place, each in enumerate(checkpoints):
                 if tested := sampled.get(each.id):
-                    count = PatternCount(tested.flagged or 0, tested.rollouts or 0)
+                    count = wilson(tested.flagged or 0, tested.rollouts or 0)
                     tested.chance, tested.is_above = p_value(base_count, count), exceeds_base_rate(base_count, count)
                     counts[place] = count, tested.is_above
             hint = nearest([each.step for each in checkpoints], settings.hint_step or 0)
@@ -131,7 +131,7 @@ def advance_onset(session: Session, study: Study, is_resumed: bool) -> PlayedChe
     return PlayedCheckpoint(sample.id, sample.run_id)
 
 
-def count_pattern(study: Study, evaluation_id: uuid.UUID) -> PatternCount:
+def count_pattern(study: Study, evaluation_id: uuid.UUID) -> Proportion:
     """Run the pattern's detector on an evaluation, with the training run's thresholds."""
     settings = study.onset_settings
     thresholds = load_detector_input(study.run_id).settings[settings.detector].thresholds
@@ -142,16 +142,16 @@ def count_pattern(study: Study, evaluation_id: uuid.UUID) -> PatternCount:
         count += len(rows)
         flags = DETECTORS[settings.detector].detect(rows, evaluation.context, thresholds)
         flagged |= {flag.rollout_id for flag in flags if settings.cluster in (None, flag.cluster)}
-    return PatternCount(len(flagged), count)
+    return wilson(len(flagged), count)
 
 
 def _finish_onset(
     session: Session,
     study: Study,
     training: Run,
-    base: PatternCount,
+    base: Proportion,
     checkpoints: list[Checkpoint],
-    counts: dict[int, tuple[PatternCount, bool]],
+    counts: dict[int, tuple[Proportion, bool]],
 ) -> None:
     """Store the interval and notify."""
     settings = study.onset_settings
@@ -204,11 +204,7 @@ def advance_effort(session: Session, study: Study, is_resumed: bool) -> uuid.UUI
     replies = replies_of(session, [side.id for side in sides])
     for side in sides:
         curves[side.is_base] += [ReplyCurve(each.task, tuple(each.values), each.score) for each in replies[side.id]]
-    conclusion = conclude_effort(own=curves[False], base=curves[True])
-    result = EffortResult(outcome=conclusion.outcome, sentence=conclusion.sentence, base_limit=conclusion.base_limit)
-    if difference := conclusion.difference:
-        result.difference, result.tasks = difference.mean, difference.count
-        result.low, result.high = difference.low, difference.high
+    result = conclude_effort(own=curves[False], base=curves[True])
     study.result = result.model_dump(mode="json")
     end(session, study, RunStatus.COMPLETED)
     logger.info("effort study completed", outcome=str(result.outcome), conclusion=result.sentence)
