@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import orjson
 
@@ -33,6 +33,11 @@ def json_text(value: object) -> str:
     except TypeError:
         pass  # lone surrogates, integers above 64 bits, nested too deep
     return json.dumps(_plain(value, MAX_DEPTH), ensure_ascii=False, allow_nan=False)
+
+
+def refuse_constant(name: str) -> NoReturn:
+    """Refuse NaN and infinities in JSON, as `parse_constant`: they would pass every bound."""
+    raise ValueError(f"{name} is not a JSON value")
 
 
 def _plain(value: object, depth: int) -> object:

@@ -66,7 +66,7 @@ def estimate_run(session: Session, run: Run, grader: Grader, where: str, cluster
         prompts = []
         for group in groups[:4]:
             members = [ContrastMember(each, is_high=True) for each in _facts(session, [*group.high, *group.low])]
-            prompts.append(contrast_prompt(settings, members, 0).prompt)
+            prompts.append(contrast_prompt(settings, members, 0))
     else:
         rollouts = rollouts_to_grade(session, run, settings, where)
         total = count_of(session, rollouts)

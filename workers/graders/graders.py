@@ -16,7 +16,7 @@ from backend.domain.graders.canaries import (
     read_demands,
     read_judge_canaries,
 )
-from backend.domain.graders.evidence import FoundQuote, TurnPart, check_citations, find_citation, utterances
+from backend.domain.graders.evidence import Quote, TurnPart, check_citations, find_citation, utterances
 from backend.domain.graders.prompts import (
     ContrastMember,
     RolloutFacts,
@@ -163,17 +163,17 @@ class Questioner(ActiveGrader):
     async def contrast(self, members: Sequence[ContrastMember], seed: int = 0) -> ContrastResult:
         """Compare several rollouts of one task. Keeps patterns with a quote found in a high-reward rollout."""
         start, result = time.monotonic(), ContrastResult()
-        contrast = contrast_prompt(self.settings, members, seed)
-        letters = contrast.letters
+        prompt = contrast_prompt(self.settings, members, seed)
+        letters = prompt.letters
         parse = partial(read_patterns, self.settings, letters=list(letters))
-        exchange = await self._model.ask(contrast.prompt, parse, seed, result)
+        exchange = await self._model.ask(prompt, parse, seed, result)
         if exchange is not None and exchange.parsed is None:
             result.error = f"{NoAnswer.__doc__} {exchange.problem}"
         elif exchange is not None:
             conversations = {letter: utterances(members[place].facts.messages) for letter, place in letters.items()}
             own_words = frozenset({TurnPart.SAID, TurnPart.THOUGHT})
             for pattern in exchange.parsed or ():
-                by_position: dict[int, list[FoundQuote]] = {}
+                by_position: dict[int, list[Quote]] = {}
                 for quote in pattern.quotes:
                     position = letters[quote.rollout]
                     found = find_citation(conversations[quote.rollout], quote.citation, own_words)

@@ -4,13 +4,13 @@ Requests carry a schema if the endpoint enforces one, and are repeated once afte
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from backend.domain.environments.manifest import Manifest
 from backend.domain.errors import JudgeError, PolicyError, RolloutError
 from backend.domain.graders.canaries import CanaryReport
-from backend.domain.graders.evidence import FoundQuote
+from backend.domain.graders.evidence import Quote
 from backend.domain.graders.prompts import LETTERS, GraderPrompt, retry_prompt
 from backend.domain.graders.replies import Pattern, response_format
 from backend.domain.graders.settings import GraderKind, JudgeSettings, QuestionSettings
@@ -75,7 +75,7 @@ class GradeResult(GraderResult):
     answer: str | None = None
     confidence: float | None = None
     reason: str = ""
-    citations: list[FoundQuote] = field(default_factory=list)
+    citations: list[Quote] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class PatternEvidence:
 
     position: int
     """Among the members of the contrast."""
-    quotes: list[FoundQuote]
+    quotes: list[Quote]
 
 
 @dataclass(slots=True)
@@ -102,9 +102,9 @@ class CanaryOutcome:
     """Why the model cannot be reached."""
 
 
-def stored_quotes(quotes: Sequence[FoundQuote]) -> list[dict[str, object]]:
+def stored_quotes(quotes: Sequence[Quote]) -> list[dict[str, object]]:
     """Quotes as JSON columns store them."""
-    return [asdict(each) | {"part": str(each.part)} for each in quotes]
+    return [each.model_dump() for each in quotes]
 
 
 class GraderModel:

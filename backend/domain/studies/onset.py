@@ -144,7 +144,7 @@ def caveats(base: Proportion, steps: Sequence[int], sampled: Mapping[int, tuple[
         )
     if base.found and base.low > MIN_EFFECT:
         sentences.append(
-            f"The starting policy already shows the pattern in {100 * (base.value or 0):.1f}% of its rollouts: the onset"
-            " is where it increased, not where it began."
+            f"The starting policy already shows the pattern in {100 * (base.value or 0):.1f}% of its rollouts: the"
+            " onset is where it increased, not where it began."
         )
     return sentences
