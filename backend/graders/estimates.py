@@ -18,7 +18,7 @@ from backend.domain.graders.prompts import (
     judge_prompt,
     question_prompt,
 )
-from backend.domain.graders.settings import JudgeSettings, QuestionSettings, read_settings
+from backend.domain.graders.settings import GraderKind, JudgeSettings, QuestionSettings, read_settings
 from backend.domain.policies.prices import cost_of
 from backend.graders.selection import (
     contrast_groups,
@@ -60,7 +60,7 @@ class GradingEstimate:
 def estimate_run(session: Session, run: Run, grader: Grader, where: str, cluster: str = "") -> GradingEstimate:
     """Raises InvalidInput for a bad filter."""
     settings = read_settings(grader.settings)
-    if not settings.kind.grades_rollouts and isinstance(settings, QuestionSettings):
+    if isinstance(settings, QuestionSettings) and settings.kind is GraderKind.CONTRAST:
         groups = contrast_groups(session, run, settings.each, where, cluster)
         count, graded = len(groups), 0
         prompts = []

@@ -5,6 +5,7 @@ import uuid
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from backend.domain.graders.settings import GraderKind
 from backend.domain.vocabulary import Role
 from backend.errors import InvalidInput
 from backend.graders import queries, service
@@ -108,7 +109,7 @@ def try_out_grader(session: Session, actor: Actor, grader: Grader, request: TryG
         if rollout is None:
             raise InvalidInput(fields={"rollout": "There is no such rollout. Copy the address of its page."})
         ids = [rollout.id]
-        if not grader.kind.grades_rollouts:
+        if grader.kind is GraderKind.CONTRAST:
             raise InvalidInput(fields={"rollout": "A contrast compares several rollouts. Try it on a run."})
     elif request.run:
         ids = service.rollouts_to_try(session, find_run(session, request.run), grader, request.where)

@@ -213,11 +213,7 @@ def why_not_comparable(sides: Sequence[ComparedRun]) -> ComparisonNote | None:
             return ComparisonNote(f"These runs played different environments: {names}.")
         if one.id != two.id and not DERIVED & {first.run.kind, other.run.kind}:
             newer, older = (first, other) if one.number > two.number else (other, first)
-            again = {
-                "again": newer.run.id,
-                "policy_id": older.run.policy_id,
-                "checkpoint_id": older.run.checkpoint_id,
-            }
+            again = {"again": newer.run.id, "policy_id": older.run.policy_id, "checkpoint_id": older.run.checkpoint_id}
             return ComparisonNote(
                 f"These runs played different versions of {one.environment.name}, v{one.number} and v{two.number}, "
                 "whose tasks and rewards can differ. Evaluate both policies on one version.",

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, joinedload
 from backend.core.events import NOTICES, announce
 from backend.core.sealing import SecretUnreadable
 from backend.core.session import transaction
-from backend.domain.notifications.notices import DeliveryStatus, DestinationKind, next_pause
+from backend.domain.notifications.notices import PAUSES_SECONDS, DeliveryStatus, DestinationKind
 from backend.domain.text import plain_text
 from backend.notifications.outbox import enqueue_delivery, secret_of
 from backend.notifications.sending import DeliveryFailed, message_of, send_mail, send_webhook
@@ -54,12 +54,11 @@ def run(context: JobContext) -> None:
             delivery.delivered_at = func.clock_timestamp()
             announce(session, NOTICES)
             return
-        pause = None if failure.is_final else next_pause(delivery.attempts)
-        if pause is None:
+        if failure.is_final or delivery.attempts > len(PAUSES_SECONDS):
             _fail(session, delivery, str(failure))
             return
         delivery.error = plain_text(str(failure))[:MAX_ERROR_CHARACTERS]
-        delivery.next_at = func.clock_timestamp() + timedelta(seconds=pause)
+        delivery.next_at = func.clock_timestamp() + timedelta(seconds=PAUSES_SECONDS[delivery.attempts - 1])
         announce(session, NOTICES)
 
 

@@ -52,9 +52,7 @@ class FixtureTask(ManifestBlock):
     level: int | None = Field(default=None, ge=0)
 
     def spec(self, manifest: Manifest) -> TaskSpec:
-        task = task_of(manifest, self.split, self.index, self.seed)
-        level = task.level if self.level is None else self.level
-        return TaskSpec(task.split, task.index, level, task.seed)
+        return task_of(manifest, self.split, self.index, self.seed, self.level)
 
 
 class Fixture(ManifestBlock):
@@ -121,23 +119,21 @@ def read_fixtures(files: Mapping[str, str], manifest: Manifest) -> tuple[list[Fi
             fixtures.append(read_fixture(path, files[path]))
         except FixtureInvalid as invalid:
             problems += invalid.problems
-    return fixtures, problems + [problem for fixture in fixtures for problem in _conflicts(fixture, manifest)]
-
-
-def _conflicts(fixture: Fixture, manifest: Manifest) -> list[FileProblem]:
-    """List the columns and tasks of a fixture that the manifest does not declare."""
-    messages, tasks, turns = [], manifest.proctor.tasks, manifest.proctor.episode.max_turns
-    if unknown := [name for name in fixture.columns if name not in manifest.column_names]:
-        declared = ", ".join(manifest.column_names)
-        messages.append(f"columns: the manifest declares no {', '.join(unknown)}; it declares {declared}")
-    count = tasks.heldout if fixture.task.split is Split.HELDOUT else tasks.train
-    if fixture.task.index >= count:
-        messages.append(f"task.index: {fixture.task.split} has tasks 0 to {count - 1}")
-    if fixture.task.level is not None and fixture.task.level >= tasks.levels:
-        messages.append(f"task.level: there are levels 0 to {tasks.levels - 1}")
-    if len(fixture.replies) > turns:
-        messages.append(f"replies: {len(fixture.replies)}, but an episode has {turns} turns")
-    return [FileProblem(fixture.path, 1, message) for message in messages]
+    tasks, turns = manifest.proctor.tasks, manifest.proctor.episode.max_turns
+    for fixture in fixtures:
+        messages, task = [], fixture.task
+        if unknown := [name for name in fixture.columns if name not in manifest.column_names]:
+            declared = ", ".join(manifest.column_names)
+            messages.append(f"columns: the manifest declares no {', '.join(unknown)}; it declares {declared}")
+        count = tasks.heldout if task.split is Split.HELDOUT else tasks.train
+        if task.index >= count:
+            messages.append(f"task.index: {task.split} has tasks 0 to {count - 1}")
+        if task.level is not None and task.level >= tasks.levels:
+            messages.append(f"task.level: there are levels 0 to {tasks.levels - 1}")
+        if len(fixture.replies) > turns:
+            messages.append(f"replies: {len(fixture.replies)}, but an episode has {turns} turns")
+        problems += [FileProblem(fixture.path, 1, message) for message in messages]
+    return fixtures, problems
 
 
 def write_fixture(fixture: Fixture) -> str:

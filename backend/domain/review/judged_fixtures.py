@@ -1,12 +1,10 @@
 """Episodes on which a person gave a verdict, and the reward that every later version must give the same actions."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from backend.domain.rollouts.rollout import TaskSpec
-from backend.domain.vocabulary import Split
 
 ROUNDING = 1e-4
 """Stored rewards are single precision: a bound that is taken from one leaves this margin."""
@@ -37,22 +35,6 @@ class JudgedFixture:
         return (self.highest is None or reward <= self.highest + reach) and (
             self.lowest is None or reward >= self.lowest - reach
         )
-
-
-def stored_task(task: TaskSpec) -> dict[str, Any]:
-    return {
-        "split": str(task.split),
-        "index": task.index,
-        "level": task.level,
-        "seed": task.seed,
-        "arguments": dict(task.arguments),
-    }
-
-
-def task_spec(stored: Mapping[str, Any]) -> TaskSpec:
-    return TaskSpec(
-        Split(stored["split"]), stored["index"], stored["level"], stored["seed"], stored.get("arguments", {})
-    )
 
 
 def least_kept(reward: float) -> float:

@@ -4,9 +4,10 @@ To add a stored number: a column in `backend.rollouts.tables`, an entry in `FIEL
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from typing import Any
 
 from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, Split, StopReason, Verdict
 
@@ -80,17 +81,8 @@ class Field:
         return self.kind is FieldKind.NUMBER
 
 
-def _number(
-    name: str,
-    help: str,
-    *stored: str,
-    label: str = "",
-    is_whole: bool = False,
-    is_column: bool = True,
-    is_measured: bool = False,
-) -> Field:
-    own = Field(name, FieldKind.NUMBER, help, label=label, stored=stored or (name,))
-    return replace(own, is_whole=is_whole, is_column=is_column, is_measured=is_measured)
+def _number(name: str, help: str, *stored: str, **more: Any) -> Field:
+    return Field(name, FieldKind.NUMBER, help, stored=stored or (name,), **more)
 
 
 _count = partial(_number, is_whole=True)
@@ -155,14 +147,7 @@ AFTER_REWARDS = (
         is_sortable=False,
         is_column=False,
     ),
-    Field(
-        "excerpt",
-        FieldKind.TEXT,
-        label="last reply",
-        stored=("excerpt",),
-        is_filterable=False,
-        is_sortable=False,
-    ),
+    Field("excerpt", FieldKind.TEXT, label="last reply", stored=("excerpt",), is_filterable=False, is_sortable=False),
     Field("id", FieldKind.TEXT, stored=("id",), is_filterable=False, is_sortable=False),
 )
 FIELDS: Mapping[str, Field] = {field.name: field for field in (*BEFORE_REWARDS, *AFTER_REWARDS)}

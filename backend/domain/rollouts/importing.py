@@ -1,13 +1,13 @@
 """Turn imported records into rollouts: assign each one its task, its group and its index in the group."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from backend.domain.environments.manifest import Manifest
 from backend.domain.ids import stable_id
 from backend.domain.rollouts.conversation import steps_of
 from backend.domain.rollouts.fields import MEASURED
-from backend.domain.rollouts.record import RolloutRecord, StepRecord, TaskRecord
+from backend.domain.rollouts.record import RolloutRecord, TaskRecord
 from backend.domain.rollouts.rollout import Rollout, Step, TaskSpec, task_of
 from backend.domain.vocabulary import Phase, RolloutStatus, Split, StopReason
 
@@ -34,13 +34,10 @@ class RolloutPlacer:
         """Convert record `number` (from 0) of the file. Raises DuplicateRollout."""
         given = record.task or TaskRecord(index=number)
         split = given.split or self.split
-        usual = task_of(self.manifest, split, given.index)
-        if self.are_tasks_shared:
-            seed = usual.seed if given.seed is None else given.seed
-        else:  # negative, which no task of ours has; the same for the same task of another file
+        seed = given.seed
+        if not self.are_tasks_shared:  # negative, which no task of ours has; the same for the same task of another file
             seed = -1 - (stable_id("foreign task", split, given.index, given.seed).int >> 66)
-        level = usual.level if given.level is None else given.level
-        task = TaskSpec(split, given.index, level, seed, given.arguments)
+        task = replace(task_of(self.manifest, split, given.index, seed, given.level), arguments=given.arguments)
         key = (record.phase, record.training_step, task.split, task.index, task.seed, record.group)
         group = self._groups.setdefault(key, len(self._groups))
         member = self._members[group] if record.member is None else record.member
@@ -54,7 +51,6 @@ class RolloutPlacer:
 def rollout_of(record: RolloutRecord, task: TaskSpec, group: int, member: int) -> Rollout:
     same = ("status", "attempts", "reward", "opening", "messages", "is_truncated", "advantage", "cost")
     times = ("started_at", "ended_at")
-    steps = record.steps or [StepRecord.model_validate(step) for step in steps_of(record.messages)]
     default_stop = StopReason.DONE if record.status is RolloutStatus.COMPLETED else None
     rollout = Rollout(
         task=task,
@@ -66,7 +62,7 @@ def rollout_of(record: RolloutRecord, task: TaskSpec, group: int, member: int) -
         error_message=record.error.message if record.error else None,
         columns={name: reward.score for name, reward in record.rewards.items()},
         metrics={name: value for name, value in record.metrics.items() if value is not None},
-        steps=[Step(**step.model_dump()) for step in steps],
+        steps=record.steps or [Step(**step) for step in steps_of(record.messages)],
         **{name: getattr(record, name) for name in (*same, *times, *MEASURED)},
     )
     if (tokens := record.tokens) is not None:

@@ -9,19 +9,15 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
 
 from backend.domain.rollouts.fields import MEASURED
+from backend.domain.rollouts.rollout import MAX_NAMES, Name, Number, Seconds, Step
 from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, Split, StopReason
 
 SCHEMA: Literal["proctor.rollout/1"] = "proctor.rollout/1"
 MAX_MESSAGES = 10_000
 MAX_STEPS = 10_000
-MAX_NAMES = 200
-"""Reward columns or metrics of one rollout."""
 MAX_ROLE = 32
 MAX_INDEX = 2_000_000_000
-Number = Annotated[float, Field(allow_inf_nan=False)]
-Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=2_000_000_000)]
-Name = Annotated[str, Field(min_length=1, max_length=200)]
 Json = dict[str, Any]
 
 
@@ -47,20 +43,6 @@ class ErrorRecord(_Record):
 
     kind: ErrorKind = ErrorKind.ENVIRONMENT
     message: str = Field(default="", max_length=100_000)
-
-
-class StepRecord(_Record):
-    reply: str
-    action: Json | None = None
-    observation: Json = {}
-    text: str = ""
-    rewards: dict[Name, Number] = Field(default={}, max_length=MAX_NAMES)
-    done: bool = False
-    note: str | None = None
-    policy_seconds: Seconds = 0.0
-    environment_seconds: Seconds = 0.0
-    queue_seconds: Seconds = 0.0
-    calls: list[Json] | None = None
 
 
 class TokensRecord(_Record):
@@ -118,7 +100,7 @@ class RolloutRecord(Measurements):
     """Unweighted numbers."""
     messages: list[Json] = Field(max_length=MAX_MESSAGES)
     opening: Json = Field(default_factory=dict)
-    steps: list[StepRecord] = Field(default=[], max_length=MAX_STEPS)
+    steps: list[Step] = Field(default=[], max_length=MAX_STEPS)
     is_truncated: bool = False
     tokens: TokensRecord | None = None
     advantage: Number | None = None
