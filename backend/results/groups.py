@@ -4,7 +4,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Double, and_, cast, func, literal, or_, select, text
+from sqlalchemy import ColumnElement, Double, Row, and_, cast, func, literal, or_, select, text
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.orm import Session, contains_eager
 
@@ -44,18 +44,6 @@ class ListedGroup:
     @property
     def completed(self) -> int:
         return sum(reward is not None for reward in self.rewards)
-
-
-@dataclass(frozen=True, slots=True)
-class TaskEnd:
-    """One of the hardest or easiest tasks, with the mean reward of its completed rollouts."""
-
-    task: str
-    level: int
-    rollout_id: uuid.UUID
-    mean: float
-    completed: int
-    members: int
 
 
 def groups(session: Session, run: Run, filter: GroupFilter) -> Slice[ListedGroup]:
@@ -131,15 +119,9 @@ FROM ends e JOIN groups g ON g.id = e.group_id JOIN tasks t ON t.id = g.task_id
 """)
 
 
-def task_ends(session: Session, scope: FigureScope, count: int) -> tuple[list[TaskEnd], list[TaskEnd]]:
+def task_ends(session: Session, scope: FigureScope, count: int) -> tuple[list[Row[Any]], list[Row[Any]]]:
     """The tasks with the lowest and the highest mean reward, most extreme first; empty if all means are equal."""
-    hard: list[TaskEnd] = []
-    easy: list[TaskEnd] = []
-    for row in session.execute(_ENDS, scope.parameters() | {"most": count}):
-        end = TaskEnd(row.task, row.level, row.rollout_id, row.mean, row.completed, row.members)
-        (hard if row.is_hard else easy).append(end)
-    hard.sort(key=lambda end: (end.mean, end.task))
-    easy.sort(key=lambda end: (-end.mean, end.task))
-    if not hard or easy[0].mean - hard[0].mean <= EQUAL_REWARDS:
-        return [], []
-    return hard, easy
+    rows = session.execute(_ENDS, scope.parameters() | {"most": count}).all()
+    hard = sorted((row for row in rows if row.is_hard), key=lambda row: (row.mean, row.task))
+    easy = sorted((row for row in rows if not row.is_hard), key=lambda row: (-row.mean, row.task))
+    return (hard, easy) if hard and easy[0].mean - hard[0].mean > EQUAL_REWARDS else ([], [])

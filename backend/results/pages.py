@@ -5,7 +5,7 @@ import io
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
@@ -16,21 +16,20 @@ from backend.domain.statistics import TIE
 from backend.domain.vocabulary import RunKind, RunStatus
 from backend.environments.queries import get_environment
 from backend.environments.tables import Environment, EnvironmentVersion
-from backend.results.baselines import Baseline, baselines
+from backend.results.baselines import BaselineResponse, baselines
 from backend.results.comparison import MAX_SIDES, ComparisonNote, Pairing, RunComparison, TaskPair, compare, task_pairs
 from backend.results.leaderboard import MIN_COVERAGE, RANKED_KINDS, get_leaderboard
 from backend.results.schemas import CompareRuns, LeaderboardRequest
 from backend.results.scores import ComparedRun
 from backend.rollouts import queries as rollout_queries
 from backend.rollouts.queries import columns_of
-from backend.rollouts.tables import Rollout
 from backend.rollouts.transcripts import mark_differences
 from backend.runs import queries
 from backend.runs.schemas import RunFilter
 from backend.runs.tables import Run
 from backend.web.dependencies import SessionDep, Viewer
 from backend.web.page import page
-from backend.web.transcripts import Entry, transcript_of
+from backend.web.transcripts import transcript_of
 
 router = APIRouter()
 LISTED_TASKS = 12
@@ -63,13 +62,6 @@ class ComparisonChoice(CompareRuns):
 
 
 @dataclass(slots=True)
-class OpenRollout:
-    rollout: Rollout
-    entries: list[Entry]
-    columns: dict[str, float]
-
-
-@dataclass(slots=True)
 class ComparePage:
     choice: ComparisonChoice
     candidates: Sequence[Run]
@@ -78,9 +70,10 @@ class ComparePage:
     found: RunComparison | None = None
     pairing: Pairing | None = None
     """The run in focus compared with the first."""
-    baselines: list[Baseline] = field(default_factory=list)
+    baselines: list[BaselineResponse] = field(default_factory=list)
     open: TaskPair | None = None
-    played: tuple[OpenRollout, OpenRollout] | None = None
+    played: Sequence[dict[str, Any]] = ()
+    """Rollout, entries and columns of both sides of the open task."""
     parting: int | None = None
     """First turn in which the replies of the open task differ."""
     improved: Sequence[TaskPair] = ()
@@ -130,10 +123,10 @@ def show_comparison(
         rollout = rollout_queries.get_rollout(session, rollout_id)
         weights = rollout_queries.weights_of(rollout)
         entries = transcript_of(rollout.messages, rollout.steps, list(weights), weights=list(weights.values()))
-        played.append(OpenRollout(rollout, entries, columns_of(rollout.run, rollout)))
+        played.append({"rollout": rollout, "entries": entries, "columns": columns_of(rollout.run, rollout)})
     one, other = played
-    one.entries, other.entries, context.parting = mark_differences(one.entries, other.entries)
-    context.played = one, other
+    one["entries"], other["entries"], context.parting = mark_differences(one["entries"], other["entries"])
+    context.played = played
     return page(request, "results/compare.html", context, block="comparison")
 
 

@@ -166,7 +166,7 @@ def run_figures(session: Session, run: Run, request: FiguresRequest) -> RunFigur
     )
     if everything.failed:
         rows = session.execute(_MESSAGES, {"run": run.id, "most": MAX_MESSAGES})
-        figures.messages = [FailureMessage(row.kind, row.message, row.amount, row.rollout_id) for row in rows]
+        figures.messages = [FailureMessage(*row) for row in rows]
     if len(versions) == 1:
         figures.columns = column_figures(session, run, scope)
         figures.cheat_rate = cheat_rate(session, run, rule) if has_canaries else None

@@ -11,6 +11,7 @@ from backend.domain.vocabulary import Phase
 from backend.errors import InvalidInput, NotFound
 from backend.operations.ids import parse_id
 from backend.operations.schemas import Request, Response
+from backend.results.baselines import BaselineResponse
 from backend.results.comparison import (
     MAX_SIDES,
     ColumnDifference,
@@ -100,15 +101,6 @@ class RankedSideResponse(SideResponse):
     reward: Estimate | None = None
     completed_tasks: int = _at("completed")
     """Tasks that it completed, shared or not."""
-
-
-class BaselineResponse(Response):
-    """A baseline on the same tasks."""
-
-    script: str
-    run_id: uuid.UUID | None
-    """Null if no evaluation covers these tasks."""
-    reward: Estimate | None
 
 
 class PairingResponse(Response):

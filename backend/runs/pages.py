@@ -5,14 +5,14 @@ import uuid
 from collections.abc import AsyncIterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel
-from sqlalchemy import func, select
+from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session
 
 from backend.checkpoints.tables import Checkpoint
@@ -23,7 +23,7 @@ from backend.domain.review.judged_curve import JudgedPoint
 from backend.domain.rollouts.fields import column_field_name
 from backend.domain.vocabulary import RunKind, RunStatus
 from backend.environments.tables import Environment
-from backend.results.groups import TaskEnd, task_ends
+from backend.results.groups import task_ends
 from backend.results.run_figures import FiguresRequest, RunFigures, run_figures
 from backend.review.judged_curves import curve_of
 from backend.rollouts import queries as rollout_queries
@@ -96,8 +96,8 @@ class OverviewPage:
     """The chosen figures as a query string, for the live stream."""
     figures: RunFigures
     links: RolloutLinks
-    hardest: Sequence[TaskEnd]
-    easiest: Sequence[TaskEnd]
+    hardest: Sequence[Row[Any]]
+    easiest: Sequence[Row[Any]]
     newest: Sequence[ListedRollout]
     checkpoints: Sequence[Checkpoint]
     charts: Sequence[Chart]
