@@ -89,16 +89,16 @@ def port_of(parts: SplitResult) -> int:
 
 def reach_of(address: Address) -> Reach:
     """Classify an address. An IPv6 address that carries an IPv4 address is at least as dangerous as that one."""
-    carried: list[Address | None] = [address]
+    carried: list[Address] = [address]
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
         carried = [address.ipv4_mapped]
     elif isinstance(address, ipaddress.IPv6Address):
-        carried += [address.sixtofour, *(address.teredo or ())]
+        carried += filter(None, (address.sixtofour, *(address.teredo or ())))
         is_embedding = any(address in network for network in (_NAT64, *_EMBEDS_IPV4)) and int(address) > 1
         if is_embedding or (int(address) >> 32) & 0xFFFFFFFF in _ISATAP:
             carried.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
     reach = Reach.PUBLIC
-    for each in filter(None, carried):
+    for each in carried:
         if each in _METADATA or each.is_link_local or each.is_multicast or str(each) == "255.255.255.255":
             return Reach.LINK_LOCAL
         if isinstance(each, ipaddress.IPv4Address):

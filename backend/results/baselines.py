@@ -94,12 +94,9 @@ def start_baseline(session: Session, actor: Requester, run: Run, script: str) ->
     request = EvaluationRequest(
         version_id=run.version_id,
         policy_id=policy.id,
-        split=plan.split,
-        tasks=plan.tasks,
-        first_task=plan.first_task,
         task_indexes=list(plan.task_indexes_given),
-        group_size=plan.group_size,
         key=f"baseline-{script}-{run.id}",
+        **plan.model_dump(include={"split", "tasks", "first_task", "group_size"}),
     )
     evaluation = start_evaluation(session, actor, request)
     if evaluation.status in {RunStatus.STOPPED, RunStatus.PAUSED, RunStatus.FAILED}:

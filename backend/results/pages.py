@@ -118,7 +118,7 @@ def show_comparison(
         opened = comparison.shared.index(key) if key in comparison.shared else opened
     *listed, context.open = task_pairs(session, comparison, pairing, [*improved, *regressed, opened])
     context.improved, context.regressed = listed[: len(improved)], listed[len(improved) :]
-    played = []
+    played: list[dict[str, Any]] = []
     for rollout_id in (context.open.rollout_before, context.open.rollout_after):
         rollout = rollout_queries.get_rollout(session, rollout_id)
         weights = rollout_queries.weights_of(rollout)

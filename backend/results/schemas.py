@@ -20,7 +20,7 @@ from backend.results.comparison import (
     LevelDifference,
     TaskPair,
 )
-from backend.results.figures import GroupShares, HistogramBar
+from backend.results.figures import GroupShares, HistogramBar, SpentResponse
 from backend.results.run_figures import FailureMessage, LevelFigures
 from backend.results.scores import ComparedRun, side_of
 from backend.runs.references import find_run
@@ -195,22 +195,6 @@ class EnvironmentFiguresResponse(Response):
     levels: list[LevelFigures]
     cheat_rate: CheatRateResponse | None
     """Over the whole run; null without impossible tasks of this environment."""
-
-
-class SpentResponse(Response):
-    """Tokens, cost and seconds of all rollouts in the scope."""
-
-    tokens_in: int
-    tokens_out: int
-    turns: int
-    truncated: int
-    cost: float | None
-    """US dollars; null if the policy has no price."""
-    priced: int
-    """Rollouts with a known price."""
-    queue_seconds: float
-    policy_seconds: float
-    environment_seconds: float
 
 
 class FiguresResponse(Response):
