@@ -16,6 +16,7 @@ from jinja2.runtime import LoopContext
 from backend.domain import template_values as values
 from backend.domain.template_filters import FILTERS, METHOD_NAMES, METHODS, TESTS, named
 from backend.domain.template_values import Budget, Namespace, NotAvailable, Value, attribute_of, item_of, items_of
+from backend.domain.text import InvalidAtLine
 
 MAX_LENGTH = 20_000
 """Maximum number of characters in a template."""
@@ -38,12 +39,8 @@ _grammar = Environment(undefined=StrictUndefined, autoescape=False, keep_trailin
 """Used only for its lexer and parser."""
 
 
-class TemplateInvalid(ValueError):
+class TemplateInvalid(InvalidAtLine):
     """A template cannot be used, or not with these values."""
-
-    def __init__(self, reason: str, line: int) -> None:
-        super().__init__(f"line {line}: {reason}")
-        self.reason, self.line = reason, line
 
 
 class _Full(Exception):
@@ -142,9 +139,6 @@ def _message_of(error: BaseException) -> str:
     return str(error)[:500] or type(error).__name__
 
 
-# limits before parsing, because the parser recurses
-
-
 def _check_tokens(text: str) -> None:
     """Bound the parser's input, which bounds its time and recursion."""
     if len(text) > MAX_LENGTH:
@@ -185,9 +179,6 @@ def _check_tokens(text: str) -> None:
 
 
 _OPENING = frozenset({"for", "if", "set", "with", "filter", "macro", "call", "block", "autoescape"})
-
-
-# from the tree to closures
 
 
 _BINARY: dict[type[nodes.Node], Callable[[Budget, Value, Value], Value]] = {
@@ -592,9 +583,6 @@ class _Compiler:
 
 def _refused(node: nodes.Node) -> TemplateInvalid:
     return TemplateInvalid(_NAMES.get(type(node), f"`{type(node).__name__}` is not available"), node.lineno)
-
-
-# functions
 
 
 def _range(budget: Budget, *ends: Value) -> range:

@@ -14,6 +14,14 @@ MAX_DEPTH = 100
 """Maximum depth of nested values. orjson and Postgres refuse much deeper ones."""
 
 
+class InvalidAtLine(ValueError):
+    """A text cannot be used, because of one of its lines."""
+
+    def __init__(self, reason: str, line: int = 1) -> None:
+        super().__init__(f"line {line}: {reason}")
+        self.reason, self.line = reason, line
+
+
 def plain_text(text: str) -> str:
     """Replace NUL, which Postgres cannot store, and lone surrogates, which UTF-8 cannot encode."""
     text = text.replace("\x00", "\N{SYMBOL FOR NULL}")

@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 
 import yaml
 
+from backend.domain.text import InvalidAtLine
+
 MAX_CHARACTERS = 262_144
 """Maximum number of characters in a text."""
 MAX_EVENTS = 20_000
@@ -25,12 +27,8 @@ _CORE = "tag:yaml.org,2002:"
 _Fast: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class YamlInvalid(ValueError):
+class YamlInvalid(InvalidAtLine):
     """The text cannot be used."""
-
-    def __init__(self, reason: str, line: int = 1) -> None:
-        super().__init__(f"line {line}: {reason}")
-        self.reason, self.line = reason, line
 
 
 class _Loader(_Fast):  # type: ignore[misc]  # libyaml's loader, where PyYAML has it
@@ -59,12 +57,10 @@ def compose_yaml(text: str) -> yaml.Node | None:
             node: yaml.Node | None = loader.get_single_node()
         finally:
             loader.dispose()
-    except yaml.MarkedYAMLError as error:
-        raise _marked(error) from error
     except YamlInvalid:
         raise
     except (yaml.YAMLError, ValueError) as error:
-        raise YamlInvalid(f"not YAML: {str(error)[:300]}") from error
+        raise _invalid(error, 1) from error
     if node is not None and _unfolded(node, {}) > MAX_NODES:
         raise YamlInvalid("its aliases unfold to too much, or without end", _line_at(node.start_mark))
     return node
@@ -82,10 +78,8 @@ def construct(node: yaml.Node | None) -> Any:
     loader = _Loader("")
     try:
         return loader.construct_document(node)
-    except yaml.MarkedYAMLError as error:
-        raise _marked(error) from error
     except (yaml.YAMLError, ValueError, TypeError) as error:
-        raise YamlInvalid(f"not YAML: {str(error)[:300]}", _line_at(node.start_mark)) from error
+        raise _invalid(error, _line_at(node.start_mark)) from error
     finally:
         loader.dispose()
 
@@ -100,17 +94,17 @@ def _unfolded(node: yaml.Node, sizes: dict[int, float]) -> float:
     return sizes[id(node)]
 
 
-def _marked(error: yaml.MarkedYAMLError) -> YamlInvalid:
-    line = _line_at(error.problem_mark or error.context_mark)
-    return YamlInvalid(f"not YAML: {error.problem or error.context}", line)
+def _invalid(error: Exception, line: int) -> YamlInvalid:
+    """Return the error with its own line if it has one."""
+    if isinstance(error, yaml.MarkedYAMLError):
+        line = _line_at(error.problem_mark or error.context_mark)
+        return YamlInvalid(f"not YAML: {error.problem or error.context}", line)
+    return YamlInvalid(f"not YAML: {str(error)[:300]}", line)
 
 
 def _line_at(mark: Any) -> int:
     """Return the line of a mark, from 1."""
     return int(mark.line) + 1 if mark else 1
-
-
-# values
 
 
 def _scalar(loader: Any, node: yaml.ScalarNode) -> object:

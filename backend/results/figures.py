@@ -81,6 +81,9 @@ class SpentResponse(Response):
 class Outcomes(SpentResponse):
     """How the rollouts of a scope ended, and what they cost."""
 
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
     statuses: Counter[str] = Field(default_factory=Counter)
     stop_reasons: Counter[str] = Field(default_factory=Counter)
     failures: list[FailureCount] = Field(default_factory=list)
@@ -88,18 +91,6 @@ class Outcomes(SpentResponse):
     """Rollouts by phase."""
     latest: dict[str, int] = Field(default_factory=dict)
     """Latest training step by phase."""
-
-    @property
-    def total(self) -> int:
-        return sum(self.statuses.values())
-
-    @property
-    def completed(self) -> int:
-        return self.statuses.get(RolloutStatus.COMPLETED, 0)
-
-    @property
-    def failed(self) -> int:
-        return self.statuses.get(RolloutStatus.FAILED, 0)
 
 
 _OUTCOMES = text(f"""
@@ -127,6 +118,7 @@ _SUMS = (
 def outcomes(session: Session, scope: FigureScope) -> Outcomes:
     total = Outcomes(cost=None, **dict.fromkeys(_SUMS, 0))
     for row in session.execute(_OUTCOMES, scope.parameters()):
+        total.total += row.amount
         total.statuses[row.status] += row.amount
         total.phases[row.phase] += row.amount
         if row.stop_reason:
@@ -139,6 +131,8 @@ def outcomes(session: Session, scope: FigureScope) -> Outcomes:
             setattr(total, name, getattr(total, name) + getattr(row, name))
         if row.cost is not None:
             total.cost = (total.cost or 0.0) + row.cost
+    total.completed = total.statuses[RolloutStatus.COMPLETED]
+    total.failed = total.statuses[RolloutStatus.FAILED]
     return total
 
 
@@ -239,16 +233,13 @@ class GroupFigures:
     """Success over tasks, by a rule."""
 
     passes: list[PassAt] = field(default_factory=list)
+    success: Estimate | None = None
     by_level: dict[int, Estimate] = field(default_factory=dict)
     """Success rate (pass@1)."""
     coverage: dict[int, Coverage] = field(default_factory=dict)
     """Of the stored rollouts, by level."""
     shares: GroupShares | None = None
     """None if groups have one member."""
-
-    @property
-    def success(self) -> Estimate | None:
-        return self.passes[0].any if self.passes else None
 
 
 def group_figures(session: Session, run: Run, scope: FigureScope, rule: SuccessRule) -> GroupFigures:
@@ -279,6 +270,7 @@ def group_figures(session: Session, run: Run, scope: FigureScope, rule: SuccessR
         completed[row.level] += row.attempts * row.tasks
         stored[row.level] += row.members * row.tasks
     figures = GroupFigures(passes=pass_curve(list(chain.from_iterable(counts.values()))))
+    figures.success = figures.passes[0].any if figures.passes else None
     for level in sorted(counts):
         if curve := pass_curve(counts[level]):
             figures.by_level[level] = curve[0].any

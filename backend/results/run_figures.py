@@ -192,7 +192,7 @@ def _add_environments(
     }
     figures.columns = [columns[scopes[name]][name] for name in [REWARD, *run.columns]]
     owned = group_figures(session, run, scopes[figures.rule.column], figures.rule)
-    figures.groups = GroupFigures(owned.passes, shares=figures.groups.shares)
+    figures.groups = GroupFigures(owned.passes, owned.success, shares=figures.groups.shares)
     environments = []
     for version, manifest, own, name in zip(versions, manifests, weights, names_of(versions), strict=True):
         rule, of_version = rule_of(run, manifest), replace(scope, version_ids=(version.id,))

@@ -157,7 +157,7 @@ class Selection:
             case Family.JUDGE:
                 return cast(Grade.score, Double), ((Grade, and_(*_grade(scope, field))),)
             case Family.QUESTION:
-                value: Any = cast(Grade.score, Double) if field.is_number else Grade.answer
+                value: Any = cast(Grade.score, Double) if field.kind is FieldKind.NUMBER else Grade.answer
                 return value, ((Grade, and_(*_grade(scope, field))),)
             case _ if field.kind is FieldKind.YES_NO:
                 return case((_column(field), 1.0), else_=0.0), ()
@@ -266,7 +266,7 @@ def _compare(field: Field, operator: str, values: tuple[Any, ...], scope: Filter
         case Family.QUESTION:
             answer = (
                 _number(cast(Grade.score, Double), operator, values, tolerance=0)
-                if field.is_number and operator != "has"
+                if field.kind is FieldKind.NUMBER and operator != "has"
                 else _word(Grade.answer, operator, values)
             )
             return exists().where(*_grade(scope, field), answer).correlate(Rollout)

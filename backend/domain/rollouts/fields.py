@@ -76,10 +76,6 @@ class Field:
     def heading(self) -> str:
         return self.label or self.name
 
-    @property
-    def is_number(self) -> bool:
-        return self.kind is FieldKind.NUMBER
-
 
 def _number(name: str, help: str, *stored: str, **more: Any) -> Field:
     return Field(name, FieldKind.NUMBER, help, stored=stored or (name,), **more)
