@@ -264,14 +264,18 @@ def _default(budget: Budget, value: Value, default_value: Value = "", boolean: b
 
 
 FILTERS: dict[str, Filter] = {
+    **{
+        function.__name__.removeprefix("_"): function
+        for function in (
+            *(_batch, _default, _dictsort, _format, _indent, _join, _length, _map, _replace, _reverse),
+            *(_slice, _sum, _tojson, _trim, _truncate, _wordwrap),
+        )
+    },
     "abs": lambda budget, value: abs(value) if not isinstance(value, Undefined) else budget.text(value),
-    "batch": _batch,
     "capitalize": _on_text(str.capitalize),
     "center": lambda budget, value, width=80: budget.text(value).center(_bounded(width, MAX_WIDTH, "a width")),
     "count": _length,
     "d": _default,
-    "default": _default,
-    "dictsort": _dictsort,
     "e": _on_text(lambda text: str(escape(text)), _SLOW),
     "escape": _on_text(lambda text: str(escape(text)), _SLOW),
     "filesizeformat": lambda budget, value, binary=False: filters.do_filesizeformat(value, binary),
@@ -281,45 +285,32 @@ FILTERS: dict[str, Filter] = {
     "float": lambda budget, value, default=0.0: (
         default if isinstance(value, str) and len(value) > MAX_WIDTH else filters.do_float(value, default)
     ),
-    "format": _format,
     "groupby": _with_attribute(filters.sync_do_groupby, 100),
-    "indent": _indent,
     "int": lambda budget, value, default=0, base=10: (
         default if isinstance(value, str) and len(value) > MAX_WIDTH else filters.do_int(value, default, base)
     ),
     "items": lambda budget, value: [] if isinstance(value, Undefined) else list(_mapping(budget, value).items()),
-    "join": _join,
     "last": lambda budget, value: next(
         reversed(items_of(budget, value)), StrictUndefined("No last item, sequence was empty.")
     ),
-    "length": _length,
     "list": items_of,
     "lower": _on_text(str.lower),
-    "map": _map,
     "max": _with_attribute(filters.do_max),
     "min": _with_attribute(filters.do_min),
     "reject": _choose(by_attribute=False, wanted=False),
     "rejectattr": _choose(by_attribute=True, wanted=False),
-    "replace": _replace,
-    "reverse": _reverse,
     "round": lambda budget, value, precision=0, method="common": filters.do_round(
         value, _bounded(precision, MAX_PRECISION, "a precision"), method
     ),
     "safe": _on_text(str),
     "select": _choose(by_attribute=False, wanted=True),
     "selectattr": _choose(by_attribute=True, wanted=True),
-    "slice": _slice,
     "sort": _with_attribute(filters.do_sort, 100),
     "string": _on_text(str),
-    "sum": _sum,
     "title": _on_text(filters.do_title, _SLOW * 2),
-    "tojson": _tojson,
-    "trim": _trim,
-    "truncate": _truncate,
     "unique": _with_attribute(lambda *args, **kwargs: list(filters.sync_do_unique(*args, **kwargs))),
     "upper": _on_text(str.upper),
     "wordcount": _on_text(filters.do_wordcount, _SLOW),
-    "wordwrap": _wordwrap,
 }
 
 
@@ -331,6 +322,10 @@ def _free(function: Callable[..., Value]) -> Filter:
     return lambda budget, value: function(value)
 
 
+_COMPARISONS = {
+    "eq": "== eq equalto", "ne": "!= ne", "gt": "> gt greaterthan",
+    "gteq": ">= ge", "lt": "< lt lessthan", "lteq": "<= le",
+}
 _JINJA_TESTS: dict[str, Value] = dict(tests.TESTS)
 TESTS: dict[str, Filter] = {
     **{
@@ -340,18 +335,7 @@ TESTS: dict[str, Filter] = {
             *("integer", "float", "string", "mapping", "number", "sequence", "iterable"),
         )
     },
-    **{
-        name: partial(compare, sign)
-        for sign, names in {
-            "eq": ("==", "eq", "equalto"),
-            "ne": ("!=", "ne"),
-            "gt": (">", "gt", "greaterthan"),
-            "gteq": (">=", "ge"),
-            "lt": ("<", "lt", "lessthan"),
-            "lteq": ("<=", "le"),
-        }.items()
-        for name in names
-    },
+    **{name: partial(compare, sign) for sign, names in _COMPARISONS.items() for name in names.split()},
     "divisibleby": lambda budget, value, num: tests.test_divisibleby(value, num),
     "in": lambda budget, value, seq: contains(budget, seq, value),
     "lower": _on_text(str.islower),

@@ -204,9 +204,7 @@ def export_leaderboard(
             *(row.at.isoformat(), row.run_id, row.reason),
         ]
         # names are other people's text: a spreadsheet reads a cell that starts like this as a formula
-        is_formula = [isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) for value in values]
-        writer.writerow(
-            [f"'{value}" if is_risky else value for value, is_risky in zip(values, is_formula, strict=True)]
-        )
+        signs = ("=", "+", "-", "@", "\t", "\r")
+        writer.writerow(f"'{each}" if isinstance(each, str) and each.startswith(signs) else each for each in values)
     file = f'attachment; filename="{name}-v{board.version}-leaderboard.csv"'
     return Response(text.getvalue(), media_type="text/csv; charset=utf-8", headers={"Content-Disposition": file})

@@ -202,20 +202,18 @@ def _add_environments(
                 column.weight = own.get(column.name)
                 own_columns.append(column)
         groups = group_figures(session, run, of_version, rule)
-        environments.append(
-            EnvironmentFigures(
-                name=name,
-                version=version,
-                rule=rule,
-                columns=own_columns,
-                groups=groups,
-                coverage=Coverage(
-                    sum(each.completed for each in groups.coverage.values()),
-                    sum(each.total for each in groups.coverage.values()),
-                ),
-                cheat_rate=cheat_rate(session, run, rule, version.id) if has_canaries else None,
-            )
+        counts = groups.coverage.values()
+        environment = EnvironmentFigures(
+            name=name,
+            version=version,
+            rule=rule,
+            columns=own_columns,
+            groups=groups,
+            coverage=Coverage(sum(each.completed for each in counts), sum(each.total for each in counts)),
         )
+        if has_canaries:
+            environment.cheat_rate = cheat_rate(session, run, rule, version.id)
+        environments.append(environment)
     figures.environments = environments
     if rates := [each.cheat_rate for each in environments if each.cheat_rate]:
         figures.cheat_rate = wilson(sum(rate.found for rate in rates), sum(rate.looked_at for rate in rates))

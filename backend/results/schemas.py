@@ -182,37 +182,33 @@ class CheatRateResponse(Response):
     played: int = _at("looked_at")
 
 
-class EnvironmentFiguresResponse(Response):
+class ScopeFiguresResponse(Response):
+    coverage: Coverage
+    success: SuccessResponse
+    columns: list[ColumnResponse]
+    """The reward first."""
+    levels: list[LevelFigures]
+    cheat_rate: CheatRateResponse | None
+    """Over the whole run; null without impossible tasks, which other figures exclude."""
+
+
+class EnvironmentFiguresResponse(ScopeFiguresResponse):
     """One environment of a run: its own columns, levels and success rule."""
 
     name: str
     version_id: uuid.UUID = _at("version", "id")
     version: int = _at("version", "number")
-    coverage: Coverage
-    success: SuccessResponse
-    columns: list[ColumnResponse]
-    """The reward first."""
-    levels: list[LevelFigures]
-    cheat_rate: CheatRateResponse | None
-    """Over the whole run; null without impossible tasks of this environment."""
 
 
-class FiguresResponse(Response):
+class FiguresResponse(ScopeFiguresResponse):
     """All figures of a run, or of one step of a training run. Averages exclude failed rollouts."""
 
     run_id: uuid.UUID = _at("scope", "run_id")
     phase: str | None = _at("scope", "phase")
     step: int | None = _at("scope", "step")
-    coverage: Coverage
-    success: SuccessResponse
-    columns: list[ColumnResponse]
-    """The reward first."""
     passes: list[PassResponse] = _at("groups", "passes")
-    levels: list[LevelFigures]
     environments: list[EnvironmentFiguresResponse]
     """One for each environment of a run on several; `levels` is empty then."""
-    cheat_rate: CheatRateResponse | None
-    """Over the whole run; null without impossible tasks. Other figures exclude them."""
     groups: GroupShares | None = _at("groups", "shares")
     """Groups with several completed rollouts."""
     statuses: dict[str, int] = _at("scoped", "statuses")

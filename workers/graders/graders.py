@@ -176,7 +176,7 @@ class Questioner(ActiveGrader):
                 by_position: dict[int, list[Quote]] = {}
                 for quote in pattern.quotes:
                     position = letters[quote.rollout]
-                    found = find_citation(conversations[quote.rollout], quote.citation, own_words)
+                    found = find_citation(conversations[quote.rollout], quote, own_words)
                     if found is None or not members[position].is_high:
                         result.dropped += 1
                         continue

@@ -28,6 +28,8 @@ class Citation:
 
     turn: int
     quote: str
+    rollout: str = ""
+    """Contrasts only: the letter of the rollout."""
 
 
 @dataclass(frozen=True, slots=True)

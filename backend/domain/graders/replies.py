@@ -68,21 +68,13 @@ class ParsedAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class PatternQuote:
-    """A quote from one of the rollouts of a contrast, which are named by letters."""
-
-    rollout: str
-    citation: Citation
-
-
-@dataclass(frozen=True, slots=True)
 class Pattern:
     """Something that high-reward rollouts do and that is not solving the task."""
 
     name: str
     description: str
     suspicion: float
-    quotes: list[PatternQuote]
+    quotes: list[Citation]
 
 
 def verdict_schema(judge: JudgeSettings, steps: int | None = None) -> JsonSchema:
@@ -197,7 +189,7 @@ def read_answer(question: QuestionSettings, reply: str) -> ParsedAnswer:
             answer, value = f"{float(given):.2f}", float(given)
     confidence = value if question.answers is AnswerType.SUSPICION else float(parsed["confidence"])
     reason = plain_text(parsed["reason"])[:MAX_REASON]
-    return ParsedAnswer(answer, value, confidence, reason, [_citation(each) for each in parsed["citations"]])
+    return ParsedAnswer(answer, value, confidence, reason, list(map(_citation, parsed["citations"])))
 
 
 def read_patterns(question: QuestionSettings, reply: str, letters: Sequence[str]) -> list[Pattern]:
@@ -208,7 +200,7 @@ def read_patterns(question: QuestionSettings, reply: str, letters: Sequence[str]
             plain_text(each["name"])[:80].strip() or "unnamed",
             plain_text(each["description"])[:MAX_REASON],
             float(each["suspicion"]),
-            [PatternQuote(quote["rollout"], _citation(quote)) for quote in each["quotes"]],
+            list(map(_citation, each["quotes"])),
         )
         for each in parsed["patterns"]
     ]
@@ -216,7 +208,7 @@ def read_patterns(question: QuestionSettings, reply: str, letters: Sequence[str]
 
 
 def _citation(quote: Mapping[str, Any]) -> Citation:
-    return Citation(int(quote["turn"]), plain_text(quote["quote"])[:MAX_QUOTE])
+    return Citation(int(quote["turn"]), plain_text(quote["quote"])[:MAX_QUOTE], quote.get("rollout", ""))
 
 
 def _object(properties: JsonSchema) -> JsonSchema:

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict
 
 from backend.domain.environments import tools
 from backend.domain.environments.manifest import ActionSpec, AgentSpec
+from backend.domain.environments.prompts import THOUGHT, THOUGHT_END
 from backend.domain.statistics import paired_difference
 
 SUSPICIOUS_DIFFERENCE = 0.2
@@ -29,7 +30,6 @@ MIN_TASKS = 5
 """Tasks that both sides solved. With fewer, the outcome is unknown."""
 LONGEST_WORD = 24
 """Maximum number of characters that a cut moves back to avoid ending inside a word."""
-_THOUGHT, _THOUGHT_END = "<think>", "</think>"
 _JOINER = "\u200d"
 
 
@@ -102,8 +102,8 @@ def split_reply(agent: AgentSpec, content: str, thought: str = "") -> ReasonedRe
     if start < 0 or end not in content[start:]:
         return None
     before, answer = content[:start], content[start:]
-    if _THOUGHT_END in before:
-        inside = before.partition(_THOUGHT_END)[0].lstrip().removeprefix(_THOUGHT).strip()
+    if THOUGHT_END in before:
+        inside = before.partition(THOUGHT_END)[0].lstrip().removeprefix(THOUGHT).strip()
         return ReasonedReply(inside, answer, mark, is_separate=False, has_marks=True) if inside else None
     return ReasonedReply(before, answer, mark, is_separate=False, has_marks=False) if before.strip() else None
 
@@ -146,8 +146,8 @@ def forced_prefix(reply: ReasonedReply, fraction: float, *, is_thinking: bool = 
     kept = truncate(reply.reasoning, fraction)
     if not reply.has_marks:
         return kept + reply.opening
-    begin = "" if is_thinking else f"{_THOUGHT}\n"
-    return f"{begin}{kept}\n{_THOUGHT_END}\n\n{reply.opening}"
+    begin = "" if is_thinking else f"{THOUGHT}\n"
+    return f"{begin}{kept}\n{THOUGHT_END}\n\n{reply.opening}"
 
 
 def graded_reply(reply: ReasonedReply, action: ActionSpec, prefix: str, completion: str) -> str:
