@@ -251,7 +251,6 @@ def _choose(*, by_attribute: bool, wanted: bool) -> Filter:
 
 
 def named(known: Mapping[str, Filter], name: Value, kind: str) -> Filter:
-    """Return a filter or test. Raises NotAvailable."""
     if isinstance(name, str) and name in known:
         return known[name]
     if isinstance(name, str) and name in _REFUSED:
@@ -323,8 +322,12 @@ def _free(function: Callable[..., Value]) -> Filter:
 
 
 _COMPARISONS = {
-    "eq": "== eq equalto", "ne": "!= ne", "gt": "> gt greaterthan",
-    "gteq": ">= ge", "lt": "< lt lessthan", "lteq": "<= le",
+    "eq": "== eq equalto",
+    "ne": "!= ne",
+    "gt": "> gt greaterthan",
+    "gteq": ">= ge",
+    "lt": "< lt lessthan",
+    "lteq": "<= le",
 }
 _JINJA_TESTS: dict[str, Value] = dict(tests.TESTS)
 TESTS: dict[str, Filter] = {

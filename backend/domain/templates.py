@@ -65,8 +65,6 @@ class _Scope:
 
 @dataclass(eq=False, slots=True)
 class _Rendering:
-    """One run of a template."""
-
     scope: _Scope
     limit: int
     """Maximum number of characters to write."""

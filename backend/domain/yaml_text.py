@@ -103,7 +103,6 @@ def _invalid(error: Exception, line: int) -> YamlInvalid:
 
 
 def _line_at(mark: Any) -> int:
-    """Return the line of a mark, from 1."""
     return int(mark.line) + 1 if mark else 1
 
 

@@ -53,8 +53,6 @@ Ranges = Mapping[str, tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class RangeBreach:
-    """A value outside its column's declared range."""
-
     column: str
     value: float
     low: float

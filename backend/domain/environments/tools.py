@@ -99,8 +99,6 @@ class Tool(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call in a reply."""
-
     name: str
     arguments: JsonObject
 

@@ -44,8 +44,6 @@ class CanaryReport(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class JudgeCanary:
-    """A fixed answer for a judge."""
-
     name: str
     is_attack: bool
     facts: RolloutFacts

@@ -34,8 +34,6 @@ class Citation:
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
-    """One text of a turn."""
-
     turn: int
     part: TurnPart
     text: str

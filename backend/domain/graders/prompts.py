@@ -109,8 +109,6 @@ class RolloutFacts:
 
 @dataclass(frozen=True, slots=True)
 class GraderPrompt:
-    """One request to a grader's model."""
-
     messages: Messages
     steps: int | None = None
     """Number of steps that the verdict must score."""

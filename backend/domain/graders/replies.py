@@ -45,8 +45,6 @@ class StepScore:
 
 @dataclass(frozen=True, slots=True)
 class JudgeVerdict:
-    """One parsed reply of a judge."""
-
     score: float
     """In [0, 1]."""
     reason: str

@@ -26,7 +26,6 @@ class JudgedFixture:
 
     @property
     def demand(self) -> str:
-        """The demanded reward as a phrase."""
         if self.highest is not None:
             return f"at most {self.highest:.4g}"
         return f"at least {self.lowest:.4g}" if self.lowest is not None else "any reward"

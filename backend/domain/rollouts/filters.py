@@ -111,7 +111,6 @@ class FilterToken:
 
 
 def quoted(text: str) -> str:
-    """Quote a text as a value of an expression."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 

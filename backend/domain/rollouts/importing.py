@@ -18,8 +18,6 @@ class DuplicateRollout(ValueError):
 
 @dataclass
 class RolloutPlacer:
-    """Assigns places to the records of one file."""
-
     manifest: Manifest
     split: Split
     """Split of tasks that do not name theirs."""

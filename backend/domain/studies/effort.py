@@ -54,8 +54,6 @@ class EffortOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReasonedReply:
-    """A reply that reasons before it answers."""
-
     reasoning: str
     answer: str
     """The answer, including its opening."""
@@ -175,8 +173,6 @@ def area_under(fractions: Sequence[float], values: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ReplyCurve:
-    """The curve of one reply."""
-
     task: str
     values: tuple[float, ...]
     """Mean worth of its answers at each fraction, in [0, 1]."""
@@ -208,7 +204,6 @@ def mean_curve(curves: Sequence[ReplyCurve]) -> list[float]:
 
 
 def mean_by_task(curves: Sequence[ReplyCurve]) -> Mapping[str, float]:
-    """Mean area of each task's replies."""
     scores: defaultdict[str, list[float]] = defaultdict(list)
     for curve in curves:
         scores[curve.task].append(curve.score)
