@@ -4,7 +4,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Double, Row, and_, cast, func, literal, or_, select, text
+from sqlalchemy import ColumnElement, Double, Row, cast, func, literal, select, text, tuple_
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.orm import Session, contains_eager
 
@@ -57,28 +57,20 @@ def groups(session: Session, run: Run, filter: GroupFilter) -> Slice[ListedGroup
         is_wanted = spread > EQUAL_REWARDS if filter.spread == "mixed" else spread <= EQUAL_REWARDS
         statement = statement.where(Group.id.in_(of_group.having(is_wanted)))
 
-    # Keys of the order, each with whether it is descending. The figure is never null: groups without one come last.
-    keys: list[tuple[Any, bool]] = [
-        (func.coalesce(Group.training_step, -1), True),
-        (Group.ordinal, False),
-        (Group.phase, False),
-    ]
+    # All keys ascend and are never null: groups without a figure come last.
+    keys: list[Any] = [-func.coalesce(Group.training_step, -1), Group.ordinal, Group.phase]
     if filter.sort:
         name, is_descending = filter.sort.removeprefix("-"), filter.sort.startswith("-")
         if name not in SORTS:
             raise InvalidInput(fields={"sort": f"Sort by one of {', '.join(SORTS)}, with a leading `-` to reverse."})
-        folded = of_group.add_columns(cast(SORTS[name], Double).label("figure")).subquery()
+        figure = cast(SORTS[name], Double)
+        folded = of_group.add_columns((-figure if is_descending else figure).label("figure")).subquery()
         statement = statement.join(folded, folded.c.group_id == Group.id)
-        last = cast(literal("-infinity" if is_descending else "infinity"), Double)
-        keys = [(func.coalesce(folded.c.figure, last), is_descending), (Group.id, False)]
+        keys = [func.coalesce(folded.c.figure, cast(literal("infinity"), Double)), Group.id]
     if filter.after:
-        values = read_cursor(filter.after, [key for key, _ in keys])
-        same = [key == value for (key, _), value in zip(keys, values, strict=True)]
-        past = [key < value if falls else key > value for (key, falls), value in zip(keys, values, strict=True)]
-        statement = statement.where(or_(*(and_(*same[:place], condition) for place, condition in enumerate(past))))
-    statement = statement.add_columns(*(key.label(f"key_{place}") for place, (key, _) in enumerate(keys)))
-    statement = statement.order_by(*(key.desc() if falls else key.asc() for key, falls in keys))
-    page = statement.limit(filter.limit + 1).subquery()
+        statement = statement.where(tuple_(*keys) > tuple_(*read_cursor(filter.after, keys)))
+    statement = statement.add_columns(*(key.label(f"key_{place}") for place, key in enumerate(keys)))
+    page = statement.order_by(*keys).limit(filter.limit + 1).subquery()
     on_page = [page.c[f"key_{place}"] for place in range(len(keys))]
     members = (
         select(
@@ -95,7 +87,7 @@ def groups(session: Session, run: Run, filter: GroupFilter) -> Slice[ListedGroup
         .join(Group.task)
         .options(contains_eager(Group.task))
         .group_by(Group.id, *page.c, *Task.__table__.columns)
-        .order_by(*(key.desc() if falls else key.asc() for key, (_, falls) in zip(on_page, keys, strict=True)))
+        .order_by(*on_page)
     )
     rows = session.execute(members).all()
     has_more = len(rows) > filter.limit

@@ -126,18 +126,17 @@ def get_leaderboard(session: Session, name: str, number: int | None = None, exam
     `exam`: key of a setup. Default: the setup with the most rows. Raises NotFound.
     """
     environment = get_environment(session, name)
+    played = select(Run.id).where(Run.version_id == EnvironmentVersion.id, Run.kind.in_(RANKED_KINDS)).exists()
     statement = (
         select(EnvironmentVersion)
         .options(joinedload(EnvironmentVersion.environment))
         .where(EnvironmentVersion.environment_id == environment.id)
-        .order_by(EnvironmentVersion.number.desc())
+        .order_by(played.desc(), EnvironmentVersion.number.desc())
+        .limit(1)
     )
     if number is not None:
-        version = session.scalars(statement.where(EnvironmentVersion.number == number)).one_or_none()
-    else:
-        played = select(Run.id).where(Run.version_id == EnvironmentVersion.id, Run.kind.in_(RANKED_KINDS)).exists()
-        version = session.scalars(statement.where(played).limit(1)).one_or_none()
-        version = version or session.scalars(statement.limit(1)).one_or_none()
+        statement = statement.where(EnvironmentVersion.number == number)
+    version = session.scalars(statement).one_or_none()
     if version is None:
         raise NotFound(f"{name} has no such version." if number else f"{name} has no published version.")
     return rank_version(session, version, exam)
