@@ -106,13 +106,13 @@ class ParsedTemplate:
 @lru_cache(maxsize=512)
 def parse_template(text: str) -> ParsedTemplate:
     """Raises TemplateInvalid."""
-    _check_tokens(text)
     try:
+        _check_tokens(text)
         tree = Parser(_grammar, text).parse()
-    except TemplateError as error:
-        raise TemplateInvalid(str(error.message), getattr(error, "lineno", 1)) from error
-    except (ValueError, RecursionError) as error:
-        raise TemplateInvalid(_message_of(error), 1) from error
+    except TemplateInvalid:
+        raise
+    except (TemplateError, ValueError, RecursionError) as error:
+        raise TemplateInvalid(_message_of(error), getattr(error, "lineno", 1)) from error
     level: list[nodes.Node] = [tree]
     for _ in range(_MAX_DEPTH):
         level = [child for node in level for child in node.iter_child_nodes()]
@@ -134,7 +134,7 @@ def template_problem(text: str) -> TemplateInvalid | None:
 def _message_of(error: BaseException) -> str:
     if isinstance(error, RecursionError):
         return "nested too deeply"
-    return str(error)[:500] or type(error).__name__
+    return str(getattr(error, "message", None) or error)[:500] or type(error).__name__
 
 
 def _check_tokens(text: str) -> None:
@@ -143,37 +143,33 @@ def _check_tokens(text: str) -> None:
         raise TemplateInvalid(f"has {len(text):,} characters; a template has at most {MAX_LENGTH:,}", 1)
     count = blocks = brackets = prefixes = 0
     is_first = is_set = False
-    line = 1
-    try:
-        for line, kind, word in _grammar.lexer.tokeniter(text, None):
-            if kind in {"data", "whitespace"}:
-                continue
-            count += 1
-            if kind in {"block_begin", "variable_begin"}:
-                is_first, is_set, brackets, prefixes = kind == "block_begin", False, 0, 0
-                continue
-            if is_first and kind == "name":
-                blocks += 1 if word in _OPENING else -1 if word.startswith("end") else 0
-                is_set = word == "set"
-            elif is_set and word == "=" and not brackets:  # `{% set x = 1 %}` has no end
-                blocks, is_set = blocks - 1, False
-            elif kind == "operator" and word in "([{":
-                brackets += 1
-            elif kind == "operator" and word in ")]}":
-                brackets -= 1
-            elif (kind == "operator" and word in "+-") or (kind == "name" and word in {"not", "if"}):
-                prefixes += 1
-            elif kind in {"integer", "float"} and len(word) > _MAX_NUMBER:
-                raise TemplateInvalid(f"a number has at most {_MAX_NUMBER} digits", line)
-            is_first = False
-            if count > _MAX_TOKENS:
-                raise TemplateInvalid(f"has more than {_MAX_TOKENS:,} words and signs", line)
-            if blocks > _MAX_NESTING or brackets > _MAX_NESTING:
-                raise TemplateInvalid(f"is nested deeper than {_MAX_NESTING} levels", line)
-            if prefixes > _MAX_DEPTH:
-                raise TemplateInvalid(f"has more than {_MAX_DEPTH} signs or conditions in one expression", line)
-    except TemplateError as error:
-        raise TemplateInvalid(str(error.message), getattr(error, "lineno", line)) from error
+    for line, kind, word in _grammar.lexer.tokeniter(text, None):
+        if kind in {"data", "whitespace"}:
+            continue
+        count += 1
+        if kind in {"block_begin", "variable_begin"}:
+            is_first, is_set, brackets, prefixes = kind == "block_begin", False, 0, 0
+            continue
+        if is_first and kind == "name":
+            blocks += 1 if word in _OPENING else -1 if word.startswith("end") else 0
+            is_set = word == "set"
+        elif is_set and word == "=" and not brackets:  # `{% set x = 1 %}` has no end
+            blocks, is_set = blocks - 1, False
+        elif kind == "operator" and word in "([{":
+            brackets += 1
+        elif kind == "operator" and word in ")]}":
+            brackets -= 1
+        elif (kind == "operator" and word in "+-") or (kind == "name" and word in {"not", "if"}):
+            prefixes += 1
+        elif kind in {"integer", "float"} and len(word) > _MAX_NUMBER:
+            raise TemplateInvalid(f"a number has at most {_MAX_NUMBER} digits", line)
+        is_first = False
+        if count > _MAX_TOKENS:
+            raise TemplateInvalid(f"has more than {_MAX_TOKENS:,} words and signs", line)
+        if blocks > _MAX_NESTING or brackets > _MAX_NESTING:
+            raise TemplateInvalid(f"is nested deeper than {_MAX_NESTING} levels", line)
+        if prefixes > _MAX_DEPTH:
+            raise TemplateInvalid(f"has more than {_MAX_DEPTH} signs or conditions in one expression", line)
 
 
 _OPENING = frozenset({"for", "if", "set", "with", "filter", "macro", "call", "block", "autoescape"})
@@ -358,7 +354,7 @@ class _Compiler:
             filter_ = filter_.node
         expression: _Expression = captured
         for each in reversed(chain):
-            expression = self._applied(each, FILTERS, "filter", expression)
+            expression = self._applied(each, expression)
         return expression
 
     def _scoped(self, body: _Statement) -> _Statement:
@@ -434,9 +430,9 @@ class _Compiler:
             case nodes.Filter():
                 if node.node is None:
                     raise _refused(node)
-                return self._applied(node, FILTERS, "filter", self.expression(node.node))
+                return self._applied(node, self.expression(node.node))
             case nodes.Test():
-                return self._applied(node, TESTS, "test", self.expression(node.node))
+                return self._applied(node, self.expression(node.node))
             case nodes.Call():
                 return self._call(node)
             case nodes.And():
@@ -464,10 +460,8 @@ class _Compiler:
                 parts = [self.expression(each) for each in node.nodes]
                 return lambda rendering: values.concatenate(rendering.budget, [part(rendering) for part in parts])
             case nodes.List() | nodes.Tuple():
-                items, kind = (
-                    [self.expression(each) for each in node.items],
-                    list if isinstance(node, nodes.List) else tuple,
-                )
+                items = [self.expression(each) for each in node.items]
+                kind = list if isinstance(node, nodes.List) else tuple
                 return lambda rendering: rendering.budget.charge_value(kind([item(rendering) for item in items]))
             case nodes.Dict():
                 pairs = [(self.expression(each.key), self.expression(each.value)) for each in node.items]
@@ -498,13 +492,8 @@ class _Compiler:
 
         return part
 
-    def _applied(
-        self,
-        node: nodes.Filter | nodes.Test,
-        known: Mapping[str, Callable[..., Value]],
-        kind: str,
-        operand: _Expression,
-    ) -> _Expression:
+    def _applied(self, node: nodes.Filter | nodes.Test, operand: _Expression) -> _Expression:
+        known, kind = (TESTS, "test") if isinstance(node, nodes.Test) else (FILTERS, "filter")
         try:
             function, arguments = named(known, node.name, kind), self._arguments(node)
         except NotAvailable as error:

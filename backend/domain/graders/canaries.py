@@ -143,7 +143,7 @@ def demands(question: QuestionSettings) -> list[Demand]:
                 replies = [(right, f"{thought}\n{text}")]
             elif is_contrast:
                 replies.append(("The answer is 41.", thought))
-            members = []
+            members: list[ContrastMember] = []
             for content, reasoning in replies:
                 messages = [prompt, {"role": "assistant", "content": content, "reasoning": reasoning}]
                 members.append(ContrastMember(RolloutFacts(messages, environment="control"), is_high=not members))
