@@ -1,4 +1,4 @@
-"""Hosts and IP addresses: their canonical form, which of them are public, and the entries of an allow list."""
+"""Network access: hosts and IP addresses, which of them are public, the allow list, and packages with access."""
 
 import ipaddress
 import re
@@ -9,6 +9,7 @@ from urllib.parse import SplitResult
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+NOBODY = "none"
 
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER = re.compile(r"(0x[0-9a-f]*|[0-9]+)")
@@ -141,3 +142,21 @@ def is_allowed(entries: Sequence[AllowedHost], host: str, address: Address, port
         entry.port in (None, port) and (entry.name == host if entry.network is None else address in entry.network)
         for entry in entries
     )
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkRule:
+    """The operator's setting `PROCTOR_ALLOW_NETWORK`. Otherwise administrators grant access to a package's content."""
+
+    is_closed: bool = False
+    """No environment gets network access here, whatever administrators grant."""
+    hashes: frozenset[str] = frozenset()
+    """Content hashes that need no grant."""
+
+    @staticmethod
+    def read(setting: str) -> "NetworkRule":
+        words = frozenset(filter(None, setting.replace(",", " ").split()))
+        return NetworkRule(NOBODY in words, words - {NOBODY})
+
+    def allows(self, content_hash: str, *, is_granted: bool) -> bool:
+        return not self.is_closed and (is_granted or content_hash in self.hashes)

@@ -7,8 +7,8 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from backend.domain.addresses import NetworkRule
 from backend.domain.environments.manifest import Manifest, NetworkSpec
-from backend.domain.network import NetworkRule
 from backend.environments.tables import EnvironmentVersion, NetworkGrant
 from backend.errors import Conflict
 from backend.settings import get_settings

@@ -17,9 +17,9 @@ from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session, contains_eager, joinedload, undefer
 
+from backend.domain.environments.fixtures import JudgedFixture, least_kept
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.reward_bounds import floor_of
-from backend.domain.review.judged_fixtures import JudgedFixture, least_kept
 from backend.domain.rollouts.rollout import TaskSpec
 from backend.domain.vocabulary import Role, RolloutStatus, Split, Verdict
 from backend.environments.tables import EnvironmentVersion

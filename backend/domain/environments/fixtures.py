@@ -1,11 +1,13 @@
-"""Fixtures: transcripts in a package with the reward columns that they must earn, one file each.
+"""Fixtures: transcripts in a package with the reward columns that they must earn, one file each, and judged episodes.
 
 Reading `fixtures/<name>.json` never guesses: an error names the file and the problem.
 """
 
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
@@ -18,6 +20,8 @@ from backend.domain.vocabulary import Split
 FOLDER = "fixtures/"
 SUFFIX = ".json"
 MAX_FIXTURES = 100
+ROUNDING = 1e-4
+"""Stored rewards are single precision: a bound that is taken from one leaves this margin."""
 MAX_REPLY = 100_000
 """Characters of one reply."""
 
@@ -139,3 +143,34 @@ def read_fixtures(files: Mapping[str, str], manifest: Manifest) -> tuple[list[Fi
 def write_fixture(fixture: Fixture) -> str:
     """Return the text of its file; the inverse of `read_fixture`."""
     return fixture.model_dump_json(exclude={"name"}, exclude_none=True, indent=2) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedFixture:
+    """An episode on which a person gave a verdict: the same actions must earn such a reward in every later version."""
+
+    name: str
+    judge: str
+    """Author of the verdict that it derives from."""
+    task: TaskSpec
+    replies: Sequence[str]
+    lowest: float | None
+    """An honest episode must earn at least this."""
+    highest: float | None
+    """A hack must earn at most this."""
+
+    @property
+    def demand(self) -> str:
+        if self.highest is not None:
+            return f"at most {self.highest:.4g}"
+        return f"at least {self.lowest:.4g}" if self.lowest is not None else "any reward"
+
+    def is_met(self, reward: float, reach: float) -> bool:
+        return (self.highest is None or reward <= self.highest + reach) and (
+            self.lowest is None or reward >= self.lowest - reach
+        )
+
+
+def least_kept(reward: float) -> float:
+    """The lower bound that an episode with this stored reward surely meets again."""
+    return math.floor(reward / ROUNDING - 0.5) * ROUNDING
