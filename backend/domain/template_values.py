@@ -113,14 +113,14 @@ def attribute_of(value: Value, name: str) -> Value:
         if name in _ATTRIBUTES[dict]:
             raise NotAvailable(f"`.{name}` is not a field here; write `['{name}']` for a field of this name")
         return value[name] if name in value else StrictUndefined(obj=value, name=name)
-    if isinstance(value, Undefined):
-        _fail(value)
-    if kind is Namespace:
-        return value.values.get(name, StrictUndefined(obj=value, name=name))
     if kind is LoopContext:
         if name not in _OF_LOOP:
             raise NotAvailable(f"`loop` has no `{name}` here")
         return getattr(value, name)
+    if kind is Namespace:
+        return value.values.get(name, StrictUndefined(obj=value, name=name))
+    if isinstance(value, Undefined):
+        _fail(value)
     if isinstance(value, tuple) and name in getattr(value, "_fields", ()):  # a group of the filter `groupby`
         return getattr(value, name)
     return _absent(value, name)

@@ -8,6 +8,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import repeat
 
 from jinja2 import Environment, StrictUndefined, TemplateError, Undefined, nodes
 from jinja2.parser import Parser
@@ -299,7 +300,7 @@ class _Compiler:
         self._known.append(set())
         otherwise = self.block(node.else_)
         self._known.pop()
-        line = node.lineno
+        line, reads_loop = node.lineno, any(each.name == "loop" for each in node.find_all(nodes.Name))
 
         def run(rendering: _Rendering) -> None:
             rendering.line = line
@@ -315,8 +316,7 @@ class _Compiler:
                         if test(rendering):
                             chosen.append(item)
                     items = chosen
-                loop = LoopContext(items, StrictUndefined)
-                for item, _ in loop:
+                for item, loop in LoopContext(items, StrictUndefined) if reads_loop else zip(items, repeat(None)):
                     rendering.scope = _Scope({}, outer)
                     target(rendering, item)
                     rendering.scope.names["loop"] = loop
