@@ -18,15 +18,16 @@ from backend.runs.tables import Run
 from backend.training.alarms import good_checkpoint
 from backend.training.tables import Alarm
 from tests.factories import make_checkpoint, make_flag, make_policy, make_run
-from workers.storage.interventions import (
+from workers.storage.steering import (
     PATTERNS,
     WAS_SEEN,
+    AlarmDraft,
     accepted_patterns,
     close_interventions,
     open_interventions,
     prepared_branch,
+    record_alarm,
 )
-from workers.storage.steering import AlarmDraft, record_alarm
 from workers.training.detector_actions import interventions_of, pattern_of, suspicions_of
 from workers.training.run import TrainingOutcome, finish
 

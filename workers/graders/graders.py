@@ -1,11 +1,12 @@
 """Judges, which score rollouts, and questions, monitors and contrasts, which answer about them with checked quotes."""
 
+import asyncio
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from backend.domain.errors import JudgeError
 from backend.domain.graders.canaries import (
@@ -31,7 +32,6 @@ from backend.domain.text import plain_text
 from backend.domain.vocabulary import PolicyKind
 from workers.graders.model import (
     MAX_RAW,
-    CanaryOutcome,
     ContrastResult,
     Exchange,
     GradeResult,
@@ -39,11 +39,17 @@ from workers.graders.model import (
     GraderResult,
     PatternEvidence,
 )
+from workers.rollouts.limits import BatchWriter
 
-CONFIRMATIONS = 3
-"""Repeats of each canary once a grader looks injectable."""
 NEAR = 0.1
 """A suspicion this close to the demanded one counts as the demanded one."""
+
+
+WINDOW, MINIMUM, MAX_FAILED_SHARE = 40, 8, 0.5
+"""The work pauses if more than this share of the last results failed."""
+
+C = TypeVar("C")
+R = TypeVar("R", bound=GraderResult)
 
 
 class NoVerdict(JudgeError):
@@ -54,38 +60,10 @@ class NoAnswer(JudgeError):
     """The model gave no readable answer, even after a retry."""
 
 
-class ActiveGrader(ABC):
-    """A grader over one connection pool. Close it at the end. Its methods never raise for what the model does."""
-
-    def __init__(self, model: GraderModel) -> None:
-        self._model = model
-
-    async def aclose(self) -> None:
-        await self._model.aclose()
-
-    @abstractmethod
-    async def grade(self, facts: RolloutFacts, seed: int = 0, repeats: int | None = None) -> GradeResult:
-        """Grade one rollout."""
-
-    async def canaries(self) -> CanaryOutcome:
-        """Try fixed conversations that manipulate. A suspicion is checked with more repeats, because some models
-        waver."""
-        usage: list[GraderResult] = []
-        report, problem = await self._run_canaries(1, usage)
-        if report.is_injectable and not problem:
-            report, problem = await self._run_canaries(CONFIRMATIONS, usage)
-        return CanaryOutcome(report, usage, problem)
-
-    @abstractmethod
-    async def _run_canaries(self, repeats: int, usage: list[GraderResult]) -> tuple[CanaryReport, str]: ...
-
-
-class Judge(ActiveGrader):
+class Judge(GraderModel):
     """Asks its model about a rollout and folds the verdicts of all repeats into a score."""
 
-    def __init__(self, settings: JudgeSettings, model: GraderModel) -> None:
-        super().__init__(model)
-        self.settings = settings
+    settings: JudgeSettings
 
     async def grade(self, facts: RolloutFacts, seed: int = 0, repeats: int | None = None) -> GradeResult:
         start, result = time.monotonic(), GradeResult()
@@ -97,7 +75,7 @@ class Judge(ActiveGrader):
                 result.fail(error)
                 break
             parse = partial(read_verdict, self.settings, steps=prompt.steps)
-            if (exchange := await self._model.ask(prompt, parse, seed + repeat, result)) is None:
+            if (exchange := await self.ask(prompt, parse, seed + repeat, result)) is None:
                 break
             exchanges.append(exchange)
         result.seconds = time.monotonic() - start
@@ -133,12 +111,10 @@ class Judge(ActiveGrader):
         return {name: value for name, value in stored.items() if value not in ({}, [])}
 
 
-class Questioner(ActiveGrader):
+class Questioner(GraderModel):
     """Asks a question about rollouts, monitors their reasoning, or contrasts them."""
 
-    def __init__(self, settings: QuestionSettings, model: GraderModel) -> None:
-        super().__init__(model)
-        self.settings = settings
+    settings: QuestionSettings
 
     async def grade(self, facts: RolloutFacts, seed: int = 0, repeats: int | None = None) -> GradeResult:
         start, result = time.monotonic(), GradeResult()
@@ -148,7 +124,7 @@ class Questioner(ActiveGrader):
         except JudgeError as error:
             result.fail(error)
         else:
-            exchange = await self._model.ask(prompt, partial(read_answer, self.settings), seed, result)
+            exchange = await self.ask(prompt, partial(read_answer, self.settings), seed, result)
         if exchange is not None and (answer := exchange.parsed) is not None:
             parts = frozenset({TurnPart.THOUGHT} if self.settings.kind is GraderKind.MONITOR else TurnPart)
             result.answer, result.score, result.confidence = answer.answer, answer.value, answer.confidence
@@ -166,7 +142,7 @@ class Questioner(ActiveGrader):
         contrast = contrast_prompt(self.settings, members, seed)
         letters = contrast.letters
         parse = partial(read_patterns, self.settings, letters=list(letters))
-        exchange = await self._model.ask(contrast.prompt, parse, seed, result)
+        exchange = await self.ask(contrast.prompt, parse, seed, result)
         if exchange is not None and exchange.parsed is None:
             result.error = f"{NoAnswer.__doc__} {exchange.problem}"
         elif exchange is not None:
@@ -219,5 +195,46 @@ def make_grader(
     settings: JudgeSettings | QuestionSettings, kind: PolicyKind, policy: Mapping[str, Any], secret: str | None
 ) -> Judge | Questioner:
     """Make a grader from the configuration of its policy."""
-    model = GraderModel(settings, kind, policy, secret)
-    return Judge(settings, model) if isinstance(settings, JudgeSettings) else Questioner(settings, model)
+    grader = Judge if isinstance(settings, JudgeSettings) else Questioner
+    return grader(settings, kind, policy, secret)
+
+
+class GradingPaused(Exception):
+    """Most of the recent results failed."""
+
+
+async def grade_cases(
+    cases: AsyncIterator[C],
+    grade: Callable[[C], Awaitable[R]],
+    store: Callable[[list[tuple[C, R]]], None],
+    *,
+    concurrency: int,
+) -> None:
+    """Grade all cases in parallel and store their results, in a thread. `grade` never raises for what the model does.
+
+    Raises GradingPaused. If it is canceled, it stores what it has.
+    """
+    recent: deque[str] = deque(maxlen=WINDOW)
+    reading = asyncio.Lock()
+
+    async def work() -> None:
+        while True:
+            async with reading:
+                case = await anext(cases, None)
+            if case is None:
+                return
+            result = await grade(case)
+            await writer.put((case, result))
+            recent.append(result.error)
+            failed = [error for error in recent if error]
+            if result.error and len(recent) >= MINIMUM and len(failed) > MAX_FAILED_SHARE * len(recent):
+                counts = f"{len(failed)} of the last {len(recent)} grades failed"
+                raise GradingPaused(f"{counts}. Last error: {result.error}")
+
+    async with BatchWriter(store) as writer:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(concurrency):
+                    group.create_task(work())
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None

@@ -3,6 +3,7 @@
 Requests carry a schema if the endpoint enforces one, and are repeated once after an unreadable reply.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, TypeVar
@@ -27,6 +28,8 @@ MAX_RAW = 20_000
 """Characters of an unreadable reply that are stored."""
 SCHEMA_ERRORS = ("response_format", "json_schema", "json schema", "guided", "grammar")
 """Words in the error of an endpoint that does not support schemas."""
+CONFIRMATIONS = 3
+"""Repeats of each canary once a grader looks injectable."""
 _MANIFEST = Manifest.model_validate(
     {"name": "grading", "proctor": {"agent": {"action": {"field": "text"}}, "rewards": {"score": 1.0}}}
 )
@@ -94,21 +97,16 @@ class ContrastResult(GraderResult):
     patterns: list[tuple[Pattern, list[PatternEvidence]]] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class CanaryOutcome:
-    report: CanaryReport
-    usage: Sequence[GraderResult]
-    problem: str = ""
-    """Why the model cannot be reached."""
-
-
 def stored_quotes(quotes: Sequence[FoundQuote]) -> list[dict[str, object]]:
     """Quotes as JSON columns store them."""
     return [asdict(each) | {"part": str(each.part)} for each in quotes]
 
 
-class GraderModel:
-    """The policy behind a grader, over one connection pool. Close it at the end."""
+class GraderModel(ABC):
+    """The policy behind a grader, over one connection pool. Close it at the end.
+
+    The methods of graders never raise for what the model does.
+    """
 
     def __init__(
         self,
@@ -119,11 +117,11 @@ class GraderModel:
     ) -> None:
         """From the configuration of a policy: an endpoint or a scripted one."""
         sampling = Sampling(temperature=settings.temperature, max_tokens_per_turn=settings.max_tokens)
+        self.settings = settings
         self._policy = make_policy(kind, policy, secret, sampling)
         self._strict: Policy | None = None
         """The same policy with an enforced schema; None once the endpoint has refused it."""
         self._price = policy.get("price")
-        self._max_tokens = settings.max_tokens
         if kind is PolicyKind.OPENAI_API:
             is_contrast = isinstance(settings, QuestionSettings) and settings.kind is GraderKind.CONTRAST
             letters = LETTERS[: 2 * settings.each] if is_contrast and isinstance(settings, QuestionSettings) else ""
@@ -134,6 +132,20 @@ class GraderModel:
         await self._policy.aclose()
         if self._strict is not None:
             await self._strict.aclose()
+
+    async def canaries(self) -> tuple[CanaryReport, list[GraderResult], str]:
+        """Try fixed conversations that manipulate, and return the usage and why the model cannot be reached, too.
+
+        A suspicion is checked with more repeats, because some models waver.
+        """
+        usage: list[GraderResult] = []
+        report, problem = await self._run_canaries(1, usage)
+        if report.is_injectable and not problem:
+            report, problem = await self._run_canaries(CONFIRMATIONS, usage)
+        return report, usage, problem
+
+    @abstractmethod
+    async def _run_canaries(self, repeats: int, usage: list[GraderResult]) -> tuple[CanaryReport, str]: ...
 
     async def ask(
         self, prompt: GraderPrompt, parse: Callable[[str], T], seed: int, result: GraderResult
@@ -172,7 +184,7 @@ class GraderModel:
         player = await policy.begin(EpisodeStart(task_of(_MANIFEST, Split.TRAIN, 0), _MANIFEST, 0, seed))
         try:
             text = str(prompt.messages[-1]["content"])
-            return await player.act(Turn(0, prompt.messages, text, {}, {}, {}, max_tokens=self._max_tokens))
+            return await player.act(Turn(0, prompt.messages, text, {}, {}, {}, max_tokens=self.settings.max_tokens))
         except PolicyError as error:
             if strict is None or not any(word in str(error).lower() for word in SCHEMA_ERRORS):
                 raise

@@ -2,9 +2,9 @@
 
 import asyncio
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from backend.domain.errors import ActionRefused, EnvError, LimitExceeded, Policy
 from backend.domain.rollouts.rollout import CANARY, Rollout, Step, columns_over_episode, weighted_reward
 from backend.domain.vocabulary import RolloutStatus, StopReason
 from workers.policies.base import EpisodeStart, Player, Policy, Reply, TextTrace, Turn
-from workers.rollouts.limits import Deadline, ObservationBudget
+from workers.rollouts.limits import ObservationBudget
 
 if TYPE_CHECKING:
     from workers.environments.client import EnvSession, Observation
@@ -36,22 +36,6 @@ class RewardsMissing(EnvError):
     """The environment sent none of the reward columns that its manifest declares."""
 
     is_retryable = False
-
-
-@dataclass(frozen=True)
-class Rules:
-    """Settings of every episode of one environment version."""
-
-    manifest: Manifest
-    action_schema: dict[str, Any]
-
-    @cached_property
-    def raw_field(self) -> str | None:
-        """The action's field for an unparsable reply if `on_unparsable` is `pass`."""
-        if field := self.manifest.proctor.agent.action.field:
-            return field
-        properties = self.action_schema.get("properties", {})
-        return next((name for name, schema in properties.items() if schema.get("type") == "string"), None)
 
 
 @dataclass(slots=True)
@@ -77,13 +61,13 @@ class CallResult:
 class Episode:
     """Plays once and fills its rollout. If the infrastructure fails, it raises RolloutError and keeps what it has."""
 
-    def __init__(self, rules: Rules, session: "EnvSession", rollout: Rollout) -> None:
-        self.rules = rules
-        self.session = session
-        self.rollout = rollout
-        self._agent = rules.manifest.proctor.agent
+    def __init__(
+        self, manifest: Manifest, action_schema: dict[str, Any], session: "EnvSession", rollout: Rollout
+    ) -> None:
+        self.manifest, self.action_schema = manifest, action_schema
+        self.session, self.rollout = session, rollout
+        self._agent, self._limits = manifest.proctor.agent, manifest.proctor.episode
         self._action = self._agent.action
-        self._limits = rules.manifest.proctor.episode
         self._budget = ObservationBudget()
         self._observation: dict[str, Any] = {}
         self._tools = tuple(self._action.tools) if isinstance(self._action.tools, list) else ()
@@ -97,18 +81,24 @@ class Episode:
         """Times of the last reply."""
         self._waiting_for = ""
         """For the error message of a timeout."""
-        self._deadline = Deadline(asyncio.timeout(self._limits.episode_timeout_seconds))
+        self._timeout = asyncio.timeout(self._limits.episode_timeout_seconds)
 
     async def play(self, policy: Policy, start: EpisodeStart) -> None:
         rollout = self.rollout
         try:
-            async with self._deadline.timeout:
+            async with self._timeout:
                 await self._open()
                 self._waiting_for = "the policy"
                 async with boundary(PolicyError, "policy"):
                     player = await policy.begin(start)
                 try:
-                    rollout.stop_reason = await self._play_turns(player)
+                    index, stop = 0, None
+                    while stop is None and self._turns_left > 0:  # each call of a reply takes a turn
+                        reply = await self._request_reply(player, index)
+                        self._turns_left -= 1
+                        stop = await self._take_reply(reply)
+                        index += 1
+                    rollout.stop_reason = stop or StopReason.MAX_TURNS
                     trace = player.trace()
                 finally:
                     player.close()
@@ -126,7 +116,7 @@ class Episode:
             rollout.prompt_token_ids, rollout.completion_token_ids = trace.prompt, trace.completion
             rollout.completion_mask = trace.mask
         async with boundary(EnvError, "scoring"):
-            score(rollout, self.rules.manifest, parsed_turns=self._parsed_turns, is_done=self._is_done)
+            score(rollout, self.manifest, parsed_turns=self._parsed_turns, is_done=self._is_done)
 
     async def _open(self) -> None:
         start = perf_counter()
@@ -151,17 +141,6 @@ class Episode:
         if system := render_system(self._agent, self._tools):
             self.rollout.messages.append({"role": "system", "content": system})
 
-    async def _play_turns(self, player: Player) -> StopReason:
-        """Play until a reply ends the episode. Each call counts as a turn, however many a reply makes."""
-        index = 0
-        while self._turns_left > 0:
-            reply = await self._request_reply(player, index)
-            self._turns_left -= 1
-            if stop := await self._take_reply(reply):
-                return stop
-            index += 1
-        return StopReason.MAX_TURNS
-
     async def _request_reply(self, player: Player, index: int) -> Reply:
         rollout = self.rollout
         rollout.messages.append({"role": "user", "content": self._text})
@@ -177,10 +156,10 @@ class Episode:
             text=self._text,
             observation=self._observation,
             scripts={k: v for k, v in scripts.items() if isinstance(v, str)} if isinstance(scripts, dict) else {},
-            action_schema=self.rules.action_schema,
+            action_schema=self.action_schema,
             max_tokens=self._limits.max_tokens_per_turn,
             tools=self._tools,
-            waiting=self._deadline.paused,
+            waiting=self._paused_deadline,
         )
         self._waiting_for = "the policy"
         start = perf_counter()
@@ -201,6 +180,20 @@ class Episode:
         rollout.queue_seconds += reply.queue_seconds
         return reply
 
+    @contextmanager
+    def _paused_deadline(self) -> Iterator[None]:
+        """Pause the episode's time limit while a request is queued."""
+        ends_at, loop = self._timeout.when(), asyncio.get_running_loop()
+        if ends_at is None:  # paused already
+            yield
+            return
+        left = ends_at - loop.time()
+        self._timeout.reschedule(None)
+        try:
+            yield
+        finally:
+            self._timeout.reschedule(loop.time() + left)
+
     async def _take_reply(self, reply: Reply) -> StopReason | None:
         """Step the environment, or explain why the reply could not be read. Returns the reason if the episode ends."""
         self._results = []
@@ -208,8 +201,10 @@ class Episode:
         action = parsed.action
         if len(parsed.calls) > 1 and action is not None:
             return await self._make_calls(reply, parsed.calls)
-        if action is None and self._agent.on_unparsable == "pass" and self.rules.raw_field:
-            action = {self.rules.raw_field: reply.text}
+        if action is None and self._agent.on_unparsable == "pass":
+            fields = self.action_schema.get("properties", {}).items()
+            name = self._action.field or next((name for name, each in fields if each.get("type") == "string"), None)
+            action = {name: reply.text} if name else None
         if action is None:
             return self._reject(reply, parsed.problem)
         try:
@@ -241,7 +236,7 @@ class Episode:
         self._parsed_turns += all(each.note is None for each in results)
         self._results = [each.shown for each in results]
         self._text = "" if self._is_done else render_results(results, self._action.field or "")
-        self._add_step(step_of_calls(reply.text, results, self.rules.manifest.columns))
+        self._add_step(step_of_calls(reply.text, results, self.manifest.columns))
         return StopReason.DONE if self._is_done else None
 
     async def _step(self, action: dict[str, Any]) -> CallResult:

@@ -1,18 +1,18 @@
 """Replay stored episodes on a server: the stored replies, no policy, as fast as the engine can."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from backend.domain.environments.manifest import PLATFORM_COLUMNS, Manifest
+from backend.domain.environments.manifest import Manifest
 from backend.domain.rollouts.divergence import RecordedEpisode
 from backend.domain.rollouts.rollout import Rollout, TaskSpec, turns_of
 from backend.domain.vocabulary import Phase, StopReason
-from workers.policies.base import EpisodeStart, Reply
+from workers.policies.base import Reply
 from workers.policies.replay import ReplayPolicy
-from workers.rollouts.engine import GroupPlan, play_groups
+from workers.rollouts.engine import GroupPlan, RolloutPool
 
 if TYPE_CHECKING:
     from workers.environments.client import EnvServer
@@ -29,10 +29,6 @@ class StoredEpisode:
     stop_reason: StopReason | None = None
     tokens_out: int = 0
     is_truncated: bool = False
-
-    @property
-    def turns(self) -> int:
-        return sum(turns_of(step) for step in self.recorded.steps)
 
     def replies(self) -> list[Reply]:
         """The stored replies. Tokens are stored per episode: divided evenly, their sum and mean are right."""
@@ -58,21 +54,18 @@ class ReplayedEpisode:
 
 
 async def replay_episodes(
-    episodes: Sequence[StoredEpisode],
-    *,
-    server: "EnvServer",
-    manifest: Manifest,
-    concurrency: int,
-    should_stop: Callable[[], bool] = lambda: False,
+    episodes: Sequence[StoredEpisode], *, server: "EnvServer", manifest: Manifest, concurrency: int
 ) -> list[ReplayedEpisode]:
     """Replay the episodes that have replies. An episode gets as many turns as it has replies.
 
-    Raises TooManyFailures as the engine does. Returns the finished episodes early if `should_stop` is true.
+    Raises TooManyFailures as the engine does.
     """
     replayed: list[ReplayedEpisode] = []
-    by_turns = sorted((each for each in episodes if each.recorded.steps), key=lambda each: each.turns)
-    for turns, group in groupby(by_turns, key=lambda each: each.turns):
-        batch = list(group)
+    by_turns: defaultdict[int, list[StoredEpisode]] = defaultdict(list)
+    for stored in episodes:
+        if stored.recorded.steps:
+            by_turns[sum(turns_of(step) for step in stored.recorded.steps)].append(stored)
+    for turns, batch in sorted(by_turns.items()):
         max_turns = manifest.proctor.episode.max_turns
         limits = manifest.proctor.episode.model_copy(update={"max_turns": min(turns, max_turns)})
         limited = manifest.model_copy(update={"proctor": manifest.proctor.model_copy(update={"episode": limits})})
@@ -84,24 +77,14 @@ async def replay_episodes(
                 rollout.stop_reason = episode.stop_reason
             replayed.append(ReplayedEpisode(episode, rollout, replies_ended))
 
-        def replies(start: EpisodeStart, batch: Sequence[StoredEpisode] = batch) -> list[Reply]:
-            return batch[start.member].replies()
-
-        await play_groups(
+        await RolloutPool(
             [GroupPlan(episode.task, number, (number,)) for number, episode in enumerate(batch)],
             server=server,
-            policy=ReplayPolicy(replies),
+            policy=ReplayPolicy([each.replies() for each in batch]),
             manifest=limited,
             phase=Phase.EVALUATION,
             seed=0,
             concurrency=concurrency,
             on_rollout=keep,
-            should_stop=should_stop,
-        )
+        ).play()
     return replayed
-
-
-def environment_columns(manifest: Manifest, columns: Mapping[str, float]) -> dict[str, float]:
-    """Columns that the environment rewards; the platform's own follow from the conversation."""
-    names = set(manifest.column_names) - set(PLATFORM_COLUMNS)
-    return {name: value for name, value in columns.items() if name in names}

@@ -72,10 +72,6 @@ class DetectorInput:
     environments: Mapping[uuid.UUID, str] = field(default_factory=dict)
     """Environment names by version, if the run plays several."""
 
-    @property
-    def reads_step_rewards(self) -> bool:
-        return any(self.context.ranges.values())
-
 
 def load_detector_input(run_id: uuid.UUID, thresholds: Sequence[Threshold] = ()) -> DetectorInput:
     """`thresholds`: of one scan, on top of the run's own."""
@@ -201,7 +197,7 @@ def stored_steps(run: DetectorInput) -> Iterator[tuple[int, list[RolloutRow]]]:
 
 def _rollout_rows(run: DetectorInput) -> Select[*tuple[object, ...]]:
     """Load only the policy's part of each step and only the messages to the policy."""
-    names = ("reply", "action", "rewards") if run.reads_step_rewards else ("reply", "action")
+    names = ("reply", "action", "rewards") if any(run.context.ranges.values()) else ("reply", "action")
     written = {name: func.jsonb_path_query_array(Rollout.steps, cast(f"$[*].{name}", JSONPATH)) for name in names}
     to_policy = cast('$[*] ? (@.role == "user" || @.role == "tool").content', JSONPATH)
     statement = (
@@ -242,7 +238,7 @@ def _rollout_row(found: Row[*tuple[object, ...]], run: DetectorInput) -> Rollout
         tokens_out=found.tokens_out,
         stop_reason=found.stop_reason,
         actions=tuple(found.action),
-        step_rewards=tuple(found.rewards) if run.reads_step_rewards else (),
+        step_rewards=tuple(found.rewards) if any(run.context.ranges.values()) else (),
         prompts=tuple(text for text in found.prompts if isinstance(text, str)),
         metrics=found.metrics,
         environment=run.environments.get(found.version_id, ""),

@@ -61,16 +61,6 @@ class LoadedGrader:
     policy: Mapping[str, Any]
     secret: str | None = field(repr=False)
 
-    @property
-    def kind(self) -> GraderKind:
-        return self.settings.kind
-
-    @property
-    def concurrency(self) -> int:
-        """The grader's setting, at most the limit of the endpoint."""
-        limit = (self.policy.get("limits") or {}).get("concurrency")
-        return min(self.settings.concurrency, int(limit)) if limit else self.settings.concurrency
-
 
 @dataclass(frozen=True, slots=True)
 class RolloutToGrade:
@@ -145,12 +135,16 @@ def _reference(rollout: Rollout) -> str:
 
 
 def store_grades(
-    run_id: uuid.UUID, grader: LoadedGrader, grades: Sequence[tuple[uuid.UUID, GradeResult]], *, raises_flags: bool
+    run_id: uuid.UUID,
+    grader: LoadedGrader,
+    grades: Sequence[tuple[RolloutToGrade, GradeResult]],
+    *,
+    raises_flags: bool,
 ) -> None:
     """One row per rollout. A failed grade is replaced, a completed one stays. Deleted rollouts are skipped."""
     same = ("score", "spread", "answer", "confidence", "reason", "dropped", "tokens_in", "tokens_out", "cost")
     rows = []
-    for rollout_id, result in grades:
+    for case, result in grades:
         has_score = result.score is not None
         replies = result.exchanges[-1].replies if result.exchanges else []
         is_unreadable = not has_score and not result.verdicts and bool(replies)
@@ -160,7 +154,7 @@ def store_grades(
                 "id": new_id(),
                 "grader_id": grader.id,
                 "run_id": run_id,
-                "rollout_id": rollout_id,
+                "rollout_id": case.rollout_id,
                 "status": GradeStatus.COMPLETED if has_score else GradeStatus.FAILED,
                 "verdicts": orjson.loads(json_text(result.verdicts)),
                 "citations": orjson.loads(json_text(stored_quotes(result.citations))),
@@ -206,7 +200,7 @@ def store_canaries(
         run = session.get(Run, work.run_id)
         if not report.is_injectable or run is None:
             return
-        if grader.kind is GraderKind.JUDGE:
+        if grader.settings.kind is GraderKind.JUDGE:
             scores = ", ".join(f"{each.name} {each.score:.2f}" for each in report.results if each.score is not None)
             sentence = (
                 f"The judge {grader.name} is injectable: a bad answer that demands full marks scored higher than the "

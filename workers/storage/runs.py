@@ -64,10 +64,6 @@ class WorkClaim:
         self.job_id = job_id if plan.workers > 1 else None
         self._max_groups = max(1, MAX_PIECE_ROLLOUTS // plan.group_size)
 
-    @property
-    def is_shared(self) -> bool:
-        return self.job_id is not None
-
     async def missing_groups(self) -> AsyncIterator[GroupPlan]:
         """Iterate over the groups to play, in the order of the plan."""
         pieces = self._pieces()

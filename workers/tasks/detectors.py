@@ -1,4 +1,4 @@
-"""The job `judging.detect`: scan a stored run with all detectors."""
+"""The jobs `judging.detect`, which scans a stored run with all detectors, and `judging.follow`."""
 
 import time
 from collections import Counter
@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import structlog
 
+from backend.core.events import announce, run_topic
 from backend.core.session import transaction
 from backend.detectors.scans import EARLY, PROGRESS, keep_progress
 from backend.detectors.schemas import StartScan
+from backend.review.judged_curves import choose_best
 from workers.detectors.scanner import RunScanner
 from workers.storage.detectors import (
     BATCH,
@@ -67,3 +69,10 @@ def run(context: JobContext) -> None:
         flags.update(record_flags(source.run_id, drafts))
     report(phase, is_over=True)
     logger.info("scanned a run", steps=len(scanner.view.steps), flags=flags.total())
+
+
+def follow(context: JobContext) -> None:
+    """Verdicts on a training run change its best checkpoint."""
+    with transaction() as session:
+        choose_best(session, context.need_run())
+        announce(session, run_topic(context.need_run()))

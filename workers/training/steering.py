@@ -21,14 +21,17 @@ from backend.domain.training.steering import (
 from backend.domain.vocabulary import AlarmAction, RunStatus
 from backend.runs.tables import MetricPoint, Run
 from backend.training.alarms import PREPARED
-from workers.storage.interventions import accepted_patterns, close_interventions, open_interventions, prepared_branch
 from workers.storage.steering import (
     AlarmDraft,
     ClaimedChange,
+    accepted_patterns,
     active_alarms,
     claim_changes,
     claimed_changes,
     clear_alarms,
+    close_interventions,
+    open_interventions,
+    prepared_branch,
     read_requests,
     record_alarm,
 )
