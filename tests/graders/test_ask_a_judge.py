@@ -10,8 +10,7 @@ from backend.domain.graders.prompts import RolloutFacts
 from backend.domain.graders.settings import JudgeSettings
 from backend.domain.vocabulary import PolicyKind
 from tests.graders.fake import FakeJudge, blocks, gullible, late, serving, sober, talkative, wavering
-from workers.graders.graders import Judge, make_grader
-from workers.graders.model import GradeResult
+from workers.graders.graders import GradeResult, Judge, make_grader
 
 PRICE = {"input": 1.0, "output": 10.0}
 

@@ -11,9 +11,10 @@ once the last member has ended, so a member that fails ends its siblings at once
 import asyncio
 import hashlib
 import uuid
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -21,16 +22,26 @@ from typing import TYPE_CHECKING
 from backend.domain.environments.manifest import Manifest
 from backend.domain.errors import LimitExceeded, RolloutError
 from backend.domain.policies.prices import Price, cost_of
-from backend.domain.rollouts.rollout import Rollout, TaskSpec
-from backend.domain.vocabulary import Phase, RolloutStatus
-from workers.policies.base import AdaptivePolicy, EpisodeStart, Policy
+from backend.domain.rollouts.divergence import RecordedEpisode
+from backend.domain.rollouts.rollout import Rollout, TaskSpec, turns_of
+from backend.domain.vocabulary import Phase, RolloutStatus, StopReason
+from workers.policies.base import AdaptivePolicy, EpisodeStart, Policy, Reply
+from workers.policies.replay import ReplayPolicy
 from workers.rollouts.episode import Episode
 from workers.rollouts.limits import CircuitBreaker, ConcurrencyLimiter, SlotPool, TooManyFailures, unless_stopped
 
 if TYPE_CHECKING:
     from workers.environments.client import EnvServer, EnvSession
 
-__all__ = ["GroupPlan", "RolloutPool", "TooManyFailures", "policy_seed"]
+__all__ = [
+    "GroupPlan",
+    "ReplayedEpisode",
+    "RolloutPool",
+    "StoredEpisode",
+    "TooManyFailures",
+    "policy_seed",
+    "replay_episodes",
+]
 
 RETRY_SECONDS = 0.25
 """Before the second attempt; doubles each time."""
@@ -249,3 +260,75 @@ def _fail_together(rollouts: Sequence[Rollout], error: RolloutError) -> None:
         if rollout.error_kind is None:
             others = "another member of its group failed: " if len(rollouts) > 1 else ""
             rollout.error_kind, rollout.error_message = error.kind, f"{others}{error}"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEpisode:
+    """A stored rollout as far as it is needed to replay it and compare the result."""
+
+    id: uuid.UUID
+    task: TaskSpec
+    recorded: RecordedEpisode = field(repr=False)
+    columns: Mapping[str, float] = field(default_factory=dict)
+    stop_reason: StopReason | None = None
+    tokens_out: int = 0
+    is_truncated: bool = False
+
+    def replies(self) -> list[Reply]:
+        """The stored replies. Tokens are stored per episode: divided evenly, their sum and mean are right."""
+        texts = [str(step.get("reply") or "") for step in self.recorded.steps]
+        each, more = divmod(self.tokens_out, len(texts))
+        replies = [Reply(text, tokens_out=each + (index < more)) for index, text in enumerate(texts)]
+        replies[-1].is_truncated = self.is_truncated
+        return replies
+
+
+@dataclass(slots=True)
+class ReplayedEpisode:
+    """A replayed episode and the stored one."""
+
+    episode: StoredEpisode
+    rollout: Rollout
+    replies_ended: bool = False
+    """The environment needed another reply, but none was stored."""
+
+    @property
+    def replies_left(self) -> int:
+        return len(self.episode.recorded.steps) - len(self.rollout.steps)
+
+
+async def replay_episodes(
+    episodes: Sequence[StoredEpisode], *, server: "EnvServer", manifest: Manifest, concurrency: int
+) -> list[ReplayedEpisode]:
+    """Replay the episodes that have replies. An episode gets as many turns as it has replies.
+
+    Raises TooManyFailures as the engine does.
+    """
+    replayed: list[ReplayedEpisode] = []
+    by_turns: defaultdict[int, list[StoredEpisode]] = defaultdict(list)
+    for stored in episodes:
+        if stored.recorded.steps:
+            by_turns[sum(turns_of(step) for step in stored.recorded.steps)].append(stored)
+    for turns, batch in sorted(by_turns.items()):
+        max_turns = manifest.proctor.episode.max_turns
+        limits = manifest.proctor.episode.model_copy(update={"max_turns": min(turns, max_turns)})
+        limited = manifest.model_copy(update={"proctor": manifest.proctor.model_copy(update={"episode": limits})})
+
+        def keep(rollout: Rollout, batch: Sequence[StoredEpisode] = batch, is_short: bool = turns < max_turns) -> None:
+            episode = batch[rollout.member]
+            replies_ended = rollout.stop_reason is StopReason.MAX_TURNS and is_short
+            if replies_ended:
+                rollout.stop_reason = episode.stop_reason
+            replayed.append(ReplayedEpisode(episode, rollout, replies_ended))
+
+        await RolloutPool(
+            [GroupPlan(episode.task, number, (number,)) for number, episode in enumerate(batch)],
+            server=server,
+            policy=ReplayPolicy([each.replies() for each in batch]),
+            manifest=limited,
+            phase=Phase.EVALUATION,
+            seed=0,
+            concurrency=concurrency,
+            on_rollout=keep,
+        ).play()
+    return replayed

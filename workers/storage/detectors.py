@@ -45,7 +45,7 @@ from backend.runs.queries import names_of, versions_of
 from backend.runs.tables import Run
 from backend.training.steering import thresholds_of_run
 from workers.detectors.scanner import RunScanner
-from workers.rollouts.regrading import StoredEpisode, replay_episodes
+from workers.rollouts.engine import StoredEpisode, replay_episodes
 from workers.storage.env_host import open_env_host
 
 ALTERED_CONCURRENCY = 8
@@ -168,8 +168,6 @@ def heldout_results_of(run_id: uuid.UUID) -> list[HeldoutResult]:
 
 def count_rollouts(run: DetectorInput) -> int:
     """Count the rollouts that `stored_steps` returns."""
-    if not run.phases:
-        return 0
     completed = (Rollout.phase.in_(run.phases), Rollout.status == RolloutStatus.COMPLETED)
     with transaction() as session:
         return session.scalar(select(func.count()).where(Rollout.run_id == run.run_id, *completed)) or 0
@@ -177,8 +175,6 @@ def count_rollouts(run: DetectorInput) -> int:
 
 def stored_steps(run: DetectorInput) -> Iterator[tuple[int, list[RolloutRow]]]:
     """The completed rollouts of each training step; those of an evaluation in batches, as step 0."""
-    if not run.phases:
-        return
     if not run.context.has_steps:
         with transaction() as session:  # a server-side cursor: a run of any size is never loaded as a whole
             found = session.execute(_rollout_rows(run).execution_options(yield_per=BATCH))

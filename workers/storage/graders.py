@@ -34,7 +34,7 @@ from backend.notifications.tables import Notice
 from backend.policies.service import secret_of
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
-from workers.graders.model import MAX_RAW, GradeResult, GraderResult, stored_quotes
+from workers.graders.graders import MAX_RAW, GradeResult, GraderResult, stored_quotes
 from workers.storage.detectors import store_flags
 
 CHUNK = 64

@@ -37,7 +37,7 @@ from backend.rollouts.regrading.service import check_statuses, conditions_of
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.service import begin_run
 from backend.runs.tables import Run
-from workers.rollouts.regrading import ReplayedEpisode, StoredEpisode
+from workers.rollouts.engine import ReplayedEpisode, StoredEpisode
 from workers.storage.rollouts import EXCERPT_CHARACTERS, MAX_MESSAGE_CHARACTERS, postgres_array, real
 
 PLAY_PAGE = 512

@@ -35,8 +35,7 @@ from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
 from workers.environments.client import HostRefused
 from workers.policies.scripted import ScriptedPolicy
-from workers.rollouts.engine import TooManyFailures
-from workers.rollouts.regrading import ReplayedEpisode, replay_episodes
+from workers.rollouts.engine import ReplayedEpisode, TooManyFailures, replay_episodes
 from workers.storage.env_host import serve
 from workers.storage.regrading import read_episode
 from workers.tasks.execute import run_async

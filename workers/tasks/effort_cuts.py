@@ -36,7 +36,7 @@ from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
 from backend.studies.tables import EffortReply, Study, StudyCheckpoint
 from workers.environments.client import EnvServer
-from workers.rollouts.regrading import StoredEpisode, replay_episodes
+from workers.rollouts.engine import StoredEpisode, replay_episodes
 from workers.storage.env_host import serve
 
 CONCURRENCY = 8

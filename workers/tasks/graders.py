@@ -30,8 +30,15 @@ from backend.graders.selection import ContrastGroup, contrast_groups, count_of, 
 from backend.graders.tables import GraderRun
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
-from workers.graders.graders import GradingPaused, Questioner, grade_cases, make_grader
-from workers.graders.model import ContrastResult, GradeResult, stored_quotes
+from workers.graders.graders import (
+    ContrastResult,
+    GradeResult,
+    GradingPaused,
+    Questioner,
+    grade_cases,
+    make_grader,
+    stored_quotes,
+)
 from workers.rollouts.limits import unless_stopped
 from workers.storage import graders
 from workers.storage.detectors import record_flags

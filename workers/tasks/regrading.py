@@ -32,9 +32,8 @@ from backend.runs.service import finish_run
 from backend.runs.tables import Run
 from backend.web.audit import Requester
 from workers.environments.client import HostRefused
-from workers.rollouts.engine import TooManyFailures
+from workers.rollouts.engine import ReplayedEpisode, StoredEpisode, TooManyFailures, replay_episodes
 from workers.rollouts.limits import unless_stopped
-from workers.rollouts.regrading import ReplayedEpisode, StoredEpisode, replay_episodes
 from workers.storage.env_host import serve
 from workers.storage.recorder import RunRecorder
 from workers.storage.regrading import (
