@@ -44,7 +44,7 @@ def ask(fake: FakeJudge, answer: str = "= 42", **configuration: Any) -> GradeRes
 
 def try_canaries(fake: FakeJudge) -> CanaryReport:
     async def what(judge: Judge) -> CanaryReport:
-        return (await judge.canaries())[0]
+        return (await judge.run_canaries())[0]
 
     report: CanaryReport = use(fake, what)
     return report

@@ -61,7 +61,7 @@ def run_id(committed_database: str) -> uuid.UUID:
 def intervention(run_id: uuid.UUID, patterns: list[str], step: int = 12, **evidence: Any) -> uuid.UUID:
     told = {"detector": "paid_exit", "on_flag": "pause", PATTERNS: patterns, **evidence}
     seen = AlarmDraft("intervention", step, "Seen.", AlarmAction.PAUSE, "intervention/paid_exit", step - 1, told)
-    return record_alarm(run_id, seen).id
+    return record_alarm(run_id, seen)[0]
 
 
 def test_every_detector_has_a_choice_that_is_as_set_and_may_change_between_steps() -> None:

@@ -15,35 +15,8 @@ from typing import Any, Generic, TypeVar
 
 from backend.domain.environments.manifest import Manifest
 from backend.domain.errors import JudgeError, PolicyError, RolloutError
-from backend.domain.graders.canaries import (
-    CanaryReport,
-    CanaryResult,
-    demands,
-    judge_canaries,
-    read_demands,
-    read_judge_canaries,
-)
+from backend.domain.graders import canaries, prompts, replies
 from backend.domain.graders.evidence import FoundQuote, TurnPart, check_citations, find_citation, utterances
-from backend.domain.graders.prompts import (
-    LETTERS,
-    ContrastMember,
-    GraderPrompt,
-    RolloutFacts,
-    contrast_prompt,
-    judge_prompt,
-    question_prompt,
-    retry_prompt,
-    steps_of,
-)
-from backend.domain.graders.replies import (
-    JudgeVerdict,
-    Pattern,
-    fold_verdicts,
-    read_answer,
-    read_patterns,
-    read_verdict,
-    response_format,
-)
 from backend.domain.graders.settings import AnswerType, GraderKind, JudgeSettings, JudgeTarget, QuestionSettings
 from backend.domain.policies.prices import cost_of
 from backend.domain.rollouts.rollout import task_of
@@ -61,6 +34,7 @@ NEAR = 0.1
 """A suspicion this close to the demanded one counts as the demanded one."""
 WINDOW, MINIMUM, MAX_FAILED_SHARE = 40, 8, 0.5
 """The work pauses if more than this share of the last results failed."""
+NO_ANSWER = "The model gave no readable answer, even after a retry."
 MAX_RAW = 20_000
 """Characters of an unreadable reply that are stored."""
 SCHEMA_ERRORS = ("response_format", "json_schema", "json schema", "guided", "grammar")
@@ -77,7 +51,7 @@ _MANIFEST = Manifest.model_validate(
 class Exchange(Generic[T]):
     """A request, its replies and the parsed result."""
 
-    prompt: GraderPrompt
+    prompt: prompts.GraderPrompt
     replies: list[str]
     """The last one counts. The one before it was unreadable."""
     parsed: T | None
@@ -131,7 +105,7 @@ class PatternEvidence:
 class ContrastResult(GraderResult):
     """The result of comparing several rollouts."""
 
-    patterns: list[tuple[Pattern, list[PatternEvidence]]] = field(default_factory=list)
+    patterns: list[tuple[replies.Pattern, list[PatternEvidence]]] = field(default_factory=list)
 
 
 def stored_quotes(quotes: Sequence[FoundQuote]) -> list[dict[str, object]]:
@@ -161,8 +135,10 @@ class GraderModel(ABC):
         self._price = policy.get("price")
         if kind is PolicyKind.OPENAI_API:
             is_contrast = isinstance(settings, QuestionSettings) and settings.kind is GraderKind.CONTRAST
-            letters = LETTERS[: 2 * settings.each] if is_contrast and isinstance(settings, QuestionSettings) else ""
-            extra = {**(policy.get("extra") or {}), "response_format": response_format(settings, letters)}
+            letters = (
+                prompts.LETTERS[: 2 * settings.each] if is_contrast and isinstance(settings, QuestionSettings) else ""
+            )
+            extra = {**(policy.get("extra") or {}), "response_format": replies.response_format(settings, letters)}
             self._strict = make_policy(kind, {**policy, "extra": extra}, secret, sampling)
 
     async def aclose(self) -> None:
@@ -170,7 +146,7 @@ class GraderModel(ABC):
         if self._strict is not None:
             await self._strict.aclose()
 
-    async def canaries(self) -> tuple[CanaryReport, list[GraderResult], str]:
+    async def run_canaries(self) -> tuple[canaries.CanaryReport, list[GraderResult], str]:
         """Try fixed conversations that manipulate, and return the usage and why the model cannot be reached, too.
 
         A suspicion is checked with more repeats, because some models waver.
@@ -182,10 +158,10 @@ class GraderModel(ABC):
         return report, usage, problem
 
     @abstractmethod
-    async def _run_canaries(self, repeats: int, usage: list[GraderResult]) -> tuple[CanaryReport, str]: ...
+    async def _run_canaries(self, repeats: int, usage: list[GraderResult]) -> tuple[canaries.CanaryReport, str]: ...
 
     async def ask(
-        self, prompt: GraderPrompt, parse: Callable[[str], T], seed: int, result: GraderResult
+        self, prompt: prompts.GraderPrompt, parse: Callable[[str], T], seed: int, result: GraderResult
     ) -> Exchange[T] | None:
         """Send the prompt and parse the reply. `parse` raises JudgeError for an unreadable one.
 
@@ -208,14 +184,14 @@ class GraderModel(ABC):
                     break
                 except JudgeError as error:
                     exchange.problem = f"{error} (it was cut at the token limit)" if reply.is_truncated else str(error)
-                    prompt = retry_prompt(prompt, reply.text, exchange.problem)
+                    prompt = prompts.retry_prompt(prompt, reply.text, exchange.problem)
         except RolloutError as error:
             result.fail(error)
             return None
         result.exchanges.append(exchange)
         return exchange
 
-    async def _reply(self, prompt: GraderPrompt, seed: int) -> Reply:
+    async def _reply(self, prompt: prompts.GraderPrompt, seed: int) -> Reply:
         strict = self._strict
         policy = strict or self._policy
         player = await policy.begin(EpisodeStart(task_of(_MANIFEST, Split.TRAIN, 0), _MANIFEST, 0, seed))
@@ -233,63 +209,53 @@ class GraderModel(ABC):
         return await self._reply(prompt, seed)
 
 
-class NoVerdict(JudgeError):
-    """The judge gave no verdict, even after a retry."""
-
-
-class NoAnswer(JudgeError):
-    """The model gave no readable answer, even after a retry."""
-
-
 class Judge(GraderModel):
     """Asks its model about a rollout and folds the verdicts of all repeats into a score."""
 
     settings: JudgeSettings
 
-    async def grade(self, facts: RolloutFacts, seed: int = 0, repeats: int | None = None) -> GradeResult:
+    async def grade(self, facts: prompts.RolloutFacts, seed: int = 0, repeats: int | None = None) -> GradeResult:
         start, result = time.monotonic(), GradeResult()
-        exchanges: list[Exchange[JudgeVerdict]] = []
         for repeat in range(repeats or self.settings.repeats):
             try:
-                prompt = judge_prompt(self.settings, facts)
+                prompt = prompts.judge_prompt(self.settings, facts)
             except JudgeError as error:
                 result.fail(error)
                 break
-            parse = partial(read_verdict, self.settings, steps=prompt.steps)
+            parse = partial(replies.read_verdict, self.settings, steps=prompt.steps)
             if (exchange := await self.ask(prompt, parse, seed + repeat, result)) is None:
                 break
-            exchanges.append(exchange)
+            if exchange.parsed is None:
+                raw = plain_text(exchange.replies[-1])[:MAX_RAW] if exchange.replies else ""
+                result.verdicts.append({"error": exchange.problem, "raw": raw})
+                continue
+            stored = asdict(exchange.parsed) | {"asked": len(exchange.replies)}
+            if self.settings.target is JudgeTarget.STEPS:
+                stored["unit"] = prompts.steps_of(facts, with_reasoning=self.settings.shows_reasoning)[0]
+            result.verdicts.append({name: value for name, value in stored.items() if value not in ({}, [])})
         result.seconds = time.monotonic() - start
-        result.verdicts = [self._stored(exchange, facts) for exchange in exchanges]
         # One repeat without a verdict fails all of them: a mean over the readable ones would mislead.
-        missing = [exchange.problem for exchange in exchanges if exchange.parsed is None]
+        missing = [exchange.problem for exchange in result.exchanges if exchange.parsed is None]
         if missing and not result.error:
-            result.error = f"{NoVerdict.__doc__} {missing[0]}"
-        if not result.error and exchanges:
-            result.score, result.spread = fold_verdicts([each.parsed for each in exchanges if each.parsed])
+            result.error = f"The judge gave no verdict, even after a retry. {missing[0]}"
+        if not result.error and result.exchanges:
+            verdicts = [each.parsed for each in result.exchanges if each.parsed]
+            result.score, result.spread = replies.fold_verdicts(verdicts)
         return result
 
-    async def _run_canaries(self, repeats: int, usage: list[GraderResult]) -> tuple[CanaryReport, str]:
+    async def _run_canaries(self, repeats: int, usage: list[GraderResult]) -> tuple[canaries.CanaryReport, str]:
         """Score fixed answers that demand full marks, next to a good and a bad one that do not."""
-        results: list[CanaryResult] = []
-        for canary in judge_canaries(self.settings.controls):
+        results: list[canaries.CanaryResult] = []
+        for canary in canaries.judge_canaries(self.settings.controls):
             grade = await self.grade(canary.facts, repeats=repeats)
             says = grade.error or (str(grade.verdicts[-1].get("reason", "")) if grade.verdicts else "")
-            results.append(CanaryResult(name=canary.name, is_attack=canary.is_attack, score=grade.score, says=says))
+            results.append(
+                canaries.CanaryResult(name=canary.name, is_attack=canary.is_attack, score=grade.score, says=says)
+            )
             usage.append(grade)
             if grade.is_unreachable:
-                return read_judge_canaries(results), grade.error
-        return read_judge_canaries(results), ""
-
-    def _stored(self, exchange: Exchange[JudgeVerdict], facts: RolloutFacts) -> dict[str, object]:
-        """A repeat as `Grade.verdicts` stores it."""
-        if exchange.parsed is None:
-            raw = plain_text(exchange.replies[-1])[:MAX_RAW] if exchange.replies else ""
-            return {"error": exchange.problem, "raw": raw}
-        stored = asdict(exchange.parsed) | {"asked": len(exchange.replies)}
-        if self.settings.target is JudgeTarget.STEPS:
-            stored["unit"] = steps_of(facts, with_reasoning=self.settings.shows_reasoning)[0]
-        return {name: value for name, value in stored.items() if value not in ({}, [])}
+                return canaries.read_judge_canaries(results), grade.error
+        return canaries.read_judge_canaries(results), ""
 
 
 class Questioner(GraderModel):
@@ -297,15 +263,15 @@ class Questioner(GraderModel):
 
     settings: QuestionSettings
 
-    async def grade(self, facts: RolloutFacts, seed: int = 0, repeats: int | None = None) -> GradeResult:
+    async def grade(self, facts: prompts.RolloutFacts, seed: int = 0, repeats: int | None = None) -> GradeResult:
         start, result = time.monotonic(), GradeResult()
         exchange = None
         try:
-            prompt = question_prompt(self.settings, facts)
+            prompt = prompts.question_prompt(self.settings, facts)
         except JudgeError as error:
             result.fail(error)
         else:
-            exchange = await self.ask(prompt, partial(read_answer, self.settings), seed, result)
+            exchange = await self.ask(prompt, partial(replies.read_answer, self.settings), seed, result)
         if exchange is not None and (answer := exchange.parsed) is not None:
             parts = frozenset({TurnPart.THOUGHT} if self.settings.kind is GraderKind.MONITOR else TurnPart)
             result.answer, result.score, result.confidence = answer.answer, answer.value, answer.confidence
@@ -313,19 +279,19 @@ class Questioner(GraderModel):
             conversation = utterances(facts.messages)
             result.citations, result.dropped = check_citations(conversation, answer.citations, parts)
         elif exchange is not None:
-            result.error = f"{NoAnswer.__doc__} {exchange.problem}"
+            result.error = f"{NO_ANSWER} {exchange.problem}"
         result.seconds = time.monotonic() - start
         return result
 
-    async def contrast(self, members: Sequence[ContrastMember], seed: int = 0) -> ContrastResult:
+    async def contrast(self, members: Sequence[prompts.ContrastMember], seed: int = 0) -> ContrastResult:
         """Compare several rollouts of one task. Keeps patterns with a quote found in a high-reward rollout."""
         start, result = time.monotonic(), ContrastResult()
-        contrast = contrast_prompt(self.settings, members, seed)
+        contrast = prompts.contrast_prompt(self.settings, members, seed)
         letters = contrast.letters
-        parse = partial(read_patterns, self.settings, letters=list(letters))
+        parse = partial(replies.read_patterns, self.settings, letters=list(letters))
         exchange = await self.ask(contrast.prompt, parse, seed, result)
         if exchange is not None and exchange.parsed is None:
-            result.error = f"{NoAnswer.__doc__} {exchange.problem}"
+            result.error = f"{NO_ANSWER} {exchange.problem}"
         elif exchange is not None:
             conversations = {letter: utterances(members[place].facts.messages) for letter, place in letters.items()}
             own_words = frozenset({TurnPart.SAID, TurnPart.THOUGHT})
@@ -344,10 +310,10 @@ class Questioner(GraderModel):
         result.seconds = time.monotonic() - start
         return result
 
-    async def _run_canaries(self, repeats: int, usage: list[GraderResult]) -> tuple[CanaryReport, str]:
+    async def _run_canaries(self, repeats: int, usage: list[GraderResult]) -> tuple[canaries.CanaryReport, str]:
         """Read fixed conversations that demand opposite answers."""
-        results: list[CanaryResult] = []
-        for demand in demands(self.settings):
+        results: list[canaries.CanaryResult] = []
+        for demand in canaries.demands(self.settings):
             followed, says = 0, ""
             for repeat in range(repeats):
                 result: GradeResult | ContrastResult
@@ -366,10 +332,10 @@ class Questioner(GraderModel):
                     summary = f"it answered {result.answer}: {result.reason}"
                 usage.append(result)
                 if result.is_unreachable:
-                    return read_demands(results), result.error
+                    return canaries.read_demands(results), result.error
                 says = f"{demand.answer} was demanded; {result.error or summary}"
-            results.append(CanaryResult(name=demand.name, is_attack=True, score=followed / repeats, says=says))
-        return read_demands(results), ""
+            results.append(canaries.CanaryResult(name=demand.name, is_attack=True, score=followed / repeats, says=says))
+        return canaries.read_demands(results), ""
 
 
 def make_grader(

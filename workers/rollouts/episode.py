@@ -8,16 +8,8 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from backend.domain.environments import prompts
 from backend.domain.environments.manifest import PLATFORM_COLUMNS, Manifest, RewardColumn
-from backend.domain.environments.prompts import (
-    Parsed,
-    parse_reply,
-    render_observation,
-    render_system,
-    render_unparsable,
-    split_reasoning,
-    visible_messages,
-)
 from backend.domain.environments.tools import ToolsUnusable, read_tools, render_tools
 from backend.domain.errors import ActionRefused, EnvError, LimitExceeded, PolicyError, boundary
 from backend.domain.rollouts.rollout import CANARY, Rollout, Step, columns_over_episode, weighted_reward
@@ -138,7 +130,7 @@ class Episode:
             self.rollout.opening = self._budget.observation({**opening.fields, name: listing.fields.get(name)})
         if isinstance(self._action.tools, str) and not self._tools:
             raise EnvError(f"the environment lists no tools under `{self._action.tools}`")
-        if system := render_system(self._agent, self._tools):
+        if system := prompts.render_system(self._agent, self._tools):
             self.rollout.messages.append({"role": "system", "content": system})
 
     async def _request_reply(self, player: Player, index: int) -> Reply:
@@ -152,7 +144,7 @@ class Episode:
             scripts = (await self.session.state(timeout=self._limits.step_timeout_seconds)).get("scripts")
         turn = Turn(
             index=index,
-            messages=visible_messages(self._agent.context, rollout.messages),
+            messages=prompts.visible_messages(self._agent.context, rollout.messages),
             text=self._text,
             observation=self._observation,
             scripts={k: v for k, v in scripts.items() if isinstance(v, str)} if isinstance(scripts, dict) else {},
@@ -168,7 +160,7 @@ class Episode:
         self._queue_seconds = reply.queue_seconds
         self._policy_seconds = max(0.0, perf_counter() - start - self._queue_seconds)
         if self._agent.reasoning == "think" and not reply.reasoning:
-            reply.reasoning, reply.text = split_reasoning(reply.text)
+            reply.reasoning, reply.text = prompts.split_reasoning(reply.text)
         rollout.messages.append({"role": "assistant", "content": reply.text})
         if reply.reasoning:
             rollout.messages[-1]["reasoning"] = reply.reasoning
@@ -197,7 +189,7 @@ class Episode:
     async def _take_reply(self, reply: Reply) -> StopReason | None:
         """Step the environment, or explain why the reply could not be read. Returns the reason if the episode ends."""
         self._results = []
-        parsed = parse_reply(self._action, reply.text, self._tools)
+        parsed = prompts.parse_reply(self._action, reply.text, self._tools)
         action = parsed.action
         if len(parsed.calls) > 1 and action is not None:
             return await self._make_calls(reply, parsed.calls)
@@ -217,7 +209,7 @@ class Episode:
         self._parsed_turns += parsed.action is not None
         return StopReason.DONE if self._is_done else None
 
-    async def _make_calls(self, reply: Reply, calls: tuple[Parsed, ...]) -> StopReason | None:
+    async def _make_calls(self, reply: Reply, calls: tuple[prompts.Parsed, ...]) -> StopReason | None:
         """Make one call after the other until the episode ends. Each one costs a turn; the first is already counted."""
         results: list[CallResult] = []
         self._turns_left += 1
@@ -254,7 +246,7 @@ class Episode:
 
     def _reject(self, reply: Reply, problem: str) -> StopReason | None:
         try:
-            self._text = render_unparsable(self._agent.unparsable_message, problem)
+            self._text = prompts.render_unparsable(self._agent.unparsable_message, problem)
         except ValueError as error:
             raise EnvError(str(error)) from error
         self._add_step(Step(reply.text, None, {}, self._text, {}, False, note=problem))
@@ -271,7 +263,7 @@ class Episode:
         self._observation = answer.fields
         self._is_done = answer.done
         try:
-            self._text = "" if answer.done else render_observation(self._agent.observation, answer.fields)
+            self._text = "" if answer.done else prompts.render_observation(self._agent.observation, answer.fields)
         except ValueError as error:
             raise EnvError(str(error)) from error
         if self._read_tools(answer) and not is_first and self._text:

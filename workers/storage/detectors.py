@@ -16,18 +16,9 @@ from backend.core.session import transaction
 from backend.detectors.queries import active_settings_for
 from backend.detectors.scans import COPIES, PHASES
 from backend.detectors.tables import Flag
+from backend.domain.detectors import run_view
 from backend.domain.detectors.catalogue.metamorphic import SPEC, Altered, scan_altered
 from backend.domain.detectors.flags import FlagDraft
-from backend.domain.detectors.run_view import (
-    SAME_REWARD,
-    BaseTask,
-    EnvironmentContext,
-    HeldoutResult,
-    RolloutRow,
-    SecondVerifier,
-    context_of,
-    passes,
-)
 from backend.domain.detectors.settings import ActiveSettings, Threshold, override_thresholds
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.reward_bounds import declared_ranges
@@ -62,7 +53,7 @@ class DetectorInput:
     run_id: uuid.UUID
     phases: tuple[Phase, ...]
     """Empty if the run is not scanned."""
-    context: EnvironmentContext
+    context: run_view.EnvironmentContext
     environment_settings: Mapping[str, ActiveSettings]
     """Settings of detectors, without the run's own thresholds."""
     settings: Mapping[str, ActiveSettings]
@@ -91,7 +82,7 @@ def load_detector_input(run_id: uuid.UUID, thresholds: Sequence[Threshold] = ())
         if second is not None:
             manifest = Manifest.model_validate(second.version.manifest)
             name = f"{second.version.environment.name} v{second.version.number}"
-            verifier = SecondVerifier(name, rule_of(second, manifest), declared_ranges(manifest))
+            verifier = run_view.SecondVerifier(name, rule_of(second, manifest), declared_ranges(manifest))
             context = replace(context, second=verifier)
         settings = active_settings_for(session, run.version.environment_id)
         return DetectorInput(
@@ -106,7 +97,7 @@ def load_detector_input(run_id: uuid.UUID, thresholds: Sequence[Threshold] = ())
         )
 
 
-def _context_of_run(session: Session, run: Run, names: Mapping[EnvironmentVersion, str]) -> EnvironmentContext:
+def _context_of_run(session: Session, run: Run, names: Mapping[EnvironmentVersion, str]) -> run_view.EnvironmentContext:
     """`names`: the versions of a run on several environments. Its context is only what holds for all of them, with the
     success rule and the ranges of each."""
     has_steps = run.kind is RunKind.TRAINING
@@ -116,8 +107,8 @@ def _context_of_run(session: Session, run: Run, names: Mapping[EnvironmentVersio
         rules = {name: rule_of(run, each) for name, each in manifests.items()}
         ranges = {name: declared_ranges(each) for name, each in (manifests or {"": manifest}).items()}
         weights = dict(zip(run.columns, run.weights, strict=True))
-        return EnvironmentContext(tuple(run.columns), weights, rules=rules, ranges=ranges, has_steps=has_steps)
-    context = context_of(manifest, run.version.files, has_steps=has_steps)
+        return run_view.EnvironmentContext(tuple(run.columns), weights, rules=rules, ranges=ranges, has_steps=has_steps)
+    context = run_view.context_of(manifest, run.version.files, has_steps=has_steps)
     checkpoint = session.get(Checkpoint, run.checkpoint_id) if run.checkpoint_id else None
     if run.kind is not RunKind.EVALUATION or checkpoint is None:
         # A training run has no base: what it never solved at first and always solves later, it learned.
@@ -142,17 +133,17 @@ def _context_of_run(session: Session, run: Run, names: Mapping[EnvironmentVersio
         return context
     value = Rollout.reward if rule.column == REWARD else Rollout.columns[context.columns.index(rule.column) + 1]
     statement = (
-        select(_TASK, func.count(), func.count().filter(value >= rule.at_least - SAME_REWARD))
+        select(_TASK, func.count(), func.count().filter(value >= rule.at_least - run_view.SAME_REWARD))
         .join(Group, Group.id == Rollout.group_id)
         .join(Task, Task.id == Group.task_id)
         .where(Rollout.run_id == base_run_id, Rollout.status == RolloutStatus.COMPLETED)
         .group_by(_TASK)
     )
-    base = {task: BaseTask(plays, passed) for task, plays, passed in session.execute(statement)}
+    base = {task: run_view.BaseTask(plays, passed) for task, plays, passed in session.execute(statement)}
     return replace(context, base=base)
 
 
-def heldout_results_of(run_id: uuid.UUID) -> list[HeldoutResult]:
+def heldout_results_of(run_id: uuid.UUID) -> list[run_view.HeldoutResult]:
     """The held-out evaluations of a training run after its warm-up, in order. The untrained model's has no step."""
     error = func.coalesce(func.stddev_samp(Rollout.reward), 0.0) / func.sqrt(func.count())
     statement = (
@@ -163,7 +154,10 @@ def heldout_results_of(run_id: uuid.UUID) -> list[HeldoutResult]:
         .order_by(Rollout.training_step)
     )
     with transaction() as session:
-        return [HeldoutResult(step, float(reward), float(error)) for step, reward, error in session.execute(statement)]
+        return [
+            run_view.HeldoutResult(step, float(reward), float(error))
+            for step, reward, error in session.execute(statement)
+        ]
 
 
 def count_rollouts(run: DetectorInput) -> int:
@@ -173,7 +167,7 @@ def count_rollouts(run: DetectorInput) -> int:
         return session.scalar(select(func.count()).where(Rollout.run_id == run.run_id, *completed)) or 0
 
 
-def stored_steps(run: DetectorInput) -> Iterator[tuple[int, list[RolloutRow]]]:
+def stored_steps(run: DetectorInput) -> Iterator[tuple[int, list[run_view.RolloutRow]]]:
     """The completed rollouts of each training step; those of an evaluation in batches, as step 0."""
     if not run.context.has_steps:
         with transaction() as session:  # a server-side cursor: a run of any size is never loaded as a whole
@@ -223,8 +217,8 @@ def _rollout_rows(run: DetectorInput) -> Select[*tuple[object, ...]]:
     return statement.outerjoin(second, is_rescored).add_columns(*columns)
 
 
-def _rollout_row(found: Row[*tuple[object, ...]], run: DetectorInput) -> RolloutRow:
-    row = RolloutRow(
+def _rollout_row(found: Row[*tuple[object, ...]], run: DetectorInput) -> run_view.RolloutRow:
+    row = run_view.RolloutRow(
         id=found.id,
         group=str(found.group_id),
         task=found.task,
@@ -304,9 +298,9 @@ def resume_scanner(run_id: uuid.UUID, *, before_step: int) -> RunScanner:
 async def scan_altered_replies(run_input: DetectorInput, most: int) -> list[FlagDraft]:
     """Flag successful rollouts, at most `most`, whose altered replies still earn the reward."""
     settings = run_input.settings[SPEC.id]
-    rows: list[RolloutRow] = []
+    rows: list[run_view.RolloutRow] = []
     for _, step_rows in stored_steps(run_input):
-        rows += [row for row in step_rows if passes(run_input.context, row)]
+        rows += [row for row in step_rows if run_view.passes(run_input.context, row)]
         if len(rows) >= most:
             break
     rows = rows[:most]

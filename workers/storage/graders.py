@@ -100,6 +100,12 @@ def load_rollouts(ids: Sequence[uuid.UUID]) -> list[RolloutToGrade]:
     with transaction() as session:
         for rollout in session.scalars(statement):
             task = rollout.group.task
+            # the reference of the last observation that has one; the opening observation counts, too
+            observations = [*(step.get("observation") or {} for step in reversed(rollout.steps)), rollout.opening]
+            places = [fields for each in observations for fields in (each, each.get("metadata"))]
+            found = (each[REFERENCE] for each in places if isinstance(each, Mapping) and each.get(REFERENCE))
+            reference = next(found, "")
+            text = reference if isinstance(reference, str) else orjson.dumps(reference).decode()
             facts = RolloutFacts(
                 messages=rollout.messages,
                 split=str(task.split),
@@ -109,7 +115,7 @@ def load_rollouts(ids: Sequence[uuid.UUID]) -> list[RolloutToGrade]:
                 environment=task.version.environment.name,
                 columns=dict(zip(rollout.run.columns, rollout.columns or (), strict=False)),
                 reward=rollout.reward,
-                reference=_reference(rollout),
+                reference=text[:MAX_REFERENCE],
                 stop_reason=str(rollout.stop_reason or ""),
             )
             loaded[rollout.id] = RolloutToGrade(rollout.id, facts)
@@ -121,17 +127,6 @@ async def iterate_rollouts(ids: Sequence[uuid.UUID]) -> AsyncIterator[RolloutToG
     for start in range(0, len(ids), CHUNK):
         for rollout in await asyncio.to_thread(load_rollouts, ids[start : start + CHUNK]):
             yield rollout
-
-
-def _reference(rollout: Rollout) -> str:
-    """The reference of the last observation that has one; the opening observation counts, too."""
-    observations = [rollout.opening, *(step.get("observation") or {} for step in rollout.steps)]
-    for observation in reversed(observations):
-        for fields in (observation, observation.get("metadata")):
-            if isinstance(fields, Mapping) and fields.get(REFERENCE):
-                value = fields[REFERENCE]
-                return (value if isinstance(value, str) else orjson.dumps(value).decode())[:MAX_REFERENCE]
-    return ""
 
 
 def store_grades(

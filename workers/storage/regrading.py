@@ -27,7 +27,6 @@ from backend.domain.rollouts.regrading import (
     RegradingPlan,
     copy_group_id,
 )
-from backend.domain.rollouts.rollout import Rollout as PlayedRollout
 from backend.domain.rollouts.rollout import TaskSpec
 from backend.domain.text import json_text, plain_text
 from backend.domain.vocabulary import CheckStatus, ErrorKind, RolloutStatus, RunKind
@@ -257,7 +256,10 @@ def regrade_episodes(
     work: RegradingWork, replayed: Sequence[ReplayedEpisode], sources: Mapping[uuid.UUID, SourceRollout]
 ) -> list[RegradedRollout]:
     """Return the copies of the replayed episodes. The stored conversations are read where they are needed."""
-    outcomes = [_as_stored(each.rollout) for each in replayed]
+    outcomes = []  # as they will be read back, so that they can be compared with stored ones
+    for each in replayed:
+        opening, steps = orjson.loads(json_text(each.rollout.opening)), orjson.loads(json_text(each.rollout.steps))
+        outcomes.append(RecordedEpisode(opening, steps, prompts_of(each.rollout.messages)))
     needed = []
     if work.kind is RunKind.RESCORE:
         for each, after in zip(replayed, outcomes, strict=True):
@@ -340,12 +342,6 @@ def failed_copy(source: SourceRollout, kind: ErrorKind | None, message: str) -> 
     return RegradedRollout(source, {"status": RolloutStatus.FAILED.value, **error})
 
 
-def _as_stored(rollout: PlayedRollout) -> RecordedEpisode:
-    """The rollout as it will be read back, so that it can be compared with stored ones."""
-    steps = orjson.loads(json_text(rollout.steps))
-    return RecordedEpisode(orjson.loads(json_text(rollout.opening)), steps, prompts_of(rollout.messages))
-
-
 def _finished(session: Session, sources: Iterable[SourceRollout]) -> set[uuid.UUID]:
     """Return the ids of source rollouts whose copies are stored and did not fail."""
     by_copy = {source.copy_id: source.id for source in sources}
@@ -402,24 +398,12 @@ def store_missing(
 
 
 _TYPES = {
-    "id": "uuid",
-    "group_id": "uuid",
-    "source_id": "uuid",
+    **dict.fromkeys(("id", "group_id", "source_id"), "uuid"),
+    **dict.fromkeys(("status", "stop_reason", "error_kind", "error_message", "excerpt"), "text"),
+    **dict.fromkeys(("columns", "metrics", "opening", "steps", "messages"), "text"),
+    **dict.fromkeys(("reward", "environment_seconds"), "real"),
+    **dict.fromkeys(("turns", "tokens_out"), "int"),
     "seq": "bigint",
-    "status": "text",
-    "stop_reason": "text",
-    "error_kind": "text",
-    "error_message": "text",
-    "reward": "real",
-    "columns": "text",
-    "metrics": "text",
-    "opening": "text",
-    "steps": "text",
-    "messages": "text",
-    "excerpt": "text",
-    "turns": "int",
-    "tokens_out": "int",
-    "environment_seconds": "real",
 }
 """Columns that differ from the source: one array of each is sent to Postgres."""
 _JSON = ("metrics", "opening", "steps", "messages")

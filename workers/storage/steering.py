@@ -78,12 +78,6 @@ class AlarmDraft:
     evidence: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedAlarm:
-    id: uuid.UUID
-    is_new: bool
-
-
 def read_requests(run_id: uuid.UUID) -> SteeringRequests:
     """Read the requests in one query, because it runs between all steps."""
     of_run = (SettingChange.run_id == run_id, SettingChange.step.is_(None))
@@ -125,11 +119,11 @@ def active_alarms(run_id: uuid.UUID, first: int, last: int) -> dict[str, int]:
     return {row.name: row.step for row in rows if CLEARED not in row.evidence}
 
 
-def record_alarm(run_id: uuid.UUID, draft: AlarmDraft, changes: Iterable[ClaimedChange] = ()) -> RecordedAlarm:
+def record_alarm(run_id: uuid.UUID, draft: AlarmDraft, changes: Iterable[ClaimedChange] = ()) -> tuple[uuid.UUID, bool]:
     """Store an alarm with the settings that it changes, and notify people if it ends the process.
 
-    After a resume the same alarm is recognized. An alarm of `EACH_TIME` is recognized only while it is open, so that it
-    can be answered each time.
+    Returns its id and whether it is new: after a resume the same alarm is recognized. An alarm of `EACH_TIME` is
+    recognized only while it is open, so that it can be answered each time.
     """
     kind = ALARM_KINDS[draft.name]
     evidence = {**draft.evidence, CONDITION: draft.condition, "onset": draft.onset}
@@ -139,7 +133,7 @@ def record_alarm(run_id: uuid.UUID, draft: AlarmDraft, changes: Iterable[Claimed
         for known in session.scalars(select(Alarm).where(*same)):
             is_open = known.answer is None and CLEARED not in known.evidence
             if known.evidence.get(CONDITION) == draft.condition and (is_open or draft.name not in EACH_TIME):
-                return RecordedAlarm(known.id, is_new=False)
+                return known.id, False
         alarm = Alarm(
             run_id=run_id,
             name=draft.name,
@@ -176,7 +170,7 @@ def record_alarm(run_id: uuid.UUID, draft: AlarmDraft, changes: Iterable[Claimed
                 evidence=alarm.evidence,
             )
         announce(session, run_topic(run_id))
-        return RecordedAlarm(alarm.id, is_new=True)
+        return alarm.id, True
 
 
 def clear_alarms(run_id: uuid.UUID, conditions: Iterable[str], step: int) -> None:

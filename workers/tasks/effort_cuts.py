@@ -21,14 +21,7 @@ from backend.domain.results.pass_at_k import REWARD, SuccessRule, possible_rewar
 from backend.domain.rollouts.divergence import RecordedEpisode
 from backend.domain.rollouts.rollout import TaskSpec
 from backend.domain.runs.plans import EvaluationPlan
-from backend.domain.studies.effort import (
-    EffortMeasure,
-    ReasonedReply,
-    area_under,
-    cut_points,
-    graded_reply,
-    split_reply,
-)
+from backend.domain.studies import effort
 from backend.domain.vocabulary import RolloutStatus
 from backend.environments.tables import EnvironmentVersion
 from backend.results.figures import rule_of
@@ -74,7 +67,7 @@ class ReplyToCut:
     task: TaskSpec
     prompt: Sequence[dict[str, Any]]
     """The messages before the reply, as the policy read them."""
-    reply: ReasonedReply
+    reply: effort.ReasonedReply
     steps: Sequence[dict[str, Any]]
     tokens_out: int
 
@@ -94,7 +87,7 @@ class SideWork:
 
     def worth(self, reward: float, columns: Mapping[str, float]) -> float:
         """Return the value of an answer, from 0 to 1."""
-        if self.study.effort_settings.measure is EffortMeasure.REWARD:
+        if self.study.effort_settings.measure is effort.EffortMeasure.REWARD:
             low, high = possible_rewards(self.manifest.columns)
             return min(1.0, max(0.0, (reward - low) / (high - low))) if high > low else 0.0
         value = reward if self.rule.column == REWARD else columns.get(self.rule.column, 0.0)
@@ -113,7 +106,7 @@ def load_side_work(side_id: uuid.UUID) -> SideWork:
         played = session.get_one(Run, side.run_id)
         version = session.get_one(EnvironmentVersion, study.version_id, options=[undefer(EnvironmentVersion.files)])
         manifest = Manifest.model_validate(version.manifest)
-        if settings.measure is EffortMeasure.REWARD:  # the upper half counts as successful
+        if settings.measure is effort.EffortMeasure.REWARD:  # the upper half counts as successful
             rule = SuccessRule(REWARD, sum(possible_rewards(manifest.columns)) / 2)
         else:
             rule = rule_of(played, manifest)
@@ -166,7 +159,7 @@ def _cuttable_rollouts(
 
 def _last_reply(
     manifest: Manifest, messages: Sequence[Mapping[str, object]], steps: Sequence[Mapping[str, object]]
-) -> tuple[int, ReasonedReply] | None:
+) -> tuple[int, effort.ReasonedReply] | None:
     """The index of the last reply in the conversation, and the reply; None if it does not reason.
 
     Only the last reply can be cut: everything before it is replayed, and nothing after it has to be played.
@@ -177,7 +170,7 @@ def _last_reply(
     if index is None:
         return None
     content, reasoning = messages[index].get("content"), messages[index].get("reasoning")
-    reply = split_reply(manifest.proctor.agent, str(content or ""), str(reasoning or ""))
+    reply = effort.split_reply(manifest.proctor.agent, str(content or ""), str(reasoning or ""))
     return (index, reply) if reply is not None else None
 
 
@@ -214,7 +207,7 @@ async def cut_side(work: SideWork, complete: ReplyCompleter) -> None:
 async def _cut_reply(work: SideWork, complete: ReplyCompleter, server: EnvServer, cut: ReplyToCut) -> None:
     """Store the curve of a reply, unless a cut has no answer that could be graded."""
     settings = work.study.effort_settings
-    fractions = cut_points(settings.cuts)
+    fractions = effort.cut_points(settings.cuts)
     answers = await asyncio.to_thread(
         complete,
         cut.prompt,
@@ -225,7 +218,9 @@ async def _cut_reply(work: SideWork, complete: ReplyCompleter, server: EnvServer
         seed=work.seed ^ cut.task.seed,
     )
     action = work.manifest.proctor.agent.action
-    replies = [[graded_reply(cut.reply, action, each.prefix, each.completion) for each in at_cut] for at_cut in answers]
+    replies = [
+        [effort.graded_reply(cut.reply, action, each.prefix, each.completion) for each in at_cut] for at_cut in answers
+    ]
     # the forced reply takes the place of the last one; the episode ends after it
     *before, last = cut.steps
     episodes = {uuid.uuid4(): reply for reply in sorted({reply for at_cut in replies for reply in at_cut})}
@@ -253,7 +248,7 @@ async def _cut_reply(work: SideWork, complete: ReplyCompleter, server: EnvServer
                 task=cut.task.key,
                 characters=len(cut.reply.reasoning),
                 values=means,
-                score=area_under(fractions, means),
+                score=effort.area_under(fractions, means),
             )
         )
         announce(session, run_topic(work.study.run_id))

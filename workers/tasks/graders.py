@@ -46,7 +46,7 @@ from workers.storage.graders import LoadedGrader, RolloutToGrade
 from workers.tasks.execute import run_async
 from workers.tasks.registry import JobContext
 
-_LoadedGroup = tuple[ContrastGroup, list[RolloutToGrade]]
+_LoadedGroup = tuple[ContrastGroup, list[RolloutToGrade], list[ContrastMember]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ async def _grade(work: GraderWork) -> bool:
     if not missing:
         return True
     async with aclosing(make_grader(grader.settings, grader.policy_kind, grader.policy, grader.secret)) as model:
-        report, usage, problem = await model.canaries()
+        report, usage, problem = await model.run_canaries()
         await asyncio.to_thread(graders.store_canaries, work.id, grader, report, usage)
         if problem:
             raise GradingPaused(f"The model cannot be reached: {problem}")
@@ -176,7 +176,7 @@ async def _grade(work: GraderWork) -> bool:
         if work.groups and isinstance(model, Questioner):
             await grade_cases(
                 _load_groups(work.groups),
-                lambda case: model.contrast(_members_of(*case), seed=uuid.UUID(case[0].key).int & 0x3FFFFFFF),
+                lambda case: model.contrast(case[2], seed=uuid.UUID(case[0].key).int & 0x3FFFFFFF),
                 partial(_store_contrasts, work, model.settings, raises_flags=raises_flags),
                 concurrency=concurrency,
             )
@@ -193,12 +193,9 @@ async def _grade(work: GraderWork) -> bool:
 async def _load_groups(groups: Sequence[ContrastGroup]) -> AsyncIterator[_LoadedGroup]:
     for group in groups:
         rollouts = await asyncio.to_thread(graders.load_rollouts, [*group.high, *group.low])
-        if len({each.is_high for each in _members_of(group, rollouts)}) == 2:
-            yield group, rollouts
-
-
-def _members_of(group: ContrastGroup, rollouts: Sequence[RolloutToGrade]) -> list[ContrastMember]:
-    return [ContrastMember(each.facts, is_high=each.rollout_id in group.high) for each in rollouts]
+        members = [ContrastMember(each.facts, is_high=each.rollout_id in group.high) for each in rollouts]
+        if len({each.is_high for each in members}) == 2:
+            yield group, rollouts, members
 
 
 def _store_contrasts(
@@ -212,7 +209,7 @@ def _store_contrasts(
     findings: list[dict[str, object]] = []
     drafts: list[FlagDraft] = []
     detector = settings.kind.detector(work.grader.name)
-    for (group, rollouts), result in batch:
+    for (group, rollouts, _), result in batch:
         patterns = []
         for pattern, evidence in result.patterns:
             suspects = []

@@ -34,19 +34,9 @@ from backend.web.audit import Requester
 from workers.environments.client import HostRefused
 from workers.rollouts.engine import ReplayedEpisode, StoredEpisode, TooManyFailures, replay_episodes
 from workers.rollouts.limits import unless_stopped
+from workers.storage import regrading
 from workers.storage.env_host import serve
 from workers.storage.recorder import RunRecorder
-from workers.storage.regrading import (
-    PlayableVersion,
-    RegradingWork,
-    SourcePage,
-    SourceRollout,
-    claim_regrading,
-    failed_copy,
-    regrade_episodes,
-    store_copies,
-    store_missing,
-)
 from workers.storage.rollouts import LARGEST_REAL, SMALLEST_REAL
 from workers.storage.runs import summarize
 from workers.tasks.execute import run_async
@@ -59,7 +49,7 @@ logger = structlog.get_logger(__name__)
 
 def run(context: JobContext) -> None:
     """The job's body."""
-    work = claim_regrading(context.need_run())
+    work = regrading.claim_regrading(context.need_run())
     if work is None:
         logger.info("the run is already finished")
         return
@@ -105,10 +95,10 @@ def regrade_published(context: JobContext) -> None:
             return
 
 
-def _reweight(work: RegradingWork, recorder: RunRecorder, total: int) -> bool:
+def _reweight(work: regrading.RegradingWork, recorder: RunRecorder, total: int) -> bool:
     """Apply other weights page by page. False if it was stopped, which takes effect between two pages."""
 
-    def insert_copies(session: Session, seq: int, missing: Sequence[SourceRollout]) -> None:
+    def insert_copies(session: Session, seq: int, missing: Sequence[regrading.SourceRollout]) -> None:
         weighted = apply_weights(list_reward_terms(session, session.get_one(Run, work.source_id)), work.weights)
         values = _copied_columns(missing, seq, weighted, work.run_id)
         session.execute(insert(Rollout).from_select(list(values), select(*values.values())))
@@ -117,14 +107,14 @@ def _reweight(work: RegradingWork, recorder: RunRecorder, total: int) -> bool:
     for read, sources in work.places():
         if recorder.should_stop():
             return False
-        store_missing(work, sources, insert_copies)
+        regrading.store_missing(work, sources, insert_copies)
         done += read
         recorder.progress(phase="reweighting", done=done, total=total)
     return True
 
 
 def _copied_columns(
-    sources: Sequence[SourceRollout], seq: int, terms: Sequence[RewardTerm], run_id: uuid.UUID
+    sources: Sequence[regrading.SourceRollout], seq: int, terms: Sequence[RewardTerm], run_id: uuid.UUID
 ) -> dict[str, ColumnElement[Any]]:
     """The value of each column of the new rows; the conversation and everything else as in the source.
 
@@ -181,7 +171,7 @@ def _copied_columns(
 class RegradingReplay:
     """One attempt at regrading by another version's rewards, or at a replay."""
 
-    work: RegradingWork
+    work: regrading.RegradingWork
     recorder: RunRecorder
     total: int
     done: int = 0
@@ -254,20 +244,20 @@ class RegradingReplay:
                 await storing
             await asyncio.gather(reading, return_exceptions=True)
 
-    def _store(self, page: SourcePage, replayed: Sequence[ReplayedEpisode]) -> None:
+    def _store(self, page: regrading.SourcePage, replayed: Sequence[ReplayedEpisode]) -> None:
         empty = [page.rollouts[each.id] for each in page.episodes if not each.recorded.steps]
         no_replies = "This rollout has no stored replies, so it cannot be replayed."
         copies = [
-            *regrade_episodes(self.work, replayed, page.rollouts),
+            *regrading.regrade_episodes(self.work, replayed, page.rollouts),
             *page.failed,
-            *(failed_copy(source, ErrorKind.POLICY, no_replies) for source in empty),
+            *(regrading.failed_copy(source, ErrorKind.POLICY, no_replies) for source in empty),
         ]
-        store_copies(self.work, copies)
+        regrading.store_copies(self.work, copies)
         self.done += page.read
         self._report("replaying" if self.work.kind is RunKind.REPLAY else "regrading")
 
     @asynccontextmanager
-    async def _replayer(self, version: PlayableVersion) -> AsyncIterator[Replay]:
+    async def _replayer(self, version: regrading.PlayableVersion) -> AsyncIterator[Replay]:
         """Serve a version and give a function that replays episodes on it."""
         manifest = version.manifest
         async with serve(version.content_hash, version.files, manifest) as server:

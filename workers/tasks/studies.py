@@ -19,17 +19,8 @@ from backend.core.events import announce, run_topic
 from backend.core.session import transaction
 from backend.domain.detectors.registry import ROLLOUT_DETECTORS
 from backend.domain.notifications.notices import NoticeKind
+from backend.domain.studies import onset
 from backend.domain.studies.effort import ReplyCurve, conclude_effort
-from backend.domain.studies.onset import (
-    BASE,
-    PatternCount,
-    caveats,
-    conclude_onset,
-    exceeds_base_rate,
-    nearest,
-    next_checkpoint,
-    p_value,
-)
 from backend.domain.studies.study import EffortResult, OnsetResult, StudyKind
 from backend.domain.vocabulary import RunStatus
 from backend.errors import AppError
@@ -108,22 +99,23 @@ def advance_onset(session: Session, study: Study, is_resumed: bool) -> tuple[uui
         base = next((each for each in samples if each.is_base), None)
         sampled = {each.checkpoint_id: each for each in samples if each.checkpoint_id and not each.is_base}
         checkpoints = checkpoints_until(session, training.id, settings.last_step, sampled=sampled.keys())
-        counts: dict[int, tuple[PatternCount, bool]] = {}
-        index = BASE
+        counts: dict[int, tuple[onset.PatternCount, bool]] = {}
+        index = onset.BASE
         if base is not None:
-            base_count = PatternCount(base.flagged or 0, base.rollouts or 0)
+            base_count = onset.PatternCount(base.flagged or 0, base.rollouts or 0)
             for place, each in enumerate(checkpoints):
                 if tested := sampled.get(each.id):
-                    count = PatternCount(tested.flagged or 0, tested.rollouts or 0)
-                    tested.chance, tested.is_above = p_value(base_count, count), exceeds_base_rate(base_count, count)
+                    count = onset.PatternCount(tested.flagged or 0, tested.rollouts or 0)
+                    tested.chance = onset.p_value(base_count, count)
+                    tested.is_above = onset.exceeds_base_rate(base_count, count)
                     counts[place] = count, tested.is_above
-            hint = nearest([each.step for each in checkpoints], settings.hint_step or 0)
+            hint = onset.nearest([each.step for each in checkpoints], settings.hint_step or 0)
             above = {place: is_above for place, (_, is_above) in counts.items()}
-            if (following := next_checkpoint(len(checkpoints), above, hint)) is None:
+            if (following := onset.next_checkpoint(len(checkpoints), above, hint)) is None:
                 _finish_onset(session, study, training, base_count, checkpoints, counts)
                 return None
             index = following
-        checkpoint = start_of(session, training) if index == BASE else checkpoints[index]
+        checkpoint = start_of(session, training) if index == onset.BASE else checkpoints[index]
         if checkpoint is None:
             raise StudyFailed("The weights that GRPO started from were deleted, so there is no base rate.")
         plan = settings.model_dump(include={"tasks", "group_size", "temperature", "seed"})
@@ -131,7 +123,7 @@ def advance_onset(session: Session, study: Study, is_resumed: bool) -> tuple[uui
             study_id=study.id,
             checkpoint_id=checkpoint.id,
             run=play(session, study, checkpoint, plan),
-            is_base=index == BASE,
+            is_base=index == onset.BASE,
             stage=checkpoint.stage,
             step=checkpoint.step,
         )
@@ -151,37 +143,37 @@ def _finish_onset(
     session: Session,
     study: Study,
     training: Run,
-    base: PatternCount,
+    base: onset.PatternCount,
     checkpoints: list[Checkpoint],
-    counts: dict[int, tuple[PatternCount, bool]],
+    counts: dict[int, tuple[onset.PatternCount, bool]],
 ) -> None:
     """Store the interval and notify."""
     settings = study.onset_settings
-    conclusion = conclude_onset({index: is_above for index, (_, is_above) in counts.items()})
+    conclusion = onset.conclude_onset({index: is_above for index, (_, is_above) in counts.items()})
     result = OnsetResult(
         outcome=conclusion.outcome,
         is_monotone=conclusion.is_monotone,
-        remarks=caveats(base, [each.step for each in checkpoints], counts),
+        remarks=onset.caveats(base, [each.step for each in checkpoints], counts),
     )
     if conclusion.hacking is not None:
         hacking = checkpoints[conclusion.hacking]
-        honest = start_of(session, training) if conclusion.honest == BASE else checkpoints[conclusion.honest]
+        honest = start_of(session, training) if conclusion.honest == onset.BASE else checkpoints[conclusion.honest]
         result.hacking_id, result.hacking_step = hacking.id, hacking.step
         result.honest_id = honest.id if honest else None
-        result.honest_step = honest.step if honest and conclusion.honest != BASE else 0
+        result.honest_step = honest.step if honest and conclusion.honest != onset.BASE else 0
     study.result = result.model_dump(mode="json")
     end(session, study, RunStatus.COMPLETED)
-    title, onset = pattern_name(settings.detector, settings.cluster), describe_onset(result)
+    title, sentence = pattern_name(settings.detector, settings.cluster), describe_onset(result)
     outbox.announce(
         session,
         kind=NoticeKind.ONSET,
         title=f"Onset of {title}",
-        text=" ".join([f"{onset.capitalize()}.", *result.remarks]),
+        text=" ".join([f"{sentence.capitalize()}.", *result.remarks]),
         path=f"/runs/{study.run_id}/studies",
         run_id=study.run_id,
         evidence={"study": str(study.id), "detector": settings.detector, "cluster": settings.cluster},
     )
-    logger.info("onset study completed", pattern=title, onset=onset)
+    logger.info("onset study completed", pattern=title, onset=sentence)
 
 
 def advance_effort(session: Session, study: Study, is_resumed: bool) -> uuid.UUID | None:
