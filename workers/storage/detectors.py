@@ -37,7 +37,7 @@ from backend.runs.tables import Run
 from backend.training.steering import thresholds_of_run
 from workers.detectors.scanner import RunScanner
 from workers.rollouts.engine import StoredEpisode, replay_episodes
-from workers.storage.env_host import open_env_host
+from workers.storage.env_host import serve
 
 ALTERED_CONCURRENCY = 8
 """Altered replies that are graded at the same time."""
@@ -126,10 +126,8 @@ def _context_of_run(session: Session, run: Run, names: Mapping[EnvironmentVersio
         .order_by(Checkpoint.created_at, Run.created_at.desc())
         .limit(1)
     )
-    if base_run_id is None:
-        return context
     rule = context.success
-    if rule is None:
+    if base_run_id is None or rule is None:
         return context
     value = Rollout.reward if rule.column == REWARD else Rollout.columns[context.columns.index(rule.column) + 1]
     statement = (
@@ -321,21 +319,17 @@ async def scan_altered_replies(run_input: DetectorInput, most: int) -> list[Flag
             recorded = RecordedEpisode({}, row.steps)
             episodes[row.id] = StoredEpisode(row.id, task, recorded, tokens_out=row.tokens_out)
     manifest = Manifest.model_validate(version.manifest)
-    async with open_env_host() as host:
-        await host.prepare(version.content_hash, version.files)
-        async with host.lease(version.content_hash, manifest.proctor.resources) as server:
+    async with serve(version.content_hash, version.files, manifest) as server:
 
-            async def grade(altered: Sequence[Altered]) -> list[float | None]:
-                changed = []
-                for each in altered:
-                    episode = episodes[each.row.id]
-                    *before, last = episode.recorded.steps
-                    recorded = RecordedEpisode({}, [*before, {**last, "reply": each.reply}])
-                    changed.append(replace(episode, id=uuid.uuid4(), recorded=recorded))
-                replayed = await replay_episodes(
-                    changed, server=server, manifest=manifest, concurrency=ALTERED_CONCURRENCY
-                )
-                rewards = {each.episode.id: each.rollout.reward for each in replayed}
-                return [rewards.get(episode.id) for episode in changed]
+        async def grade(altered: Sequence[Altered]) -> list[float | None]:
+            changed = []
+            for each in altered:
+                episode = episodes[each.row.id]
+                *before, last = episode.recorded.steps
+                recorded = RecordedEpisode({}, [*before, {**last, "reply": each.reply}])
+                changed.append(replace(episode, id=uuid.uuid4(), recorded=recorded))
+            replayed = await replay_episodes(changed, server=server, manifest=manifest, concurrency=ALTERED_CONCURRENCY)
+            rewards = {each.episode.id: each.rollout.reward for each in replayed}
+            return [rewards.get(episode.id) for episode in changed]
 
-            return await scan_altered(rows, manifest.proctor.agent.action, grade, settings.thresholds)
+        return await scan_altered(rows, manifest.proctor.agent.action, grade, settings.thresholds)

@@ -73,8 +73,11 @@ def upload(context: JobContext) -> None:
             else:
                 api.create_repo(target.repository, repo_type="model", private=target.is_private, exist_ok=True)
                 # the files of the stored zip in one commit
-                names = {"repo_id": target.repository, "repo_type": "model", "commit_message": message}
-                url = str(api.upload_folder(folder_path=folder, **names))
+                url = str(
+                    api.upload_folder(
+                        repo_id=target.repository, repo_type="model", folder_path=folder, commit_message=message
+                    )
+                )
         except SecretUnreadable as error:
             reason = str(error)
         except LocalTokenNotFoundError:
