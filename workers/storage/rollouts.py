@@ -43,8 +43,8 @@ def unstorable(rollout: Rollout, problem: str) -> Rollout:
     """The failed rollout without content that replaces one that the database refuses."""
     same = ("task", "phase", "group", "member", "training_step", "started_at", "ended_at", "source_id")
     message = f"The rollout could not be stored: {problem}"
-    failed = {"status": RolloutStatus.FAILED, "error_kind": ErrorKind.LIMIT, "error_message": message}
-    return Rollout(**{name: getattr(rollout, name) for name in same}, **failed)
+    values: dict[str, Any] = {name: getattr(rollout, name) for name in same}
+    return Rollout(**values, status=RolloutStatus.FAILED, error_kind=ErrorKind.LIMIT, error_message=message)
 
 
 def row_of(run_id: uuid.UUID, rollout: Rollout, columns: Sequence[str]) -> list[object]:
