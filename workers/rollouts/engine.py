@@ -274,14 +274,6 @@ class StoredEpisode:
     tokens_out: int = 0
     is_truncated: bool = False
 
-    def replies(self) -> list[Reply]:
-        """The stored replies. Tokens are stored per episode: divided evenly, their sum and mean are right."""
-        texts = [str(step.get("reply") or "") for step in self.recorded.steps]
-        each, more = divmod(self.tokens_out, len(texts))
-        replies = [Reply(text, tokens_out=each + (index < more)) for index, text in enumerate(texts)]
-        replies[-1].is_truncated = self.is_truncated
-        return replies
-
 
 @dataclass(slots=True)
 class ReplayedEpisode:
@@ -310,6 +302,12 @@ async def replay_episodes(
         if stored.recorded.steps:
             by_turns[sum(turns_of(step) for step in stored.recorded.steps)].append(stored)
     for turns, batch in sorted(by_turns.items()):
+        replies = []
+        for each in batch:  # tokens are stored per episode: divided evenly, their sum and mean are right
+            texts = [str(step.get("reply") or "") for step in each.recorded.steps]
+            tokens, more = divmod(each.tokens_out, len(texts))
+            replies.append([Reply(text, tokens_out=tokens + (n < more)) for n, text in enumerate(texts)])
+            replies[-1][-1].is_truncated = each.is_truncated
         max_turns = manifest.proctor.episode.max_turns
         limits = manifest.proctor.episode.model_copy(update={"max_turns": min(turns, max_turns)})
         limited = manifest.model_copy(update={"proctor": manifest.proctor.model_copy(update={"episode": limits})})
@@ -324,7 +322,7 @@ async def replay_episodes(
         await RolloutPool(
             [GroupPlan(episode.task, number, (number,)) for number, episode in enumerate(batch)],
             server=server,
-            policy=ReplayPolicy([each.replies() for each in batch]),
+            policy=ReplayPolicy(replies),
             manifest=limited,
             phase=Phase.EVALUATION,
             seed=0,
