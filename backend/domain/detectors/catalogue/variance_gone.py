@@ -1,9 +1,8 @@
 """Most groups have no variance: their rollouts all earn the same, so there is nothing to learn from."""
 
 import statistics
-from collections.abc import Iterator
 
-from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_run
+from backend.domain.detectors.flags import Flags, ThresholdValues
 from backend.domain.detectors.run_view import RunView
 from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 from backend.domain.vocabulary import Severity
@@ -22,11 +21,10 @@ SPEC = DetectorSpec(
     needs=(Need.STEPS,),
 )
 
-
 WINDOW = 10
 
 
-def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
+def find(view: RunView, thresholds: ThresholdValues) -> Flags:
     window = view.steps[-WINDOW:]
     if len(window) < WINDOW or not all(figures.groups for figures in window):
         return
@@ -36,9 +34,7 @@ def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
     good = statistics.fmean(figures.all_good for figures in window)
     is_easy = good > share / 2
     cause = "all good: the tasks are too easy" if is_easy else "all bad: the tasks are too hard, or the reward is blind"
-    yield flag_run(
-        SPEC,
-        view,
+    yield view.flag(
         key="all_good" if is_easy else "all_bad",
         severity=Severity.ALERT if share > thresholds["alert"] else Severity.WARNING,
         score=share,
