@@ -188,7 +188,6 @@ class StepFigures:
     columns: Mapping[str, float]
     tokens: float
     """Tokens that the policy wrote in an episode."""
-    turns: float
     unparsable: float
     """Share of episodes that ended because a reply could not be read or was cut."""
     groups: int
@@ -203,10 +202,6 @@ class StepFigures:
     """Share of episodes that succeeded, if success is defined."""
     passing_tokens: float | None = None
     """Median of the tokens in those."""
-
-    @property
-    def without_variance(self) -> float:
-        return self.all_good + self.all_bad
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +335,6 @@ def figures_of(step: int, rows: Sequence[RolloutRow], context: EnvironmentContex
         reward=reward,
         columns={name: statistics.fmean(row.columns.get(name, 0.0) for row in rows) for name in context.columns},
         tokens=statistics.fmean(row.tokens_out for row in rows),
-        turns=statistics.fmean(len(row.replies) for row in rows),
         unparsable=sum(row.stop_reason in BROKEN_OFF for row in rows) / len(rows),
         groups=len(several),
         all_good=good / len(several) if several else 0.0,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, field_validator
 
 from backend.domain.training.blocks import Block, setting
 
@@ -67,20 +67,16 @@ class AdapterChoice(Block):
         return ALL_LAYERS if self.targets == ALL_LAYERS else self.targets.split(",")
 
 
-class Quantisation(BaseModel):
+class Quantisation(BaseModel, frozen=True):
     """How a base was quantized to 4 bits when it was loaded."""
-
-    model_config = ConfigDict(frozen=True)
 
     method: Literal["bitsandbytes"] = "bitsandbytes"
     type: Literal["nf4"] = "nf4"
     is_double: bool = True
 
 
-class AdapterRecord(BaseModel):
+class AdapterRecord(BaseModel, frozen=True):
     """The base that an adapter was trained on, and its precision."""
-
-    model_config = ConfigDict(frozen=True)
 
     base: str
     """A Hugging Face name, a folder of the worker, or `checkpoint:<id>`."""

@@ -35,30 +35,25 @@ NEWEST = 5
 
 
 def find(view: RunView, thresholds: ThresholdValues) -> Flags:
-    parts = by_environment(view)
-    drafts = [draft for name, own in parts.items() for draft in _test(view, own, thresholds, name)]
-    yield from drafts or (_test(view, together(view), thresholds) if len(parts) > 1 else ())
+    whole, by_environment = figures_of(view)
+    drafts = [draft for name, own in by_environment.items() for draft in _test(view, own, thresholds, name)]
+    yield from drafts or _test(view, whole, thresholds)
 
 
-def by_environment(view: RunView) -> dict[str, list[CanaryFigures]]:
-    """Figures by the environment's name, which is empty in a run on one environment."""
+def figures_of(view: RunView) -> tuple[list[CanaryFigures], dict[str, list[CanaryFigures]]]:
+    """Figures of each step over all environments, and by environment if the run is on several."""
+    if not view.context.rules:
+        return view.canaries, {}
+    steps: defaultdict[int, list[CanaryFigures]] = defaultdict(list)
     parts: defaultdict[str, list[CanaryFigures]] = defaultdict(list)
     for each in view.canaries:
-        parts[each.environment].append(each)
-    return dict(sorted(parts.items()))
-
-
-def together(view: RunView) -> list[CanaryFigures]:
-    """Figures of each step, summed over all environments."""
-    if not view.context.rules:
-        return view.canaries
-    steps: defaultdict[int, list[CanaryFigures]] = defaultdict(list)
-    for each in view.canaries:
         steps[each.step].append(each)
-    return [
-        CanaryFigures(step, sum(each.played for each in parts), tuple(chain(*(each.passed_ids for each in parts))))
-        for step, parts in steps.items()
+        parts[each.environment].append(each)
+    whole = [
+        CanaryFigures(step, sum(each.played for each in own), tuple(chain(*(each.passed_ids for each in own))))
+        for step, own in steps.items()
     ]
+    return whole, dict(sorted(parts.items()))
 
 
 def _test(
@@ -112,13 +107,14 @@ def cheat_points(view: RunView, step: int) -> dict[str, float]:
 
     `cheat_rate` is of all environments; where there are several, `environment_cheat_rate/NAME` is of each.
     """
-    whole = newest(view, together(view))
+    everything, by_environment = figures_of(view)
+    whole = newest(view, everything)
     if not whole or whole[-1].step != step:
         return {}
     curves = {"cheat_rate": whole} | {
         f"environment_cheat_rate/{name}": newest(view, own)
-        for name, own in by_environment(view).items()
-        if name and own[-1].step == step
+        for name, own in by_environment.items()
+        if own[-1].step == step
     }
     points = {"canaries/played": float(whole[-1].played), "canaries/passed": float(whole[-1].passed)}
     for name, figures in curves.items():

@@ -24,12 +24,15 @@ SPEC = DetectorSpec(
 
 
 def find(view: RunView, thresholds: ThresholdValues) -> Flags:
+    from scipy import stats
+
     total = view.verdicts.total()
     only_first, only_second = view.verdicts[True, False], view.verdicts[False, True]
     if total < thresholds["fewest"]:
         return
     rate = (only_first + only_second) / total
-    p = mcnemar(only_first, only_second)
+    differing = only_first + only_second
+    p = float(stats.binomtest(only_first, differing).pvalue) if differing else 1.0
     if rate <= thresholds["rate"] and p >= thresholds["p"]:
         return
     context = view.context
@@ -43,13 +46,3 @@ def find(view: RunView, thresholds: ThresholdValues) -> Flags:
         rows=(row for row in view.newest if row.passes_second(context) not in {None, row.meets(context.success)}),
         **facts,
     )
-
-
-def mcnemar(only_first: int, only_second: int) -> float:
-    """The exact, two-sided p-value."""
-
-    from scipy import stats
-
-    if only_first + only_second == 0:
-        return 1.0
-    return float(stats.binomtest(only_first, only_first + only_second).pvalue)

@@ -28,7 +28,8 @@ def find(view: RunView, thresholds: ThresholdValues) -> Flags:
     window = view.steps[-WINDOW:]
     if len(window) < WINDOW or not all(figures.groups for figures in window):
         return
-    share = statistics.fmean(figures.without_variance for figures in window)
+    shares = [figures.all_good + figures.all_bad for figures in view.steps]
+    share = statistics.fmean(shares[-WINDOW:])
     if share <= thresholds["warning"]:
         return
     good = statistics.fmean(figures.all_good for figures in window)
@@ -41,7 +42,7 @@ def find(view: RunView, thresholds: ThresholdValues) -> Flags:
         sentence=f"In {share:.0%} of the groups of steps {window[0].step} to {window[-1].step} all rollouts earned"
         f" the same; mostly {cause}.",
         window=window,
-        series={"without_variance": [figures.without_variance for figures in view.steps]},
+        series={"without_variance": shares},
         rows=view.newest,
         all_good=good,
         all_bad=share - good,
