@@ -128,8 +128,7 @@ def set_for_environment(
 ) -> ActiveSettings:
     """Replace the settings for an environment. Missing values are the defaults."""
     spec = get_spec(detector)
-    found = (spec.problem_with(name, value) for name, value in sorted(wanted.thresholds.items()))
-    if problems := [problem for problem in found if problem]:
+    if problems := wanted.problems(spec):
         raise InvalidInput(fields={"thresholds": " ".join(problems)})
     of_environment = DetectorSetting.environment_id == environment.id, DetectorSetting.detector == detector
     session.execute(delete(DetectorSetting).where(*of_environment))
@@ -156,7 +155,4 @@ def change_for_environment(
     of_environment = DetectorSetting.environment_id == environment.id, DetectorSetting.detector == detector
     row = session.scalars(select(DetectorSetting).where(*of_environment)).one_or_none()
     known = DetectorSettings.model_validate(row, from_attributes=True) if row else DetectorSettings()
-    thresholds = {name: value for name, value in (known.thresholds | changes.thresholds).items() if value is not None}
-    named = changes.model_dump(include=changes.model_fields_set - {"thresholds"})
-    wanted = known.model_copy(update={**named, "thresholds": thresholds})
-    return set_for_environment(session, actor, environment, detector, wanted)
+    return set_for_environment(session, actor, environment, detector, changes.over(known))

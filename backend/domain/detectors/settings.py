@@ -76,6 +76,11 @@ class DetectorSettings(BaseModel, extra="forbid", frozen=True):
     thresholds: dict[str, FiniteFloat] = Field(default={}, max_length=32)
     action: Action | None = None
 
+    def problems(self, spec: DetectorSpec) -> list[str]:
+        """Explain which thresholds are refused and why."""
+        found = (spec.problem_with(name, value) for name, value in sorted(self.thresholds.items()))
+        return [problem for problem in found if problem]
+
 
 class DetectorChanges(BaseModel, extra="forbid", frozen=True):
     """Changes to the settings of one detector. Null restores the default; missing fields stay unchanged."""
@@ -83,6 +88,11 @@ class DetectorChanges(BaseModel, extra="forbid", frozen=True):
     enabled: bool | None = None
     thresholds: dict[str, FiniteFloat | None] = Field(default={}, max_length=32)
     action: Action | None = None
+
+    def over(self, known: DetectorSettings) -> DetectorSettings:
+        named = self.model_dump(include=self.model_fields_set - {"thresholds"})
+        thresholds = {name: value for name, value in (known.thresholds | self.thresholds).items() if value is not None}
+        return known.model_copy(update={**named, "thresholds": thresholds})
 
 
 @dataclass(frozen=True, slots=True)
