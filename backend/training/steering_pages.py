@@ -106,12 +106,7 @@ def _alarms_page(session: Session, run_id: uuid.UUID) -> AlarmsPage:
         run=run,
         items=items,
         thresholds=[
-            AlarmSetting(
-                kind,
-                getattr(now.alarms, kind.name, "note"),
-                actions_of(kind.name),
-                {name: getattr(now.alarms, name) for name in kind.thresholds},
-            )
+            AlarmSetting(kind, getattr(now.alarms, kind.name, "note"), actions_of(kind.name), kind.limits(now.alarms))
             for kind in ALARM_KINDS.values()
         ],
         settings={name: value for name, value in settings.items() if not name.startswith(("alarms.", "detectors."))},

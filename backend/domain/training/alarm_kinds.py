@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from backend.domain.training.alarms import INTERVENTION
+from backend.domain.training.alarms import INTERVENTION, AlarmsChoice
 from backend.domain.vocabulary import AlarmAnswer
 
 _SLOWER, _BACK, _SMALLER = AlarmAnswer.LOWER_RATE, AlarmAnswer.ROLL_BACK, AlarmAnswer.SAVE_MEMORY
@@ -28,6 +28,10 @@ class AlarmKind:
     """Names in `AlarmsChoice`."""
     answers: tuple[AlarmAnswer, ...] = ()
     """Remedies that one click applies, most likely first, in addition to pause, stop and dismiss."""
+
+    def limits(self, choice: AlarmsChoice) -> dict[str, float]:
+        """Return its thresholds in this run."""
+        return {name: getattr(choice, name) for name in self.thresholds}
 
 
 _KINDS = (
