@@ -56,7 +56,7 @@ def _plain(value: object, depth: int) -> object:
     return plain_text(str(value))
 
 
-def split_list(value: object) -> object:
+def split_list(value: Any) -> Any:
     """Split text at commas and spaces, also inside a list. None is an empty list."""
     if isinstance(value, list):
         return [part for each in value for part in (split_list(each) if isinstance(each, str) else [each])]
