@@ -298,7 +298,7 @@ async def scan_altered_replies(run_input: DetectorInput, most: int) -> list[Flag
     settings = run_input.settings[SPEC.id]
     rows: list[run_view.RolloutRow] = []
     for _, step_rows in stored_steps(run_input):
-        rows += [row for row in step_rows if run_view.passes(run_input.context, row)]
+        rows += [row for row in step_rows if row.meets(run_input.context.success)]
         if len(rows) >= most:
             break
     rows = rows[:most]
