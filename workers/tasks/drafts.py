@@ -7,7 +7,7 @@ of a rollout, of rollouts with the same pattern, and of the newest rollouts. Nei
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -115,8 +115,7 @@ def score(context: JobContext) -> None:
             draft = session.get_one(EnvironmentDraft, environment_id)
             manifest = read_manifest(draft.files.get(MANIFEST_PATH, ""))
             files, revision = with_generated(draft.files), draft.revision
-            cluster, history = _rollouts_to_score(session, environment_id, this)
-            stored = _stored_rollouts(session, cluster | history | {this})
+            cluster, history, stored = _load_rollouts(session, environment_id, this)
         episodes = [
             read_episode(
                 row, TaskSpec(row.Task.split, row.Task.index, row.Task.level, row.Task.seed, row.Task.arguments)
@@ -152,10 +151,13 @@ def give_up_scores(session: Session, context: JobContext, error: str) -> None:
     keep_answer(session, context.job_id, {"error": error})
 
 
-def _rollouts_to_score(
+def _load_rollouts(
     session: Session, environment_id: uuid.UUID, rollout_id: uuid.UUID
-) -> tuple[set[uuid.UUID], set[uuid.UUID]]:
-    """Return the rollouts that a detector put into one cluster with this one, and the newest of runs and training."""
+) -> tuple[set[uuid.UUID], set[uuid.UUID], dict[uuid.UUID, Any]]:
+    """Return the rollouts to score: in one cluster of a detector with this one, and the newest of runs and training.
+
+    Also returns those of them that can be replayed, with their task and the name of their policy, by id.
+    """
     own, other = aliased(Flag), aliased(Flag)
     of_environment = EnvironmentVersion.environment_id == environment_id
     cluster = (
@@ -180,30 +182,20 @@ def _rollouts_to_score(
         .order_by(Run.id.desc(), Rollout.seq.desc())
         .limit(MAX_HISTORY)
     )
-    return {found for found in session.scalars(cluster) if found} - {rollout_id}, set(session.scalars(history))
-
-
-def _stored_rollouts(session: Session, ids: Collection[uuid.UUID]) -> dict[uuid.UUID, Any]:
-    """Return the rollouts that can be replayed, with their task and the name of their policy, by id."""
+    clustered = {found for found in session.scalars(cluster) if found} - {rollout_id}
+    newest = set(session.scalars(history))
+    ids = {rollout_id, *clustered, *newest}
     statement = (
-        select(
-            Rollout.id,
-            Rollout.reward,
-            cast(Rollout.opening, Text).label("opening"),
-            cast(Rollout.steps, Text).label("steps"),
-            Rollout.stop_reason,
-            Rollout.tokens_out,
-            Rollout.is_truncated,
-            func.coalesce(Policy.name, "person").label("policy"),
-            Task,
-        )
+        select(Rollout.id, Rollout.reward, Rollout.stop_reason, Rollout.tokens_out, Rollout.is_truncated, Task)
+        .add_columns(cast(Rollout.opening, Text).label("opening"), cast(Rollout.steps, Text).label("steps"))
+        .add_columns(func.coalesce(Policy.name, "person").label("policy"))
         .join(Group, Group.id == Rollout.group_id)
         .join(Task, Task.id == Group.task_id)
         .join(Run, Run.id == Rollout.run_id)
         .outerjoin(Policy, Policy.id == Run.policy_id)
         .where(Rollout.id.in_(ids), Rollout.status == RolloutStatus.COMPLETED, Rollout.turns > 0)
     )
-    return {row.id: row for row in session.execute(statement)}
+    return clustered, newest, {row.id: row for row in session.execute(statement)}
 
 
 def _comparison(pairs: Sequence[tuple[Any, ReplayedEpisode]]) -> dict[str, object]:

@@ -180,7 +180,7 @@ class RegradingReplay:
     async def run(self) -> tuple[RunStatus, str | None]:
         if self.work.kind is RunKind.RESCORE and (refusal := await self._prove_faithful()):
             return RunStatus.FAILED, refusal
-        self._report("preparing the environment")
+        self.recorder.progress(phase="preparing the environment", done=self.done, total=self.total)
         async with self._replayer(self.work.target) as replay:
             await self._play_pages(replay)
         return RunStatus.COMPLETED, None
@@ -191,7 +191,7 @@ class RegradingReplay:
         Versions that are not certified must also give the same columns twice.
         """
         work = self.work
-        self._report("reproducing the stored rewards")
+        self.recorder.progress(phase="reproducing the stored rewards", done=self.done, total=self.total)
         sample = await asyncio.to_thread(work.sample)
         if not sample:
             return "There is no completed rollout with stored replies."
@@ -254,7 +254,8 @@ class RegradingReplay:
         ]
         regrading.store_copies(self.work, copies)
         self.done += page.read
-        self._report("replaying" if self.work.kind is RunKind.REPLAY else "regrading")
+        phase = "replaying" if self.work.kind is RunKind.REPLAY else "regrading"
+        self.recorder.progress(phase=phase, done=self.done, total=self.total)
 
     @asynccontextmanager
     async def _replayer(self, version: regrading.PlayableVersion) -> AsyncIterator[Replay]:
@@ -262,6 +263,3 @@ class RegradingReplay:
         manifest = version.manifest
         async with serve(version.content_hash, version.files, manifest) as server:
             yield partial(replay_episodes, server=server, manifest=manifest, concurrency=self.work.plan.concurrency)
-
-    def _report(self, phase: str) -> None:
-        self.recorder.progress(phase=phase, done=self.done, total=self.total)
