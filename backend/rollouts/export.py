@@ -1,11 +1,10 @@
 """Export a run's rollouts: read whole and in order by a database cursor, and written as a file while it downloads."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from importlib.metadata import version as package_version
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from sqlalchemy import Select, distinct, func, select
@@ -42,8 +41,7 @@ class ExportFormat(StrEnum):
     INSPECT = "inspect"
 
 
-@dataclass(frozen=True, slots=True)
-class FileType:
+class FileType(NamedTuple):
     label: str
     note: str
     suffix: str
@@ -92,10 +90,6 @@ def export_rollouts(session: Session, run: Run, kind: ExportFormat, where: str =
     stem = "traces" if kind is ExportFormat.VERIFIERS_V1 else f"{facts.environment}-{kind}"
     file_type = FILE_TYPES[kind]
     return Download(f"{stem}-{run.id.hex[-8:]}{file_type.suffix}", file_type.media_type, content)
-
-
-def count_rollouts(session: Session, run: Run, where: str = "") -> int:
-    return int(session.scalars(_filtered(session, select(func.count(Rollout.id)), run, where)).one())
 
 
 def facts_of(session: Session, run: Run, where: str = "") -> RunFacts:

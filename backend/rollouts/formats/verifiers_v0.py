@@ -99,6 +99,10 @@ def row_of(record: Record) -> Record:
     model, env = record["policy_seconds"], record["environment_seconds"]
     started = epoch(record.get("started_at"))
     ended = max(epoch(record.get("ended_at")), started + model + env)
+    setup, scoring, acting, stepping = (
+        {"start": start, "end": start + duration, "duration": duration}
+        for start, duration in ((started, 0.0), (ended, 0.0), (started, model), (started + model, env))
+    )
     row: Record = {
         "example_id": task["index"],
         "prompt": [to_foreign(message) for message in prompt],
@@ -108,11 +112,11 @@ def row_of(record: Record) -> Record:
         "error": None,
         "timing": {
             "start_time": started,
-            "setup": _span(started, 0.0),
+            "setup": setup,
             "generation": {"start": started, "end": ended, "duration": ended - started},
-            "scoring": _span(ended, 0.0),
-            "model": {"spans": [_span(started, model)], "duration": model},
-            "env": {"spans": [_span(started + model, env)], "duration": env},
+            "scoring": scoring,
+            "model": {"spans": [acting], "duration": model},
+            "env": {"spans": [stepping], "duration": env},
             "total": ended - started,
             "overhead": ended - started - model - env,
         },
@@ -138,10 +142,6 @@ def row_of(record: Record) -> Record:
         }
     flat = {name: value for name, value in metrics.items() if name not in _RESERVED}
     return {**row, **flat, EXTRAS: extras_of(record)}
-
-
-def _span(start: float, duration: float) -> Record:
-    return {"start": start, "end": start + duration, "duration": duration}
 
 
 @dataclass
