@@ -86,10 +86,10 @@ def episodes_of(session: Session, run: Run, phase: Phase, floors: Floors) -> lis
     return episodes
 
 
-def judgements_of(session: Session, run_id: uuid.UUID) -> dict[uuid.UUID, Row[Any]]:
+def judgements_of(session: Session, run_id: uuid.UUID) -> dict[uuid.UUID, Row[uuid.UUID | None, Verdict, bool]]:
     """The newest verdict other than unsure, with `is_bulk`, by rollout."""
     newest = NEWEST_VERDICTS.where(VerdictRecord.run_id == run_id, VerdictRecord.verdict != Verdict.UNSURE)
-    return {row.rollout_id: row for row in session.execute(newest)}
+    return {row.rollout_id: row for row in session.execute(newest) if row.rollout_id}
 
 
 def _completed(run: Run, phase: Phase) -> list[ColumnElement[bool]]:

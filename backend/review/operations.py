@@ -2,7 +2,6 @@
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sqlalchemy import exists, select
 from sqlalchemy.dialects.postgresql import insert
@@ -16,6 +15,7 @@ from backend.errors import NotFound
 from backend.operations.declaration import operation, reference
 from backend.operations.ids import find_by_end, parse_id
 from backend.review import fixtures, queries, screens, service, verdicts
+from backend.review.queries import NamedItem
 from backend.review.safeguards import Safeguards, safeguards_of
 from backend.review.schemas import (
     AssignedItems,
@@ -53,14 +53,6 @@ from backend.web.identity import Actor
 from backend.web.paging import Key, Page, slice_of
 
 
-@dataclass(frozen=True, slots=True)
-class NamedItem:
-    """An item under review, and whether a flag on it was named: then its evidence was seen."""
-
-    item: ReviewItem
-    by_flag: bool
-
-
 @reference(NamedItem, "Id of an item or a flag, or the last characters of it.")
 def find_item(session: Session, text: str) -> NamedItem:
     item_id = (
@@ -70,7 +62,7 @@ def find_item(session: Session, text: str) -> NamedItem:
     )
     if item_id is None:
         raise NotFound("There is no such item under review.")
-    return NamedItem(*queries.get_item(session, item_id))
+    return queries.get_item(session, item_id)
 
 
 @reference(Flag, "Id of a flag.")
@@ -110,7 +102,7 @@ def next_item(session: Session, actor: Actor, request: ReadReviewItem) -> Review
     item_id = queries.next_id(session, _filter(session, request), actor.person_id)
     if item_id is None:
         raise NotFound("Nothing waits for review.")
-    return show_item(session, actor, NamedItem(*queries.get_item(session, item_id)), request)
+    return show_item(session, actor, queries.get_item(session, item_id), request)
 
 
 @operation("GET /review/items/{item}", role=Role.VIEWER, tool=True)

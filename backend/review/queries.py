@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from sqlalchemy import ColumnElement, Select, and_, any_, func, literal, or_, select, tuple_
 from sqlalchemy.dialects.postgresql import distinct_on
@@ -107,15 +107,21 @@ def next_id(
     return session.scalar(following) or session.scalar(statement)
 
 
-def get_item(session: Session, item_id: uuid.UUID) -> tuple[ReviewItem, bool]:
-    """The item with its run and transcript, by its own id or by that of a flag on it; and whether a flag was named."""
+class NamedItem(NamedTuple):
+    """An item under review, and whether a flag on it was named: then its evidence was seen."""
+
+    item: ReviewItem
+    by_flag: bool
+
+
+def get_item(session: Session, item_id: uuid.UUID) -> NamedItem:
+    """The item with its run and transcript, by its own id or by that of a flag on it."""
     with_transcript = joinedload(ReviewItem.rollout).options(*_TRANSCRIPT)
     statement = select(ReviewItem).options(*_WITH_RUN, with_transcript)
-    if item := session.scalar(statement.where(ReviewItem.id == item_id)):
-        return item, False
     named = select(Flag.rollout_id).where(Flag.id == item_id).scalar_subquery()
-    if item := session.scalar(statement.where(ReviewItem.id == named)):
-        return item, True
+    for id, by_flag in ((item_id, False), (named, True)):
+        if item := session.scalar(statement.where(ReviewItem.id == id)):
+            return NamedItem(item, by_flag)
     raise NotFound("There is no such item under review.")
 
 

@@ -124,15 +124,15 @@ class EffortTold(Response):
 
     checkpoint: str
     base: str
-    """Empty: there is none."""
+    """Empty without a base."""
     measure: EffortMeasure
     status: RunStatus
     outcome: EffortOutcome | None
-    """null: not known yet."""
+    """Null while the study runs."""
     found: str
-    """In words."""
+    """The result in words."""
     difference: float | None
-    """Of the areas, checkpoint less base, over the tasks that both solved."""
+    """Checkpoint minus base, over the tasks that both solved."""
     low: float | None
     high: float | None
     """95% interval."""
@@ -152,14 +152,14 @@ class Safeguards(Response):
     content_hash: str
     certificate: CertificateTold | None
     without_certificate: str
-    """Why it was trained without one, in a person's words."""
+    """Reason for training without a passing certificate."""
     fixtures_hack: int
     fixtures_honest: int
     """Judged episodes of the environment that every certificate replays."""
     rollouts: int
     watching: list[str]
     switched_off: list[str]
-    """Detectors that the environment or the run does not want."""
+    """Detectors that the environment or the run disables."""
     detectors: list[DetectorTold]
     """Those with flags, most flags first."""
     audit: AuditTold
@@ -167,7 +167,7 @@ class Safeguards(Response):
     """The newest verdict on each rollout."""
     reviewers: int
     given_in_bulk: int
-    """Of these verdicts, to a whole cluster at once."""
+    """Verdicts given to a whole cluster at once."""
     reward: RewardTold | None
     """Null without verdicts."""
     interventions: list[Intervened]

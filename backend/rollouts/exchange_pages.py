@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, Response, StreamingResponse
 
-from backend.errors import AppError, InvalidInput
+from backend.errors import InvalidInput
 from backend.operations.routes import stream_download
 from backend.rollouts import export, imports
 from backend.rollouts.filters import select_rollouts
@@ -16,33 +16,22 @@ from backend.rollouts.scope import scope_of
 from backend.runs.queries import get_run, versions
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.form_data import read_form
-from backend.web.page import page, see_other, wants_block
+from backend.web.page import page, see_other
 
 router = APIRouter()
 
 
 @router.get("/runs/import", response_class=HTMLResponse)
 def new_import(request: Request, session: SessionDep, _: Author, version_id: uuid.UUID | None = None) -> HTMLResponse:
-    context = {"versions": versions(session), "version_id": version_id, "errors": {}, "message": ""}
-    return page(request, "rollouts/import.html", context)
+    return page(request, "rollouts/import.html", {"versions": versions(session), "version_id": version_id})
 
 
 @router.post("/runs/import", response_class=HTMLResponse, max_body_size=imports.MAX_UPLOAD_BYTES)
 def start_import(
-    request: Request,
-    session: SessionDep,
-    actor: Author,
-    form: Annotated[ImportRollouts, Depends(read_form(ImportRollouts))],
+    session: SessionDep, actor: Author, form: Annotated[ImportRollouts, Depends(read_form(ImportRollouts))]
 ) -> Response:
     try:
         run = imports.start_import(session, actor, form)
-    except AppError as error:
-        if wants_block(request):
-            raise
-        fields = error.fields if isinstance(error, InvalidInput) else {}
-        context = {"versions": versions(session), "version_id": form.version_id, "errors": fields}
-        context["message"] = "" if fields else error.message
-        return page(request, "rollouts/import.html", context, status=error.status)
     finally:
         form.file.file.close()
     return see_other(f"/runs/{run.id}", "The file is being imported.")

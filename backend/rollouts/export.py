@@ -130,36 +130,20 @@ def facts_of(session: Session, run: Run, where: str = "") -> RunFacts:
 
 def records(session: Session, run: Run, facts: RunFacts, *, split: Split | None = None) -> Iterator[Record]:
     """Yield the rollouts that pass the filter of `facts` as JSON, in the order of storing."""
-    columns = [getattr(Rollout, name) for name in _SAME]
-    statement: Select[Any] = select(
-        *columns,
-        Rollout.id,
-        Rollout.phase,
-        Rollout.status,
-        Rollout.stop_reason,
-        Rollout.error_kind,
-        Rollout.error_message,
-        Rollout.columns.label("scores"),
-        Rollout.started_at,
-        Rollout.ended_at,
-        Group.ordinal,
-        Task.version_id,
-        Task.split,
-        Task.index.label("task_index"),
-        Task.level,
-        Task.seed,
-        Task.arguments,
-    )
+    own = ("id", "phase", "status", "stop_reason", "error_kind", "error_message", "started_at", "ended_at")
+    task = (Task.version_id, Task.split, Task.index.label("task_index"), Task.level, Task.seed, Task.arguments)
+    columns = [getattr(Rollout, name) for name in (*own, *_SAME)]
+    statement: Select[Any] = select(*columns, Rollout.columns.label("scores"), Group.ordinal, *task)
     statement = statement.join(Group, Group.id == Rollout.group_id).join(Task, Task.id == Group.task_id)
     statement = _filtered(session, statement, run, facts.where).order_by(Rollout.seq)
     if split is not None:
         statement = statement.where(Task.split == split)
     weights = dict(zip(facts.columns, facts.weights, strict=True))
-    own = PlayedVersion(facts.environment, facts.version, facts.content_hash, weights)
+    played = PlayedVersion(facts.environment, facts.version, facts.content_hash, weights)
     for row in session.execute(statement.execution_options(yield_per=ROWS)):
-        version = facts.versions.get(str(row.version_id), own)
+        version = facts.versions.get(str(row.version_id), played)
         scores = zip(facts.columns, row.scores or (), strict=False)
-        task = {"split": str(row.split), "index": row.task_index, "level": row.level, "seed": row.seed}
+        place = {"split": str(row.split), "index": row.task_index, "level": row.level, "seed": row.seed}
         record: Record = {
             "schema": SCHEMA,
             "id": str(row.id),
@@ -168,7 +152,7 @@ def records(session: Session, run: Run, facts: RunFacts, *, split: Split | None 
             "version": version.version,
             "content_hash": version.content_hash,
             "policy": facts.policy,
-            "task": task | ({"arguments": row.arguments} if row.arguments else {}),
+            "task": place | ({"arguments": row.arguments} if row.arguments else {}),
             "group": row.ordinal,
             "phase": str(row.phase),
             "status": str(row.status),

@@ -148,10 +148,10 @@ class Selection:
                 latest = NEWEST_VERDICTS.where(VerdictRecord.run_id == scope.run.id).subquery()
                 return latest.c.verdict, ((latest, latest.c.rollout_id == Rollout.id),)
             case Family.JUDGE:
-                return cast(Grade.score, Double), ((Grade, and_(*_grade(scope, field))),)
+                return cast(Grade.score, Double), ((Grade, and_(*grade_of(scope, field))),)
             case Family.QUESTION:
                 value: Any = cast(Grade.score, Double) if field.is_number else Grade.answer
-                return value, ((Grade, and_(*_grade(scope, field))),)
+                return value, ((Grade, and_(*grade_of(scope, field))),)
             case _ if field.kind is FieldKind.YES_NO:
                 return case((_column(field), 1.0), else_=0.0), ()
             case _ if field.kind is FieldKind.CHOICE:
@@ -254,14 +254,14 @@ def _compare(field: Field, operator: str, values: tuple[Any, ...], scope: Filter
             return or_(is_found, and_(Rollout.seq > scope.indexed, is_in_body))
         case Family.JUDGE:
             score = _number(cast(Grade.score, Double), operator, values, tolerance=TOLERANCE)
-            return exists().where(*_grade(scope, field), score).correlate(Rollout)
+            return exists().where(*grade_of(scope, field), score).correlate(Rollout)
         case Family.QUESTION:
             answer = (
                 _number(cast(Grade.score, Double), operator, values, tolerance=0)
                 if field.is_number and operator != "has"
                 else _word(Grade.answer, operator, values)
             )
-            return exists().where(*_grade(scope, field), answer).correlate(Rollout)
+            return exists().where(*grade_of(scope, field), answer).correlate(Rollout)
         case _ if field.kind is FieldKind.NUMBER:
             return _number(number_of(field, scope), operator, values, tolerance=0 if field.is_whole else TOLERANCE)
         case _ if field.kind is FieldKind.YES_NO:
@@ -302,16 +302,11 @@ def body_of(messages: Any) -> ColumnElement[str]:
 
 
 def _word(column: Any, operator: str, values: tuple[Any, ...]) -> Condition:
-    found: Condition
-    match operator:
-        case "has":
-            found = column.is_not(None)
-        case "~":
-            found = cast(column, Text).icontains(values[0], autoescape=True)
-        case "in":
-            found = column.in_(values)
-        case _:
-            found = column == values[0]
+    found: Condition = column.in_(values)
+    if operator == "has":
+        found = column.is_not(None)
+    elif operator == "~":
+        found = cast(column, Text).icontains(values[0], autoescape=True)
     return found
 
 
@@ -321,7 +316,7 @@ def _of_task(scope: FilterScope, condition: Condition) -> Condition:
     return found.exists().correlate(Rollout)
 
 
-def _grade(scope: FilterScope, field: Field) -> tuple[Condition, ...]:
+def grade_of(scope: FilterScope, field: Field) -> tuple[Condition, ...]:
     """The grade of the rollout by the judge or question of the field."""
     grader = scope.judges[field.key] if field.family is Family.JUDGE else scope.questions[field.key][0]
     return Grade.run_id == scope.run.id, Grade.grader_id == grader, Grade.rollout_id == Rollout.id

@@ -82,7 +82,7 @@ def show_rollout(
         "around": around,
         "wanted": wanted,
         "flags": flags,
-        "verdicts": verdicts,
+        "verdicts": verdicts,  # newest first; those with `taken_back_at` have no effect
         "after": effects_of(session, rollout.id) if verdicts else None,
         "grades": grades,
         "tokens": token_view(session, rollout),

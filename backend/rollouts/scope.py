@@ -4,7 +4,7 @@ Reasoning monitors are deliberately excluded: a filter on them could select trai
 """
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -56,13 +56,29 @@ class FilterScope:
 
         `column.…` and `metric.…` name the others.
         """
-        metrics = [family_field(Family.METRIC, name, help="unweighted metric", name=name) for name in self.metrics]
-        rewards = [family_field(Family.COLUMN, name, help="reward column", name=name) for name in self.run.columns]
-        families = [
-            *(replace(each, name=f"{each.family}.{each.key}") for each in (*rewards, *metrics)),
-            *(family_field(Family.JUDGE, name, help="judge score, 0 to 1") for name in self.judges),
-            *self._answers(),
-        ]
+        metrics, rewards = (
+            [family_field(family, name, help=help, label=name, name=name) for name in names]
+            for family, names, help in (
+                (Family.METRIC, self.metrics, "unweighted metric"),
+                (Family.COLUMN, self.run.columns, "reward column"),
+            )
+        )
+        families = [replace(each, name=f"{each.family}.{each.key}") for each in (*rewards, *metrics)]
+        for name in self.judges:
+            families.append(family_field(Family.JUDGE, name, help="judge score, 0 to 1", label=f"judge {name}"))
+        for name, (_, settings) in self.questions.items():
+            is_number = settings.answers is AnswerType.FIVE
+            answer = Field(
+                f"{QUESTION_PREFIX}{name}",
+                FieldKind.NUMBER if is_number else FieldKind.CHOICE,
+                "answer to a question" + (", 1 to 5" if is_number else ""),
+                () if is_number else settings.choices,
+                label=name.replace("_", " "),
+                changes_later=True,
+                family=Family.QUESTION,
+                key=name,
+            )
+            families.append(answer)
         own = [field for field in (*BEFORE_REWARDS, *AFTER_REWARDS) if field.is_filterable]
         own = [replace(field, choices=self.detectors) if field.name == "flag" else field for field in own]
         if mix := self.run.configuration.get("mix"):
@@ -73,12 +89,13 @@ class FilterScope:
     @cached_property
     def columns(self) -> list[Field]:
         """Columns that tables of this run can show, in order."""
-        scores = [
-            *(family_field(Family.COLUMN, name, label=name, name=column_field_name(name)) for name in self.run.columns),
-            *(family_field(Family.METRIC, name, label=name) for name in self.metrics),
-            *(family_field(Family.JUDGE, name, label=f"judge {name}") for name in self.judges),
-            *self._answers(),
+        names = [
+            *map(column_field_name, self.run.columns),
+            *(f"{Family.METRIC}.{name}" for name in self.metrics),
+            *(f"{Family.JUDGE}.{name}" for name in self.judges),
+            *(f"{QUESTION_PREFIX}{name}" for name in self.questions),
         ]
+        scores = (self.fields[name] for name in names)
         return [field for field in (*BEFORE_REWARDS, *scores, *AFTER_REWARDS) if field.is_column]
 
     @property
@@ -112,20 +129,6 @@ class FilterScope:
             if name != "phase" or self.run.kind is RunKind.TRAINING:
                 shortcuts.append((name, label, options, chosen))
         return shortcuts
-
-    def _answers(self) -> Iterator[Field]:
-        for name, (_, settings) in self.questions.items():
-            is_number = settings.answers is AnswerType.FIVE
-            yield Field(
-                f"{QUESTION_PREFIX}{name}",
-                FieldKind.NUMBER if is_number else FieldKind.CHOICE,
-                "answer to a question" + (", 1 to 5" if is_number else ""),
-                () if is_number else settings.choices,
-                label=name.replace("_", " "),
-                changes_later=True,
-                family=Family.QUESTION,
-                key=name,
-            )
 
 
 def scope_of(session: Session, run: Run, *, for_learning: bool = False) -> FilterScope:

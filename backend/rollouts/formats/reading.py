@@ -271,8 +271,8 @@ def survey(opened: OpenedFile) -> FileSurvey:
         raise BadFile("the file holds no rollouts")
     metadata = opened.metadata
     for counter, key in ((found.policies, "model"), (found.environments, "env_id")):
-        if isinstance(name := metadata.get(key), str) and name and not counter:
-            counter[name[:300]] += 1
+        if isinstance(named := metadata.get(key), str) and named and not counter:
+            counter[named[:300]] += 1
     if isinstance(sampling := metadata.get("sampling_args"), Mapping):
         found.sampling = sampling
     found.main_policy = found.policies.most_common(1)[0][0] if found.policies else ""

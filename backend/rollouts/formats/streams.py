@@ -91,6 +91,9 @@ class Outgoing(io.RawIOBase):
     def __init__(self) -> None:
         self.waiting = bytearray()
 
+    def writable(self) -> bool:
+        return True
+
     def write(self, data: Any) -> int:
         before = len(self.waiting)
         self.waiting += data

@@ -171,7 +171,7 @@ def show_rollout_before_after(request: Request, rollout_id: uuid.UUID, session: 
     rollout = get_rollout(session, rollout_id)
     before = queries.original_of(session, rollout)
     copies = queries.copies_of(session, rollout)
-    context = {
+    context: dict[str, object] = {
         "rollout": rollout,
         "run": rollout.run,
         "before": before,
