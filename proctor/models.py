@@ -644,7 +644,7 @@ class EffortTold(Model):
     outcome: EffortOutcome | None
     """Null while the study runs."""
     found: str
-    """The result in words."""
+    """The result as a sentence."""
     difference: float | None
     """Checkpoint minus base, over the tasks that both solved."""
     low: float | None

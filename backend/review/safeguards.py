@@ -130,7 +130,7 @@ class EffortTold(Response):
     outcome: EffortOutcome | None
     """Null while the study runs."""
     found: str
-    """The result in words."""
+    """The result as a sentence."""
     difference: float | None
     """Checkpoint minus base, over the tasks that both solved."""
     low: float | None

@@ -58,7 +58,7 @@ _KINDS = (
 def write(out: IO[bytes], facts: RunFacts, records: Iterable[Record]) -> Iterator[None]:
     """Write a zip with the folder that verifiers would have written.
 
-    Averages are over completed rollouts. verifiers itself averages failures in as zero.
+    Averages cover completed rollouts only. verifiers itself averages failures in as zero.
     """
     totals, sums = defaultdict[str, float](float), defaultdict[str, float](float)
     counts, members, passed = Counter[str](), Counter[int](), Counter[int]()
