@@ -80,7 +80,8 @@ def run(context: JobContext) -> None:
         summary = summarize(session, row, seconds=seconds, played=counts.rollouts)
         summary["rescoring"] = {**counts.model_dump(), "grounds": grounds}
         finish_run(session, row, status, summary, reason)
-    recorder.log(f"{status}: {counts} in {seconds:.1f} s. {reason or ''}".strip())
+    outcome = f"{counts.rollouts:,} rollouts, {counts.changed:,} with another reward, {counts.failed:,} failed"
+    recorder.log(f"{status}: {outcome} in {seconds:.1f} s. {reason or ''}".strip())
     with transaction() as session:
         notify_of_history(session, session.get_one(Run, work.run_id))
 
