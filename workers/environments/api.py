@@ -4,7 +4,7 @@ import asyncio
 import hmac
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 import aiohttp
 from aiohttp import web
@@ -13,15 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from backend.domain.environments.manifest import ResourcesSpec
 from backend.domain.environments.packages import MAX_PACKAGE_BYTES, PackageInvalid
 from backend.domain.errors import SandboxError
-from workers.environments.launchers import HostGrants, LauncherChoice
 from workers.environments.packages import PackageStore, StoredPackage
 from workers.environments.pool import TTL_SECONDS, LeaseState, PoolLease, ServerPool
 from workers.environments.relays import relay_frames
 from workers.environments.servers import RunningServer
-from workers.environments.virtual_environments import VirtualEnvironments
 from workers.environments.wire import MAX_FRAME_BYTES
-
-MAX_WAIT_SECONDS = 30.0
 
 
 class PrepareRequest(BaseModel):
@@ -42,10 +38,7 @@ class LeaseRequest(PrepareRequest):
 @dataclass(slots=True)
 class EnvHostApi:
     store: PackageStore
-    environments: VirtualEnvironments
     pool: ServerPool
-    choice: LauncherChoice
-    grants: HostGrants
     token: str = ""
     """Empty: anyone who reaches the socket may connect."""
     ready: set[str] = field(default_factory=set)
@@ -53,23 +46,20 @@ class EnvHostApi:
 
     def application(self) -> web.Application:
         app = web.Application(middlewares=[self._guard], client_max_size=2 * MAX_PACKAGE_BYTES)
-        app.add_routes(
-            [
-                web.get("/status", self.get_status),
-                web.get("/packages/{hash}", self.get_package),
-                web.put("/packages/{hash}", self.put_package),
-                web.post("/packages/{hash}/prepare", self.prepare_package),
-                web.get("/packages/{hash}/build", self.get_build_log),
-                web.post("/servers", self.request_lease),
-                web.get("/servers/{server}", self.get_server),
-                web.get("/servers/{server}/ws", self.proxy),
-                web.get("/leases/{lease}", self.wait_for_lease),
-                web.get("/leases/{lease}/hold", self.hold_lease),
-                web.delete("/leases/{lease}", self.release_lease),
-                web.post("/leases/{lease}/servers/{server}/replace", self.replace_server),
-                web.delete("/leases/{lease}/servers/{server}", self.retire_server),
-            ]
-        )
+        add = app.router.add_route
+        add("GET", "/status", self.get_status)
+        add("GET", "/packages/{hash}", self.get_package)
+        add("PUT", "/packages/{hash}", self.put_package)
+        add("POST", "/packages/{hash}/prepare", self.prepare_package)
+        add("GET", "/packages/{hash}/build", self.get_build_log)
+        add("POST", "/servers", self.request_lease)
+        add("GET", "/servers/{server}", self.get_server)
+        add("GET", "/servers/{server}/ws", self.proxy)
+        add("GET", "/leases/{lease}", self.wait_for_lease)
+        add("GET", "/leases/{lease}/hold", self.hold_lease)
+        add("DELETE", "/leases/{lease}", self.release_lease)
+        add("POST", "/leases/{lease}/servers/{server}/replace", self.replace_server)
+        add("DELETE", "/leases/{lease}/servers/{server}", self.retire_server)
         return app
 
     @web.middleware
@@ -105,9 +95,10 @@ class EnvHostApi:
             }
             for server in self.pool.live_servers()
         ]
-        launcher = {"launcher": str(self.choice.launcher), "probe": self.choice.probe}
-        state = {"capacity": asdict(self.pool.capacity), "servers": servers, "queued": len(self.pool.queue)}
-        return web.json_response(launcher | state)
+        choice = self.pool.launcher.choice
+        capacity = {"servers": self.pool.max_servers, "memory_mb": self.pool.max_memory_mb}
+        state = {"capacity": capacity, "servers": servers, "queued": len(self.pool.queue)}
+        return web.json_response({"launcher": str(choice.launcher), "probe": choice.probe, **state})
 
     async def get_package(self, request: web.Request) -> web.Response:
         package = self.store.find(request.match_info["hash"])
@@ -124,7 +115,7 @@ class EnvHostApi:
         """Build missing parts and start a server, which stays warm for the first lease."""
         package = self._package(request.match_info["hash"])
         body = PrepareRequest.model_validate_json(await request.read() or b"{}")
-        self.grants.refuse_network(package, package.resources, is_granted=body.network)
+        self.pool.launcher.refuse_network(package, package.resources, is_granted=body.network)
         lease = self.pool.request_lease(package, package.resources, 1)
         try:
             while lease.state is LeaseState.QUEUED:
@@ -138,8 +129,8 @@ class EnvHostApi:
     async def get_build_log(self, request: web.Request) -> web.Response:
         """pip's output from building the package's environment, so far; empty if it uses the shared runtime."""
         package = self._package(request.match_info["hash"])
-        log, key = self.environments.log_of(package), self.environments.key_of(package)
-        return web.json_response({"log": log, "is_own": bool(key)})
+        environments = self.pool.launcher.environments
+        return web.json_response({"log": environments.log_of(package), "is_own": bool(environments.key_of(package))})
 
     def _package(self, hash_: str) -> StoredPackage:
         if package := self.store.find(hash_):
@@ -151,14 +142,14 @@ class EnvHostApi:
     async def request_lease(self, request: web.Request) -> web.Response:
         body = LeaseRequest.model_validate_json(await request.read())
         package = self._package(body.hash)
-        self.grants.refuse_network(package, body.resources, is_granted=body.network)
+        self.pool.launcher.refuse_network(package, body.resources, is_granted=body.network)
         lease = self.pool.request_lease(package, body.resources, body.count, hash_seed=body.hash_seed)
         return await _wait_for_lease(lease, 2.0)  # a warm server is there at once: save the client a second request
 
     async def wait_for_lease(self, request: web.Request) -> web.Response:
         lease = self._lease(request)
         lease.renew()
-        return await _wait_for_lease(lease, min(MAX_WAIT_SECONDS, float(request.query.get("wait", "0"))))
+        return await _wait_for_lease(lease, min(30.0, float(request.query.get("wait", "0"))))
 
     async def hold_lease(self, request: web.Request) -> web.Response:
         """Keep the lease while this connection is open."""

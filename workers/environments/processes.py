@@ -9,10 +9,7 @@ from pathlib import Path
 from proctor_sandbox.memory import descendants
 
 KEPT_BYTES = 64 << 10
-READ_BYTES = 64 << 10
-PAUSE_SECONDS = 0.01
-"""Pause between two reads. A process that prints more than 6 MB per second has to wait."""
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+"""As much as a pipe holds."""
 
 
 @dataclass(slots=True, eq=False)
@@ -43,15 +40,18 @@ class LogTail:
         self._is_open = True
 
     def _read(self) -> None:
+        """Take the available output, then pause: a process that prints more than 6 MB per second has to wait."""
         try:
-            data = os.read(self._reader, READ_BYTES)
+            data = os.read(self._reader, KEPT_BYTES)
         except BlockingIOError:
             return
+        self.total_bytes += len(data)
+        self._kept += data
+        del self._kept[:-KEPT_BYTES]
         self._loop.remove_reader(self._reader)
         if data:
-            self._keep(data)
-            self._loop.call_later(PAUSE_SECONDS, self._resume)
-        elif self._is_open:
+            self._loop.call_later(0.01, self._resume)
+        else:
             self._is_open = False
             os.close(self._reader)
 
@@ -59,25 +59,14 @@ class LogTail:
         if self._is_open:
             self._loop.add_reader(self._reader, self._read)
 
-    def _keep(self, data: bytes) -> None:
-        self.total_bytes += len(data)
-        self._kept += data
-        del self._kept[:-KEPT_BYTES]
-
     def close(self) -> None:
-        """Read the available output and close, even if the other end is still open."""
-        if not self._is_open:
-            return
-        self._loop.remove_reader(self._reader)
-        try:
-            while data := os.read(self._reader, READ_BYTES):
-                self._keep(data)
-                if len(data) < READ_BYTES:
-                    break
-        except BlockingIOError:
-            pass
-        self._is_open = False
-        os.close(self._reader)
+        """Take the available output and close, even if the other end is still open."""
+        if self._is_open:
+            self._read()
+        if self._is_open:
+            self._is_open = False
+            self._loop.remove_reader(self._reader)
+            os.close(self._reader)
 
     def last_lines(self, count: int = 30, characters: int = 3000) -> str:
         text = self._kept.decode(errors="replace").replace("\x00", "").strip()
@@ -87,14 +76,19 @@ class LogTail:
 def resident_bytes(pid: int) -> int:
     """Resident memory of one process; 0 if it has ended."""
     try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):
         return 0
 
 
-def used_bytes(pids: list[int]) -> int:
-    """Memory of several processes together, shared pages once (PSS). Only root may read that; else the sum of each."""
-    total = 0
+def used_bytes(pids: list[int], allowed: int = 0) -> int:
+    """Memory of several processes together, shared pages once (PSS). Only root may read that; else the sum of each.
+
+    If even the sum, which is cheap to read, is at most `allowed`, it is the answer.
+    """
+    total, resident = 0, sum(map(resident_bytes, pids))
+    if resident <= allowed:
+        return resident
     try:
         for pid in pids:
             try:
@@ -103,7 +97,7 @@ def used_bytes(pids: list[int]) -> int:
                 continue
             total += next((int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("Pss:")), 0)
     except PermissionError:
-        return sum(resident_bytes(pid) for pid in pids)
+        return resident
     return total
 
 
@@ -119,7 +113,6 @@ async def wait_until_too_big(pid: int, max_bytes: int, end: Callable[[], None]) 
     """Measure a process and its descendants twice a second; end it above `max_bytes`. Cancel it afterward."""
     while True:
         await asyncio.sleep(0.5)
-        pids = descendants(pid)
-        if sum(resident_bytes(each) for each in pids) > max_bytes and used_bytes(pids) > max_bytes:
+        if used_bytes(descendants(pid), max_bytes) > max_bytes:
             end()
             return
