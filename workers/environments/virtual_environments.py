@@ -10,7 +10,6 @@ import hashlib
 import os
 import re
 import shutil
-import time
 from collections.abc import Collection, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -22,10 +21,10 @@ from packaging.version import InvalidVersion, Version
 from backend.domain.errors import SandboxError
 from workers.commands import Bounds, CommandStopped, run_command
 from workers.environments.inside.jail import place_of
-from workers.environments.packages import StoredPackage
+from workers.environments.packages import StoredPackage, evictable
 from workers.environments.sources import ROUNDS, SourceBuilder
 from workers.environments.uv import LOG_CHARACTERS, NotResolved, PathFilter, Wheel, append
-from workers.environments.wheels import STANDALONE_MARKER, Installer
+from workers.environments.wheels import STANDALONE_MARKER, Installer, remove_folder
 
 BUILD_SECONDS = 600.0
 MAX_BYTES = 20 << 30
@@ -35,12 +34,6 @@ _SERVES = "openenv>=0.2"
 """Minimum requirements to serve a standalone package; its own pins are added."""
 _WHOLE = {"openenv", "openenv-core", "uvicorn", "pydantic", "fastapi"}
 """The runtime's requirements with all extras that packages request."""
-_VERSION_FILE = re.compile(r"^(?P<name>.+)-(?P<version>[^-]+)\.dist-info$")
-_RECENT_SECONDS = 900.0
-"""An environment that was requested so recently may be about to be used."""
-_GONE = ".gone"
-_OLD_LAYOUT = ("bin", "pyvenv.cfg")
-"""Only environments of earlier versions have an interpreter; none of them is used again."""
 _COMPILE = "import compileall, os, sys; os.nice(10); sys.exit(not compileall.main())"
 _COMPILE_BOUNDS = Bounds(300, output_bytes=4 << 20, limits={"AS": 1 << 30, "CPU": 240, "FSIZE": 64 << 20, "NOFILE": 64})
 
@@ -64,7 +57,7 @@ class VirtualEnvironments:
     def _provided(self) -> dict[str, Version]:
         provided: dict[str, Version] = {}
         for folder in self.runtime.parent.parent.glob("lib/python*/site-packages/*.dist-info"):
-            if match := _VERSION_FILE.match(folder.name):
+            if match := re.fullmatch(r"(?P<name>.+)-(?P<version>[^-]+)\.dist-info", folder.name):
                 with contextlib.suppress(InvalidVersion):  # pip does not see it either
                     provided[canonicalize_name(match["name"])] = Version(match["version"])
         return provided
@@ -237,33 +230,20 @@ def evict(folder: Path, max_bytes: int, in_use: Collection[str]) -> list[str]:
 
     Takes seconds: not for an event loop.
     """
-    for leftover in folder.glob(f"*{_GONE}"):
+    for leftover in folder.glob("*.gone"):
         shutil.rmtree(leftover, ignore_errors=True)
-    homes = [path for path in folder.iterdir() if path.is_dir() and not path.suffix] if folder.is_dir() else []
-    for home in [home for home in homes if any(os.path.lexists(home / name) for name in _OLD_LAYOUT)]:
-        _remove(home)
-        homes.remove(home)
-    sizes = dict.fromkeys(homes, 0)
-    for home in homes:
+    sizes, removed = dict[Path, int](), list[Path]()
+    for home in [path for path in folder.iterdir() if path.is_dir() and not path.suffix] if folder.is_dir() else []:
+        if any(os.path.lexists(home / name) for name in ("bin", "pyvenv.cfg")):
+            removed.append(home)  # only environments of earlier versions have an interpreter; none is used again
+            continue
+        sizes[home] = 0
         for parent, _, names in os.walk(home):
             for name in names:
                 with contextlib.suppress(FileNotFoundError):
                     sizes[home] += os.lstat(os.path.join(parent, name)).st_blocks * 512
-    used_at = {home: home.stat().st_mtime for home in homes}
-    recent, total, removed = time.time() - _RECENT_SECONDS, sum(sizes.values()), []
-    for home in sorted(homes, key=lambda home: used_at[home]):
-        if total <= max_bytes:
-            break
-        if home.name not in in_use and used_at[home] < recent:
-            _remove(home)
-            total -= sizes[home]
-            removed.append(home.name)
-    return removed
-
-
-def _remove(home: Path) -> None:
-    """Make an environment disappear atomically, then delete its files."""
-    gone = home.with_name(home.name + _GONE)
-    home.rename(gone)
-    shutil.rmtree(gone, ignore_errors=True)
-    home.with_suffix(".log").unlink(missing_ok=True)
+    removed += evictable(sizes, max_bytes, in_use)
+    for home in removed:
+        remove_folder(home)
+        home.with_suffix(".log").unlink(missing_ok=True)
+    return [home.name for home in removed]
