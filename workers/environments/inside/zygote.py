@@ -49,10 +49,6 @@ _STANDARD_MODULES = (
     *("random", "socket", "ssl", "tempfile", "typing", "urllib.request", "uuid", "zipfile"),
 )
 """For standalone environments, whose servers import everything else themselves."""
-_OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))
-_IMPORTLIB = os.path.dirname(importlib.__file__)
-_MAX_REQUEST_BYTES = 64 << 10
-_SIBLING_FOLDER_BYTES = 1 << 20
 FAILED_TO_ENCLOSE = 70
 
 
@@ -135,7 +131,7 @@ class ForkServer:
 
     def _handle_request(self) -> None:
         """Receive a datagram with its descriptors, which a fork, but no exec, inherits, and fork the server."""
-        data, ancillary, _, _ = self._control.recvmsg(_MAX_REQUEST_BYTES, socket.CMSG_SPACE(8 * 4))
+        data, ancillary, _, _ = self._control.recvmsg(64 << 10, socket.CMSG_SPACE(8 * 4))
         if not data:  # the host is gone, or ends us
             for child in self._children:
                 with contextlib.suppress(ProcessLookupError):
@@ -211,7 +207,8 @@ class ForkServer:
         except BaseException as error:
             # the traceback from the package's first frame on: its author has no business with ours
             trace = error.__traceback__
-            while trace and trace.tb_frame.f_code.co_filename.startswith((_OWN_FOLDER, "<frozen", _IMPORTLIB)):
+            own, library = os.path.dirname(os.path.abspath(__file__)), os.path.dirname(importlib.__file__)
+            while trace and trace.tb_frame.f_code.co_filename.startswith((own, "<frozen", library)):
                 trace = trace.tb_next
             traceback.print_exception(type(error), error, trace or error.__traceback__)
         finally:
@@ -242,7 +239,7 @@ def _start_sibling(options: Mapping[str, Any], sources: Mapping[str, str], place
             rings.continue_as_first_process()
             linux.mount("proc", "/proc", "proc", rings.PRIVATE | linux.MS_NOEXEC, "subset=pid")
             folder = jail.PACKAGE_FOLDER
-            linux.mount("tmpfs", folder, "tmpfs", rings.PRIVATE, f"mode=755,size={_SIBLING_FOLDER_BYTES}")
+            linux.mount("tmpfs", folder, "tmpfs", rings.PRIVATE, "mode=755,size=1m")
             os.mkdir(f"{folder}/proctor_sandbox")
             for name, text in sources.items():
                 Path(f"{folder}/proctor_sandbox/{name}").write_text(text)
