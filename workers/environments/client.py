@@ -38,15 +38,11 @@ from workers.environments.wire import (
 
 __all__ = ["EnvHost", "EnvServer", "EnvSession", "HostRefused", "Observation"]
 
-ANSWER_SECONDS = 15.0
-"""Time limit for requests that need no work in the env host."""
 CONNECT_SECONDS = 10.0
 POLL_SECONDS = 20.0
 """Time that one request for a queued lease stays open."""
 START_SECONDS = 900.0
 """A package's own virtual environment may have to be built."""
-RETURN_SECONDS = 60.0
-"""Time that a lost env host has to come back."""
 
 
 class HostRefused(SandboxError):
@@ -65,14 +61,14 @@ class EnvHost:
 
     def __init__(self, address: str, token: str = "", *, is_granted: Callable[[str], bool] = lambda _: False) -> None:
         self._is_granted = is_granted
-        self._socket_path = address.removeprefix("unix:") if address.startswith("unix:") else None
-        self._base = "http://envhost" if self._socket_path else address.rstrip("/")
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.socket_path = address.removeprefix("unix:") if address.startswith("unix:") else None
+        self.base = "http://envhost" if self.socket_path else address.rstrip("/")
+        self.headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._http: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> "EnvHost":
-        connector = aiohttp.UnixConnector(self._socket_path) if self._socket_path else None
-        self._http = aiohttp.ClientSession(connector=connector, headers=self._headers)
+        connector = aiohttp.UnixConnector(self.socket_path) if self.socket_path else None
+        self._http = aiohttp.ClientSession(connector=connector, headers=self.headers)
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -121,13 +117,6 @@ class EnvHost:
         finally:
             await server.release()
 
-    def reach(self, server: JsonObject) -> tuple[aiohttp.ClientSession, str]:
-        """A connection pool and a URL for a server's WebSocket: its own socket, or the env host's proxy."""
-        if self._socket_path:
-            return aiohttp.ClientSession(connector=aiohttp.UnixConnector(server["socket"], limit=0)), "ws://server/ws"
-        http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=self._headers)
-        return http, f"{self._base}/servers/{server['id']}/ws"
-
     async def request(
         self,
         method: str,
@@ -135,7 +124,7 @@ class EnvHost:
         *,
         json: JsonObject | None = None,
         body: bytes | None = None,
-        seconds: float | None = ANSWER_SECONDS,
+        seconds: float | None = 15.0,
     ) -> JsonObject:
         """One request to the env host. Raises HostRefused if it refuses, SandboxError if it cannot be reached."""
         if self._http is None:
@@ -143,7 +132,7 @@ class EnvHost:
         data = orjson.dumps(json) if json is not None else body
         timeout = aiohttp.ClientTimeout(total=seconds)
         try:
-            async with self._http.request(method, self._base + path, data=data, timeout=timeout) as response:
+            async with self._http.request(method, self.base + path, data=data, timeout=timeout) as response:
                 answer = orjson.loads(await response.read())
         except TimeoutError as error:
             raise SandboxError(f"the env host did not answer {method} {path} within {seconds} s") from error
@@ -172,14 +161,16 @@ class _LeasedProcess:
         self._idle: list[Wire] = []
         self._host = host
         self._columns_from: str | None = described.get("columns_from")
-        self._http, self._url = host.reach(described)
+        if host.socket_path:  # the server's own socket, else the env host's proxy
+            self._http = aiohttp.ClientSession(connector=aiohttp.UnixConnector(described["socket"], limit=0))
+        else:
+            self._http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=host.headers)
+        self._url = "ws://server/ws" if host.socket_path else f"{host.base}/servers/{self.id}/ws"
 
     async def connect(self) -> Wire:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                socket = await self._http.ws_connect(
-                    self._url, max_msg_size=MAX_FRAME_BYTES, compress=0, autoclose=True, autoping=True
-                )
+                socket = await self._http.ws_connect(self._url, max_msg_size=MAX_FRAME_BYTES, compress=0)
         except TimeoutError as error:
             raise ServerIsGone(f"the environment's server took no connection in {CONNECT_SECONDS:g} s") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: a hostile answer to the upgrade
@@ -195,16 +186,14 @@ class _LeasedProcess:
         except SandboxError:
             self.has_failed = True
             raise
-        ended_well = False
         try:
             yield session
-            ended_well = True
+            if session.failure is None and session.wire.is_open:
+                self._idle.append(session.wire)
         finally:
             if isinstance(session.failure, ServerIsGone | DeadlinePassed):
                 self.has_failed = True
-            if ended_well and session.failure is None and session.wire.is_open:
-                self._idle.append(session.wire)
-            else:
+            if session.wire not in self._idle:
                 await session.wire.close()
 
     async def exit_reason(self) -> str:
@@ -260,7 +249,7 @@ class EnvSession:
     async def state(self, *, timeout: float) -> JsonObject:
         """The environment's whole state, which may hold the answer: never for a policy."""
         async with self._recorded_failures():
-            return await self.wire.state(timeout)
+            return await self.wire.exchange(b'{"type":"state"}', "state", "state", timeout)
 
     @asynccontextmanager
     async def _recorded_failures(self) -> AsyncIterator[None]:
@@ -343,8 +332,8 @@ class EnvServer:
             self._heartbeat = None
 
     async def _lease_again(self) -> list[JsonObject]:
-        """After the host lost the lease; waits for a host that is being restarted."""
-        deadline = time.monotonic() + RETURN_SECONDS
+        """After the host lost the lease; waits up to a minute for a host that is being restarted."""
+        deadline = time.monotonic() + 60.0
         while True:
             await self._stop_heartbeat()
             try:

@@ -23,15 +23,10 @@ from workers.commands import Bounds, CommandStopped, run_command
 from workers.environments.inside.jail import place_of
 from workers.environments.packages import StoredPackage, evictable
 from workers.environments.sources import ROUNDS, SourceBuilder
-from workers.environments.uv import LOG_CHARACTERS, NotResolved, PathFilter, Wheel, append
+from workers.environments.uv import NotResolved, Wheel, append, path_filter
 from workers.environments.wheels import STANDALONE_MARKER, Installer, remove_folder
 
 BUILD_SECONDS = 600.0
-MAX_BYTES = 20 << 30
-LAYOUT = "2"
-"""Part of each environment's name; a different layout is rebuilt."""
-_SERVES = "openenv>=0.2"
-"""Minimum requirements to serve a standalone package; its own pins are added."""
 _WHOLE = {"openenv", "openenv-core", "uvicorn", "pydantic", "fastapi"}
 """The runtime's requirements with all extras that packages request."""
 _COMPILE = "import compileall, os, sys; os.nice(10); sys.exit(not compileall.main())"
@@ -41,13 +36,13 @@ _COMPILE_BOUNDS = Bounds(300, output_bytes=4 << 20, limits={"AS": 1 << 30, "CPU"
 class VirtualEnvironments:
     """All environments of this host, up to a size: one that was removed is built again on demand."""
 
-    def __init__(self, installer: Installer, builder: SourceBuilder | None = None, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, installer: Installer, builder: SourceBuilder | None = None, max_bytes: int = 20 << 30) -> None:
         """Without `builder`, distributions without a wheel cannot be installed."""
         self._max_bytes = max_bytes
         self.runtime = installer.runtime
         """The shared runtime's interpreter, the only one that runs anything."""
         self._installer, self._builder, self._folder = installer, builder, installer.folder
-        self._paths = PathFilter(
+        self._without_paths = path_filter(
             {self._folder: "<environments>", self._folder.parent: "<data>", self.runtime.parent.parent: "<runtime>"}
         )
         self._building: dict[str, asyncio.Lock] = {}
@@ -82,7 +77,8 @@ class VirtualEnvironments:
         requirements, is_standalone = self.plan(package)
         if not requirements:
             return ""
-        parts = [LAYOUT, str(self.runtime), *requirements, STANDALONE_MARKER * is_standalone]
+        layout = "2"  # one of another layout is built again
+        parts = [layout, str(self.runtime), *requirements, STANDALONE_MARKER * is_standalone]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     def site_packages_of(self, package: StoredPackage) -> list[Path]:
@@ -98,7 +94,7 @@ class VirtualEnvironments:
         """Log of building the package's environment, without paths of this machine."""
         key = self.key_of(package)
         path = (self._folder / key).with_suffix(".log")
-        return self._paths.clean(path.read_text(errors="replace")[-LOG_CHARACTERS:]) if key and path.exists() else ""
+        return self._without_paths(path.read_text(errors="replace")[-100_000:]) if key and path.exists() else ""
 
     async def build(self, package: StoredPackage) -> bool:
         """Build the environment if it is missing; returns whether it was. Concurrent callers wait for one build.
@@ -126,7 +122,7 @@ class VirtualEnvironments:
             except TimeoutError:
                 raise SandboxError(f"the package's environment was not built in {BUILD_SECONDS:g} s") from None
             except SandboxError as error:
-                raise SandboxError(self._paths.clean(str(error))) from error
+                raise SandboxError(self._without_paths(str(error))) from error
             finally:
                 await asyncio.to_thread(shutil.rmtree, links, ignore_errors=True)
             unfinished.rename(home)
@@ -208,10 +204,10 @@ class VirtualEnvironments:
 
 
 def _alone(package: StoredPackage) -> tuple[str, ...]:
-    """The requirements of a standalone environment."""
+    """The requirements of a standalone environment: at least what serving it needs; its own pins are added."""
     names = [canonicalize_name(Requirement(line).name) for line in package.requirements]
     is_served = any(name.startswith("openenv") for name in names)
-    return package.requirements if is_served else (*package.requirements, _SERVES)
+    return package.requirements if is_served else (*package.requirements, "openenv>=0.2")
 
 
 def own_files(folder: Path, names: Sequence[str]) -> list[Path]:
