@@ -21,8 +21,10 @@ MAX_MEMBERS = 20_000
 _MAX_PYPROJECT_BYTES = 1 << 20
 _MAX_REQUIREMENTS = 200
 _PYPROJECT = re.compile(r"[^/]+/pyproject\.toml")
-_UNREADABLE = (ValueError, OSError, EOFError, NotImplementedError, RecursionError)  # also of TOML and Unicode
-_UNREADABLE += (zlib.error, tarfile.TarError, zipfile.BadZipFile)
+_UNREADABLE = (
+    *(ValueError, OSError, EOFError, NotImplementedError, RecursionError),  # also of TOML and Unicode
+    *(zlib.error, tarfile.TarError, zipfile.BadZipFile),
+)
 
 
 class ArchiveTooLarge(Exception):
