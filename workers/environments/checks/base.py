@@ -19,10 +19,6 @@ from backend.domain.vocabulary import CheckStatus
 from workers.environments.checks.subject import CheckSubject
 
 TOLERANCE = 1e-6
-FLOOR_MARGIN = 0.05
-"""Distance above the floor that a policy which does not try may reach, as a share of the reward's range."""
-MAX_EXAMPLES = 5
-"""Maximum number of rollouts linked from a finding."""
 
 
 class Cost(StrEnum):
@@ -47,6 +43,9 @@ class CheckFinding:
     applies: bool = True
 
 
+CheckFunction = Callable[[CheckSubject], Awaitable[CheckFinding]]
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """One condition that an environment version must meet."""
@@ -60,8 +59,8 @@ class Check:
     advice: str
     """How an author can fix a failure."""
     cost: Cost
-    run: Callable[[CheckSubject], Awaitable[CheckFinding]]
-    needs: tuple[str, ...] = ()
+    run: CheckFunction
+    needs: tuple[str, ...]
     """Checks without which this one has no meaning. If one of them fails, this one is skipped."""
 
     @property
@@ -71,17 +70,25 @@ class Check:
 
 
 def check(
-    *, theme: str, label: str, sentence: str, advice: str, cost: Cost, needs: tuple[str, ...] = ()
-) -> Callable[[Callable[[CheckSubject], Awaitable[CheckFinding]]], Check]:
-    """Declare the function below as a check. Its name becomes the check's id."""
-    return lambda run: Check(run.__name__, theme, label, sentence, advice, cost, run, needs)
+    *,
+    label: str,
+    sentence: str,
+    advice: str,
+    cost: Cost,
+    needs: tuple[str, ...] = ("steps_and_ends",),
+    theme: str = "",
+) -> Callable[[CheckFunction], Check]:
+    """Declare the function below as a check. Its name becomes the check's id; its module names the theme."""
+    return lambda run: Check(
+        run.__name__, theme or run.__module__.rpartition(".")[2], label, sentence, advice, cost, run, needs
+    )
 
 
 def conclude(
     status: CheckStatus, evidence: str, rollouts: Iterable[Rollout] = (), /, **details: object
 ) -> CheckFinding:
-    """Make a finding with the first of the rollouts."""
-    return CheckFinding(status, evidence, details, tuple(rollouts)[:MAX_EXAMPLES])
+    """Make a finding that links to the first five of the rollouts."""
+    return CheckFinding(status, evidence, details, tuple(rollouts)[:5])
 
 
 passed = partial(conclude, CheckStatus.PASSED)
@@ -105,9 +112,9 @@ def clipped(value: object, limit: int = 60) -> str:
 
 
 def floor_limit(manifest: Manifest) -> float | None:
-    """Return the floor plus its margin; None without a floor or a declared range."""
+    """Return the most that a policy may earn without trying: the floor and 5% of the range; None without a floor."""
     floor, span = floor_of(manifest), reward_range(manifest)
-    return floor if floor is None or span is None else floor + FLOOR_MARGIN * (span[1] - span[0])
+    return floor if floor is None or span is None else floor + 0.05 * (span[1] - span[0])
 
 
 def success_bounds(manifest: Manifest) -> list[float] | None:

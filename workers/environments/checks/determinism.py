@@ -26,8 +26,6 @@ from workers.environments.checks.subject import CheckSubject, actions_of
 from workers.environments.client import EnvServer, Observation
 
 SAMPLES = 16
-SECOND_PROCESS_SECONDS = 90.0
-"""Time limit for starting a second server: room for it, and an interpreter with another hash seed."""
 SESSIONS = 64
 GROUPS, MEMBERS = 4, 8
 ROUNDING = 1e-9
@@ -36,7 +34,6 @@ NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
 
 
 @check(
-    theme="determinism",
     label="Deterministic reset",
     sentence="The same task starts the same way every time.",
     advice="Derive everything random in `reset` from the task's seed, and never from the clock or global state.",
@@ -59,12 +56,10 @@ async def reset_deterministic(subject: CheckSubject) -> CheckFinding:
 
 
 @check(
-    theme="determinism",
     label="Deterministic steps",
     sentence="The same actions on the same task get the same responses and rewards, also in another process.",
     advice="Use one random generator per episode, and sort sets before you iterate over them.",
     cost=Cost.REPLAYS,
-    needs=("steps_and_ends",),
 )
 async def step_deterministic(subject: CheckSubject) -> CheckFinding:
     """Replay 16 episodes in the same process and in a second one. Observations, rewards and ends must be equal.
@@ -91,7 +86,7 @@ async def step_deterministic(subject: CheckSubject) -> CheckFinding:
         other = None
         if subject.second_process is not None:
             with suppress(TimeoutError):
-                async with asyncio.timeout(SECOND_PROCESS_SECONDS):
+                async with asyncio.timeout(90):  # for room, and for an interpreter with another hash seed
                     other = await stack.enter_async_context(subject.second_process())
         if other is None:
             summary = f"{len(samples)} episodes played twice in one process: equal."
@@ -106,12 +101,10 @@ async def step_deterministic(subject: CheckSubject) -> CheckFinding:
 
 
 @check(
-    theme="determinism",
     label="Seeds differ",
     sentence="Different seeds give different episodes.",
     advice="Use the task's seed to generate the task.",
     cost=Cost.REPLAYS,
-    needs=("steps_and_ends",),
 )
 async def seeds_differ(subject: CheckSubject) -> CheckFinding:
     """Play the same six actions on 16 seeds of a level. The openings or the responses must differ."""
@@ -159,12 +152,10 @@ def difference_of(first: Sequence[Observation], second: Sequence[Observation], n
 
 
 @check(
-    theme="determinism",
     label="No noise in groups",
     sentence="The same actions on the same task earn the same columns in eight sessions.",
     advice="Remove randomness and shared state from the reward, or declare `checks.noise` if it cannot be removed.",
     cost=Cost.REPLAYS,
-    needs=("steps_and_ends",),
 )
 async def group_noise(subject: CheckSubject) -> CheckFinding:
     """Replay 4 episodes (longest, best, worst, one more) in 8 sessions. Columns may differ by `checks.noise` at most.
@@ -207,7 +198,6 @@ def _columns(subject: CheckSubject, responses: Sequence[Observation]) -> dict[st
 
 
 @check(
-    theme="determinism",
     label="Isolated sessions",
     sentence="64 concurrent episodes go the same way as each does alone.",
     advice="Keep the state of an episode in the environment object, not in the module, the class or a shared file.",
@@ -246,7 +236,6 @@ async def sessions_isolated(subject: CheckSubject) -> CheckFinding:
 
 
 @check(
-    theme="determinism",
     label="Reproducible scores",
     sentence="A stored episode gets the same score when it is replayed.",
     advice="Make the reward a function of the task and the actions only.",

@@ -24,12 +24,10 @@ IMMEDIATE = 1e-6
 
 
 @check(
-    theme="misuse",
     label="Step after the end",
     sentence="After the end of an episode nothing more is rewarded.",
     advice="Raise an error in `step` when the episode is over.",
     cost=Cost.REPLAYS,
-    needs=("steps_and_ends",),
 )
 async def step_after_done(subject: CheckSubject) -> CheckFinding:
     """Send one more step, through Proctor and directly to the package, because others may run it without Proctor.
@@ -59,7 +57,6 @@ async def step_after_done(subject: CheckSubject) -> CheckFinding:
 
 
 @check(
-    theme="misuse",
     label="Malformed actions",
     sentence="A malformed action is answered or refused and earns little. It ends neither the server nor the "
     "next episode.",
@@ -113,7 +110,6 @@ async def malformed_action(subject: CheckSubject) -> CheckFinding:
 
 
 @check(
-    theme="misuse",
     label="Timeouts",
     sentence="A step that takes too long is cut off. Its late answer is dropped, and no other session is affected.",
     advice="Do not block the event loop, and do not hold a lock during a step.",

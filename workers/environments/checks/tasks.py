@@ -33,26 +33,16 @@ from workers.policies.base import Policy
 from workers.policies.scripted import ScriptedPolicy
 
 LEAK_TASKS = 64
-OTHER_TASKS = 16
-"""Number of other tasks' answers that each text is compared with."""
-LEAK_WARNS, LEAK_FAILS = 0.05, 0.2
-"""Excess of a task's own answer over other tasks' answers, as a share of the tasks."""
 SECRETS = frozenset(
     {"answer", "answers", "correct_answer", "expected", "expected_output", "gold", "ground_truth"}
     | {"hidden", "label", "secret", "solution", "solutions", "target", "truth"}
 )
 """Names of state fields that hold secrets."""
-MIN_GROUPS_PER_LEVEL = 4
-"""With fewer groups, the chosen policy's mean on a level is too uncertain."""
 SPLIT_TASKS = 200
 """Number of tasks of each split whose prompts are compared."""
-DISTINCT_PROMPTS = 0.2
-"""If fewer than this share of the prompts are distinct, prompts do not identify tasks."""
-OVERLAP_WARNS, OVERLAP_FAILS = 0.01, 0.2
 SUCCESS_GROUPS, SUCCESS_MEMBERS = 24, 4
 MIXED = (0.2, 0.9)
 """Share of groups that should contain successes and failures."""
-CANARIES_PER_LEVEL = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +57,11 @@ class _LeakCase:
 
 
 @check(
-    theme="tasks",
     label="Hidden answer",
     sentence="Neither the prompt nor an observation gives the answer away before the episode ends.",
     advice="Remove the answer from observations and metadata. If it belongs in the prompt, set "
     "`checks.answer_in_prompt`.",
     cost=Cost.EPISODES,
-    needs=("steps_and_ends",),
 )
 async def answer_hidden(subject: CheckSubject) -> CheckFinding:
     """Search prompts and observations of 64 tasks for the state's `answer`, `solution`, `target` … before the end.
@@ -89,7 +77,7 @@ async def answer_hidden(subject: CheckSubject) -> CheckFinding:
         own = [_contains(case.texts[where], case.secrets) for case in cases]
         chance = []
         for number, case in enumerate(cases):
-            others = [cases[(number + step * 7) % len(cases)] for step in range(1, OTHER_TASKS + 1)]
+            others = [cases[(number + step * 7) % len(cases)] for step in range(1, 17)]
             distinct = [other for other in others if not set(other.secrets) & set(case.secrets)]
             chance += [_contains(case.texts[where], other.secrets) for other in distinct]
         own_share, chance_share = sum(own) / len(own), sum(chance) / len(chance) if chance else 0.0
@@ -98,14 +86,14 @@ async def answer_hidden(subject: CheckSubject) -> CheckFinding:
             f"On {own_share:.0%} of {len(cases)} tasks the answer appears in the {where} before the episode ends,"
             f" answers of other tasks on {chance_share:.0%}"
         )
-        if excess < LEAK_WARNS:
+        if excess < 0.05:
             continue
         if subject.manifest.proctor.checks.answer_in_prompt:
             if where == "observation":
                 continue
             return passed(f"{summary}: by design (`checks.answer_in_prompt`).", own=own_share, others=chance_share)
         shown = [case for case, is_leaked in zip(cases, own, strict=True) if is_leaked]
-        judge = failed if excess >= LEAK_FAILS else warned
+        judge = failed if excess >= 0.2 else warned
         return judge(
             f"{summary}, e.g. {clipped(shown[0].secrets[0])} on {shown[0].key}.",
             [case.rollout for case in shown if case.rollout],
@@ -163,12 +151,10 @@ def _contains(texts: Sequence[str], answers: Sequence[str]) -> bool:
 
 
 @check(
-    theme="tasks",
     label="Levels get harder",
     sentence="A higher level is not easier for a reference policy.",
     advice="Reorder the levels or make the higher one harder.",
     cost=Cost.EPISODES,
-    needs=("steps_and_ends",),
 )
 async def levels_monotone(subject: CheckSubject) -> CheckFinding:
     """Compare means by level of `teacher`, else of random play. Fails if the highest level is easier than the lowest.
@@ -201,7 +187,7 @@ async def levels_monotone(subject: CheckSubject) -> CheckFinding:
         mean = sum(rollout.reward or 0.0 for rollout in group) / len(group)
         means.setdefault(group[0].task.level, []).append(mean)
     estimates = {level: estimate_mean(means[level]) for level in sorted(means)}
-    levels = {level: e for level, e in estimates.items() if e and e.count >= MIN_GROUPS_PER_LEVEL}
+    levels = {level: e for level, e in estimates.items() if e and e.count >= 4}
     if len(levels) < 2:
         return by_script
     (lowest, first), *_, (highest, last) = levels.items()
@@ -214,7 +200,6 @@ async def levels_monotone(subject: CheckSubject) -> CheckFinding:
 
 
 @check(
-    theme="tasks",
     label="Disjoint splits",
     sentence="Held-out tasks are not among the training tasks.",
     advice="Generate the splits from different seeds or disjoint lists of tasks.",
@@ -236,7 +221,7 @@ async def splits_disjoint(subject: CheckSubject) -> CheckFinding:
         starts[split] = [(render_observation(template, opening.fields), secrets(state)) for opening, state in openings]
     train, heldout = starts[Split.TRAIN], starts[Split.HELDOUT]
     prompts = {prompt for prompt, _ in heldout}
-    if len(prompts) < DISTINCT_PROMPTS * len(heldout):
+    if len(prompts) < 0.2 * len(heldout):
         return passed(
             f"{len(heldout)} held-out tasks begin with {len(prompts)} different prompts: only their seeds distinguish"
             " them, and seeds of the two splits never overlap."
@@ -246,17 +231,15 @@ async def splits_disjoint(subject: CheckSubject) -> CheckFinding:
     summary = f"{len(common)} of {len(heldout)} held-out tasks ({share:.1%}) are among {len(train)} training tasks"
     if not common:
         return passed(f"{summary}.", share=share)
-    judge = failed if share > OVERLAP_FAILS else warned if share > OVERLAP_WARNS else passed
+    judge = failed if share > 0.2 else warned if share > 0.01 else passed
     return judge(f"{summary}, e.g. {common[0][0][:120]!r}.", share=share)
 
 
 @check(
-    theme="tasks",
     label="Mixed success",
     sentence="Success is possible but not certain: groups contain both often enough to learn from.",
     advice="Make tasks easier or harder, or add levels, until a policy succeeds sometimes.",
     cost=Cost.EPISODES,
-    needs=("steps_and_ends",),
 )
 async def success_mixed(subject: CheckSubject) -> CheckFinding:
     """Play 24 groups of 4 with `checks.reference` (else `teacher`, else `gold`) and about one error per episode.
@@ -339,7 +322,6 @@ def _mixed_success(
 
 
 @check(
-    theme="tasks",
     label="Impossible tasks",
     sentence="Impossible tasks cannot be passed and cannot be recognized by how they start.",
     advice="Make `reset` honor `canary`, and let impossible tasks start like ordinary ones.",
@@ -356,9 +338,7 @@ async def canaries_unsolvable(subject: CheckSubject) -> CheckFinding:
         return does_not_apply("The environment has no impossible tasks (`tasks.canaries`).")
     ordinary = subject.tasks(4)
     plain = {name for opening, _ in await subject.openings(ordinary) for name in opening.fields}
-    impossible = [
-        replace(task, arguments={**task.arguments, CANARY: True}) for task in subject.tasks(CANARIES_PER_LEVEL)
-    ]
+    impossible = [replace(task, arguments={**task.arguments, CANARY: True}) for task in subject.tasks(12)]
     trapped = {name for opening, _ in await subject.openings(impossible[: len(ordinary)]) for name in opening.fields}
     if different := ", ".join(sorted(plain ^ trapped)):
         return failed(f"A policy can recognize impossible tasks by their openings; only one kind has {different}.")
