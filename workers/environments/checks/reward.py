@@ -173,7 +173,7 @@ async def format_variations(subject: CheckSubject) -> CheckFinding:
         rewritings["reasoning before"] = lambda reply: f"Let me think step by step.\n\n{reply}"
     for number, (name, change) in enumerate(rewritings.items()):
         policy = rewrites("gold", change)
-        variations[name] = await subject.play("rewritten", policy, tasks, offset=number * len(gold))
+        variations[name] = await subject.play("rewritten", policy, tasks, offset=number * 8)
     for script in [script for script in subject.scripts if script.startswith("variant_")]:
         variations[f"`{script}`"] = await subject.play(script, ScriptedPolicy(script), tasks)
     for name, played in variations.items():
