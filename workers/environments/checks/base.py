@@ -70,13 +70,7 @@ class Check:
 
 
 def check(
-    *,
-    label: str,
-    sentence: str,
-    advice: str,
-    cost: Cost,
-    needs: tuple[str, ...] = ("steps_and_ends",),
-    theme: str = "",
+    *, label: str, sentence: str, advice: str, cost: Cost, needs: tuple[str, ...] = ("steps_and_ends",), theme: str = ""
 ) -> Callable[[CheckFunction], Check]:
     """Declare the function below as a check. Its name becomes the check's id; its module names the theme."""
     return lambda run: Check(

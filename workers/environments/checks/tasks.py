@@ -302,13 +302,7 @@ def _mixed_success(
         f"{who} succeeds in {successes} of {len(rollouts)} episodes (success begins at {min(bounds):.3f});"
         f" {mixed} of {len(groups)} groups of {SUCCESS_MEMBERS} are mixed ({share:.0%}).{note}"
     )
-    details = {
-        "share": share,
-        "mixed": mixed,
-        "groups": len(groups),
-        "successes": successes,
-        "episodes": len(rollouts),
-    }
+    details = {"share": share, "mixed": mixed, "groups": len(groups), "successes": successes, "episodes": len(rollouts)}
     if not successes:
         return failed(f"Success never happens: {summary}", rollouts, **details)
     if successes == len(rollouts):
