@@ -107,17 +107,12 @@ def build_context(zipped: Path) -> tuple[io.BytesIO, str]:
     return buffer, dockerfile
 
 
-def connect() -> "DockerClient":
-    import docker
-
-    return docker.from_env()
-
-
 @dataclass(slots=True, eq=False)
 class ContainerEngine:
     """The container engine of this machine. Its calls block, so each runs in a thread."""
 
-    connect: "Callable[[], DockerClient]"
+    connect: "Callable[[], DockerClient] | None" = None
+    """Default: as in the environment variables."""
     _: KW_ONLY
     user: str
     runtime: str = ""
@@ -127,7 +122,9 @@ class ContainerEngine:
     async def unavailable_reason(self) -> str:
         """Why no container can be started here; empty if containers can be started."""
         try:
-            self._client = client = await asyncio.to_thread(self.connect)
+            import docker
+
+            self._client = client = await asyncio.to_thread(self.connect or docker.from_env)
             await asyncio.to_thread(client.ping)
             if self.runtime and self.runtime not in (await asyncio.to_thread(client.info)).get("Runtimes", {}):
                 return f"the engine has no runtime {self.runtime!r}"

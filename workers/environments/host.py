@@ -28,7 +28,7 @@ from backend.domain.errors import SandboxError
 from backend.domain.network import NetworkRule
 from backend.settings import Settings
 from workers.environments.api import EnvHostApi
-from workers.environments.containers import ContainerEngine, connect
+from workers.environments.containers import ContainerEngine
 from workers.environments.dedicated_user import HostCannotStart, listen_on_path
 from workers.environments.launchers import Launcher, ServerLauncher, choose_launcher
 from workers.environments.packages import PackageStore
@@ -115,7 +115,7 @@ async def _assemble(settings: Settings, arguments: argparse.Namespace) -> AsyncI
 
     python = settings.runtime_python.absolute()
     user = f"{os.getuid() or 65534}:{os.getgid() or 65534}"  # ours, unless that is root, so that both use the sockets
-    engine = ContainerEngine(connect, user=user, runtime=settings.docker_runtime)
+    engine = ContainerEngine(user=user, runtime=settings.docker_runtime)
     requested, is_allowed = arguments.launcher or settings.launcher, settings.allow_unsandboxed
     choice = await choose_launcher(python, folder, allow_unsandboxed=is_allowed, requested=requested, engine=engine)
     if arguments.root_because:

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import re
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 
@@ -10,6 +9,7 @@ import orjson
 
 from backend.domain.environments.manifest import PLATFORM_COLUMNS
 from backend.domain.errors import RolloutError
+from backend.domain.rollouts.divergence import different_fields
 from backend.domain.rollouts.rollout import Rollout, columns_over_episode
 from workers.environments.checks.base import (
     CheckFinding,
@@ -30,7 +30,6 @@ SESSIONS = 64
 GROUPS, MEMBERS = 4, 8
 ROUNDING = 1e-9
 COLUMN_ROUNDING = 1e-6
-NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
 
 
 @check(
@@ -127,16 +126,9 @@ def difference_of(first: Sequence[Observation], second: Sequence[Observation], n
     """Describe where the second episode diverges from the first. With noise, numbers in observations may differ."""
     for number, (one, other) in enumerate(zip(first, second, strict=False)):
         where = f"step {number}" if number else "the reset"
-        is_same = one.fields == other.fields
-        if noise and not is_same:
-            texts = [orjson.dumps(each.fields, option=orjson.OPT_SORT_KEYS).decode() for each in (one, other)]
-            is_same = NUMBER.sub("#", texts[0]) == NUMBER.sub("#", texts[1])
-        if not is_same:
-            names = [name for name in {**one.fields, **other.fields} if one.fields.get(name) != other.fields.get(name)]
-            values = [
-                f"`{name}` ({clipped(one.fields.get(name))} / {clipped(other.fields.get(name))})" for name in names[:3]
-            ]
-            return f"{where} differs in {', '.join(values)}"
+        if names := different_fields(one.fields, other.fields, noise)[:3]:
+            pairs = [(name, clipped(one.fields.get(name)), clipped(other.fields.get(name))) for name in names]
+            return f"{where} differs in {', '.join(f'`{name}` ({old} / {new})' for name, old, new in pairs)}"
         is_rewarded_alike = (
             one.rewards.keys() == other.rewards.keys()
             and (one.reward is None) == (other.reward is None)
@@ -172,7 +164,8 @@ async def group_noise(subject: CheckSubject) -> CheckFinding:
     samples = varied[: subject.replay_limit(GROUPS * MEMBERS) // MEMBERS or 1]
     widest = 0.0
     for rollout in samples:
-        rows = [_columns(subject, await subject.replay(rollout.task, actions_of(rollout))) for _ in range(MEMBERS)]
+        episodes = [await subject.replay(rollout.task, actions_of(rollout)) for _ in range(MEMBERS)]
+        rows = [columns_over_episode(subject.manifest.columns, [r.rewards for r in each[1:]]) for each in episodes]
         for name in rows[0]:
             values = [row.get(name, math.nan) for row in rows]
             spread = max(values) - min(values)
@@ -191,10 +184,6 @@ async def group_noise(subject: CheckSubject) -> CheckFinding:
         f" {widest:.2g} (allowed {subject.noise:g}).",
         spread=widest,
     )
-
-
-def _columns(subject: CheckSubject, responses: Sequence[Observation]) -> dict[str, float]:
-    return columns_over_episode(subject.manifest.columns, [response.rewards for response in responses[1:]])
 
 
 @check(
@@ -248,7 +237,8 @@ async def rescore_equal(subject: CheckSubject) -> CheckFinding:
     names = [name for name in subject.manifest.column_names if name not in PLATFORM_COLUMNS]
     different = []
     for rollout in samples:
-        now = _columns(subject, await subject.stored_replay(rollout))
+        responses = await subject.stored_replay(rollout)
+        now = columns_over_episode(subject.manifest.columns, [response.rewards for response in responses[1:]])
         for name in names:
             if abs(now[name] - rollout.columns.get(name, 0.0)) > subject.noise + COLUMN_ROUNDING:
                 different.append((rollout, name, now[name]))

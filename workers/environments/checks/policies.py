@@ -19,22 +19,22 @@ SCRIPTS = ("gold", "teacher", "partial", "wrong", *(f"variant_{number}" for numb
 
 
 class ReplyPlayer(Player):
-    """Plays one episode with a reply function. It has no tokens, so words are counted."""
+    """Plays one episode with a policy's reply function. It has no tokens, so words are counted."""
 
-    def __init__(self, start: EpisodeStart, reply: "ReplyFunction", scripts: Mapping[str, Player]) -> None:
+    def __init__(self, start: EpisodeStart, policy: "ReplyPolicy", scripts: Mapping[str, Player]) -> None:
         self.spec = start.manifest.proctor.agent.action
         self.max_turns = start.manifest.proctor.episode.max_turns
         self.random = random.Random(f"errs:{start.seed}")
         self.replies: list[str] = []
         self.wants_scripts = any(player.wants_scripts for player in scripts.values())
-        self._reply, self._scripts = reply, scripts
+        self._policy, self._scripts = policy, scripts
 
     async def script(self, name: str, turn: Turn) -> str:
         return (await self._scripts[name].act(turn)).text
 
     async def act(self, turn: Turn) -> Reply:
-        reply = self._reply(self, turn)
-        text = reply if isinstance(reply, str) else await reply
+        reply = self._policy.reply(self, turn)
+        text = self._policy.change(reply if isinstance(reply, str) else await reply)
         self.replies.append(text)
         return Reply(text, tokens_out=len(text.split()))
 
@@ -45,12 +45,12 @@ ReplyFunction = Callable[[ReplyPlayer, Turn], str | Awaitable[str]]
 class ReplyPolicy(Policy):
     """A policy defined by one function. `scripts` names the scripted policies that the function can call."""
 
-    def __init__(self, reply: ReplyFunction, *scripts: str) -> None:
-        self._reply, self._scripts = reply, scripts
+    def __init__(self, reply: ReplyFunction, *scripts: str, change: Callable[[str], str] = str) -> None:
+        self.reply, self.change, self._scripts = reply, change, scripts
 
     async def begin(self, start: EpisodeStart) -> Player:
         scripts = {name: await ScriptedPolicy(name).begin(start) for name in self._scripts}
-        return ReplyPlayer(start, self._reply, scripts)
+        return ReplyPlayer(start, self, scripts)
 
 
 def says(text: Callable[[Turn], str]) -> Policy:
@@ -66,15 +66,6 @@ def writes(text: Callable[[Turn], str]) -> Policy:
 def recites(replies: Sequence[str]) -> Policy:
     """Return a policy that plays a transcript, reply by reply."""
     return says(lambda turn: replies[turn.index] if turn.index < len(replies) else "")
-
-
-def rewrites(script: str, change: Callable[[str], str]) -> Policy:
-    """Return a policy that changes each reply of a script."""
-
-    async def reply(player: ReplyPlayer, turn: Turn) -> str:
-        return change(await player.script(script, turn))
-
-    return ReplyPolicy(reply, script)
 
 
 def errs(script: str, share: float) -> Policy:

@@ -29,7 +29,7 @@ from workers.environments.checks.base import (
     success_bounds,
     warned,
 )
-from workers.environments.checks.policies import DEGENERATE, recites, rewrites
+from workers.environments.checks.policies import DEGENERATE, ReplyPolicy, recites
 from workers.environments.checks.subject import CONCURRENCY, CheckSubject
 from workers.policies.scripted import ScriptedPolicy
 
@@ -172,7 +172,7 @@ async def format_variations(subject: CheckSubject) -> CheckFinding:
     elif spec.format == "tool":
         rewritings["reasoning before"] = lambda reply: f"Let me think step by step.\n\n{reply}"
     for number, (name, change) in enumerate(rewritings.items()):
-        policy = rewrites("gold", change)
+        policy = ReplyPolicy(lambda player, turn: player.script("gold", turn), "gold", change=change)
         variations[name] = await subject.play("rewritten", policy, tasks, offset=number * 8)
     for script in [script for script in subject.scripts if script.startswith("variant_")]:
         variations[f"`{script}`"] = await subject.play(script, ScriptedPolicy(script), tasks)
