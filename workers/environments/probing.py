@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from backend.domain.environments.import_report import Breakdown, ImportReport, Leak, Played, SeedEffect
+from backend.domain.environments.import_report import Breakdown, ImportReport, Leak, SeedEffect
 from backend.domain.environments.packages import MANIFEST_PATH, content_hash
 from backend.domain.errors import ActionRefused, RolloutError
 from workers.environments.client import EnvHost, EnvServer, EnvSession, HostRefused, Observation
@@ -78,8 +78,9 @@ async def _probe(server: EnvServer, report: ImportReport) -> None:
             async with server.session() as session:
                 await _play_episode(session, report, stats, random.Random(episode))
         except RolloutError as error:
-            _record_error(played, str(error))
+            played.errors.append(str(error))
         played.episodes += 1
+    played.errors = [message[:600] for message in dict.fromkeys(played.errors)][:8]
     medians = [round(statistics.median(each) * 1000, 3) if each else 0.0 for each in (stats.resets, stats.steps)]
     played.reset_milliseconds, played.step_milliseconds = medians
     played.reward_lowest = min(stats.rewards, default=None)
@@ -169,7 +170,7 @@ async def _play_episode(session: EnvSession, report: ImportReport, stats: _Episo
             observation = await session.step(action, timeout=STEP_SECONDS)
         except ActionRefused as error:
             played.refused += 1
-            _record_error(played, f"refused {str(action)[:200]}: {error}")
+            played.errors.append(f"refused {str(action)[:200]}: {error}")
             continue
         stats.steps.append(time.monotonic() - began)
         played.steps += 1
@@ -185,11 +186,6 @@ async def _play_episode(session: EnvSession, report: ImportReport, stats: _Episo
         stats.add_breakdowns(observation)
 
 
-def _record_error(played: Played, message: str) -> None:
-    if message not in played.errors and len(played.errors) < 8:
-        played.errors.append(message[:600])
-
-
 async def _inspect_state(session: EnvSession, report: ImportReport, opening: Observation) -> None:
     """Find secrets in the state. A policy never sees it, but a package's own server shows it to anyone."""
     if report.state_fields:
@@ -197,7 +193,7 @@ async def _inspect_state(session: EnvSession, report: ImportReport, opening: Obs
     try:
         state = await session.state(timeout=STEP_SECONDS)
     except RolloutError as error:
-        _record_error(report.played, f"state: {error}")
+        report.played.errors.append(f"state: {error}")
         return
     adapter = state.pop("adapter", None)
     report.adapter = adapter if isinstance(adapter, dict) else {}

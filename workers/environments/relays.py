@@ -32,8 +32,7 @@ class Relay(ServerProcess):
     _closing: asyncio.Task[None] | None = None
 
     def kill(self) -> None:
-        if self._closing is None:
-            self._closing = asyncio.create_task(self._close())
+        self._closing = self._closing or asyncio.create_task(self._close())
 
     async def _close(self) -> None:
         await self.runner.cleanup()

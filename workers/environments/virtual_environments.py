@@ -135,24 +135,17 @@ class VirtualEnvironments:
         """
         (requirements, is_standalone), provided = self.plan(package), self._provided
         pinned = [f"{name}=={version}" for name, version in sorted(provided.items())]
-        failed: NotResolved | None = None
         for may_build in (False, True):
-            if not is_standalone:
-                try:
+            with contextlib.suppress(NotResolved):
+                if not is_standalone:
                     wheels = await self._wheels(requirements, pinned, links, log, may_build=may_build)
-                except NotResolved as error:
-                    failed = error
-                else:
-                    return [
-                        each for each in wheels if provided.get(canonicalize_name(each.name)) != Version(each.version)
-                    ], False
+                    return [w for w in wheels if provided.get(canonicalize_name(w.name)) != Version(w.version)], False
             try:
                 return await self._wheels(_alone(package), (), links, log, may_build=may_build), True
             except NotResolved as error:
-                failed = error
-            if not may_build and not failed.without_wheel:
-                break
-        raise failed or SandboxError("the package's requirements cannot be met")
+                if may_build or not error.without_wheel:
+                    raise
+        raise AssertionError
 
     async def _wheels(
         self, requirements: Sequence[str], constraints: Sequence[str], links: Path, log: Path, *, may_build: bool
@@ -165,9 +158,8 @@ class VirtualEnvironments:
                 if not may_build:
                     raise
                 if self._builder is None and error.without_wheel:
-                    append(
-                        log, "\n# distributions without a wheel are built in the sandbox, which is not in use here\n"
-                    )
+                    note = "distributions without a wheel are built in the sandbox, which is not in use here"
+                    append(log, f"\n# {note}\n")
                 if not self._builder or not await self._builder.build_missing(error.without_wheel, links, log):
                     raise
         raise SandboxError(f"the package needs more than {ROUNDS} distributions that have no wheel")

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
+from statistics import fmean
 
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.reward_bounds import floor_of, gold_bounds, reward_range
@@ -118,8 +119,11 @@ def success_bounds(manifest: Manifest) -> list[float] | None:
 
 
 def by_level(rollouts: Sequence[Rollout]) -> dict[int, Estimate]:
-    """Estimate the mean reward of each level, in the order of levels."""
-    rewards = defaultdict(list)
+    """Estimate the mean reward of each level over its groups, which often have one member, in the order of levels."""
+    groups: dict[tuple[int, int], list[float]] = defaultdict(list)
+    means: dict[int, list[float]] = defaultdict(list)
     for rollout in rollouts:
-        rewards[rollout.task.level].append(rollout.reward or 0.0)
-    return {level: estimate for level in sorted(rewards) if (estimate := estimate_mean(rewards[level]))}
+        groups[rollout.task.level, rollout.group].append(rollout.reward or 0.0)
+    for (level, _), rewards in sorted(groups.items()):
+        means[level].append(fmean(rewards))
+    return {level: estimate for level, values in means.items() if (estimate := estimate_mean(values))}

@@ -1,9 +1,9 @@
 """The policies that test an environment: transcripts, modified scripts, and many policies that do not try."""
 
 import random
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from statistics import mode
 
 from backend.domain.environments.manifest import ActionSpec
 from backend.domain.environments.prompts import parse_reply, write_reply
@@ -89,14 +89,6 @@ def in_format(spec: ActionSpec, text: str, turn: Turn) -> str:
     return write_reply(spec, {spec.field or "name": turn.tools[-1].name, spec.arguments: texts})
 
 
-def _constant(gold: Sequence[str]) -> Policy:
-    """Guess without reading the task: the most common first reply of perfect play."""
-    if not gold:
-        return ScriptedPolicy("constant")
-    [(best, _)] = Counter(gold).most_common(1)
-    return says(lambda turn: best)
-
-
 def _all_answers(gold: Sequence[str], player: ReplyPlayer, turn: Turn) -> str:
     """List every answer that was ever right; if none is known, all legal choices."""
     spec = player.spec
@@ -119,7 +111,8 @@ DEGENERATE: dict[str, Callable[[Sequence[str]], Policy]] = {
     "random": lambda gold: ScriptedPolicy("random"),
     "empty": lambda gold: says(lambda turn: ""),
     "whitespace": lambda gold: says(lambda turn: " \n\t \u00a0\n"),
-    "constant": _constant,
+    # guesses without reading the task: the most common first reply of perfect play
+    "constant": lambda gold: says(lambda turn: mode(gold)) if gold else ScriptedPolicy("constant"),
     "echo_prompt": lambda gold: says(_prompt),
     "echo_observation": lambda gold: writes(lambda turn: turn.text),
     "repeat_last": lambda gold: ReplyPolicy(

@@ -10,7 +10,7 @@ from backend.domain.environments.prompts import parse_reply, render_observation
 from backend.domain.results.pass_at_k import REWARD, default_rule
 from backend.domain.review.judged_curve import wilson
 from backend.domain.rollouts.rollout import CANARY, Rollout
-from backend.domain.statistics import TIE, estimate_mean
+from backend.domain.statistics import TIE
 from backend.domain.vocabulary import CheckStatus, Split
 from workers.environments.checks.base import (
     TOLERANCE,
@@ -178,23 +178,15 @@ async def levels_monotone(subject: CheckSubject) -> CheckFinding:
         by_script = passed(f"`{policy}` finds no level clearly easier than the one before: {summary}.")
     if subject.reference is None:
         return by_script
-    groups: dict[int, list[Rollout]] = {}
-    for rollout in await subject.reference_rollouts():
-        if rollout.is_completed:
-            groups.setdefault(rollout.group, []).append(rollout)
-    means: dict[int, list[float]] = {}
-    for group in groups.values():
-        mean = sum(rollout.reward or 0.0 for rollout in group) / len(group)
-        means.setdefault(group[0].task.level, []).append(mean)
-    estimates = {level: estimate_mean(means[level]) for level in sorted(means)}
-    levels = {level: e for level, e in estimates.items() if e and e.count >= 4}
+    rollouts = [rollout for rollout in await subject.reference_rollouts() if rollout.is_completed]
+    levels = {level: estimate for level, estimate in by_level(rollouts).items() if estimate.count >= 4}
     if len(levels) < 2:
         return by_script
     (lowest, first), *_, (highest, last) = levels.items()
     summary = ", ".join(f"level {level} {estimate.mean:.3f}" for level, estimate in levels.items())
     evidence = f"{by_script.evidence} The chosen policy `{subject.reference.name}`: {summary}."
     if last.low > first.high + TOLERANCE:
-        shown = [rollout for group in groups.values() for rollout in group if rollout.task.level == highest]
+        shown = [rollout for rollout in rollouts if rollout.task.level == highest]
         return warned(f"{evidence} It finds level {highest} easier than level {lowest}.", shown)
     return replace(by_script, evidence=evidence)
 

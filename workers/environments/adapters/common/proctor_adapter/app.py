@@ -32,31 +32,6 @@ class SiblingGroup:
     conversations: list[PolicyConversation] = field(default_factory=list)
     rollout: Future[None] | None = None
 
-    @classmethod
-    def join(cls, name: str, size: int, row: object, conversation: PolicyConversation) -> "SiblingGroup":
-        with cls.lock:
-            if name in cls.broken:
-                raise RuntimeError(_LEFT)
-            group = cls.waiting.setdefault(name, cls(name))
-            group.conversations.append(conversation)
-            if len(group.conversations) == size:
-                del cls.waiting[name]
-                group.rollout = asyncio.run_coroutine_threadsafe(LIBRARY.play(row, group.conversations), LIBRARY.loop)
-        return group
-
-    def leave(self) -> None:
-        """End a member. If the others still play, they have no one to be compared with and end too."""
-        with self.lock:
-            if self.rollout is None:
-                self.waiting.pop(self.name, None)
-                self.broken.append(self.name)
-            elif self.rollout.done():
-                return
-            else:
-                self.rollout.cancel()
-        for conversation in self.conversations:
-            LIBRARY.loop.call_soon_threadsafe(conversation.end, RuntimeError(_LEFT))
-
 
 class VerifiersEnvironment(WireEnvironment):
     SUPPORTS_CONCURRENT_SESSIONS = True
@@ -82,9 +57,17 @@ class VerifiersEnvironment(WireEnvironment):
         rows = LIBRARY.rows["heldout" if split == "heldout" else "train"]
         self._row = rows[(index if index is not None else seed or 0) % len(rows)]
         self._conversation, self._known, self._steps, self._result = PolicyConversation(LIBRARY.loop), 0, 0, None
-        is_shared = group and group_size > 1
+        is_shared = bool(group) and group_size > 1
         name = f"{group}/{split}/{index}" if is_shared else uuid.uuid4().hex
-        self._group = SiblingGroup.join(name, group_size if is_shared else 1, self._row, self._conversation)
+        with SiblingGroup.lock:
+            if name in SiblingGroup.broken:
+                raise RuntimeError(_LEFT)
+            siblings = self._group = SiblingGroup.waiting.setdefault(name, SiblingGroup(name))
+            siblings.conversations.append(self._conversation)
+            if len(siblings.conversations) == (group_size if is_shared else 1):
+                del SiblingGroup.waiting[name]
+                play = LIBRARY.play(self._row, siblings.conversations)
+                siblings.rollout = asyncio.run_coroutine_threadsafe(play, LIBRARY.loop)
         return self._next_turn(self._conversation)
 
     def step(self, action: PolicyReply, timeout_s: float | None = None, **_: object) -> PolicyTurn:
@@ -115,14 +98,24 @@ class VerifiersEnvironment(WireEnvironment):
 
     @property
     def state(self) -> WireState:
-        answer = LIBRARY.answer(self._row) if self._row is not None else None
-        shown = {} if answer is None else {"answer": answer}
+        row = self._row  # a row of a dataset, or a task of a taskset
+        answer = row.get("answer") if isinstance(row, dict) else getattr(getattr(row, "data", None), "answer", None)
+        shown = {"answer": answer} if isinstance(answer, str) else {}
         return WireState(step_count=self._steps, adapter=LIBRARY.describe(), result=self._result or {}, **shown)
 
     def close(self) -> None:
-        if self._group is not None:
-            self._group.leave()
-            self._group = None
+        """Leave. If siblings still play, they have no one to be compared with and end too."""
+        group, self._group = self._group, None
+        if group is None or (group.rollout is not None and group.rollout.done()):
+            return
+        with group.lock:
+            if group.rollout is None:
+                group.waiting.pop(group.name, None)
+                group.broken.append(group.name)
+            else:
+                group.rollout.cancel()
+        for conversation in group.conversations:
+            LIBRARY.loop.call_soon_threadsafe(conversation.end, RuntimeError(_LEFT))
 
 
 app = create_app(

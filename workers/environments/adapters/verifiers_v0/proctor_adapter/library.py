@@ -72,11 +72,10 @@ class RubricLibrary:
         env = self.environment = module.load_environment(**arguments)
 
         # without a separate evaluation set, the last fifth of the rows is held out
-        def has(name: str) -> bool:
-            return getattr(env, name, None) is not None or getattr(env, f"{name}_source", None) is not None
-
-        train = env.get_dataset().to_list() if has("dataset") else None
-        heldout = env.get_eval_dataset().to_list() if has("eval_dataset") or train is None else None
+        names = ("dataset", "dataset_source", "eval_dataset", "eval_dataset_source")
+        known = {name.removesuffix("_source") for name in names if getattr(env, name, None) is not None}
+        train = env.get_dataset().to_list() if "dataset" in known else None
+        heldout = env.get_eval_dataset().to_list() if "eval_dataset" in known or train is None else None
         if train is None:
             train = heldout
         elif heldout is None:
@@ -110,11 +109,6 @@ class RubricLibrary:
         """The beginning of every task; a system message that differs from it is part of the task's own text."""
         self.loop = asyncio.new_event_loop()
         threading.Thread(target=self.loop.run_forever, daemon=True, name="verifiers").start()
-
-    @staticmethod
-    def answer(row: Message) -> str | None:
-        """The only right answer, if the row has one."""
-        return row["answer"] if isinstance(row.get("answer"), str) else None
 
     async def play(self, row: Message, conversations: list[PolicyConversation]) -> None:
         policy, env = WirePolicy(conversations), self.environment

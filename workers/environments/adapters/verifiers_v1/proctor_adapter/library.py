@@ -47,12 +47,6 @@ class TasksetLibrary:
         for work in (share(taskset.toolsets(taskset.config)), self.environment.start()):
             asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
-    @staticmethod
-    def answer(row: Task) -> str | None:
-        """The only right answer, if the task has one."""
-        answer = getattr(row.data, "answer", None)
-        return answer if isinstance(answer, str) else None
-
     async def play(self, row: Task, conversations: list[PolicyConversation]) -> None:
         async def play_one(conversation: PolicyConversation) -> None:
             context = contextvars.copy_context()
