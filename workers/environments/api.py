@@ -51,7 +51,6 @@ class EnvHostApi:
         add("GET", "/packages/{hash}", self.get_package)
         add("PUT", "/packages/{hash}", self.put_package)
         add("POST", "/packages/{hash}/prepare", self.prepare_package)
-        add("GET", "/packages/{hash}/build", self.get_build_log)
         add("POST", "/servers", self.request_lease)
         add("GET", "/servers/{server}", self.get_server)
         add("GET", "/servers/{server}/ws", self.proxy)
@@ -99,9 +98,14 @@ class EnvHostApi:
         return web.json_response({"launcher": str(choice.launcher), "probe": choice.probe, **state})
 
     async def get_package(self, request: web.Request) -> web.Response:
+        """State of a package; with `?log=1` also pip's output from building its environment, if it has a separate one."""
         package = self.store.find(request.match_info["hash"])
         is_ready = package is not None and package.hash in self.ready
-        return web.json_response({"is_stored": package is not None, "is_ready": is_ready})
+        answer: dict[str, object] = {"is_stored": package is not None, "is_ready": is_ready}
+        if package is not None and "log" in request.query:
+            environments = self.pool.launcher.environments
+            answer |= {"log": environments.log_of(package), "is_own": bool(environments.key_of(package))}
+        return web.json_response(answer)
 
     async def put_package(self, request: web.Request) -> web.Response:
         self.store.put(request.match_info["hash"], await request.read())
@@ -123,12 +127,6 @@ class EnvHostApi:
             await self.pool.release(lease)
         self.ready.add(package.hash)
         return web.json_response({"is_ready": True})
-
-    async def get_build_log(self, request: web.Request) -> web.Response:
-        """pip's output from building the package's environment, so far; empty if it uses the shared runtime."""
-        package = self._package(request.match_info["hash"])
-        environments = self.pool.launcher.environments
-        return web.json_response({"log": environments.log_of(package), "is_own": bool(environments.key_of(package))})
 
     def _package(self, hash_: str) -> StoredPackage:
         if package := self.store.find(hash_):

@@ -93,11 +93,8 @@ class EnvHost:
 
     async def build_log(self, content_hash: str) -> tuple[str, bool]:
         """pip's output from building the package's virtual environment, and whether it has a separate one."""
-        try:
-            answer = await self.request("GET", f"/packages/{content_hash}/build")
-        except HostRefused:  # it was never stored
-            return "", False
-        return str(answer["log"]), bool(answer["is_own"])
+        answer = await self.request("GET", f"/packages/{content_hash}?log=1")
+        return str(answer.get("log", "")), bool(answer.get("is_own"))
 
     @asynccontextmanager
     async def lease(
@@ -142,10 +139,8 @@ class EnvHost:
             raise SandboxError(f"the env host did not answer {method} {path} with JSON") from error
         if not isinstance(answer, dict):
             raise SandboxError(f"the env host did not answer {method} {path} with a JSON object")
-        if response.status == 410:
-            raise LeaseIsOver(str(answer.get("error", answer)))
         if response.status >= 400:
-            raise HostRefused(str(answer.get("error", answer)))
+            raise (LeaseIsOver if response.status == 410 else HostRefused)(str(answer.get("error", answer)))
         return answer
 
 
