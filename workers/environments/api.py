@@ -98,7 +98,7 @@ class EnvHostApi:
         return web.json_response({"launcher": str(choice.launcher), "probe": choice.probe, **state})
 
     async def get_package(self, request: web.Request) -> web.Response:
-        """State of a package; with `?log=1` also pip's output from building its environment, if it has a separate one."""
+        """State of a package; with `?log=1` also pip's output from building its own environment, if it has one."""
         package = self.store.find(request.match_info["hash"])
         is_ready = package is not None and package.hash in self.ready
         answer: dict[str, object] = {"is_stored": package is not None, "is_ready": is_ready}

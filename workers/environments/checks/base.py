@@ -80,9 +80,11 @@ def check(
 
 
 def conclude(
-    status: CheckStatus, evidence: str, rollouts: Iterable[Rollout] = (), /, **details: object
+    status: CheckStatus, evidence: str, rollouts: Rollout | Iterable[Rollout] = (), /, **details: object
 ) -> CheckFinding:
-    """Make a finding that links to the first five of the rollouts."""
+    """Make a finding that links to the first five of the rollouts. A single one brings its task into the details."""
+    if isinstance(rollouts, Rollout):
+        rollouts, details = [rollouts], {"task": rollouts.task.reset_arguments(), **details}
     return CheckFinding(status, evidence, details, tuple(rollouts)[:5])
 
 

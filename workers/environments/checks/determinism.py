@@ -74,8 +74,7 @@ async def step_deterministic(subject: CheckSubject) -> CheckFinding:
             if difference := difference_of(first, second, subject.noise):
                 return failed(
                     f"The same actions on {rollout.task.key} (seed {rollout.task.seed}), {where}: {difference}.",
-                    [rollout],
-                    task=rollout.task.reset_arguments(),
+                    rollout,
                 )
         return None
 
@@ -174,8 +173,7 @@ async def group_noise(subject: CheckSubject) -> CheckFinding:
                 shown = ", ".join(f"{value:.4g}" for value in values)
                 return failed(
                     f"The same actions on {rollout.task.key} in {MEMBERS} sessions earned `{name}`: {shown}.",
-                    [rollout],
-                    task=rollout.task.reset_arguments(),
+                    rollout,
                     column=name,
                     values=values,
                 )
@@ -218,8 +216,7 @@ async def sessions_isolated(subject: CheckSubject) -> CheckFinding:
         if difference := difference_of(alone, together, subject.noise):
             return failed(
                 f"{rollout.task.key}, next to {len(samples) - 1} other sessions, went differently: {difference}.",
-                [rollout],
-                task=rollout.task.reset_arguments(),
+                rollout,
             )
     return passed(f"{len(samples)} concurrent sessions gave the same as each alone.", sessions=len(samples))
 

@@ -62,8 +62,7 @@ async def columns_add_up(subject: CheckSubject) -> CheckFinding:
             return failed(
                 f"On {rollout.task.key} the environment returned {theirs:.6g}; the weighted sum of its columns is"
                 f" {ours:.6g}.",
-                [rollout],
-                task=rollout.task.reset_arguments(),
+                rollout,
             )
     wrong = [
         rollout
