@@ -17,7 +17,6 @@ from workers.environments.packages import PackageStore, StoredPackage
 from workers.environments.pool import TTL_SECONDS, LeaseState, PoolLease, ServerPool
 from workers.environments.relays import relay_frames
 from workers.environments.servers import RunningServer
-from workers.environments.wire import MAX_FRAME_BYTES
 
 
 class PrepareRequest(BaseModel):
@@ -186,16 +185,9 @@ class EnvHostApi:
 
     async def proxy(self, request: web.Request) -> web.StreamResponse:
         """Relay a WebSocket of a worker on another machine to the server's own socket."""
-        server = self._server(request)
-        outer = web.WebSocketResponse(max_msg_size=MAX_FRAME_BYTES, compress=False, heartbeat=30)
-        connector = aiohttp.UnixConnector(str(server.socket))
-        async with (
-            aiohttp.ClientSession(connector=connector) as http,
-            http.ws_connect("ws://server/ws", max_msg_size=MAX_FRAME_BYTES, compress=0) as inner,
-        ):
-            await outer.prepare(request)
-            await relay_frames(outer, inner)
-        return outer
+        connector = aiohttp.UnixConnector(str(self._server(request).socket))
+        async with aiohttp.ClientSession(connector=connector) as http:
+            return await relay_frames(request, http, "ws://server/ws", heartbeat=30)
 
     def _server(self, request: web.Request) -> RunningServer:
         """Find a leased server; idle ones are not accessible."""

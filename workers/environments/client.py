@@ -61,14 +61,14 @@ class EnvHost:
 
     def __init__(self, address: str, token: str = "", *, is_granted: Callable[[str], bool] = lambda _: False) -> None:
         self._is_granted = is_granted
-        self.socket_path = address.removeprefix("unix:") if address.startswith("unix:") else None
-        self.base = "http://envhost" if self.socket_path else address.rstrip("/")
-        self.headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._socket_path = address.removeprefix("unix:") if address.startswith("unix:") else None
+        self._base = "http://envhost" if self._socket_path else address.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._http: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> "EnvHost":
-        connector = aiohttp.UnixConnector(self.socket_path) if self.socket_path else None
-        self._http = aiohttp.ClientSession(connector=connector, headers=self.headers)
+        connector = aiohttp.UnixConnector(self._socket_path) if self._socket_path else None
+        self._http = aiohttp.ClientSession(connector=connector, headers=self._headers)
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -114,6 +114,13 @@ class EnvHost:
         finally:
             await server.release()
 
+    def reach(self, server: JsonObject) -> tuple[aiohttp.ClientSession, str]:
+        """A connection pool and a URL for a server's WebSocket: its own socket, or the env host's proxy."""
+        if self._socket_path:
+            return aiohttp.ClientSession(connector=aiohttp.UnixConnector(server["socket"], limit=0)), "ws://server/ws"
+        http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=self._headers)
+        return http, f"{self._base}/servers/{server['id']}/ws"
+
     async def request(
         self,
         method: str,
@@ -129,7 +136,7 @@ class EnvHost:
         data = orjson.dumps(json) if json is not None else body
         timeout = aiohttp.ClientTimeout(total=seconds)
         try:
-            async with self._http.request(method, self.base + path, data=data, timeout=timeout) as response:
+            async with self._http.request(method, self._base + path, data=data, timeout=timeout) as response:
                 answer = orjson.loads(await response.read())
         except TimeoutError as error:
             raise SandboxError(f"the env host did not answer {method} {path} within {seconds} s") from error
@@ -156,11 +163,7 @@ class _LeasedProcess:
         self._idle: list[Wire] = []
         self._host = host
         self._columns_from: str | None = described.get("columns_from")
-        if host.socket_path:  # the server's own socket, else the env host's proxy
-            self._http = aiohttp.ClientSession(connector=aiohttp.UnixConnector(described["socket"], limit=0))
-        else:
-            self._http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=host.headers)
-        self._url = "ws://server/ws" if host.socket_path else f"{host.base}/servers/{self.id}/ws"
+        self._http, self._url = host.reach(described)
 
     async def connect(self) -> Wire:
         try:

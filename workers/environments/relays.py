@@ -19,6 +19,8 @@ from workers.environments.inside.server import CAPACITY_PATH
 from workers.environments.processes import ServerProcess
 from workers.environments.wire import MAX_FRAME_BYTES
 
+Socket = aiohttp.ClientWebSocketResponse | web.WebSocketResponse
+
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Relay(ServerProcess):
@@ -62,12 +64,7 @@ async def open_relay(resources: ResourcesSpec, listener: socket.socket, *, polic
         return web.Response(body=body, content_type="application/json")
 
     async def relay_session(request: web.Request) -> web.StreamResponse:
-        outer = web.WebSocketResponse(max_msg_size=MAX_FRAME_BYTES, compress=False)
-        url = f"ws{base.removeprefix('http')}/ws"
-        async with http.ws_connect(url, max_msg_size=MAX_FRAME_BYTES, compress=0) as inner:
-            await outer.prepare(request)
-            await relay_frames(outer, inner)
-        return outer
+        return await relay_frames(request, http, f"ws{base.removeprefix('http')}/ws")
 
     app = web.Application(middlewares=[_report_remote_errors])
     routes = {"/ws": relay_session, CAPACITY_PATH: send_capacity, "/schema": relay_schema}
@@ -87,19 +84,23 @@ async def _report_remote_errors(request: web.Request, handler: Handler) -> web.S
         raise web.HTTPBadGateway(reason=reason.replace("\n", " ").replace("\r", " ")[:300]) from error
 
 
-async def relay_frames(outer: web.WebSocketResponse, inner: aiohttp.ClientWebSocketResponse) -> None:
+async def relay_frames(
+    request: web.Request, http: aiohttp.ClientSession, url: str, *, heartbeat: float | None = None
+) -> web.WebSocketResponse:
+    """Answer a WebSocket request with the frames of the one at `url`, until either of them closes."""
 
-    async def copy(
-        source: aiohttp.ClientWebSocketResponse | web.WebSocketResponse,
-        target: aiohttp.ClientWebSocketResponse | web.WebSocketResponse,
-    ) -> None:
+    async def copy(source: Socket, target: Socket) -> None:
         async for message in source:
             if message.type is WSMsgType.TEXT:
                 await target.send_str(message.data)
 
-    tasks = [asyncio.create_task(copy(outer, inner)), asyncio.create_task(copy(inner, outer))]
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    await outer.close(code=inner.close_code or 1000)
+    outer = web.WebSocketResponse(max_msg_size=MAX_FRAME_BYTES, compress=False, heartbeat=heartbeat)
+    async with http.ws_connect(url, max_msg_size=MAX_FRAME_BYTES, compress=0) as inner:
+        await outer.prepare(request)
+        tasks = [asyncio.create_task(copy(outer, inner)), asyncio.create_task(copy(inner, outer))]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await outer.close(code=inner.close_code or 1000)
+    return outer

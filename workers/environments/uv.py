@@ -11,7 +11,7 @@ import tomllib
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -89,21 +89,6 @@ class PackageIndex:
     cache: Path
     """uv's."""
     _options: dict[str, str] | None = None
-    _logins: dict[tuple[str, str], str] = field(default_factory=dict)
-    _insecure_hosts: set[str] = field(default_factory=set)
-
-    async def options(self) -> dict[str, str]:
-        if self._options is None:
-            options = await asyncio.to_thread(ask_pip, self.python)
-            names = ("index-url", "extra-index-url", "find-links")
-            for address in (part for name in names for part in options.get(name, "").split()):
-                parts = urlsplit(address)
-                if parts.username is not None:
-                    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-                    self._logins[_origin(parts)] = f"Basic {b64encode(login.encode()).decode()}"
-            self._insecure_hosts = set(options.get("trusted-host", "").split())
-            self._options = options
-        return self._options
 
     def session(self) -> aiohttp.ClientSession:
         options = self._options or {}
@@ -116,13 +101,14 @@ class PackageIndex:
 
     def request_options(self, address: str) -> dict[str, Any]:
         """Keyword arguments of a request. The login of an index is sent to its own origin only."""
-        parts = urlsplit(address)
-        options: dict[str, object] = {}
-        if parts.username is None and (login := self._logins.get(_origin(parts))):
-            options["headers"] = {"Authorization": login}
-        if proxy := (self._options or {}).get("proxy"):
-            options["proxy"] = proxy
-        if self._insecure_hosts & {parts.hostname, parts.netloc.rpartition("@")[2]}:
+        known, parts = self._options or {}, urlsplit(address)
+        options: dict[str, object] = {"proxy": known.get("proxy") or None}
+        names = ("index-url", "extra-index-url", "find-links")
+        for index in [urlsplit(part) for name in names for part in known.get(name, "").split()]:
+            if parts.username is None and index.username is not None and _origin(index) == _origin(parts):
+                login = f"{unquote(index.username)}:{unquote(index.password or '')}"
+                options["headers"] = {"Authorization": f"Basic {b64encode(login.encode()).decode()}"}
+        if {parts.hostname, _origin(parts)[1]} & set(known.get("trusted-host", "").split()):
             options["ssl"] = False
         return options
 
@@ -133,19 +119,20 @@ class PackageIndex:
 
         Raises NotResolved, with uv's output in the log, and SandboxError if uv cannot work.
         """
-        pip_options = await self.options()
+        if self._options is None:
+            self._options = await asyncio.to_thread(ask_pip, self.python)
         with tempfile.TemporaryDirectory(prefix="proctor-resolve-") as folder:
             file = Path(folder, "constraints.txt")
             file.write_text("\n".join(constraints))
             arguments = [
                 *(find_uv_bin(), "pip", "compile", "--quiet", "--color", "never", "--no-progress"),
                 *("--python", str(self.python), "--only-binary", ":all:", "--format", "pylock.toml", "--no-header"),
-                *uv_options(pip_options),
+                *uv_options(self._options),
                 *(["--constraints", str(file)] if constraints else []),
                 *(["--find-links", str(links)] if links and links.is_dir() else []),
                 "-",
             ]
-            variables = {"UV_CACHE_DIR": str(self.cache), **os.environ, **uv_variables(pip_options)}  # noqa: TID251
+            variables = {"UV_CACHE_DIR": str(self.cache), **os.environ, **uv_variables(self._options)}  # noqa: TID251
             given = "\n".join(requirements) + "\n"
             try:
                 done = await run_command(arguments, _BOUNDS, given=given, environment=variables, folder=Path(folder))

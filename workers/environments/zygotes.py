@@ -54,10 +54,6 @@ def site_packages_of(runtime_python: Path) -> Path:
     return folders[0]
 
 
-class ProtocolViolation(ValueError):
-    """The interpreter sent a message that the protocol does not allow."""
-
-
 @dataclass(slots=True, eq=False, kw_only=True)
 class ForkedProcess(ServerProcess):
     """A process that a zygote forked, as the host sees it."""
@@ -163,12 +159,8 @@ class Zygote:
             return
         try:
             if flags & socket.MSG_TRUNC:
-                raise ProtocolViolation("a message is too long")
-            try:
-                message = json.loads(data)
-            except (ValueError, RecursionError):
-                raise ProtocolViolation("a message is not JSON") from None
-            match message:
+                raise ValueError("a message is too long")
+            match json.loads(data):
                 case {"event": "ready", **rest} if not rest and not self._ready.is_set():
                     self._ready.set()
                 case {"event": "started", "id": str(name), **rest} if not rest:
@@ -176,23 +168,22 @@ class Zygote:
                 case {"event": "exited", "id": str(name), "code": int(code), **rest} if not rest and -64 <= code <= 255:
                     self._has_exited(name, code)
                 case _:
-                    raise ProtocolViolation("a message is unknown or repeated")
-        except ProtocolViolation as error:
+                    raise ValueError("a message is unknown or repeated")
+        except (ValueError, RecursionError) as error:
             self.breach = self.breach or f"the environment's interpreter broke its protocol: {error}"
             log.error("a warm interpreter was killed", reason=self.breach)
             self._end()
 
     def _has_started(self, name: str, ancillary: Sequence[tuple[int, int, bytes]]) -> None:
         """Open a handle on a forked process. Its pid comes from the kernel and has to descend from our process."""
-        for level, kind, content in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
-                pid = int(_CREDENTIALS.unpack(content[: _CREDENTIALS.size])[0])
-                break
-        else:
-            raise ProtocolViolation("a message has no sender")
+        wanted = (socket.SOL_SOCKET, socket.SCM_CREDENTIALS)
+        sender = next((content for *kind, content in ancillary if tuple(kind) == wanted), None)
+        if sender is None:
+            raise ValueError("a message has no sender")
+        pid = int(_CREDENTIALS.unpack(sender[: _CREDENTIALS.size])[0])
         fork = self.forks.get(name)
         if fork is None or fork.pid:
-            raise ProtocolViolation("it reported the start of a process that was not requested")
+            raise ValueError("it reported the start of a process that was not requested")
         try:
             handle = os.pidfd_open(pid)
         except OSError:
@@ -203,7 +194,7 @@ class Zygote:
             ancestor = parent(ancestor)
         if ancestor != self._process.pid:
             os.close(handle)
-            raise ProtocolViolation("it reported the start of a process that is not its own")
+            raise ValueError("it reported the start of a process that is not its own")
         fork.pid, fork.handle = pid, handle
         fork.started.set()
         if fork.is_abandoned:
@@ -212,7 +203,7 @@ class Zygote:
     def _has_exited(self, name: str, code: int) -> None:
         fork = self.forks.pop(name, None)
         if fork is None:
-            raise ProtocolViolation("it reported the end of a process that was not requested")
+            raise ValueError("it reported the end of a process that was not requested")
         if fork.handle >= 0:
             os.close(fork.handle)
             fork.handle = -1
