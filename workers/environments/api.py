@@ -3,7 +3,7 @@
 import asyncio
 import hmac
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import aiohttp
 from aiohttp import web
@@ -13,22 +13,20 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from backend.domain.environments.manifest import ResourcesSpec
 from backend.domain.environments.packages import MAX_PACKAGE_BYTES, PackageInvalid
 from backend.domain.errors import SandboxError
-from workers.environments.packages import PackageStore, StoredPackage
+from workers.environments.packages import PackageStore
 from workers.environments.pool import TTL_SECONDS, LeaseState, PoolLease, ServerPool
 from workers.environments.relays import relay_frames
 from workers.environments.servers import RunningServer
 
 
-class PrepareRequest(BaseModel):
+class LeaseRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
+    hash: str
     network: bool = False
     """Whether an administrator granted network access; clients with our token are trusted."""
-
-
-class LeaseRequest(PrepareRequest):
-    hash: str
-    resources: ResourcesSpec = ResourcesSpec()
+    resources: ResourcesSpec | None = None
+    """Default: as the package requests."""
     count: int = Field(default=1, ge=1, le=64)
     hash_seed: int = Field(default=0, ge=0, lt=2**32)
     """Seed of Python's string hashes. Values other than 0 are for finding out what depends on them."""
@@ -40,8 +38,6 @@ class EnvHostApi:
     pool: ServerPool
     token: str = ""
     """Empty: anyone who reaches the socket may connect."""
-    ready: set[str] = field(default_factory=set)
-    """Hashes of packages that have started once."""
 
     def application(self) -> web.Application:
         app = web.Application(middlewares=[self._guard], client_max_size=2 * MAX_PACKAGE_BYTES)
@@ -49,7 +45,6 @@ class EnvHostApi:
         add("GET", "/status", self.get_status)
         add("GET", "/packages/{hash}", self.get_package)
         add("PUT", "/packages/{hash}", self.put_package)
-        add("POST", "/packages/{hash}/prepare", self.prepare_package)
         add("POST", "/servers", self.request_lease)
         add("GET", "/servers/{server}", self.get_server)
         add("GET", "/servers/{server}/ws", self.proxy)
@@ -99,7 +94,7 @@ class EnvHostApi:
     async def get_package(self, request: web.Request) -> web.Response:
         """State of a package; with `?log=1` also pip's output from building its own environment, if it has one."""
         package = self.store.find(request.match_info["hash"])
-        is_ready = package is not None and package.hash in self.ready
+        is_ready = package is not None and package.hash in self.pool.started
         answer: dict[str, object] = {"is_stored": package is not None, "is_ready": is_ready}
         if package is not None and "log" in request.query:
             environments = self.pool.launcher.environments
@@ -112,33 +107,16 @@ class EnvHostApi:
         self.store.evict({each.package.hash for each in in_use})
         return web.json_response({"is_stored": True})
 
-    async def prepare_package(self, request: web.Request) -> web.Response:
-        """Build missing parts and start a server, which stays warm for the first lease."""
-        package = self._package(request.match_info["hash"])
-        body = PrepareRequest.model_validate_json(await request.read() or b"{}")
-        self.pool.launcher.refuse_network(package, package.resources, is_granted=body.network)
-        lease = self.pool.request_lease(package, package.resources, 1)
-        try:
-            while lease.state is LeaseState.QUEUED:
-                lease.renew()
-                await _wait_for_lease(lease, TTL_SECONDS / 2)
-        finally:
-            await self.pool.release(lease)
-        self.ready.add(package.hash)
-        return web.json_response({"is_ready": True})
-
-    def _package(self, hash_: str) -> StoredPackage:
-        if package := self.store.find(hash_):
-            return package
-        raise web.HTTPNotFound(reason="this env host does not have the package; prepare it first")
-
     # leases
 
     async def request_lease(self, request: web.Request) -> web.Response:
         body = LeaseRequest.model_validate_json(await request.read())
-        package = self._package(body.hash)
-        self.pool.launcher.refuse_network(package, body.resources, is_granted=body.network)
-        lease = self.pool.request_lease(package, body.resources, body.count, hash_seed=body.hash_seed)
+        package = self.store.find(body.hash)
+        if package is None:
+            raise web.HTTPNotFound(reason="this env host does not have the package; prepare it first")
+        resources = body.resources or package.resources
+        self.pool.launcher.refuse_network(package, resources, is_granted=body.network)
+        lease = self.pool.request_lease(package, resources, body.count, hash_seed=body.hash_seed)
         return await _wait_for_lease(lease, 2.0)  # a warm server is there at once: save the client a second request
 
     async def wait_for_lease(self, request: web.Request) -> web.Response:

@@ -88,8 +88,11 @@ class EnvHost:
         if not known["is_stored"]:
             await self.request("PUT", f"/packages/{content_hash}", body=pack(files))
         if not known["is_ready"]:
-            request = {"network": await asyncio.to_thread(self._is_granted, content_hash)}
-            await self.request("POST", f"/packages/{content_hash}/prepare", json=request, seconds=START_SECONDS)
+            try:
+                async with asyncio.timeout(START_SECONDS), self.lease(content_hash):
+                    pass  # the server that it started stays warm for the first lease
+            except TimeoutError:
+                raise SandboxError(f"the package was not ready within {START_SECONDS:g} s") from None
 
     async def build_log(self, content_hash: str) -> tuple[str, bool]:
         """pip's output from building the package's virtual environment, and whether it has a separate one."""
@@ -98,14 +101,17 @@ class EnvHost:
 
     @asynccontextmanager
     async def lease(
-        self, content_hash: str, resources: ResourcesSpec, *, servers: int = 1, hash_seed: int = 0
+        self, content_hash: str, resources: ResourcesSpec | None = None, *, servers: int = 1, hash_seed: int = 0
     ) -> AsyncIterator["EnvServer"]:
-        """One or more servers of a prepared package for ourselves; waits in the queue while the host is full.
+        """One or more servers of a stored package for ourselves; waits in the queue while the host is full.
 
-        Sets of strings have the same order in all servers with the same `hash_seed`.
+        `resources` default to those that the package requests. Sets of strings have the same order in all servers with
+        the same `hash_seed`.
         """
-        request = {"hash": content_hash, "resources": resources.model_dump(), "count": servers, "hash_seed": hash_seed}
-        if resources.needs_grant:
+        request: JsonObject = {"hash": content_hash, "count": servers, "hash_seed": hash_seed}
+        if resources is not None:
+            request["resources"] = resources.model_dump()
+        if resources is None or resources.needs_grant:
             request["network"] = await asyncio.to_thread(self._is_granted, content_hash)
         server = EnvServer(self, request)
         try:

@@ -65,6 +65,8 @@ class ServerPool:
     max_memory_mb: int = int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 0.75) >> 20
     """Most of the machine's memory, which is promised to servers."""
     start_seconds: float = START_SECONDS
+    started: set[str] = field(default_factory=set)
+    """Hashes of packages that have started once."""
     leases: dict[str, PoolLease] = field(default_factory=dict)
     queue: list[PoolLease] = field(default_factory=list)
     _idle: list[RunningServer] = field(default_factory=list)
@@ -192,6 +194,7 @@ class ServerPool:
         finally:
             del self._starting[lease]
         lease.servers += started
+        self.started |= {server.package.hash for server in lease.servers}
         if lease.id not in self.leases:  # the client left in the meantime
             await self.release(lease)
         elif lease.state is LeaseState.QUEUED:
