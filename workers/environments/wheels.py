@@ -16,7 +16,7 @@ import stat
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -82,35 +82,32 @@ class Installer:
         """File name and folder of modules of each wheel; `work` is for downloads. Raises SandboxError."""
         self.store.mkdir(parents=True, exist_ok=True)
         work.mkdir(parents=True, exist_ok=True)
-        slots = asyncio.Semaphore(16)
+        slots, unpackers = asyncio.Semaphore(16), _Unpackers(self.limits)
+
+        async def provide_one(wheel: Wheel, session: aiohttp.ClientSession) -> Path:
+            if wheel.sha256 and (home := self._find(wheel.sha256)):
+                return home
+            async with slots:
+                archive, digest = await self._fetch(wheel, session, work)
+            async with self._locks.setdefault(digest, asyncio.Lock()):
+                if home := self._find(digest):
+                    return home
+                unfinished = (self.store / digest).with_suffix(".new")
+                await asyncio.to_thread(shutil.rmtree, unfinished, ignore_errors=True)
+                if dropped := await unpackers.unpack(archive, wheel.name, unfinished):
+                    kinds = ", ".join(f"{count} of {kind}" for kind, count in sorted(dropped.items()))
+                    reason = "not installed, because it is not for site-packages"
+                    append(log, f"# {wheel.filename}: {reason}: {kinds}\n")
+                return unfinished.rename(self.store / digest)
+
         try:
-            async with AsyncExitStack() as stack:
-                session = await stack.enter_async_context(self.index.session())
-                unpackers = _Unpackers(self.limits)
-                stack.push_async_callback(unpackers.stop)
-
-                async def provide_one(wheel: Wheel) -> Path:
-                    if wheel.sha256 and (home := self._find(wheel.sha256)):
-                        return home
-                    async with slots:
-                        archive, digest = await self._fetch(wheel, session, work)
-                    async with self._locks.setdefault(digest, asyncio.Lock()):
-                        if home := self._find(digest):
-                            return home
-                        unfinished = (self.store / digest).with_suffix(".new")
-                        await asyncio.to_thread(shutil.rmtree, unfinished, ignore_errors=True)
-                        dropped = await unpackers.unpack(archive, wheel.name, unfinished)
-                        if dropped:
-                            kinds = ", ".join(f"{count} of {kind}" for kind, count in sorted(dropped.items()))
-                            reason = "not installed, because it is not for site-packages"
-                            append(log, f"# {wheel.filename}: {reason}: {kinds}\n")
-                        return unfinished.rename(self.store / digest)
-
-                async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(provide_one(wheel)) for wheel in wheels]
+            async with self.index.session() as session, asyncio.TaskGroup() as group:
+                tasks = [group.create_task(provide_one(wheel, session)) for wheel in wheels]
         except* SandboxError as failed:
             raise failed.exceptions[0] from None
         finally:
+            for process in unpackers.idle:
+                await end_group(process)
             await asyncio.to_thread(shutil.rmtree, work, ignore_errors=True)
         return [(wheel.filename, task.result()) for wheel, task in zip(wheels, tasks, strict=True)]
 
@@ -185,18 +182,14 @@ class _Unpackers:
     """Processes that unpack one wheel after another, started on demand."""
 
     limits: WheelLimits
-    _idle: list[asyncio.subprocess.Process] = field(default_factory=list)
+    idle: list[asyncio.subprocess.Process] = field(default_factory=list)
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(min(4, os.cpu_count() or 1)))
-
-    async def stop(self) -> None:
-        for process in self._idle:
-            await end_group(process)
 
     async def unpack(self, archive: Path, name: str, target: Path) -> dict[str, int]:
         """Count files that were not installed, by kind. Raises SandboxError if the wheel is refused."""
         async with self._slots:
-            if self._idle:
-                process = self._idle.pop()
+            if self.idle:
+                process = self.idle.pop()
             else:
                 python, program = bounded([], {})[0], Path(__file__).with_name("unpack_wheels.py")
                 process = await asyncio.create_subprocess_exec(
@@ -226,7 +219,7 @@ class _Unpackers:
                 await end_group(process)
                 await asyncio.to_thread(shutil.rmtree, target, ignore_errors=True)
                 raise
-            self._idle.append(process)
+            self.idle.append(process)
         if "error" in answer:
             raise SandboxError(str(answer["error"])[:2000])
         dropped: dict[str, int] = answer["dropped"]
