@@ -84,7 +84,8 @@ def conclude(
 ) -> CheckFinding:
     """Make a finding that links to the first five of the rollouts. A single one brings its task into the details."""
     if isinstance(rollouts, Rollout):
-        rollouts, details = [rollouts], {"task": rollouts.task.reset_arguments(), **details}
+        details = {"task": rollouts.task.reset_arguments(), **details}
+        rollouts = [rollouts]
     return CheckFinding(status, evidence, details, tuple(rollouts)[:5])
 
 
