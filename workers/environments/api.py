@@ -82,14 +82,13 @@ class EnvHostApi:
                 "sessions": server.sessions,
                 "memory_mb": server.resources.memory_mb,
                 "is_leased": server.id in leased,
-                "printed_bytes": server.log.total_bytes,
             }
             for server in self.pool.live_servers()
         ]
         choice = self.pool.launcher.choice
         capacity = {"servers": self.pool.max_servers, "memory_mb": self.pool.max_memory_mb}
-        state = {"capacity": capacity, "servers": servers, "queued": len(self.pool.queue)}
-        return web.json_response({"launcher": str(choice.launcher), "probe": choice.probe, **state})
+        launcher = {"launcher": str(choice.launcher), "probe": choice.probe}
+        return web.json_response(launcher | {"capacity": capacity, "servers": servers})
 
     async def get_package(self, request: web.Request) -> web.Response:
         """State of a package; with `?log=1` also pip's output from building its own environment, if it has one."""

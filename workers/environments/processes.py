@@ -34,7 +34,6 @@ class LogTail:
         """`writer` goes to the server; close our copy once the server has it."""
         os.set_blocking(self._reader, False)
         self._kept = bytearray()
-        self.total_bytes = 0
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._reader, self._read)
         self._is_open = True
@@ -45,7 +44,6 @@ class LogTail:
             data = os.read(self._reader, KEPT_BYTES)
         except BlockingIOError:
             return
-        self.total_bytes += len(data)
         self._kept += data
         del self._kept[:-KEPT_BYTES]
         self._loop.remove_reader(self._reader)
