@@ -19,6 +19,7 @@ from backend.core.outgoing import OutgoingPolicy
 from backend.domain.environments.manifest import NetworkSpec, ResourcesSpec
 from backend.domain.errors import SandboxError
 from backend.domain.network import NOBODY, NetworkRule
+from workers.commands import Bounds, CommandStopped, run_command
 from workers.environments.containers import SOCKET, ContainerEngine
 from workers.environments.packages import StoredPackage
 from workers.environments.processes import LogTail, ServerProcess
@@ -26,8 +27,6 @@ from workers.environments.relays import open_relay
 from workers.environments.servers import RunningServer, listen, start_server, wait_until_serving
 from workers.environments.virtual_environments import VirtualEnvironments
 from workers.environments.zygotes import Zygote, jail_command, site_packages_of
-
-PROBE_SECONDS = 30.0
 
 
 class Launcher(StrEnum):
@@ -98,23 +97,14 @@ async def _probe_jail(runtime_python: Path, folder: Path) -> dict[str, object]:
     except SandboxError as error:
         return {"jail": False, "reason": str(error)}
     ring = {"new_root": str(folder / "root"), "site_packages": site_packages, "uid": 60_999}
-    process = await asyncio.create_subprocess_exec(
-        *jail_command(runtime_python.absolute(), ring, "probe", __file__),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={},
-    )
+    command = jail_command(runtime_python.absolute(), ring, "probe", __file__)
     try:
-        async with asyncio.timeout(PROBE_SECONDS):
-            output, errors = await process.communicate()
-        checks = json.loads(output)
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-        return {"jail": False, "reason": f"building a jail took longer than {PROBE_SECONDS:g} s"}
+        done = await run_command(command, Bounds(30), environment={})
+        checks = json.loads(done.output)
+    except CommandStopped as error:
+        return {"jail": False, "reason": f"building a jail failed: {error}"}
     except json.JSONDecodeError:
-        lines = errors.decode(errors="replace").strip().splitlines()
+        lines = done.errors.strip().splitlines()
         return {"jail": False, "reason": lines[-1] if lines else "the jail could not be built"}
     broken = [name for name, is_held in checks.items() if not is_held]
     return {"jail": not broken, "reason": f"the jail leaks: {', '.join(broken)}" if broken else "", "checks": checks}

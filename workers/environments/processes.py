@@ -2,11 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-
-from proctor_sandbox.memory import descendants
 
 KEPT_BYTES = 64 << 10
 """As much as a pipe holds."""
@@ -71,46 +68,9 @@ class LogTail:
         return "\n".join(text.splitlines()[-count:])[-characters:]
 
 
-def resident_bytes(pid: int) -> int:
-    """Resident memory of one process; 0 if it has ended."""
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError, ValueError):
-        return 0
-
-
-def used_bytes(pids: list[int], allowed: int = 0) -> int:
-    """Memory of several processes together, shared pages once (PSS). Only root may read that; else the sum of each.
-
-    If even the sum, which is cheap to read, is at most `allowed`, it is the answer.
-    """
-    total, resident = 0, sum(map(resident_bytes, pids))
-    if resident <= allowed:
-        return resident
-    try:
-        for pid in pids:
-            try:
-                text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            total += next((int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("Pss:")), 0)
-    except PermissionError:
-        return resident
-    return total
-
-
 def parent(pid: int) -> int:
     """The parent of a process; 0 if it has ended."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except (OSError, IndexError, ValueError):
         return 0
-
-
-async def wait_until_too_big(pid: int, max_bytes: int, end: Callable[[], None]) -> None:
-    """Measure a process and its descendants twice a second; end it above `max_bytes`. Cancel it afterward."""
-    while True:
-        await asyncio.sleep(0.5)
-        if used_bytes(descendants(pid), max_bytes) > max_bytes:
-            end()
-            return

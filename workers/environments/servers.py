@@ -18,9 +18,10 @@ from backend.domain.environments.manifest import ResourcesSpec
 from backend.domain.errors import SandboxError
 from proctor_sandbox.memory import descendants
 from proctor_sandbox.terms import MOST
+from workers.commands import resident_bytes, used_bytes
 from workers.environments.inside.server import CAPACITY_PATH
 from workers.environments.packages import StoredPackage
-from workers.environments.processes import LogTail, ServerProcess, parent, resident_bytes, used_bytes
+from workers.environments.processes import LogTail, ServerProcess, parent
 from workers.environments.wire import JsonObject
 from workers.environments.zygotes import Zygote
 

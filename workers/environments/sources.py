@@ -16,18 +16,15 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from backend.domain.errors import SandboxError
-from workers.commands import Bounds, CommandStopped, Finished, end_group, run_command
-from workers.environments.processes import wait_until_too_big
+from workers.commands import Bounds, CommandStopped, Finished, run_command
 from workers.environments.uv import Wheel, append
 from workers.environments.wheels import Installer
 from workers.environments.zygotes import jail_command
 
 ROUNDS = 8
 """Maximum number of consecutive resolutions that find another distribution without a wheel."""
-BUILD_SECONDS = 180.0
 MAX_WHEEL_BYTES = 128 << 20
-_MAX_BUILD_BYTES = 3 << 29
-"""Memory of all processes of a build together."""
+_BUILD_BOUNDS = Bounds(180, output_bytes=64 << 20, memory_bytes=3 << 29)
 _READ_BOUNDS = Bounds(60, output_bytes=4 << 20, limits={"AS": 512 << 20, "CPU": 20, "FSIZE": 16 << 20, "NOFILE": 32})
 _IS_BUILT = " has no wheel: building its source in the sandbox"
 
@@ -121,35 +118,17 @@ class SourceBuilder:
         self.new_root.mkdir(parents=True, exist_ok=True)
         [site_packages] = environment.absolute().glob("lib/python*/site-packages")
         ring = {"new_root": str(self.new_root), "site_packages": [str(site_packages)], "uid": 60_998, "compiler": True}
-        process = await asyncio.create_subprocess_exec(
-            *jail_command(self.installer.runtime.absolute(), ring, "build_wheel", *map(str, files)),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            pass_fds=files,
-            env={"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8"},
-            start_new_session=True,
-        )
-        assert process.stdout is not None
-        watch = asyncio.create_task(wait_until_too_big(process.pid, _MAX_BUILD_BYTES, process.kill))
-        output = b""
+        command = jail_command(self.installer.runtime.absolute(), ring, "build_wheel", *map(str, files))
+        environment = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8"}
         try:
-            async with asyncio.timeout(BUILD_SECONDS):
-                while part := await process.stdout.read(1 << 16):
-                    output = (output + part)[-(1 << 15) :]
-                await process.wait()
-        except TimeoutError:
-            raise SandboxError(f"{source.failure} it took longer than {BUILD_SECONDS:g} s") from None
-        finally:
-            await end_group(process)
-            watch.cancel()
-        with log.open("ab") as file:
+            done = await run_command(command, _BUILD_BOUNDS, environment=environment, pass_fds=files)
+        except CommandStopped as error:
+            raise SandboxError(f"{source.failure} {error}") from error
+        output = (done.output + done.errors)[-(1 << 15) :]
+        with log.open("a") as file:
             file.write(output)
-        if watch.done() and not watch.cancelled():
-            raise SandboxError(f"{source.failure} it used more than {_MAX_BUILD_BYTES >> 20} MB of memory")
-        if process.returncode:
-            last_lines = output.decode(errors="replace").strip().splitlines()[-12:]
-            raise SandboxError("\n".join([source.failure, *last_lines]))
+        if done.status:
+            raise SandboxError("\n".join([source.failure, *output.strip().splitlines()[-12:]]))
 
 
 def _accept_wheel(unfinished: Path, source: SourceDistribution) -> Path:
