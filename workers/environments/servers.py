@@ -14,6 +14,7 @@ from pathlib import Path
 import aiohttp
 import orjson
 
+from backend.core.outgoing.client import read_body
 from backend.domain.environments.manifest import ResourcesSpec
 from backend.domain.errors import SandboxError
 from proctor_sandbox.memory import descendants
@@ -29,7 +30,6 @@ START_SECONDS = 60.0
 """Time limit for importing a package and its first answer."""
 _REAP_SECONDS = 0.3
 """A connection breaks a moment before its process is reaped."""
-_MAX_ANSWER_BYTES = 2_000_000
 _first_cpus = itertools.count()
 
 
@@ -236,14 +236,10 @@ async def get_object(path: Path, url: str) -> JsonObject:
     )
     try:
         async with http, http.get(f"http://server{url}", allow_redirects=False) as response:
-            body = bytearray()
-            async for part in response.content.iter_any():  # a single read would return what has arrived by then
-                body += part
-                if len(body) > _MAX_ANSWER_BYTES:
-                    raise SandboxError(f"it answers with more than {_MAX_ANSWER_BYTES:,} bytes")
+            body = await read_body(response, 2_000_000)
             if response.status != 200:
                 raise SandboxError(f"GET {url} answered {response.status}: {body[:200].decode(errors='replace')}")
-            answer = orjson.loads(bytes(body))
+            answer = orjson.loads(body)
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise SandboxError(f"GET {url}: {type(error).__name__}: {error}") from error
     if not isinstance(answer, dict):
