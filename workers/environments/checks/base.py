@@ -1,4 +1,4 @@
-"""Declare a check: `@check(…)` above the function that inspects a `CheckSubject` and returns a `CheckFinding`.
+"""Declare a check: `@Check(…)` above the function that inspects a `CheckSubject` and returns a `CheckFinding`.
 
 Certificates, their page, the command line and the reference in the docs derive from this declaration. The function's
 docstring states the method and the threshold. `registry.py` collects the checks and runs them.
@@ -47,36 +47,32 @@ class CheckFinding:
 CheckFunction = Callable[[CheckSubject], Awaitable[CheckFinding]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, kw_only=True)
 class Check:
-    """One condition that an environment version must meet."""
+    """One condition that an environment version must meet. Decorates the function that inspects it."""
 
-    id: str
-    theme: str
-    """Section of the certificate."""
     label: str
     sentence: str
     """The condition."""
     advice: str
     """How an author can fix a failure."""
     cost: Cost
-    run: CheckFunction
-    needs: tuple[str, ...]
+    needs: tuple[str, ...] = ("steps_and_ends",)
     """Checks without which this one has no meaning. If one of them fails, this one is skipped."""
+    theme: str = ""
+    """Section of the certificate. Default: the name of the function's module."""
+    id: str = field(init=False)
+    run: CheckFunction = field(init=False)
+
+    def __call__(self, run: CheckFunction) -> "Check":
+        self.run, self.id = run, run.__name__
+        self.theme = self.theme or run.__module__.rpartition(".")[2]
+        return self
 
     @property
     def method(self) -> str:
         """How the condition is measured, and the threshold."""
         return " ".join((inspect.getdoc(self.run) or "").split())
-
-
-def check(
-    *, label: str, sentence: str, advice: str, cost: Cost, needs: tuple[str, ...] = ("steps_and_ends",), theme: str = ""
-) -> Callable[[CheckFunction], Check]:
-    """Declare the function below as a check. Its name becomes the check's id; its module names the theme."""
-    return lambda run: Check(
-        run.__name__, theme or run.__module__.rpartition(".")[2], label, sentence, advice, cost, run, needs
-    )
 
 
 def conclude(

@@ -4,7 +4,7 @@ import statistics
 from collections import Counter
 
 from backend.domain.vocabulary import ErrorKind
-from workers.environments.checks.base import CheckFinding, Cost, check, failed, passed, skipped, warned
+from workers.environments.checks.base import Check, CheckFinding, Cost, failed, passed, skipped, warned
 from workers.environments.checks.policies import CHARACTERS_PER_TOKEN
 from workers.environments.checks.subject import CheckSubject
 
@@ -12,7 +12,7 @@ LONG_PROMPT = 16_000
 """Prompt length in tokens that is too long for many models and expensive for all."""
 
 
-@check(
+@Check(
     label="Error rate",
     sentence="Fewer than 1% of episodes break, whatever the policy writes.",
     advice="Fix the most frequent error. Answer bad input with an observation instead of an exception.",
@@ -40,7 +40,7 @@ async def error_rate(subject: CheckSubject) -> CheckFinding:
     return judge(evidence, broken, share=share)
 
 
-@check(
+@Check(
     label="Step latency",
     sentence="A step takes a small part of its time limit.",
     advice="Move expensive work out of `step`, or raise the manifest's timeout.",
@@ -64,7 +64,7 @@ async def step_latency(subject: CheckSubject) -> CheckFinding:
     return passed(f"{summary}.", slowest, **details)
 
 
-@check(
+@Check(
     label="Token cost",
     sentence="A correct answer fits into a turn, and a conversation into a context window.",
     advice="Shorten the observation, or raise `max_tokens_per_turn`.",

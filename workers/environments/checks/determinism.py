@@ -12,9 +12,9 @@ from backend.domain.errors import RolloutError
 from backend.domain.rollouts.divergence import different_fields
 from backend.domain.rollouts.rollout import Rollout, columns_over_episode
 from workers.environments.checks.base import (
+    Check,
     CheckFinding,
     Cost,
-    check,
     clipped,
     does_not_apply,
     failed,
@@ -32,7 +32,7 @@ ROUNDING = 1e-9
 COLUMN_ROUNDING = 1e-6
 
 
-@check(
+@Check(
     label="Deterministic reset",
     sentence="The same task starts the same way every time.",
     advice="Derive everything random in `reset` from the task's seed, and never from the clock or global state.",
@@ -54,7 +54,7 @@ async def reset_deterministic(subject: CheckSubject) -> CheckFinding:
     return passed(f"{len(tasks)} tasks, each reset twice: equal observations.", tasks=len(tasks))
 
 
-@check(
+@Check(
     label="Deterministic steps",
     sentence="The same actions on the same task get the same responses and rewards, also in another process.",
     advice="Use one random generator per episode, and sort sets before you iterate over them.",
@@ -98,7 +98,7 @@ async def step_deterministic(subject: CheckSubject) -> CheckFinding:
     )
 
 
-@check(
+@Check(
     label="Seeds differ",
     sentence="Different seeds give different episodes.",
     advice="Use the task's seed to generate the task.",
@@ -142,7 +142,7 @@ def difference_of(first: Sequence[Observation], second: Sequence[Observation], n
     return None
 
 
-@check(
+@Check(
     label="No noise in groups",
     sentence="The same actions on the same task earn the same columns in eight sessions.",
     advice="Remove randomness and shared state from the reward, or declare `checks.noise` if it cannot be removed.",
@@ -184,7 +184,7 @@ async def group_noise(subject: CheckSubject) -> CheckFinding:
     )
 
 
-@check(
+@Check(
     label="Isolated sessions",
     sentence="64 concurrent episodes go the same way as each does alone.",
     advice="Keep the state of an episode in the environment object, not in the module, the class or a shared file.",
@@ -221,7 +221,7 @@ async def sessions_isolated(subject: CheckSubject) -> CheckFinding:
     return passed(f"{len(samples)} concurrent sessions gave the same as each alone.", sessions=len(samples))
 
 
-@check(
+@Check(
     label="Reproducible scores",
     sentence="A stored episode gets the same score when it is replayed.",
     advice="Make the reward a function of the task and the actions only.",

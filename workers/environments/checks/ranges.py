@@ -15,9 +15,9 @@ from backend.domain.environments.reward_bounds import declared_range, declared_r
 from backend.domain.rollouts.rollout import Rollout, Step, TaskSpec, columns_over_episode, weighted_reward
 from workers.environments.checks.base import (
     TOLERANCE,
+    Check,
     CheckFinding,
     Cost,
-    check,
     clipped,
     does_not_apply,
     failed,
@@ -32,7 +32,7 @@ from workers.policies.base import Policy, Turn
 MAX_TURNS = 64
 
 
-@check(
+@Check(
     theme="reward",
     label="Columns add up",
     sentence="The reward is the weighted sum of its columns, in the environment and in Proctor.",
@@ -79,7 +79,7 @@ async def columns_add_up(subject: CheckSubject) -> CheckFinding:
     return passed(f"{compared} episodes: the environment's reward is the weighted sum of its columns.")
 
 
-@check(
+@Check(
     theme="reward",
     label="Rewards in range",
     sentence="Every column stays in its declared range, in each step and over the episode.",
@@ -117,7 +117,7 @@ def breach_of(subject: CheckSubject, rollout: Rollout) -> str:
     return breach.sentence if breach else ""
 
 
-@check(
+@Check(
     theme="reward",
     label="Repeated actions",
     sentence="Repeating an action that does not end the episode keeps every column in its declared range.",

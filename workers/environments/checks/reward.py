@@ -16,10 +16,10 @@ from backend.domain.rollouts.rollout import Rollout, TaskSpec
 from backend.domain.statistics import estimate_mean
 from workers.environments.checks.base import (
     TOLERANCE,
+    Check,
     CheckFinding,
     Cost,
     by_level,
-    check,
     does_not_apply,
     failed,
     floor_limit,
@@ -37,7 +37,7 @@ NO_GOLD = "The manifest names no `gold` script, so there is no right answer to c
 NO_FLOOR = "No floor: declare `checks.floor_maximum`, or the `range` of every column."
 
 
-@check(
+@Check(
     label="Gold reaches the bound",
     sentence="Perfect play earns the highest reward on every task, or the declared bound of its level where "
     "chance decides.",
@@ -82,7 +82,7 @@ async def gold_reaches_bound(subject: CheckSubject) -> CheckFinding:
     return passed(f"Gold reaches its bound. {summary}.", worst, bounds=bounds, levels=level_figures)
 
 
-@check(
+@Check(
     label="Degenerate policies",
     sentence="Policies that do not try stay within 5% of the range above the floor.",
     advice="Remove rewards for form or for lucky guesses, or declare `checks.floor_maximum` if chance reaches more.",
@@ -111,7 +111,7 @@ async def degenerate_policies(subject: CheckSubject) -> CheckFinding:
     return passed(f"All {len(ranked)} policies stay at or below {bound}. {summary}", best, **details)
 
 
-@check(
+@Check(
     label="Untouched task",
     sentence="No task is solved before the first move.",
     advice="Remove tasks that start solved, and reward changes rather than states that already hold.",
@@ -142,7 +142,7 @@ async def untouched_task(subject: CheckSubject) -> CheckFinding:
     )
 
 
-@check(
+@Check(
     label="Format variations",
     sentence="The same answer in another allowed form earns the same.",
     advice="Normalize whitespace and case before you compare, and grade the parsed answer only.",
@@ -192,7 +192,7 @@ async def format_variations(subject: CheckSubject) -> CheckFinding:
     return passed(f"Gold written {len(variations)} other ways ({names}) on {len(gold)} tasks: equal columns.")
 
 
-@check(
+@Check(
     label="Quality ladder",
     sentence="A better answer earns more: right, then partly right, then wrong.",
     advice="Read the rollouts of the script that earns too much, and reduce the column that rewards it.",
@@ -226,7 +226,7 @@ async def quality_ladder(subject: CheckSubject) -> CheckFinding:
     return passed(f"Mean rewards: {' > '.join(rungs)}.", **details)
 
 
-@check(
+@Check(
     label="Fixtures hold",
     sentence="Every transcript in the package earns the columns that it states.",
     advice="Fix the reward, or save the fixture again if the new values are right.",
@@ -279,7 +279,7 @@ async def _recite(
     return next(iter(await subject.play(name, recites(replies), [(task, 1)], manifest=manifest, offset=number)), None)
 
 
-@check(
+@Check(
     label="Reviewed episodes hold",
     sentence="An episode reviewed as a hack scores low; a confirmed honest one scores as high as it did.",
     advice="Fix the reward that the hack exploits, or withdraw the verdict on the fixture's page.",

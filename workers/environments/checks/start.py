@@ -10,7 +10,7 @@ from backend.domain.environments.prompts import parse_reply, render_observation
 from backend.domain.environments.tools import Call, Tool, ToolsUnusable, read_tools
 from backend.domain.rollouts.rollout import task_of
 from backend.domain.vocabulary import Split, StopReason
-from workers.environments.checks.base import CheckFinding, Cost, check, clipped, failed, listed, passed, skipped, warned
+from workers.environments.checks.base import Check, CheckFinding, Cost, clipped, failed, listed, passed, skipped, warned
 from workers.environments.checks.subject import CheckSubject
 from workers.environments.client import Observation
 
@@ -26,7 +26,7 @@ JSON_TYPES: Mapping[str, type | tuple[type, ...]] = {
 Schema = Mapping[str, Any]
 
 
-@check(
+@Check(
     label="Starts and resets",
     sentence="The server starts, and every level of both splits can be reset.",
     advice="Read the server log in the evidence. `reset` must accept every task of both splits and return an open "
@@ -52,7 +52,7 @@ async def starts_and_resets(subject: CheckSubject) -> CheckFinding:
     )
 
 
-@check(
+@Check(
     label="Agent block fits",
     sentence="The manifest's `agent` block fits the package: template, action fields, tools and scripted replies.",
     advice="Compare `agent` in the manifest with the fields of the action and observation classes.",
@@ -145,7 +145,7 @@ def _tool_problems(subject: CheckSubject, opening: Observation, tools: Sequence[
     return problems
 
 
-@check(
+@Check(
     label="Finite rewards",
     sentence="Every step returns finite numbers in the reward columns that the manifest declares.",
     advice="Return every declared column in each step, and guard divisions and logarithms.",
@@ -167,7 +167,7 @@ async def rewards_finite(subject: CheckSubject) -> CheckFinding:
     return passed(f"{count} values in {len(rows)} steps of {len(rollouts)} episodes: all are finite numbers.")
 
 
-@check(
+@Check(
     label="Whole episodes",
     sentence="Random legal play completes whole episodes without an error.",
     advice="Fix the quoted error, and set `done` when the task is over.",
@@ -194,7 +194,7 @@ async def steps_and_ends(subject: CheckSubject) -> CheckFinding:
     return passed(f"{summary}.", rollouts, ends=dict(ends), mean_turns=sum(turns) / len(turns))
 
 
-@check(
+@Check(
     label="Observation schema",
     sentence="Every observation has the fields and types that its class declares.",
     advice="Declare every field of the observation class with its type.",

@@ -14,10 +14,10 @@ from backend.domain.statistics import TIE
 from backend.domain.vocabulary import CheckStatus, Split
 from workers.environments.checks.base import (
     TOLERANCE,
+    Check,
     CheckFinding,
     Cost,
     by_level,
-    check,
     clipped,
     does_not_apply,
     failed,
@@ -56,7 +56,7 @@ class _LeakCase:
     rollout: Rollout | None
 
 
-@check(
+@Check(
     label="Hidden answer",
     sentence="Neither the prompt nor an observation gives the answer away before the episode ends.",
     advice="Remove the answer from observations and metadata. If it belongs in the prompt, set "
@@ -150,7 +150,7 @@ def _contains(texts: Sequence[str], answers: Sequence[str]) -> bool:
     return False
 
 
-@check(
+@Check(
     label="Levels get harder",
     sentence="A higher level is not easier for a reference policy.",
     advice="Reorder the levels or make the higher one harder.",
@@ -191,7 +191,7 @@ async def levels_monotone(subject: CheckSubject) -> CheckFinding:
     return replace(by_script, evidence=evidence)
 
 
-@check(
+@Check(
     label="Disjoint splits",
     sentence="Held-out tasks are not among the training tasks.",
     advice="Generate the splits from different seeds or disjoint lists of tasks.",
@@ -227,7 +227,7 @@ async def splits_disjoint(subject: CheckSubject) -> CheckFinding:
     return judge(f"{summary}, e.g. {common[0][0][:120]!r}.", share=share)
 
 
-@check(
+@Check(
     label="Mixed success",
     sentence="Success is possible but not certain: groups contain both often enough to learn from.",
     advice="Make tasks easier or harder, or add levels, until a policy succeeds sometimes.",
@@ -307,7 +307,7 @@ def _mixed_success(
     return passed(summary[0].upper() + summary[1:], rollouts, **details)
 
 
-@check(
+@Check(
     label="Impossible tasks",
     sentence="Impossible tasks cannot be passed and cannot be recognized by how they start.",
     advice="Make `reset` honor `canary`, and let impossible tasks start like ordinary ones.",
