@@ -119,9 +119,9 @@ class SourceBuilder:
         [site_packages] = environment.absolute().glob("lib/python*/site-packages")
         ring = {"new_root": str(self.new_root), "site_packages": [str(site_packages)], "uid": 60_998, "compiler": True}
         command = jail_command(self.installer.runtime.absolute(), ring, "build_wheel", *map(str, files))
-        environment = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8"}
+        variables = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8"}
         try:
-            done = await run_command(command, _BUILD_BOUNDS, environment=environment, pass_fds=files)
+            done = await run_command(command, _BUILD_BOUNDS, environment=variables, pass_fds=files)
         except CommandStopped as error:
             raise SandboxError(f"{source.failure} {error}") from error
         output = (done.output + done.errors)[-(1 << 15) :]
