@@ -105,8 +105,8 @@ class EnvHost:
     ) -> AsyncIterator["EnvServer"]:
         """One or more servers of a stored package for ourselves; waits in the queue while the host is full.
 
-        `resources` default to those that the package requests. Sets of strings have the same order in all servers with
-        the same `hash_seed`.
+        `resources`: default: as in the package's manifest. Sets of strings have the same order in all servers with the
+        same `hash_seed`.
         """
         request: JsonObject = {"hash": content_hash, "count": servers, "hash_seed": hash_seed}
         if resources is not None:
