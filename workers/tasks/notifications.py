@@ -49,17 +49,15 @@ def run(context: JobContext) -> None:
         if delivery is None:
             return
         delivery.attempts += 1
+        announce(session, NOTICES)
         if failure is None:
             delivery.status, delivery.error = DeliveryStatus.DELIVERED, None
             delivery.delivered_at = func.clock_timestamp()
-            announce(session, NOTICES)
-            return
-        if failure.is_final or delivery.attempts > len(PAUSES_SECONDS):
+        elif failure.is_final or delivery.attempts > len(PAUSES_SECONDS):
             _fail(session, delivery, str(failure))
-            return
-        delivery.error = plain_text(str(failure))[:MAX_ERROR_CHARACTERS]
-        delivery.next_at = func.clock_timestamp() + timedelta(seconds=PAUSES_SECONDS[delivery.attempts - 1])
-        announce(session, NOTICES)
+        else:
+            delivery.error = plain_text(str(failure))[:MAX_ERROR_CHARACTERS]
+            delivery.next_at = func.clock_timestamp() + timedelta(seconds=PAUSES_SECONDS[delivery.attempts - 1])
 
 
 def give_up(session: Session, context: JobContext, reason: str) -> None:
