@@ -16,18 +16,8 @@ from pydantic import ValidationError
 from backend.domain.environments.manifest import Manifest
 from backend.domain.rollouts.record import RewardRecord, RolloutRecord
 from backend.domain.vocabulary import RolloutStatus
-from backend.rollouts.formats import native, verifiers_v0, verifiers_v1
-from backend.rollouts.formats.bounds import (
-    MAX_BYTES,
-    MAX_COLUMNS,
-    MAX_RATIO,
-    MAX_ROW_GROUP,
-    MAX_ROW_GROUPS,
-    BadFile,
-    check_schema,
-    unpack,
-    unpacked_bytes,
-)
+from backend.rollouts.formats import bounds, native, verifiers_v0, verifiers_v1
+from backend.rollouts.formats.bounds import MAX_BYTES, MAX_RATIO, BadFile, unpack
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -167,16 +157,16 @@ def _table_rows(path: Path) -> Iterator[tuple[str, Row]]:
                 metadata = file.metadata
                 if metadata.num_rows > MAX_ROWS:
                     raise BadFile(f"{metadata.num_rows:,} rows; the limit is {MAX_ROWS:,}")
-                if metadata.num_columns > MAX_COLUMNS or metadata.num_row_groups > MAX_ROW_GROUPS:
-                    raise BadFile(f"more than {MAX_COLUMNS:,} columns or {MAX_ROW_GROUPS:,} row groups")
+                if metadata.num_columns > bounds.MAX_COLUMNS or metadata.num_row_groups > bounds.MAX_ROW_GROUPS:
+                    raise BadFile(f"more than {bounds.MAX_COLUMNS:,} columns or {bounds.MAX_ROW_GROUPS:,} row groups")
                 sizes = [metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)]
-                if sum(sizes) > MAX_BYTES or max(sizes, default=0) > MAX_ROW_GROUP:
+                if sum(sizes) > MAX_BYTES or max(sizes, default=0) > bounds.MAX_ROW_GROUP:
                     raise BadFile("the Parquet file unpacks to more than can be read, so it is refused")
-                check_schema(file.schema_arrow)
+                bounds.check_schema(file.schema_arrow)
                 yield from _batch_rows(file.iter_batches(batch_size=_BATCH, use_threads=False), most)
         else:
             with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
-                check_schema(stream.schema)
+                bounds.check_schema(stream.schema)
                 yield from _batch_rows(stream, most)
     except MemoryError as error:
         raise BadFile(_TOO_LARGE) from error
@@ -195,7 +185,7 @@ def _batch_rows(batches: "Iterable[pa.RecordBatch]", left: int) -> Iterator[tupl
         for start in range(batch.num_rows):
             number += 1
             row = batch.slice(start, 1)
-            size = sum(unpacked_bytes(column) for column in row.columns)
+            size = sum(bounds.unpacked_bytes(column) for column in row.columns)
             if size > MAX_LINE:
                 raise BadFile(f"row {number}: holds more than {MAX_LINE // 1024**2} MiB")
             left -= size
