@@ -86,16 +86,13 @@ class FinishedRunIndex:
         self._run = (run.id, run.ended_at, last)
         self._length = last + 1
 
-    def count(self) -> int:
-        return int(self._passing().sum())
-
     def page(self, limit: int) -> list[int] | None:
         """At most `limit` numbers from the selection's start on. None where the start is not in the list."""
         import numpy as np
 
         numbers = self._sorted()
         if self._selection.tree:
-            numbers = numbers[self._passing()[numbers]]
+            numbers = numbers[self.passing()[numbers]]
         place = None
         if self._selection.start is not None:
             places = np.flatnonzero(numbers == self._selection.start[1])
@@ -116,14 +113,14 @@ class FinishedRunIndex:
         places = np.flatnonzero(numbers == seq)
         if not len(places):
             return None, None
-        passing = np.flatnonzero(self._passing()[numbers])
+        passing = np.flatnonzero(self.passing()[numbers])
         before, after = (np.searchsorted(passing, places[0], side=side) for side in ("left", "right"))
         return (
             int(numbers[passing[before - 1]]) if before > 0 else None,
             int(numbers[passing[after]]) if after < len(passing) else None,
         )
 
-    def _passing(self) -> NDArray[np.bool_]:
+    def passing(self) -> NDArray[np.bool_]:
         """By `seq`: whether the rollout passes the filter."""
         import numpy as np
 

@@ -150,7 +150,7 @@ def list_rollouts(
     if index and numbers is not None:
         by_seq = {row.seq: row for row in session.execute(selection.rows.where(Rollout.seq.in_(numbers)))}
         found = [by_seq[number] for number in numbers if number in by_seq]
-        matching = MatchCount(index.count()) if counts else None
+        matching = MatchCount(int(index.passing().sum())) if counts else None
     # Any other run: search for the page. A filter that has to read the whole run also counts it, in the same statement.
     else:
         reads_text = FIELDS["text"] in selection.fields
