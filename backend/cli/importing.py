@@ -11,8 +11,7 @@ import typer
 
 from backend.cli.connection import connect
 from backend.cli.names import split_pair
-from backend.cli.options import AsJson, NoWait
-from backend.cli.output import BAD_RESULT, OK, console, fail, say, write_json
+from backend.cli.output import BAD_RESULT, OK, AsJson, NoWait, console, fail, say, write_json
 from backend.cli.watching import POLL_SECONDS, work_bar
 from backend.domain.text import JsonObject
 

@@ -1,9 +1,9 @@
-"""Output of commands: tables for people, JSON for programs, and exit codes."""
+"""Output of commands: tables for people, JSON for programs, exit codes, and the options that many commands have."""
 
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -11,6 +11,9 @@ from rich.table import Table
 
 WIDTH_WITHOUT_TERMINAL = 240
 OK, BAD_RESULT, WRONG_USAGE = 0, 1, 2
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Return at once instead of waiting.")]
 
 
 def fail(message: str, status: int = WRONG_USAGE) -> NoReturn:
@@ -20,7 +23,7 @@ def fail(message: str, status: int = WRONG_USAGE) -> NoReturn:
 
 
 def write_error(message: str) -> None:
-    console(is_error=True).print(f"proctor: {message}", style="red", markup=False)
+    say(f"proctor: {message}", "red", is_error=True)
 
 
 def say(text: str, style: str | None = None, *, is_error: bool = False) -> None:

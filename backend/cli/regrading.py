@@ -6,10 +6,9 @@ import typer
 
 from backend.cli.connection import connect
 from backend.cli.derived import Json
-from backend.cli.figures import estimate
-from backend.cli.names import run_of, short, version_of
-from backend.cli.options import AsJson, EnvironmentName, NoWait, RunName
-from backend.cli.output import BAD_RESULT, OK, fail, say, write_json, write_table
+from backend.cli.names import EnvironmentName, RunName, run_of, short, version_of
+from backend.cli.output import BAD_RESULT, OK, AsJson, NoWait, fail, say, write_json, write_table
+from backend.cli.views import estimate
 from backend.cli.watching import watch
 from proctor import Client
 

@@ -3,7 +3,6 @@
 import contextlib
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pydantic import ValidationError
 from sqlalchemy import func, select
@@ -20,6 +19,7 @@ from backend.domain.graders.prompts import (
 )
 from backend.domain.graders.settings import JudgeSettings, QuestionSettings, read_settings
 from backend.domain.policies.prices import cost_of
+from backend.graders.schemas import GradingEstimateResponse
 from backend.graders.selection import (
     contrast_groups,
     count_of,
@@ -39,25 +39,7 @@ REPLY_TOKENS = 250
 """Assumed length of a reply if the grader has no grades yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class GradingEstimate:
-    """The work and cost of grading a run."""
-
-    count: int
-    """Rollouts, or groups of a contrast, without a grade."""
-    graded: int
-    """Rollouts or groups that already have a grade."""
-    tokens_in: float | None = None
-    tokens_out: float | None = None
-    cost: float | None = None
-    """US dollars, canaries included; None without a price."""
-    basis: str = ""
-    """Basis of the estimate."""
-    problem: str = ""
-    """Why there is nothing to grade."""
-
-
-def estimate_run(session: Session, run: Run, grader: Grader, where: str, cluster: str = "") -> GradingEstimate:
+def estimate_run(session: Session, run: Run, grader: Grader, where: str, cluster: str = "") -> GradingEstimateResponse:
     """Raises InvalidInput for a bad filter."""
     settings = read_settings(grader.settings)
     if not settings.kind.grades_rollouts and isinstance(settings, QuestionSettings):
@@ -87,9 +69,9 @@ def estimate_run(session: Session, run: Run, grader: Grader, where: str, cluster
                     else question_prompt(settings, facts)
                 )
     if not count + graded:
-        return GradingEstimate(0, 0, problem=nothing_to_grade(settings, where))
+        return GradingEstimateResponse(count=0, graded=0, problem=nothing_to_grade(settings, where))
     if not prompts:
-        return GradingEstimate(count, graded)
+        return GradingEstimateResponse(count=count, graded=graded)
     characters = sum(len(str(message["content"])) for prompt in prompts for message in prompt.messages)
     tokens_in = characters / len(prompts) / CHARACTERS_PER_TOKEN
     repeats = settings.repeats if isinstance(settings, JudgeSettings) else 1
@@ -105,10 +87,10 @@ def _estimate(
     tokens_in: float,
     tokens_out: float,
     basis: str,
-) -> GradingEstimate:
+) -> GradingEstimateResponse:
     """From the mean tokens of one grade."""
     if not count:
-        return GradingEstimate(0, graded)
+        return GradingEstimateResponse(count=0, graded=graded)
     canaries = len(judge_canaries(settings.controls)) if isinstance(settings, JudgeSettings) else len(demands(settings))
     requests = count + canaries
     tokens_in, tokens_out = tokens_in * requests, tokens_out * requests
@@ -116,7 +98,9 @@ def _estimate(
         cost = cost_of(grader.policy.configuration.get("price"), round(tokens_in), round(tokens_out))
     except ValidationError:  # a price that an older version stored
         cost = None
-    return GradingEstimate(count, graded, tokens_in, tokens_out, cost, basis)
+    return GradingEstimateResponse(
+        count=count, graded=graded, tokens_in=tokens_in, tokens_out=tokens_out, cost=cost, basis=basis
+    )
 
 
 def _facts(session: Session, ids: Sequence[uuid.UUID]) -> list[RolloutFacts]:

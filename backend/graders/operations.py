@@ -32,16 +32,13 @@ from backend.runs.tables import Run
 from backend.web.identity import Actor
 from backend.web.paging import Key, Page, slice_of
 
-
-@reference(Grader, "Name or id of a grader.")
-def find_grader(session: Session, text: str) -> Grader:
-    return queries.find_grader(session, text)
+reference(Grader, "Name or id of a grader.")(queries.find_grader)
 
 
 @operation("GET /graders", role=Role.VIEWER, command="grader list", tool=True)
 def list_graders(session: Session, actor: Actor, request: ListGraders) -> Page[GraderResponse]:
     """List graders by name."""
-    return Page(items=[GraderResponse.of_row(each) for each in queries.list_graders(session, request.kind)])
+    return Page(items=[GraderResponse.of(each) for each in queries.list_graders(session, request.kind)])
 
 
 @operation(
@@ -55,15 +52,15 @@ def list_graders(session: Session, actor: Actor, request: ListGraders) -> Page[G
 )
 def create_grader(session: Session, actor: Actor, request: CreateGrader) -> GraderResponse:
     """Create a grader. Judges need the role trainer. Once started on a run, its settings are fixed."""
-    grader = service.create_grader(session, actor, request)
+    grader = service.save_grader(session, actor, request)
     session.refresh(grader, ["created_at"])
-    return GraderResponse.of_row(grader)
+    return GraderResponse.of(grader)
 
 
 @operation("GET /graders/{grader}", role=Role.VIEWER, command="grader show", tool=True)
 def get_grader(session: Session, actor: Actor, grader: Grader) -> GraderResponse:
     """Show a grader and its settings."""
-    return GraderResponse.of_row(grader)
+    return GraderResponse.of(grader)
 
 
 @operation(
@@ -75,7 +72,7 @@ def get_grader(session: Session, actor: Actor, grader: Grader) -> GraderResponse
 )
 def update_grader(session: Session, actor: Actor, grader: Grader, request: UpdateGrader) -> GraderResponse:
     """Replace the settings of a grader that was not started on a run yet."""
-    return GraderResponse.of_row(service.update_grader(session, actor, grader, request))
+    return GraderResponse.of(service.save_grader(session, actor, request, grader))
 
 
 @operation(
@@ -89,7 +86,7 @@ def update_grader(session: Session, actor: Actor, grader: Grader, request: Updat
 def delete_grader(session: Session, actor: Actor, grader: Grader) -> GraderResponse:
     """Delete a grader. Its grades stay with the rollouts, and its name can be used again."""
     name = service.delete_grader(session, actor, grader)
-    return GraderResponse.of_row(grader).model_copy(update={"name": name})
+    return GraderResponse.of(grader).model_copy(update={"name": name})
 
 
 @operation(
@@ -128,7 +125,7 @@ def estimate_grader(
     session: Session, actor: Actor, grader: Grader, run: Run, request: RunGrader
 ) -> GradingEstimateResponse:
     """Estimate how many rollouts a grader would grade, and what that costs. Sends no request."""
-    return GradingEstimateResponse.of(estimate_run(session, run, grader, request.where, request.cluster))
+    return estimate_run(session, run, grader, request.where, request.cluster)
 
 
 @operation(

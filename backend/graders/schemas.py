@@ -4,7 +4,7 @@ import json
 import re
 import uuid
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
@@ -220,16 +220,8 @@ class GraderResponse(Response):
     created_at: datetime
 
     @classmethod
-    def of_row(cls, grader: Grader) -> "GraderResponse":
-        return cls(
-            id=grader.id,
-            name=grader.name,
-            kind=grader.kind,
-            policy_id=grader.policy_id,
-            policy=grader.policy.name,
-            settings=grader.settings,
-            created_at=grader.created_at,
-        )
+    def of(cls, row: Any) -> Self:
+        return cls.from_row(row, policy=row.policy.name)
 
 
 class GradingEstimateResponse(Response):
@@ -239,13 +231,13 @@ class GradingEstimateResponse(Response):
     """Rollouts, or groups of a contrast, without a grade."""
     graded: int
     """Rollouts or groups that already have a grade."""
-    tokens_in: float | None
-    tokens_out: float | None
-    cost: float | None
+    tokens_in: float | None = None
+    tokens_out: float | None = None
+    cost: float | None = None
     """US dollars, canaries included; null without a price."""
-    basis: str
+    basis: str = ""
     """Basis of the estimate."""
-    problem: str
+    problem: str = ""
     """Why there is nothing to grade."""
 
 

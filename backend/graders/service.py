@@ -67,26 +67,49 @@ class GraderIsNotAtWork(Conflict):
     """This grader is not at work on this run."""
 
 
-def create_grader(session: Session, actor: Actor, request: GraderRequest) -> Grader:
-    grader = Grader(id=new_id(), created_by=actor.person_id)
-    _fill(session, actor, grader, request)
+def save_grader(session: Session, actor: Actor, request: GraderRequest, grader: Grader | None = None) -> Grader:
+    """Create a grader, or update the given one, which has not been started on a run."""
+    if grader is None:
+        grader = Grader(id=new_id(), created_by=actor.person_id)
+    else:
+        refuse_fixed(session, grader)
+        _refuse_role(actor, grader.kind)
+    _refuse_role(actor, request.kind)
+    if session.scalar(select(Grader.id).where(Grader.name == request.name, Grader.id != grader.id)):
+        raise GraderNameIsTaken(f"There is a grader named {request.name} already.")
+    try:
+        same = Policy.id == uuid.UUID(request.policy)
+    except ValueError:
+        same = Policy.name == request.policy
+    policy = session.scalar(select(Policy).where(same))
+    if policy is None:
+        raise InvalidInput(fields={"policy": "There is no such policy."})
+    try:
+        _refuse_policy(policy)
+        settings = request.settings()
+    except Conflict as error:
+        raise InvalidInput(fields={"policy": error.message}) from error
+    except ValidationError as error:
+        fields: dict[str, str] = {}
+        for item in error.errors(include_url=False, include_context=False, include_input=False):
+            message = str(item["msg"]).removeprefix("Value error, ").rstrip(".") + "."
+            if not item["loc"]:  # about several fields: report it at the field that the message names
+                place = next((field for words, field in _FIELDS_BY_MESSAGE.items() if words in message), "answers")
+            else:
+                place = f"control_{item['loc'][1]}" if item["loc"][0] == "controls" else str(item["loc"][0])
+            fields.setdefault(place, message[:1].upper() + message[1:])
+        raise InvalidInput(fields=fields) from error
+    grader.name, grader.kind, grader.policy_id, grader.policy = request.name, request.kind, policy.id, policy
+    grader.settings = settings.model_dump(mode="json")
     session.add(grader)
-    session.flush()
-    return grader
-
-
-def update_grader(session: Session, actor: Actor, grader: Grader, request: GraderRequest) -> Grader:
-    """Only before its first run."""
-    refuse_fixed(session, grader)
-    _refuse_role(actor, grader.kind)
-    _fill(session, actor, grader, request)
     session.flush()
     return grader
 
 
 def delete_grader(session: Session, actor: Actor, grader: Grader) -> str:
     """Remove it from all choices and fields. Its grades stay with the rollouts; its name, returned here, is free."""
-    _refuse_deleted(grader)
+    if grader.deleted_at is not None:
+        raise GraderIsDeleted
     _refuse_role(actor, grader.kind)
     name = grader.name
     grader.deleted_at = datetime.now(UTC)
@@ -102,7 +125,8 @@ def can_change(session: Session, grader: Grader) -> bool:
 
 
 def refuse_fixed(session: Session, grader: Grader) -> None:
-    _refuse_deleted(grader)
+    if grader.deleted_at is not None:
+        raise GraderIsDeleted
     if not can_change(session, grader):
         raise GraderIsUsed
 
@@ -210,50 +234,16 @@ def flag_answers(session: Session, run: Run, grader: Grader, answers: Sequence[s
     return raise_flags(session, run.id, grader, answers=answers)
 
 
-def _fill(session: Session, actor: Actor, grader: Grader, request: GraderRequest) -> None:
-    _refuse_role(actor, request.kind)
-    if session.scalar(select(Grader.id).where(Grader.name == request.name, Grader.id != grader.id)):
-        raise GraderNameIsTaken(f"There is a grader named {request.name} already.")
-    try:
-        same = Policy.id == uuid.UUID(request.policy)
-    except ValueError:
-        same = Policy.name == request.policy
-    policy = session.scalar(select(Policy).where(same))
-    if policy is None:
-        raise InvalidInput(fields={"policy": "There is no such policy."})
-    try:
-        _refuse_policy(policy)
-        settings = request.settings()
-    except Conflict as error:
-        raise InvalidInput(fields={"policy": error.message}) from error
-    except ValidationError as error:
-        fields: dict[str, str] = {}
-        for item in error.errors(include_url=False, include_context=False, include_input=False):
-            message = str(item["msg"]).removeprefix("Value error, ").rstrip(".") + "."
-            if not item["loc"]:  # about several fields: report it at the field that the message names
-                place = next((field for words, field in _FIELDS_BY_MESSAGE.items() if words in message), "answers")
-            else:
-                place = f"control_{item['loc'][1]}" if item["loc"][0] == "controls" else str(item["loc"][0])
-            fields.setdefault(place, message[:1].upper() + message[1:])
-        raise InvalidInput(fields=fields) from error
-    grader.name, grader.kind, grader.policy_id, grader.policy = request.name, request.kind, policy.id, policy
-    grader.settings = settings.model_dump(mode="json")
-
-
 def _refuse_role(actor: Actor, kind: GraderKind) -> None:
     """Scores of judges can become part of a reward, so judges need the role trainer."""
     if kind is GraderKind.JUDGE and not actor.role.includes(Role.TRAINER):
         raise NotAllowed("Creating, changing and deleting judges needs the role trainer.")
 
 
-def _refuse_deleted(grader: Grader) -> None:
-    if grader.deleted_at is not None:
-        raise GraderIsDeleted
-
-
 def _refuse_unable(session: Session, grader: Grader) -> None:
     """A deleted grader, or one whose policy cannot grade anymore."""
-    _refuse_deleted(grader)
+    if grader.deleted_at is not None:
+        raise GraderIsDeleted
     _refuse_policy(session.get_one(Policy, grader.policy_id))
 
 

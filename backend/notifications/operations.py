@@ -22,7 +22,6 @@ from backend.notifications.schemas import (
 from backend.notifications.service import SETTINGS_PATH
 from backend.notifications.tables import Notice, NoticeDelivery, NoticeDestination
 from backend.operations.declaration import operation, reference
-from backend.operations.ids import parse_id
 from backend.web.identity import Actor
 from backend.web.paging import Page
 
@@ -30,17 +29,9 @@ _POLL = "/notifications/deliveries/{id}"
 _SET = "The destination {name} is set. Test it: proctor notifications test {name}"
 
 
-@reference(Notice, "Id of a notice.")
-def find_notice(session: Session, text: str) -> Notice:
-    return queries.get_notice(session, parse_id(text))
-
-
+reference(Notice, "Id of a notice.")(queries.get_notice)
 reference(NoticeDestination, "Name or id of a destination.")(queries.get_destination)
-
-
-@reference(NoticeDelivery, "Id of a delivery.")
-def find_delivery(session: Session, text: str) -> NoticeDelivery:
-    return queries.get_delivery(session, parse_id(text))
+reference(NoticeDelivery, "Id of a delivery.")(queries.get_delivery)
 
 
 @operation("GET /notices", role=Role.VIEWER, command="notifications list")
@@ -49,7 +40,11 @@ def list_notices(session: Session, actor: Actor, request: ListNotices) -> Page[N
     page = queries.list_notices(
         session, actor.person_id, unread=request.unread, after=request.after, limit=request.limit
     )
-    return Page(items=[_notice(view.notice, is_read=view.is_read) for view in page.items], next=page.next)
+    notices = [
+        NoticeResponse.from_row(notice, url=absolute_url(notice.path), is_read=is_read)
+        for notice, is_read in page.items
+    ]
+    return Page(items=notices, next=page.next)
 
 
 @operation(
@@ -62,10 +57,8 @@ def list_notices(session: Session, actor: Actor, request: ListNotices) -> Page[N
 )
 def mark_read(session: Session, actor: Actor, request: MarkRead) -> UnreadResponse:
     """Mark a notice, or all notices, as read by you."""
-    if request.notice:
-        queries.mark_read(session, actor.person_id, queries.get_notice(session, request.notice))
-    else:
-        queries.mark_all_read(session, actor.person_id)
+    notice = queries.get_notice(session, str(request.notice)) if request.notice else None
+    queries.mark_read(session, actor.person_id, notice)
     unread = select(func.count(Notice.id)).where(Notice.kind != NoticeKind.TEST, queries.is_unread(actor.person_id))
     return UnreadResponse(unread=session.scalar(unread) or 0)
 
@@ -74,11 +67,7 @@ def mark_read(session: Session, actor: Actor, request: MarkRead) -> UnreadRespon
 def read_notice(session: Session, actor: Actor, notice: Notice) -> NoticeResponse:
     """Mark a notice as read by you and return it."""
     queries.mark_read(session, actor.person_id, notice)
-    return _notice(notice, is_read=True)
-
-
-def _notice(notice: Notice, *, is_read: bool) -> NoticeResponse:
-    return NoticeResponse.from_row(notice, url=absolute_url(notice.path), is_read=is_read)
+    return NoticeResponse.from_row(notice, url=absolute_url(notice.path), is_read=True)
 
 
 @operation("GET /notifications/destinations", role=Role.ADMIN, command="notifications destinations")
@@ -104,15 +93,13 @@ def add_destination(session: Session, actor: Actor, request: DestinationRequest)
 @operation("PUT /notifications/webhooks", role=Role.ADMIN, command="notifications webhook", notice=_SET, audited=False)
 def set_webhook(session: Session, actor: Actor, request: WebhookRequest) -> DestinationResponse:
     """Post notices to an address. With a secret, each request is signed."""
-    settings = DestinationRequest(kind=DestinationKind.WEBHOOK, **dict(request))
-    return DestinationResponse.of(service.set_destination(session, actor, settings))
+    return DestinationResponse.of(service.set_destination(session, actor, DestinationKind.WEBHOOK, request))
 
 
 @operation("PUT /notifications/emails", role=Role.ADMIN, command="notifications email", notice=_SET, audited=False)
 def set_email(session: Session, actor: Actor, request: EmailRequest) -> DestinationResponse:
     """Send notices by email."""
-    settings = DestinationRequest(kind=DestinationKind.EMAIL, **dict(request))
-    return DestinationResponse.of(service.set_destination(session, actor, settings))
+    return DestinationResponse.of(service.set_destination(session, actor, DestinationKind.EMAIL, request))
 
 
 @operation("GET /notifications/destinations/{destination}", role=Role.ADMIN)
@@ -139,7 +126,8 @@ def change_destination(
     "DELETE /notifications/destinations/{destination}",
     role=Role.ADMIN,
     command="notifications delete",
-    notice="The destination {destination} was deleted.",
+    page=SETTINGS_PATH,
+    notice="The destination was deleted.",
     audited=False,
 )
 def delete_destination(session: Session, actor: Actor, destination: NoticeDestination) -> None:
@@ -187,4 +175,4 @@ def get_delivery(session: Session, actor: Actor, delivery: NoticeDelivery) -> De
 )
 def resend_delivery(session: Session, actor: Actor, delivery: NoticeDelivery) -> DeliveryResponse:
     """Send a delivery again. The command exits with 1 if the first attempt fails."""
-    return DeliveryResponse.of_delivery(service.resend(session, actor, delivery.id))
+    return DeliveryResponse.of_delivery(service.resend(session, actor, delivery))

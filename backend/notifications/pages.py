@@ -11,8 +11,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.core.events import NOTICES
-from backend.domain.notifications.notices import KIND_DESCRIPTIONS, DestinationKind, Security
-from backend.notifications import queries, service
+from backend.domain.notifications.notices import KIND_DESCRIPTIONS, DestinationKind, Security, examples_of
+from backend.notifications import queries
 from backend.notifications.service import SETTINGS_PATH
 from backend.notifications.tables import NoticeDestination
 from backend.settings import get_settings
@@ -50,14 +50,20 @@ def show_notices(
 ) -> HTMLResponse:
     found = queries.list_notices(session, actor.person_id, unread=unread, after=after)
     next_url = f"/notices?after={found.next}{'&unread=true' if unread else ''}" if found.next else ""
-    context = {"notices": found.items, "unread_only": unread, "unread": actor.unread, "next_url": next_url}
+    context = {
+        "notices": found.items,
+        "examples_of": examples_of,
+        "unread_only": unread,
+        "unread": actor.unread,
+        "next_url": next_url,
+    }
     return page(request, "notifications/notices.html", context)
 
 
 @router.post("/notices/{notice_id}/open")
 def open_notice(session: SessionDep, actor: Viewer, notice_id: uuid.UUID) -> Response:
     """Mark the notice as read and show its page."""
-    notice = queries.get_notice(session, notice_id)
+    notice = queries.get_notice(session, str(notice_id))
     queries.mark_read(session, actor.person_id, notice)
     return see_other(notice.path)
 
@@ -107,11 +113,3 @@ def _destination_page(request: Request, kind: DestinationKind, destination: Noti
         "securities": SECURITY_LABELS,
     }
     return page(request, "notifications/destination.html", context)
-
-
-@router.post("/settings/notifications/{destination_id}/delete")
-def delete_destination(session: SessionDep, actor: Admin, destination_id: uuid.UUID) -> Response:
-    destination = queries.get_destination(session, str(destination_id))
-    name = destination.name
-    service.delete_destination(session, actor, destination)
-    return see_other(SETTINGS_PATH, notice=f"{name} was deleted.")

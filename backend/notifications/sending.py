@@ -15,7 +15,7 @@ import ssl
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.policy import SMTP
@@ -83,21 +83,6 @@ class Message:
     evidence: dict[str, Any]
     created_at: datetime
 
-    def as_json(self) -> bytes:
-        body = {
-            "id": self.notice_id,
-            "kind": str(self.kind),
-            "title": self.title,
-            "text": self.text,
-            "url": self.url,
-            "run": self.run,
-            "rollouts": self.rollouts,
-            "evidence": self.evidence,
-            "created_at": self.created_at.isoformat(),
-            "installation": absolute_url(""),
-        }
-        return json.dumps(body, ensure_ascii=False, default=str).encode()
-
     def as_mail(self, sender: str, recipients: list[str]) -> EmailMessage:
         """Raises ValueError for an address or a subject that would break a header."""
         mail = EmailMessage(policy=SMTP)
@@ -162,7 +147,10 @@ def send_webhook(url: str, message: Message, secret: str | None) -> None:
 
 
 async def _post(url: str, message: Message, secret: str | None) -> None:
-    body, timestamp = message.as_json(), int(time.time())
+    fields = asdict(message) | {"id": message.notice_id, "created_at": message.created_at.isoformat()}
+    del fields["delivery_id"], fields["notice_id"]
+    fields["installation"] = absolute_url("")
+    body, timestamp = json.dumps(fields, ensure_ascii=False, default=str).encode(), int(time.time())
     headers = {
         "Content-Type": "application/json; charset=utf-8",
         "User-Agent": "Proctor",

@@ -1,17 +1,15 @@
 """Add, change, delete and test destinations; resend deliveries. Each change is audited."""
 
-import uuid
-
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from backend.core import sealing
 from backend.core.events import NOTICES, announce
-from backend.domain.notifications.notices import DeliveryStatus, NoticeKind
+from backend.domain.notifications.notices import DeliveryStatus, DestinationKind, NoticeKind
 from backend.errors import Conflict, InvalidInput
 from backend.notifications import queries
 from backend.notifications.outbox import address_of, create_delivery, enqueue_delivery
-from backend.notifications.schemas import DestinationRequest
+from backend.notifications.schemas import DestinationRequest, DestinationSettings
 from backend.notifications.tables import Notice, NoticeDelivery, NoticeDestination
 from backend.web.audit import audit
 from backend.web.identity import Actor
@@ -52,8 +50,11 @@ def save_destination(
     return destination
 
 
-def set_destination(session: Session, actor: Actor, request: DestinationRequest) -> NoticeDestination:
+def set_destination(
+    session: Session, actor: Actor, kind: DestinationKind, settings: DestinationSettings
+) -> NoticeDestination:
     """Change the destination of this name or id, or add one."""
+    request = DestinationRequest(kind=kind, **dict(settings))
     if known := queries.find_destination(session, request.name):
         request = request.model_copy(update={"name": known.name})
     return save_destination(session, actor, request, known)
@@ -81,12 +82,12 @@ def test_destination(session: Session, actor: Actor, destination: NoticeDestinat
     delivery = create_delivery(session, notice.id, destination.id)
     announce(session, NOTICES)
     _audit(session, actor, "notifications.test", destination)
-    return queries.get_delivery(session, delivery.id)
+    return queries.get_delivery(session, str(delivery.id))
 
 
-def resend(session: Session, actor: Actor, delivery_id: uuid.UUID) -> NoticeDelivery:
+def resend(session: Session, actor: Actor, delivery: NoticeDelivery) -> NoticeDelivery:
     """Send a delivery again that was delivered or given up."""
-    delivery = queries.get_delivery(session, delivery_id, lock=True)
+    delivery = queries.get_delivery(session, str(delivery.id), lock=True)
     if delivery.status is DeliveryStatus.WAITING and delivery.attempts == 0:
         raise Conflict("This notice is already queued for delivery.")
     delivery.status, delivery.attempts, delivery.delivered_at = DeliveryStatus.WAITING, 0, None
@@ -94,7 +95,7 @@ def resend(session: Session, actor: Actor, delivery_id: uuid.UUID) -> NoticeDeli
     announce(session, NOTICES)
     _audit(session, actor, "notifications.send_again", delivery.destination)
     session.flush()
-    return queries.get_delivery(session, delivery.id)
+    return queries.get_delivery(session, str(delivery.id))
 
 
 def _audit(session: Session, actor: Actor, action: str, destination: NoticeDestination) -> None:

@@ -38,12 +38,11 @@ def evaluable_policies(session: Session) -> Sequence[Policy]:
     return session.scalars(statement).all()
 
 
-def get_policy(session: Session, policy_id: uuid.UUID) -> Policy:
-    """Raises NotFound."""
-    policy = session.get(Policy, policy_id)
-    if policy is None:
-        raise NotFound("There is no such policy.")
-    return policy
+def get_policy(session: Session, text: str) -> Policy:
+    """By name or id. Raises NotFound."""
+    if policy := find_policy(session, text):
+        return policy
+    raise NotFound(f"There is no policy {text[:100]}. `proctor policy list` shows all.")
 
 
 def find_policy(session: Session, text: str) -> Policy | None:

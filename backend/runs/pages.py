@@ -11,7 +11,6 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
-from pydantic import BaseModel
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
@@ -121,11 +120,8 @@ class RunUpdate:
     """Training runs: changes when there are more points to fetch."""
 
 
-class ChartQuery(BaseModel):
+class ChartQuery(Window):
     chart: str
-    after: int | None = None
-    low: int | None = None
-    high: int | None = None
 
 
 _updates: Shared[RunUpdate] = Shared()
@@ -217,8 +213,7 @@ def run_points(
     run = queries.get_run(session, run_id)
     main, more = charts_of(run, latest_steps(session, run_id))
     series = next((chart.series for chart in [*main, *more] if chart.key == wanted.chart), ())
-    window = Window(wanted.after, wanted.low, wanted.high)
-    return columnar_points(session, run, series, window, with_source=True)
+    return columnar_points(session, run, series, wanted, with_source=True)
 
 
 def _overview(session: Session, run_id: uuid.UUID, choice: FiguresRequest, *, with_charts: bool) -> OverviewPage:

@@ -45,14 +45,14 @@ def list_sessions(session: Session, actor: Actor) -> Page[SignInSession]:
 def revoke_other_sessions(session: Session, actor: Actor) -> RevokedAccess:
     """End all sessions except this one and revoke the tokens created in them. Needs a browser session."""
     service.refuse_token_actor(actor)
-    return RevokedAccess.of(auth.revoke_other_sessions(session, actor))
+    return auth.revoke_sessions(session, actor)[1]
 
 
 @operation("DELETE /sessions/{session_id}", role=Role.VIEWER, noun="sessions", audited=False)
 def revoke_session(session: Session, actor: Actor, session_id: uuid.UUID) -> RevokedAccess:
     """End a session and revoke the tokens created in it. Needs a browser session."""
     service.refuse_token_actor(actor)
-    return RevokedAccess.of(auth.revoke_session(session, actor, session_id)[1])
+    return auth.revoke_sessions(session, actor, session_id)[1]
 
 
 @operation("GET /tokens", role=Role.VIEWER, noun="tokens", command="token list")
@@ -92,10 +92,7 @@ def invite_member(session: Session, actor: Actor, request: InviteMember) -> Invi
 @operation("PATCH /members/{member}", role=Role.ADMIN, noun="members", command="member update", audited=False)
 def update_member(session: Session, actor: Actor, member: Person, request: UpdateMember) -> Member:
     """Change a member's role, or disable or enable the member."""
-    if request.role is not None:
-        service.change_role(session, actor, member.id, request.role)
-    if request.disabled is not None:
-        (service.disable if request.disabled else service.enable)(session, actor, member.id)
+    service.update_member(session, actor, member.id, request)
     session.flush()
     session.refresh(member)
     return Member.of(member)
@@ -104,7 +101,7 @@ def update_member(session: Session, actor: Actor, member: Person, request: Updat
 @operation("DELETE /members/{member}/access", role=Role.ADMIN, noun="members", command="member sign-out", audited=False)
 def revoke_member_access(session: Session, actor: Actor, member: Person) -> RevokedAccess:
     """Sign a member out everywhere and revoke their API tokens. They may sign in again."""
-    return RevokedAccess.of(service.revoke_access(session, actor, member.id)[1])
+    return service.revoke_access(session, actor, member.id)[1]
 
 
 @operation("GET /audit", role=Role.ADMIN, noun="audit", command="audit")

@@ -2,7 +2,7 @@
 
 import uuid
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
@@ -10,7 +10,15 @@ from sqlalchemy import select
 
 from backend.domain.vocabulary import Role
 from backend.team import auth, queries, service
-from backend.team.schemas import CreateToken, InviteMember, PasswordChange, RoleChange, SignIn, Welcome
+from backend.team.schemas import (
+    CreateToken,
+    InviteMember,
+    PasswordChange,
+    RevokedAccess,
+    SignIn,
+    UpdateMember,
+    Welcome,
+)
 from backend.team.tables import AuditEvent, Person
 from backend.web.dependencies import Admin, SessionDep, Viewer
 from backend.web.form_data import read_form
@@ -64,7 +72,8 @@ def sign_out(session: SessionDep, actor: Viewer) -> Response:
 
 @router.get("/links/{secret}")
 def show_link(request: Request, session: SessionDep, secret: str) -> Response:
-    return page(request, "team/link.html", {"person": auth.person_of_link(session, secret), "secret": secret})
+    context = {"person": queries.get_usable_link(session, secret).person, "secret": secret}
+    return page(request, "team/link.html", context)
 
 
 @router.post("/links/{secret}")
@@ -116,7 +125,7 @@ def change_password(
     return see_other("/me", notice=f"Your password was changed. {_ended(revoked)}")
 
 
-def _ended(revoked: auth.Revoked) -> str:
+def _ended(revoked: RevokedAccess) -> str:
     """Return for example "2 other sessions and 1 API token ended."."""
     parts = (
         f"{count} {noun}{'s' if count > 1 else ''}"
@@ -129,16 +138,16 @@ def _ended(revoked: auth.Revoked) -> str:
 @router.post("/me/sessions/revoke-others")
 def revoke_other_sessions(session: SessionDep, actor: Viewer) -> Response:
     service.refuse_token_actor(actor)
-    return see_other("/me", notice=_ended(auth.revoke_other_sessions(session, actor)))
+    return see_other("/me", notice=_ended(auth.revoke_sessions(session, actor)[1]))
 
 
 @router.post("/me/sessions/{session_id}/revoke")
 def revoke_session(session: SessionDep, actor: Viewer, session_id: uuid.UUID) -> Response:
     service.refuse_token_actor(actor)
-    web_session, revoked = auth.revoke_session(session, actor, session_id)
+    web_session, revoked = auth.revoke_sessions(session, actor, session_id)
     tokens = f" {revoked.tokens} API token{'s' if revoked.tokens > 1 else ''} created in it ended."
-    notice = f"The session in {web_session.device or 'an unknown browser'} ended."
-    return see_other("/me", notice=notice + (tokens if revoked.tokens else ""))
+    browser = (web_session and web_session.device) or "an unknown browser"
+    return see_other("/me", notice=f"The session in {browser} ended." + (tokens if revoked.tokens else ""))
 
 
 @router.post("/me/tokens")
@@ -181,23 +190,6 @@ def _members_page(request: Request, session: SessionDep, invited: Person | None 
     return page(request, "team/members.html", context, block="members" if invited else None)
 
 
-@router.post("/team/{person_id}/role")
-def change_role(
-    session: SessionDep,
-    actor: Admin,
-    person_id: uuid.UUID,
-    form: Annotated[RoleChange, Depends(read_form(RoleChange))],
-) -> Response:
-    person = service.change_role(session, actor, person_id, form.role)
-    return see_other("/team", notice=f"{person.name} is now {person.role}.")
-
-
-@router.post("/team/{person_id}/disable")
-def disable(session: SessionDep, actor: Admin, person_id: uuid.UUID) -> Response:
-    person = service.disable(session, actor, person_id)
-    return see_other("/team", notice=f"{person.name} can no longer sign in. All sessions and API tokens ended.")
-
-
 @router.post("/team/{person_id}/revoke-access")
 def revoke_access(session: SessionDep, actor: Admin, person_id: uuid.UUID) -> Response:
     person, revoked = service.revoke_access(session, actor, person_id)
@@ -205,10 +197,23 @@ def revoke_access(session: SessionDep, actor: Admin, person_id: uuid.UUID) -> Re
     return see_other("/team", notice=f"{person.name} is signed out everywhere. {ended}")
 
 
-@router.post("/team/{person_id}/enable")
-def enable(session: SessionDep, actor: Admin, person_id: uuid.UUID) -> Response:
-    person = service.enable(session, actor, person_id)
-    return see_other("/team", notice=f"{person.name} may sign in again.")
+@router.post("/team/{person_id}/{change}")
+def change_member(
+    session: SessionDep,
+    actor: Admin,
+    person_id: uuid.UUID,
+    change: Literal["role", "disable", "enable"],
+    form: Annotated[UpdateMember, Depends(read_form(UpdateMember))],
+) -> Response:
+    if change != "role":
+        form = UpdateMember(disabled=change == "disable")
+    person = service.update_member(session, actor, person_id, form)
+    done = {
+        "role": f"is now {person.role}.",
+        "disable": "can no longer sign in. All sessions and API tokens ended.",
+        "enable": "may sign in again.",
+    }
+    return see_other("/team", notice=f"{person.name} {done[change]}")
 
 
 @router.get("/audit")

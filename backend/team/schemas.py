@@ -40,10 +40,6 @@ class InviteMember(Request):
     role: Role = Field(Role.VIEWER, description="Role of the member.")
 
 
-class RoleChange(BaseModel):
-    role: Role
-
-
 class UpdateMember(Request):
     role: Role | None = Field(None, description="New role.")
     disabled: bool | None = Field(None, description="Whether the member may no longer sign in.")
