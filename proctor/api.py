@@ -83,6 +83,7 @@ if TYPE_CHECKING:
         ReviewItemResponse,
         ReviewStats,
         RevokedAccess,
+        RevokedSession,
         RolloutBeforeAfter,
         RolloutCount,
         RunDetailResponse,
@@ -3119,10 +3120,10 @@ class SessionsOperations(Namespace):
             "query",
         )
 
-    def revoke(self, session_id: str | UUID) -> RevokedAccess:
+    def revoke(self, session_id: str | UUID) -> RevokedSession:
         """End a session and revoke the tokens created in it. Needs a browser session."""
         return self._call(
-            "RevokedAccess",
+            "RevokedSession",
             "DELETE",
             f"/sessions/{segment(session_id)}",
             "query",

@@ -227,6 +227,15 @@ class RolloutCount(Model):
     total: int
 
 
+class RevokedSession(Model):
+    sessions: int
+    """Number of sessions that ended."""
+    tokens: int
+    """Number of API tokens that were revoked."""
+    device: str
+    """Its browser and system."""
+
+
 class SftPreview(Model):
     """Size and samples of the training data that a filter selects."""
 

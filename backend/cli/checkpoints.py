@@ -7,13 +7,10 @@ import typer
 from backend.cli.connection import connect
 from backend.cli.derived import Json, renders, takes_request
 from backend.cli.names import run_of, short
-from backend.cli.output import BAD_RESULT, AsJson, fail, say, write_error, write_fields, write_json, write_table
+from backend.cli.output import BAD_RESULT, AsJson, fail, group, say, write_error, write_fields, write_json, write_table
+from backend.cli.views import estimate
 
-app = typer.Typer(
-    help="Saved weights: show the tree over runs and disk usage, keep and prune checkpoints.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = group(help="Saved weights: show the tree over runs and disk usage, keep and prune checkpoints.")
 
 
 @app.command("prune")
@@ -109,10 +106,8 @@ def _name(found: Json) -> str:
 
 
 def _reward(found: Json) -> str:
-    if found["heldout_reward"] is None:
-        return "–"
-    interval = found["heldout_interval"]
-    return f"{found['heldout_reward']:.3f}" + (f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else "")
+    low, high = found["heldout_interval"] or (None, None)
+    return estimate({"mean": found["heldout_reward"], "low": low, "high": high})
 
 
 def _size(count: int) -> str:

@@ -22,6 +22,7 @@ import typer
 
 from backend.cli.connection import connect
 from backend.cli.output import BAD_RESULT, AsJson, NoWait, fail, plain, say, write_fields, write_json, write_table
+from backend.cli.output import group as new_group
 from backend.cli.watching import wait_for
 from proctor import Client
 from proctor import Json as Json
@@ -193,7 +194,7 @@ def add_commands(app: typer.Typer, groups: Mapping[str, typer.Typer], document: 
             *words, name = whole.split()
             group = " ".join(words)
             if group and group not in groups:
-                groups[group] = typer.Typer(help=f"Commands for {group}.", no_args_is_help=True, rich_markup_mode=None)
+                groups[group] = new_group(help=f"Commands for {group}.")
                 app.add_typer(groups[group], name=group)
             (groups[group] if group else app).command(name)(operation.command())
 
@@ -234,8 +235,14 @@ def _sent(inputs: Sequence[Input], given: Mapping[str, Json]) -> dict[str, Json]
     values = {}
     for each in inputs:
         value = given[each.name]
-        if value not in (None, [], each.schema.get("default")):
-            values[each.name] = read_text(value) if each.schema.get("x-cli", {}).get("reads_file") else value
+        if value in (None, [], each.schema.get("default")):
+            continue
+        if each.schema.get("x-cli", {}).get("reads_file") and value.startswith("@"):
+            try:
+                value = Path(value[1:]).read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                fail(f"{value[1:]} cannot be read: {error}")
+        values[each.name] = value
     return values
 
 
@@ -246,16 +253,6 @@ def _with_signature(run: Callable[..., None], parameters: list[Parameter], summa
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     run.__doc__ = summary
     return run
-
-
-def read_text(given: str) -> str:
-    """Return the value, or for `@FILE` the content of the file."""
-    if not given.startswith("@"):
-        return given
-    try:
-        return Path(given[1:]).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        fail(f"{given[1:]} cannot be read: {error}")
 
 
 @lru_cache(maxsize=1)

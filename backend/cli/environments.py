@@ -10,13 +10,13 @@ import typer
 from backend.cli.connection import connect
 from backend.cli.derived import Json, renders, takes_request
 from backend.cli.names import EnvironmentName, short, version_of
-from backend.cli.output import BAD_RESULT, OK, AsJson, NoWait, console, fail, say, write_json, write_table
+from backend.cli.output import BAD_RESULT, OK, AsJson, NoWait, console, fail, group, say, write_json, write_table
 from backend.cli.watching import POLL_SECONDS, watch
 from backend.domain.text import JsonObject
 
 MARKS = {"passed": ("✓", "green"), "warned": ("!", "yellow"), "failed": ("✗", "red"), "skipped": ("–", "dim")}
 
-app = typer.Typer(help="Write, check and play environments.", no_args_is_help=True, rich_markup_mode=None)
+app = group(help="Write, check and play environments.")
 
 
 @app.command("init")
@@ -34,9 +34,17 @@ def init(
 ) -> None:
     """Write a new package from a template. Needs no server."""
     from backend.cli import working_copy  # imports the manifest, which `up` does not need
+    from backend.domain.environments.manifest import ManifestInvalid
+    from backend.domain.environments.packages import PackageInvalid
+    from backend.environments.library import render_template, templates
 
     target = folder or Path(name)
-    files = working_copy.new_package(name, template)
+    try:
+        files = render_template(template, name)
+    except KeyError:
+        fail(f"there is no template {template!r}; there are {', '.join(known.name for known in templates())}")
+    except (ManifestInvalid, PackageInvalid) as error:
+        fail(f"{name!r} cannot be an environment's name: {error}")
     working_copy.write_folder(target, files)
     if as_json:
         return write_json({"folder": str(target), "files": sorted(files)})

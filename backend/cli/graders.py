@@ -1,6 +1,5 @@
 """How the command line shows graders; the old groups `judge` and `question`, which work for one release."""
 
-from functools import partial
 from typing import Annotated
 
 import typer
@@ -8,17 +7,14 @@ import typer
 from backend.cli.connection import connect
 from backend.cli.derived import operations, renders, takes_request
 from backend.cli.names import short
-from backend.cli.output import BAD_RESULT, AsJson, fail, say, write_fields, write_json, write_table
+from backend.cli.output import BAD_RESULT, AsJson, fail, group, say, write_fields, write_json, write_table
 from backend.cli.views import estimate
 from backend.cli.watching import wait_for
 from proctor import Json
 
 _RENAMED = {"look": "estimate", "ask": "run", "flag": "flag_answers", "results": "list_results", "show": "get"}
 """Old commands whose operation has another name."""
-_group = partial(
-    typer.Typer, help="Renamed to `grader`. Works for one release.", no_args_is_help=True, rich_markup_mode=None
-)
-judge_app, question_app = _group(), _group()
+judge_app, question_app = (group(help="Renamed to `grader`. Works for one release.") for _ in range(2))
 
 Name = Annotated[str, typer.Argument(help="Name of the grader.")]
 
@@ -98,24 +94,14 @@ def add_old_groups(app: typer.Typer) -> None:
         message = f"`proctor {context.info_name}` is now `proctor grader`. The old name works until the next release."
         say(message, "yellow", is_error=True)
 
-    for name, group, own in (("judge", judge_app, ("run",)), ("question", question_app, ("look", "ask", "flag"))):
+    for name, old_app, own in (("judge", judge_app, ("run",)), ("question", question_app, ("look", "ask", "flag"))):
         for old in ("show", "delete", "stop", "results", *own):
             operation = operations()[f"graders.{_RENAMED.get(old, old)}"]
-            group.command(old, deprecated=True)(operation.command())
-        group.callback()(announce)
-        app.add_typer(group, name=name)
-    judge_app.command("add", deprecated=True)(operations()["graders.create"].command({"kind": "judge"}))
-
-
-@judge_app.command("list", deprecated=True)
-def list_judges(as_json: AsJson = False) -> None:
-    """List judges."""
-    graders = list(connect().pages("/graders", kind="judge"))
-    if as_json:
-        return write_json(graders)
-    columns = ("target", "scale", "repeats")
-    rows = [(each["name"], each["policy"], *(each["settings"][column] for column in columns)) for each in graders]
-    write_table(("judge", "policy", *columns), rows, empty="No judges yet.")
+            old_app.command(old, deprecated=True)(operation.command())
+        old_app.callback()(announce)
+        app.add_typer(old_app, name=name)
+    for old, new in (("add", "create"), ("list", "list")):
+        judge_app.command(old, deprecated=True)(operations()[f"graders.{new}"].command({"kind": "judge"}))
 
 
 @judge_app.command("test", deprecated=True)

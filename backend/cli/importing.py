@@ -11,7 +11,7 @@ import typer
 
 from backend.cli.connection import connect
 from backend.cli.names import split_pair
-from backend.cli.output import BAD_RESULT, OK, AsJson, NoWait, console, fail, say, write_json
+from backend.cli.output import BAD_RESULT, OK, AsJson, NoWait, fail, say, write_json
 from backend.cli.watching import POLL_SECONDS, work_bar
 from backend.domain.text import JsonObject
 
@@ -86,31 +86,29 @@ def _source_of(source: str, reference: str, path: str, *, running: bool) -> Json
         return {"archive": base64.b64encode(local.read_bytes()).decode(), "source": local.name}
     try:
         if local.is_dir():
-            return {"archive": _zipped(read_tree(local)), "source": local.resolve().name}
-        if "://" not in source and not source.startswith("git@"):
+            files, source = read_tree(local), local.resolve().name
+        elif "://" in source or source.startswith("git@"):
+            files = read_repository(source, reference, path, is_own=True)
+        else:
             fail(f"there is no folder or zip {source!r}, and it is not the address of a repository")
-        return {"archive": _zipped(read_repository(source, reference, path, is_own=True)), "source": source}
     except PackageInvalid as error:
         fail(str(error))
-
-
-def _zipped(files: dict[str, bytes]) -> str:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for path, data in files.items():
             archive.writestr(path, data)
-    return base64.b64encode(buffer.getvalue()).decode()
+    return {"archive": base64.b64encode(buffer.getvalue()).decode(), "source": source}
 
 
 def _tell(found: JsonObject) -> None:
-    shown, report = console(), found["report"]
+    report = found["report"]
     for note in report.get("notes", []):
-        shown.print(f"- {note}", markup=False)
+        say(f"- {note}")
     for left in report.get("left_out", []):
-        shown.print(f"- skipped {left['path']}: {left['why']}", markup=False)
+        say(f"- skipped {left['path']}: {left['why']}")
     if not report.get("starts"):
-        shown.print(f"{found['name']} cannot be played as it is. The end of its log:", markup=False)
-        shown.print(report.get("why_not") or found["phase"], markup=False)
+        say(f"{found['name']} cannot be played as it is. The end of its log:")
+        say(report.get("why_not") or found["phase"])
         return
     played = report["played"]
     low, high = played["reward_lowest"], played["reward_highest"]
@@ -127,8 +125,8 @@ def _tell(found: JsonObject) -> None:
         *(f"refused or broke on: {error}" for error in played["errors"]),
     ]
     for line in filter(None, lines):
-        shown.print(line, markup=False)
+        say(line)
     for problem in found["problems"]:
-        shown.print(f"to complete: {problem}", markup=False)
+        say(f"to complete: {problem}")
     if found["environment"]:
-        shown.print(f"{found['environment']} begins as a draft: complete its manifest and publish it.", markup=False)
+        say(f"{found['environment']} begins as a draft: complete its manifest and publish it.")

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable
-from functools import partial
 from importlib.metadata import version as package_version
 from typing import Annotated
 
@@ -27,7 +26,7 @@ from backend.cli import (
     training,
 )
 from backend.cli.mcp import mcp
-from backend.cli.output import BAD_RESULT, WRONG_USAGE, write_error
+from backend.cli.output import BAD_RESULT, WRONG_USAGE, group, write_error
 from backend.cli.serve import serve
 from proctor import ProctorError
 
@@ -38,7 +37,6 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
-group = partial(typer.Typer, no_args_is_help=True, rich_markup_mode=None)
 GROUPS = {
     "rollouts": rollouts.app,
     "data": rollouts.data_app,

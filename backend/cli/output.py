@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, NoReturn
 
 import typer
@@ -15,9 +16,11 @@ OK, BAD_RESULT, WRONG_USAGE = 0, 1, 2
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Return at once instead of waiting.")]
 
+group = partial(typer.Typer, no_args_is_help=True, rich_markup_mode=None)
+"""A group of commands."""
+
 
 def fail(message: str, status: int = WRONG_USAGE) -> NoReturn:
-    """Print a message on standard error and exit."""
     write_error(message)
     raise typer.Exit(status)
 
@@ -61,7 +64,6 @@ def write_fields(fields: Mapping[str, object]) -> None:
 
 
 def plain(value: object) -> str:
-    """Format a value as one line of text."""
     match value:
         case None:
             return "–"

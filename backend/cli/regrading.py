@@ -58,12 +58,10 @@ def regrade(
         if preview["without_value"]:
             say(f"{preview['without_value']} have no value in some column and would be stored as failed", "yellow")
         return
+    request: Json = {"where": where, "name": name, "override": reason}
     if weights is not None:
-        how: Json = {"weights": read_weights(weights)}
-    else:
-        how = {"version_id": _version_id(client, source, version), "override": reason}
-    started = client.post("/rescores", {**_runs(source, everything), **how, "where": where, "name": name})
-    results = _results(client, started, no_wait=no_wait, as_json=as_json)
+        request = {"where": where, "name": name, "weights": read_weights(weights)}
+    results = _results(client, "/rescores", source, version, everything, request, no_wait=no_wait, as_json=as_json)
     is_bad = False
     for each in results:
         before = client.get(f"/runs/{each['source_run_id']}")["summary"] if each["source_run_id"] else {}
@@ -82,10 +80,9 @@ def replay(
 ) -> None:
     """Replay a run's stored replies on another version. Exits with 1 if a rollout diverges, as diff does."""
     client = connect()
+    body = {"where": where, "name": name}
     source = run_of(client, run)
-    body = {"version_id": _version_id(client, source, version), "where": where, "name": name}
-    started = client.post("/replays", {**_runs(source, everything), **body})
-    results = _results(client, started, no_wait=no_wait, as_json=as_json)
+    results = _results(client, "/replays", source, version, everything, body, no_wait=no_wait, as_json=as_json)
     is_bad = any(each["run"]["status"] != "completed" or each["diverged"] or each["failed"] for each in results)
     raise typer.Exit(BAD_RESULT if is_bad else OK)
 
@@ -117,14 +114,9 @@ def history(
         conclusions = found["conclusions"]
         for ranking in conclusions["rankings"]:
             say(f"\n{ranking['label']}; Kendall's tau {_number(ranking['rank_correlation'])}")
+            names = ("place_after", "place_before", "name")
             rows = [
-                (
-                    each["place_after"],
-                    each["place_before"],
-                    each["name"],
-                    estimate(each["before"]),
-                    estimate(each["after"]),
-                )
+                (*(each[name] for name in names), estimate(each["before"]), estimate(each["after"]))
                 for each in ranking["contenders"]
             ]
             write_table(("rank", "was", "policy", "before [95%]", "after [95%]"), rows, empty="")
@@ -160,16 +152,22 @@ def read_weights(text: str) -> dict[str, float]:
     return weights
 
 
-def _version_id(client: Client, source: Json, number: int | None) -> str:
-    return str(version_of(client, f"{source['environment']}@{number}")["id"])
-
-
-def _runs(source: Json, everything: bool) -> dict[str, object]:
-    return {"evaluations_of": source["version_id"]} if everything else {"run_ids": [source["id"]]}
-
-
-def _results(client: Client, started: Json, *, no_wait: bool, as_json: bool) -> list[Json]:
-    """Wait for the runs, print what changed, and return it."""
+def _results(
+    client: Client,
+    path: str,
+    source: Json,
+    version: int | None,
+    everything: bool,
+    body: Json,
+    *,
+    no_wait: bool,
+    as_json: bool,
+) -> list[Json]:
+    """Start the new runs, wait for them, print what changed, and return it."""
+    body |= {"evaluations_of": source["version_id"]} if everything else {"run_ids": [source["id"]]}
+    if version is not None:
+        body["version_id"] = version_of(client, f"{source['environment']}@{version}")["id"]
+    started = client.post(path, body)
     if no_wait:
         if as_json:
             write_json(started)

@@ -11,7 +11,19 @@ from typer.core import TyperGroup
 from backend.cli.connection import connect
 from backend.cli.derived import Json, takes_request
 from backend.cli.names import RunName, run_of, short
-from backend.cli.output import BAD_RESULT, OK, AsJson, NoWait, console, fail, say, write_fields, write_json, write_table
+from backend.cli.output import (
+    BAD_RESULT,
+    OK,
+    AsJson,
+    NoWait,
+    console,
+    fail,
+    group,
+    say,
+    write_fields,
+    write_json,
+    write_table,
+)
 from backend.cli.views import write_rollouts
 from backend.cli.watching import progress_bars, watch
 
@@ -25,13 +37,8 @@ class ListByDefault(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-app = typer.Typer(
-    cls=ListByDefault,
-    help="List a run's rollouts (`proctor rollouts RUN`), export them, import others.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-data_app = typer.Typer(help="Training data from rollouts.", no_args_is_help=True, rich_markup_mode=None)
+app = group(cls=ListByDefault, help="List a run's rollouts (`proctor rollouts RUN`), export them, import others.")
+data_app = group(help="Training data from rollouts.")
 
 
 @app.command("list")

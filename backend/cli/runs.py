@@ -10,14 +10,12 @@ import typer
 from backend.cli.connection import connect
 from backend.cli.derived import renders, takes_request
 from backend.cli.names import EnvironmentName, RunName, policy_of, run_of, short, split_pair, version_of
-from backend.cli.output import BAD_RESULT, OK, AsJson, NoWait, fail, say, write_json, write_table
+from backend.cli.output import BAD_RESULT, OK, AsJson, NoWait, fail, group, say, write_json, write_table
 from backend.cli.views import write_run
 from backend.cli.watching import watch
 from proctor import Client, Json
 
-app = typer.Typer(
-    help="Show, watch, stop and resume a run, or run it again.", no_args_is_help=True, rich_markup_mode=None
-)
+app = group(help="Show, watch, stop and resume a run, or run it again.")
 
 
 @takes_request(

@@ -9,6 +9,7 @@ from backend.cli.derived import Json, renders, takes_request
 from backend.cli.names import RunName, run_of
 from backend.cli.output import BAD_RESULT, OK, AsJson, NoWait, fail, say, write_json, write_table
 from backend.cli.runs import finish
+from backend.cli.views import estimate
 from backend.cli.watching import wait_for
 from proctor import Client
 
@@ -132,12 +133,6 @@ def show_studies(overview: Json) -> None:
         say(f"\nlast honest checkpoint: {where}; --roll-back starts a branch from it on v{honest['newest_version']}")
 
 
-def _interval(side: Json, style: str) -> str:
-    if side["value"] is None:
-        return ""
-    return f"{side['value']:{style}} [{side['low']:{style}}, {side['high']:{style}}]"
-
-
 @renders("studies.get_study")
 @renders("studies.start_onset")
 @renders("studies.start_effort")
@@ -160,7 +155,7 @@ def show_study(study: Json) -> None:
                 side["succeeded"],
                 side["reasoned"],
                 len(side["replies"]),
-                _interval(side, ".3f"),
+                estimate({**side, "mean": side["value"]}),
                 " ".join(f"{value:.2f}" for value in side["curve"]) or side["note"],
             )
             for side in study["checkpoints"]
@@ -171,7 +166,7 @@ def show_study(study: Json) -> None:
             (
                 "starting policy" if each["is_base"] else each["name"],
                 f"{each['flagged']} of {each['rollouts']}",
-                _interval(each, ".1%"),
+                estimate({**each, "mean": each["value"]}, form=".1%"),
                 each["chance"],
                 "" if each["is_base"] else each["is_above"],
             )

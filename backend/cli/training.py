@@ -13,7 +13,7 @@ from backend.cli import runs
 from backend.cli.connection import connect
 from backend.cli.derived import renders, takes_request
 from backend.cli.names import EnvironmentName, RunName, run_of, short, split_pair, version_of
-from backend.cli.output import BAD_RESULT, OK, AsJson, NoWait, fail, say, write_fields, write_json, write_table
+from backend.cli.output import BAD_RESULT, OK, AsJson, NoWait, fail, group, say, write_fields, write_json, write_table
 from backend.cli.renderers import write_finding
 from backend.cli.runs import finish, nested
 from backend.cli.watching import POLL_SECONDS
@@ -27,11 +27,7 @@ Choices = Annotated[
     typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as grpo.learning_rate=2e-4. Repeatable."),
 ]
 
-examples_app = typer.Typer(
-    help="Upload conversations for an SFT warm-up, and preview what a run would learn from.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+examples_app = group(help="Upload conversations for an SFT warm-up, and preview what a run would learn from.")
 
 
 @takes_request("training.start", "name", "without_certificate")

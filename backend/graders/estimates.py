@@ -94,10 +94,9 @@ def _estimate(
     canaries = len(judge_canaries(settings.controls)) if isinstance(settings, JudgeSettings) else len(demands(settings))
     requests = count + canaries
     tokens_in, tokens_out = tokens_in * requests, tokens_out * requests
-    try:
+    cost = None
+    with contextlib.suppress(ValidationError):  # a price that an older version stored
         cost = cost_of(grader.policy.configuration.get("price"), round(tokens_in), round(tokens_out))
-    except ValidationError:  # a price that an older version stored
-        cost = None
     return GradingEstimateResponse(
         count=count, graded=graded, tokens_in=tokens_in, tokens_out=tokens_out, cost=cost, basis=basis
     )

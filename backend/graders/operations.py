@@ -26,7 +26,9 @@ from backend.graders.schemas import (
 )
 from backend.graders.tables import Grade, Grader
 from backend.operations.declaration import operation, reference
+from backend.operations.ids import parse_id
 from backend.review.queries import get_rollout
+from backend.rollouts.tables import Rollout
 from backend.runs.references import find_run
 from backend.runs.tables import Run
 from backend.web.identity import Actor
@@ -101,7 +103,8 @@ def delete_grader(session: Session, actor: Actor, grader: Grader) -> GraderRespo
 def try_out_grader(session: Session, actor: Actor, grader: Grader, request: TryGrader) -> TryResponse:
     """Try a grader on one rollout, or on three rollouts of a run. Nothing is stored as a grade."""
     if request.rollout:
-        rollout = queries.find_rollout(session, request.rollout)
+        rollout_id = parse_id(request.rollout.strip().rsplit("/", 1)[-1])  # or the address of its page
+        rollout = session.get(Rollout, rollout_id) if rollout_id else None
         if rollout is None:
             raise InvalidInput(fields={"rollout": "There is no such rollout. Copy the address of its page."})
         ids = [rollout.id]

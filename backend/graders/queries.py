@@ -3,7 +3,7 @@
 import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Double, Subquery, cast, func, select
 from sqlalchemy.dialects.postgresql import distinct_on
@@ -60,37 +60,28 @@ class AnswerCount:
     verdicts: Mapping[Verdict, int]
 
 
-@dataclass(slots=True)
 class GradedRun:
-    """One grader's work on one run."""
+    """One grader's work on one run.
 
-    grader: Grader
-    work: GraderRun
-    figures: GradeFigures = field(default_factory=GradeFigures)
-    counts: Sequence[AnswerCount] = ()
-    """By answer, in the order of a question's choices."""
-    agreement: Agreement | None = None
-    high_is_honest: bool = True
-    """Whether high scores go with the verdict *honest*. For questions, whichever direction fits better."""
+    `counts` are in the order of a question's choices. `high_is_honest`: whether high scores go with the verdict
+    *honest*; for questions, whichever direction fits better.
+    """
 
-    settings: JudgeSettings | QuestionSettings = field(init=False)
-    findings: list[GroupFinding] = field(init=False)
-    canaries: CanaryReport | None = field(init=False)
-    graded: int = field(init=False)
-    done: int = field(init=False)
-    total: int = field(init=False)
-    waiting: int = field(init=False)
-    is_finished: bool = field(init=False)
-    tokens_in: int = field(init=False)
-    tokens_out: int = field(init=False)
-    cost: float | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        work, figures = self.work, self.figures
-        self.settings = read_settings(self.grader.settings)
+    def __init__(
+        self,
+        grader: Grader,
+        work: GraderRun,
+        figures: GradeFigures,
+        counts: Sequence[AnswerCount] = (),
+        agreement: Agreement | None = None,
+        high_is_honest: bool = True,
+    ) -> None:
+        self.grader, self.work, self.figures = grader, work, figures
+        self.counts, self.agreement, self.high_is_honest = counts, agreement, high_is_honest
+        self.settings = read_settings(grader.settings)
         self.findings = [GroupFinding.model_validate(each) for each in work.findings]
         self.canaries = CanaryReport.model_validate(work.canaries) if work.canaries else None
-        self.graded = figures.graded if self.grader.kind.grades_rollouts else len(work.findings)
+        self.graded = figures.graded if grader.kind.grades_rollouts else len(work.findings)
         self.done, self.total = self.graded + figures.failed, work.total or 0
         self.waiting = max(0, self.total - self.done)
         self.is_finished = work.status.is_over
@@ -220,14 +211,6 @@ def count_completed(session: Session, run_id: uuid.UUID) -> int:
     """Rollouts of a run that can be graded."""
     completed = Rollout.run_id == run_id, Rollout.status == RolloutStatus.COMPLETED
     return session.scalar(select(func.count()).where(*completed)) or 0
-
-
-def find_rollout(session: Session, text: str) -> Rollout | None:
-    """A rollout by its id or the address of its page."""
-    try:
-        return session.get(Rollout, uuid.UUID(text.strip().rsplit("/", 1)[-1]))
-    except ValueError:
-        return None
 
 
 def newest_verdicts(run_id: uuid.UUID) -> Subquery:

@@ -321,11 +321,11 @@ class GradedRunResponse(Progress):
     def of_work(cls, graded: GradedRun) -> "GradedRunResponse":
         work, figures = graded.work, graded.figures
         state = str(work.status) if work.status is not RunStatus.RUNNING else "grading"
-        sources = (graded, figures, work)
         stored: dict[str, Any] = {
-            name: next(getattr(each, name) for each in sources if hasattr(each, name))
+            name: getattr(source, name)
+            for source in (work, figures, graded)  # later ones count
             for name in cls.model_fields
-            if any(hasattr(each, name) for each in sources)
+            if hasattr(source, name)
         }
         computed = {
             "is_successful": work.status is RunStatus.COMPLETED and not figures.failed,

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from backend.checkpoints.tables import Checkpoint
 from backend.core.events import RUNS, run_topic
 from backend.domain.detectors.spec import Action
-from backend.domain.results.pass_at_k import REWARD, SuccessRule
+from backend.domain.results.pass_at_k import REWARD
 from backend.domain.review.judged_curve import JudgedPoint
 from backend.domain.rollouts.fields import column_field_name
 from backend.domain.vocabulary import RunKind, RunStatus
@@ -48,16 +48,6 @@ TASK_ENDS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class RunsPage:
-    runs: Sequence[Run]
-    next: str | None
-    wanted: RunFilter
-    environments: Sequence[str]
-    kinds: Sequence[str] = tuple(RunKind)
-    statuses: Sequence[str] = tuple(RunStatus)
-
-
-@dataclass(frozen=True, slots=True)
 class RolloutLinks:
     """Links from a figure to its rollouts."""
 
@@ -65,25 +55,15 @@ class RolloutLinks:
     scope: str = ""
     """The filter of the figures; empty: the whole run."""
 
-    def to(self, expression: str = "", *, is_scoped: bool = True) -> str:
+    def to(self, expression: str, *, is_scoped: bool = True) -> str:
         where = " and ".join(part for part in (self.scope if is_scoped else "", expression) if part)
         return f"/runs/{self.run_id}/rollouts" + (f"?{urlencode({'where': where})}" if where else "")
-
-    def equal(self, field: str, value: object) -> str:
-        return self.to(f"{field} = {value}")
-
-    def unsuccessful(self, rule: SuccessRule) -> str:
-        return self.to(f"status = completed and not {rule.expression}")
-
-    def failed(self, error_kind: str) -> str:
-        """Failed rollouts of the whole run."""
-        return self.to(f"status = failed and error_kind = {error_kind}", is_scoped=False)
 
     def between(self, column: str, low: float, high: float) -> str:
         """One bar of a column's distribution."""
         name = column if column == REWARD else column_field_name(column)
         if low == high:
-            return self.equal(name, f"{low:.9g}")
+            return self.to(f"{name} = {low:.9g}")
         return self.to(f"{name} >= {low:.9g} and {name} <= {high:.9g}")
 
 
@@ -145,11 +125,11 @@ async def runs_events(
         yield event
 
 
-def _list(session: Session, wanted: RunFilter) -> RunsPage:
+def _list(session: Session, wanted: RunFilter) -> dict[str, object]:
     found = queries.runs(session, wanted)
-    return RunsPage(
-        found.items, found.next, wanted, session.scalars(select(Environment.name).order_by(Environment.name)).all()
-    )
+    names = session.scalars(select(Environment.name).order_by(Environment.name)).all()
+    choices = {"environments": names, "kinds": tuple(RunKind), "statuses": tuple(RunStatus)}
+    return {"runs": found.items, "next": found.next, "wanted": wanted, **choices}
 
 
 @router.get("/runs/{run_id}", response_class=HTMLResponse)

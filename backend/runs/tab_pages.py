@@ -23,7 +23,6 @@ from backend.runs.header import RunHeader, head_blocks, run_header
 from backend.runs.rerun import drift
 from backend.runs.schemas import GroupFilter
 from backend.runs.tables import Run, RunLogLine
-from backend.training.tables import SettingChange
 from backend.web.dependencies import SessionDep, Viewer
 from backend.web.formats import number
 from backend.web.page import page, render_block
@@ -33,19 +32,6 @@ from backend.web.streams import END, live
 router = APIRouter()
 FLAGS = "runs/flags.html"
 LOG = "runs/log.html"
-
-
-@dataclass(frozen=True, slots=True)
-class GroupsPage:
-    head: RunHeader
-    run: Run
-    items: Sequence[run_groups.ListedGroup]
-    next: str | None
-    wanted: GroupFilter
-    low: float
-    high: float
-    """Lowest and highest reward on the page: one scale for all strips."""
-    phases: Sequence[str] = tuple(Phase)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +45,6 @@ class FlagsPage:
     """The last scan that a person requested."""
     can_detect: bool
     most_altered: int = MAX_ALTERED
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigurationPage:
-    head: RunHeader
-    run: Run
-    rows: Sequence[tuple[str, object]]
-    """Dotted name and value."""
-    columns: Sequence[tuple[str, str]]
-    """Reward column and weight."""
-    drift: Sequence[str] = ()
-    """Settings of the policy that changed since."""
-    changes: Sequence[SettingChange] = ()
-    """Training runs: settings changed during training, newest first."""
-    can_change: bool = False
-    """The run can still apply a change, so that changes can be undone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +64,16 @@ def list_groups(
     run = queries.get_run(session, run_id)
     found = run_groups.groups(session, run, wanted)
     rewards = [reward for item in found.items for reward in item.rewards if reward is not None]
-    context = GroupsPage(
-        head=run_header(session, run),
-        run=run,
-        items=found.items,
-        next=found.next,
-        wanted=wanted,
-        low=min(rewards, default=0.0),
-        high=max(rewards, default=1.0),
-    )
+    context = {
+        "head": run_header(session, run),
+        "run": run,
+        "items": found.items,
+        "next": found.next,
+        "wanted": wanted,
+        "low": min(rewards, default=0.0),  # one scale for all strips of the page
+        "high": max(rewards, default=1.0),
+        "phases": tuple(Phase),
+    }
     return page(request, "runs/groups.html", context, block="group_table")
 
 
@@ -118,15 +89,15 @@ def show_configuration(request: Request, run_id: uuid.UUID, session: SessionDep,
     run = queries.get_run(session, run_id)
     is_training = run.kind is RunKind.TRAINING
     weights = [(name, f"× {number(weight, 2)}") for name, weight in zip(run.columns, run.weights, strict=False)]
-    context = ConfigurationPage(
-        run_header(session, run),
-        run,
-        sorted(_flat(run.configuration), key=itemgetter(0)),
-        weights,
-        drift(run, run.policy),
-        changes=queries.setting_changes(session, run.id)[::-1] if is_training else (),
-        can_change=is_training and run.status is not RunStatus.COMPLETED,
-    )
+    context = {
+        "head": run_header(session, run),
+        "run": run,
+        "rows": sorted(_flat(run.configuration), key=itemgetter(0)),
+        "columns": weights,
+        "drift": drift(run, run.policy),
+        "changes": queries.setting_changes(session, run.id)[::-1] if is_training else (),
+        "can_change": is_training and run.status is not RunStatus.COMPLETED,  # so that changes can be undone
+    }
     return page(request, "runs/configuration.html", context)
 
 

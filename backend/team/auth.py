@@ -16,7 +16,7 @@ from backend.errors import NotFound
 from backend.settings import get_settings
 from backend.team import passwords, queries
 from backend.team.passwords import Limit, LimitedAttempt, count_attempt, uncount_attempt
-from backend.team.schemas import RevokedAccess, Welcome
+from backend.team.schemas import RevokedAccess, RevokedSession, Welcome
 from backend.team.tables import ApiToken, Person, SignInLink, WebSession
 from backend.web.audit import audit
 from backend.web.identity import SESSION_LIFETIME, Actor, ClientInfo, hash_secret, new_secret
@@ -220,26 +220,21 @@ def end_access(
     return RevokedAccess(sessions=ended, tokens=revoked)
 
 
-def revoke_sessions(
-    session: Session, actor: Actor, session_id: uuid.UUID | None = None
-) -> tuple[WebSession | None, RevokedAccess]:
+def revoke_sessions(session: Session, actor: Actor, session_id: uuid.UUID | None = None) -> RevokedSession:
     """End one of the actor's own sessions, or all except for this one. Also revoke the tokens created in them."""
     queries.get_person(session, actor.person_id, lock=True)
-    condition: ColumnElement[bool] = (WebSession.person_id == actor.person_id) & (WebSession.id != actor.session_id)
-    web_session = None
-    if session_id:
-        web_session = session.get(WebSession, session_id)
-        if web_session is None or web_session.person_id != actor.person_id:
-            raise NotFound("This session does not exist or has ended.")
-        condition = WebSession.id == session_id
-    tokens = revoke_tokens(session, ApiToken.session_id.in_(select(WebSession.id).where(condition)))
-    revoked = RevokedAccess(sessions=_end_sessions(session, condition), tokens=tokens)
-    counts = revoked.model_dump()
+    own = WebSession.person_id == actor.person_id
+    web_session = session.scalar(select(WebSession).where(own, WebSession.id == session_id)) if session_id else None
+    if session_id and web_session is None:
+        raise NotFound("This session does not exist or has ended.")
+    ends = own & (WebSession.id == session_id if session_id else WebSession.id != actor.session_id)
+    tokens = revoke_tokens(session, ApiToken.session_id.in_(select(WebSession.id).where(ends)))
+    counts = {"sessions": _end_sessions(session, ends), "tokens": tokens}
     if web_session:
         audit(session, actor, "session.revoke", "session", session_id, device=web_session.device, **counts)
     else:
         audit(session, actor, "session.revoke_others", "person", actor.person_id, **counts)
-    return web_session, revoked
+    return RevokedSession(device=(web_session and web_session.device) or "an unknown browser", **counts)
 
 
 def _end_sessions(session: Session, condition: ColumnElement[bool]) -> int:

@@ -17,11 +17,13 @@ from backend.team.schemas import (
     Member,
     NewToken,
     RevokedAccess,
+    RevokedSession,
     SignInSession,
     Token,
     UpdateMember,
 )
 from backend.team.tables import Person
+from backend.web.audit import audit
 from backend.web.identity import Actor
 from backend.web.paging import Page
 
@@ -41,18 +43,33 @@ def list_sessions(session: Session, actor: Actor) -> Page[SignInSession]:
     return Page(items=[each.model_copy(update={"is_current": each.id == actor.session_id}) for each in sessions])
 
 
-@operation("DELETE /sessions", role=Role.VIEWER, noun="sessions", status=200, audited=False)
+@operation(
+    "DELETE /sessions",
+    role=Role.VIEWER,
+    noun="sessions",
+    status=200,
+    audited=False,
+    page="/me",
+    notice="Other sessions ended: {sessions}. API tokens revoked: {tokens}.",
+)
 def revoke_other_sessions(session: Session, actor: Actor) -> RevokedAccess:
     """End all sessions except this one and revoke the tokens created in them. Needs a browser session."""
     service.refuse_token_actor(actor)
-    return auth.revoke_sessions(session, actor)[1]
+    return auth.revoke_sessions(session, actor)
 
 
-@operation("DELETE /sessions/{session_id}", role=Role.VIEWER, noun="sessions", audited=False)
-def revoke_session(session: Session, actor: Actor, session_id: uuid.UUID) -> RevokedAccess:
+@operation(
+    "DELETE /sessions/{session_id}",
+    role=Role.VIEWER,
+    noun="sessions",
+    audited=False,
+    page="/me",
+    notice="The session in {device} ended. API tokens revoked: {tokens}.",
+)
+def revoke_session(session: Session, actor: Actor, session_id: uuid.UUID) -> RevokedSession:
     """End a session and revoke the tokens created in it. Needs a browser session."""
     service.refuse_token_actor(actor)
-    return auth.revoke_sessions(session, actor, session_id)[1]
+    return auth.revoke_sessions(session, actor, session_id)
 
 
 @operation("GET /tokens", role=Role.VIEWER, noun="tokens", command="token list")
@@ -69,7 +86,15 @@ def create_token(session: Session, actor: Actor, request: CreateToken) -> NewTok
     return NewToken(**Token.of(token).model_dump(), secret=secret)
 
 
-@operation("DELETE /tokens/{token}", role=Role.VIEWER, noun="tokens", command="token revoke", audited=False)
+@operation(
+    "DELETE /tokens/{token}",
+    role=Role.VIEWER,
+    noun="tokens",
+    command="token revoke",
+    audited=False,
+    page="/me",
+    notice="The token and all tokens created with it were revoked.",
+)
 def revoke_token(session: Session, actor: Actor, token: uuid.UUID) -> None:
     """Revoke a token and all tokens created with it."""
     service.revoke_token(session, actor, token)
@@ -98,10 +123,21 @@ def update_member(session: Session, actor: Actor, member: Person, request: Updat
     return Member.of(member)
 
 
-@operation("DELETE /members/{member}/access", role=Role.ADMIN, noun="members", command="member sign-out", audited=False)
+@operation(
+    "DELETE /members/{member}/access",
+    role=Role.ADMIN,
+    noun="members",
+    command="member sign-out",
+    audited=False,
+    page="/team",
+    notice="Signed out everywhere. Sessions ended: {sessions}. API tokens revoked: {tokens}.",
+)
 def revoke_member_access(session: Session, actor: Actor, member: Person) -> RevokedAccess:
     """Sign a member out everywhere and revoke their API tokens. They may sign in again."""
-    return service.revoke_access(session, actor, member.id)[1]
+    queries.get_person(session, member.id, lock=True)
+    revoked = auth.end_access(session, member, tokens=True)
+    audit(session, actor, "person.revoke_access", "person", member.id, **revoked.model_dump())
+    return revoked
 
 
 @operation("GET /audit", role=Role.ADMIN, noun="audit", command="audit")

@@ -14,7 +14,6 @@ from backend.team.schemas import (
     CreateToken,
     InviteMember,
     PasswordChange,
-    RevokedAccess,
     SignIn,
     UpdateMember,
     Welcome,
@@ -122,32 +121,8 @@ def change_password(
 ) -> Response:
     service.refuse_token_actor(actor)
     revoked = service.change_password(session, actor, form)
-    return see_other("/me", notice=f"Your password was changed. {_ended(revoked)}")
-
-
-def _ended(revoked: RevokedAccess) -> str:
-    """Return for example "2 other sessions and 1 API token ended."."""
-    parts = (
-        f"{count} {noun}{'s' if count > 1 else ''}"
-        for count, noun in ((revoked.sessions, "other session"), (revoked.tokens, "API token"))
-        if count
-    )
-    return (" and ".join(parts) or "No other session or API token") + " ended."
-
-
-@router.post("/me/sessions/revoke-others")
-def revoke_other_sessions(session: SessionDep, actor: Viewer) -> Response:
-    service.refuse_token_actor(actor)
-    return see_other("/me", notice=_ended(auth.revoke_sessions(session, actor)[1]))
-
-
-@router.post("/me/sessions/{session_id}/revoke")
-def revoke_session(session: SessionDep, actor: Viewer, session_id: uuid.UUID) -> Response:
-    service.refuse_token_actor(actor)
-    web_session, revoked = auth.revoke_sessions(session, actor, session_id)
-    tokens = f" {revoked.tokens} API token{'s' if revoked.tokens > 1 else ''} created in it ended."
-    browser = (web_session and web_session.device) or "an unknown browser"
-    return see_other("/me", notice=f"The session in {browser} ended." + (tokens if revoked.tokens else ""))
+    ended = f"Other sessions ended: {revoked.sessions}. API tokens revoked: {revoked.tokens}."
+    return see_other("/me", notice=f"Your password was changed. {ended}")
 
 
 @router.post("/me/tokens")
@@ -161,15 +136,8 @@ def create_token(
     return _account_page(request, session, actor, secret)
 
 
-@router.post("/tokens/{token_id}/revoke")
-def revoke_token(session: SessionDep, actor: Viewer, token_id: uuid.UUID) -> Response:
-    token, count = service.revoke_token(session, actor, token_id)
-    others = f", and {count - 1} created with it" if count > 1 else ""
-    return see_other("/me", notice=f"The token “{token.name}” was revoked{others}.")
-
-
 @router.get("/team")
-def show_team(request: Request, session: SessionDep, actor: Viewer) -> Response:
+def show_team(request: Request, session: SessionDep, _: Viewer) -> Response:
     return _members_page(request, session)
 
 
@@ -188,13 +156,6 @@ def renew_link(request: Request, session: SessionDep, actor: Admin, person_id: u
 def _members_page(request: Request, session: SessionDep, invited: Person | None = None, link: str = "") -> Response:
     context = {"people": queries.people(session), "roles": list(Role), "invited": invited, "link": link}
     return page(request, "team/members.html", context, block="members" if invited else None)
-
-
-@router.post("/team/{person_id}/revoke-access")
-def revoke_access(session: SessionDep, actor: Admin, person_id: uuid.UUID) -> Response:
-    person, revoked = service.revoke_access(session, actor, person_id)
-    ended = _ended(revoked).replace("other session", "session")
-    return see_other("/team", notice=f"{person.name} is signed out everywhere. {ended}")
 
 
 @router.post("/team/{person_id}/{change}")

@@ -117,6 +117,11 @@ class RevokedAccess(Response):
     """Number of API tokens that were revoked."""
 
 
+class RevokedSession(RevokedAccess):
+    device: str
+    """Its browser and system."""
+
+
 class Token(Response):
     table_columns = ("name", "prefix", "role", "is_read_only", "expires_at", "used_at", "id")
 

@@ -82,14 +82,6 @@ def update_member(session: Session, actor: Actor, person_id: uuid.UUID, request:
     return person
 
 
-def revoke_access(session: Session, actor: Actor, person_id: uuid.UUID) -> tuple[Person, RevokedAccess]:
-    """Sign a member out everywhere and revoke their tokens. They may sign in again."""
-    person = queries.get_person(session, person_id, lock=True)
-    revoked = end_access(session, person, tokens=True)
-    audit(session, actor, "person.revoke_access", "person", person.id, **revoked.model_dump())
-    return person, revoked
-
-
 def change_password(session: Session, actor: Actor, form: PasswordChange) -> RevokedAccess:
     """Change the actor's own password. All other sessions end, and tokens are revoked unless they are kept.
 
@@ -151,8 +143,8 @@ def create_token(session: Session, actor: Actor, form: CreateToken) -> tuple[Api
     return token, secret
 
 
-def revoke_token(session: Session, actor: Actor, token_id: uuid.UUID) -> tuple[ApiToken, int]:
-    """Revoke a token and all tokens that were created with it; also return their number.
+def revoke_token(session: Session, actor: Actor, token_id: uuid.UUID) -> None:
+    """Revoke a token and all tokens that were created with it.
 
     Members revoke their own tokens, administrators any. A token of a lower role revokes itself and its descendants.
     """
@@ -166,10 +158,8 @@ def revoke_token(session: Session, actor: Actor, token_id: uuid.UUID) -> tuple[A
     if token is None or not may_revoke:
         raise NotFound("There is no such token.")
     queries.get_person(session, token.person_id, lock=True)
-    count = revoke_tokens(session, ApiToken.id == token.id)
-    if count:
+    if count := revoke_tokens(session, ApiToken.id == token.id):
         audit(session, actor, "token.revoke", "token", token.id, name=token.name, tokens=count)
-    return token, count
 
 
 def issue_local_token(session: Session) -> str:
