@@ -3292,7 +3292,9 @@ class TokensOperations(Namespace):
         )
 
     def revoke(self, token: str | UUID) -> None:
-        """Revoke a token and all tokens created with it."""
+        """Revoke a token and all tokens created with it.
+
+        Members revoke their own tokens, administrators any. A token of a lower role revokes itself and its descendants."""
         return self._call(
             "",
             "DELETE",

@@ -198,8 +198,34 @@ def check(
         if run["status"] != "completed":
             fail(run["reason"] or f"the checks ended {run['status']}", BAD_RESULT)
     certificate = client.get(f"{address}/certificate")
-    (write_json if as_json else show_certificate)(certificate)
-    raise typer.Exit(BAD_RESULT if certificate["status"] == "failed" else OK)
+    status = BAD_RESULT if certificate["status"] == "failed" else OK
+    if as_json:
+        write_json(certificate)
+        raise typer.Exit(status)
+    theme = None
+    for result in certificate["results"]:
+        if result.get("theme") != theme:
+            theme = result.get("theme")
+            say(f"\n{theme}" if theme else "", "bold")
+        mark, style = MARKS[result["status"]]
+        console().print(f"{mark} {result['check']:<22} {result['sentence']}", style=style, markup=False)
+        cost = f"  ({result['seconds']:.2f} s, {result['episodes']} episodes)" if result.get("episodes") else ""
+        say(f"    {result['evidence']}{cost}")
+        if result["status"] in {"failed", "warned"}:
+            if result.get("advice"):
+                say(f"    {result['advice']}", "dim")
+            if result.get("rollouts"):
+                say("    rollouts: " + " ".join(short(str(rollout)) for rollout in result["rollouts"]), "dim")
+    states = [
+        str(result["status"]) if result.get("applies", True) else "not applicable" for result in certificate["results"]
+    ]
+    counts = ", ".join(f"{count} {state}" for state, count in Counter(states).most_common())
+    seconds = sum(result["seconds"] for result in certificate["results"])
+    episodes = sum(result.get("episodes", 0) for result in certificate["results"])
+    _, style = MARKS[certificate["status"]]
+    say(f"\n{certificate['status']}: {counts}; {episodes:,} episodes in {seconds:.1f} s", style)
+    say(f"holds for {certificate['content_hash']}", "dim")
+    raise typer.Exit(status)
 
 
 @app.command("play")
@@ -300,30 +326,3 @@ def grant(
         say(f"{version['environment']}@{version['number']}: network {state['words']}{hosts}{by}")
     is_done = not state["is_granted"] if withdraw else state["is_open"]
     raise typer.Exit(OK if is_done or show else BAD_RESULT)
-
-
-def show_certificate(certificate: JsonObject) -> None:
-    """Print every check by theme, in the order checked, and the outcome at the end."""
-    theme = None
-    for result in certificate["results"]:
-        if result.get("theme") != theme:
-            theme = result.get("theme")
-            say(f"\n{theme}" if theme else "", "bold")
-        mark, style = MARKS[result["status"]]
-        console().print(f"{mark} {result['check']:<22} {result['sentence']}", style=style, markup=False)
-        cost = f"  ({result['seconds']:.2f} s, {result['episodes']} episodes)" if result.get("episodes") else ""
-        say(f"    {result['evidence']}{cost}")
-        if result["status"] in {"failed", "warned"}:
-            if result.get("advice"):
-                say(f"    {result['advice']}", "dim")
-            if result.get("rollouts"):
-                say("    rollouts: " + " ".join(short(str(rollout)) for rollout in result["rollouts"]), "dim")
-    states = [
-        str(result["status"]) if result.get("applies", True) else "not applicable" for result in certificate["results"]
-    ]
-    counts = ", ".join(f"{count} {state}" for state, count in Counter(states).most_common())
-    seconds = sum(result["seconds"] for result in certificate["results"])
-    episodes = sum(result.get("episodes", 0) for result in certificate["results"])
-    _, style = MARKS[certificate["status"]]
-    say(f"\n{certificate['status']}: {counts}; {episodes:,} episodes in {seconds:.1f} s", style)
-    say(f"holds for {certificate['content_hash']}", "dim")

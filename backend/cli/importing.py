@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from backend.cli.connection import connect
+from backend.cli.derived import Json, takes_request
 from backend.cli.names import split_pair
 from backend.cli.output import BAD_RESULT, OK, AsJson, NoWait, fail, say, write_json
 from backend.cli.watching import POLL_SECONDS, work_bar
@@ -22,12 +23,12 @@ _SEEDS = {
 }
 
 
+@takes_request("imports.start", "name", "path")
 def import_package(
     source: Annotated[
         str, typer.Argument(help="A folder, a zip, a git address, or with --running a server's address.")
     ],
-    path: Annotated[str, typer.Option(help="Folder of the package, if the source has several.")] = "",
-    name: Annotated[str, typer.Option(help="Name of the environment. Default: the package's name.")] = "",
+    request: Json,
     reference: Annotated[str, typer.Option("--ref", help="Branch or tag of a git repository.")] = "",
     running: Annotated[
         bool, typer.Option("--running", help="SOURCE is the address of a running OpenEnv server.")
@@ -52,8 +53,8 @@ def import_package(
     """
     client = connect()
     variables = dict(split_pair(entry, "write --set NAME=value") for entry in set_ or [])
-    options = {"name": name, "path": path, "requires": add or [], "variables": variables}
-    found = client.post("/imports", {**_source_of(source, reference, path, running=running), **options})
+    files = _source_of(source, reference, request.get("path", ""), running=running)
+    found = client.post("/imports", {**files, **request, "requires": add or [], "variables": variables})
     if no_wait:
         return write_json(found)
     with work_bar("import", f"The import continues: {client.url}/imports/{found['id']}", quiet=as_json) as move:
@@ -64,7 +65,7 @@ def import_package(
     if found["report"].get("starts") and columns_from:
         found = client.put(f"/imports/{found['id']}/columns", {"columns_from": columns_from})
     if found["report"].get("starts") and create:
-        found = client.post(f"/imports/{found['id']}/environment", {"name": name or None})
+        found = client.post(f"/imports/{found['id']}/environment", {"name": request.get("name")})
     if as_json:
         write_json(found)
     else:

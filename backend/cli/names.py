@@ -40,14 +40,6 @@ def version_of(client: Client, name: str) -> Json:
     return latest
 
 
-def policy_of(client: Client, name: str) -> Json:
-    """Return a policy by name or id."""
-    for policy in client.pages("/policies"):
-        if name in {policy["name"], policy["id"]}:
-            return policy
-    fail(f"there is no policy {name!r}; `proctor policy list` shows them")
-
-
 def run_of(client: Client, name: str) -> Json:
     """Return a run by id, by the end of its id, or the newest one for `last`."""
     if run := client.find(f"/runs/{quote(name, safe='')}"):

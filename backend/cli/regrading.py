@@ -5,29 +5,27 @@ from typing import Annotated
 import typer
 
 from backend.cli.connection import connect
-from backend.cli.derived import Json
+from backend.cli.derived import Json, takes_request
 from backend.cli.names import EnvironmentName, RunName, run_of, short, version_of
 from backend.cli.output import BAD_RESULT, OK, AsJson, NoWait, fail, say, write_json, write_table
 from backend.cli.views import estimate
 from backend.cli.watching import watch
 from proctor import Client
 
-Where = Annotated[str, typer.Option(help="Filter on the rollouts, such as `win = 0 and tokens > 200`.")]
-Name = Annotated[str | None, typer.Option(help="Name of the new run.")]
 All = Annotated[bool, typer.Option("--all", help="Every completed evaluation of the run's version, one new run each.")]
 
 
+@takes_request("regrading.start", "where", "name")
 def regrade(
     run: RunName,
+    request: Json,
     version: Annotated[int | None, typer.Option(min=1, help="Number of the version whose rewards to use.")] = None,
     weights: Annotated[
         str | None, typer.Option(help="New weights: win=1,format=0.5,judge.strict=2. Others keep their weight.")
     ] = None,
-    where: Where = "",
     reason: Annotated[str, typer.Option(help="Reason to continue if regrading is not faithful.")] = "",
     everything: All = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Preview the effect of weights; store nothing.")] = False,
-    name: Name = None,
     no_wait: NoWait = False,
     as_json: AsJson = False,
 ) -> None:
@@ -39,8 +37,9 @@ def regrade(
     if dry_run:
         if weights is None:
             fail("--dry-run previews weights; to try a version, regrade a part of the rollouts with --where")
-        body = {"run_id": source["id"], "weights": read_weights(weights), "where": where}
-        found = client.post("/rescores/preview", body)
+        request.pop("name", None)
+        request |= {"run_id": source["id"], "weights": read_weights(weights)}
+        found = client.post("/rescores/preview", request)
         if as_json:
             return write_json(found)
         preview = found["preview"]
@@ -58,9 +57,7 @@ def regrade(
         if preview["without_value"]:
             say(f"{preview['without_value']} have no value in some column and would be stored as failed", "yellow")
         return
-    request: Json = {"where": where, "name": name, "override": reason}
-    if weights is not None:
-        request = {"where": where, "name": name, "weights": read_weights(weights)}
+    request |= {"override": reason} if weights is None else {"weights": read_weights(weights)}
     results = _results(client, "/rescores", source, version, everything, request, no_wait=no_wait, as_json=as_json)
     is_bad = False
     for each in results:
@@ -69,20 +66,19 @@ def regrade(
     raise typer.Exit(BAD_RESULT if is_bad else OK)
 
 
+@takes_request("regrading.start_replay", "where", "name")
 def replay(
     run: RunName,
+    request: Json,
     version: Annotated[int, typer.Option(min=1, help="Number of the version to play on.")],
-    where: Where = "",
     everything: All = False,
-    name: Name = None,
     no_wait: NoWait = False,
     as_json: AsJson = False,
 ) -> None:
     """Replay a run's stored replies on another version. Exits with 1 if a rollout diverges, as diff does."""
     client = connect()
-    body = {"where": where, "name": name}
     source = run_of(client, run)
-    results = _results(client, "/replays", source, version, everything, body, no_wait=no_wait, as_json=as_json)
+    results = _results(client, "/replays", source, version, everything, request, no_wait=no_wait, as_json=as_json)
     is_bad = any(each["run"]["status"] != "completed" or each["diverged"] or each["failed"] for each in results)
     raise typer.Exit(BAD_RESULT if is_bad else OK)
 
@@ -137,7 +133,6 @@ def history(
 
 
 def read_weights(text: str) -> dict[str, float]:
-    """Parse `win=1,format=0.5`."""
     weights = {}
     for part in filter(None, text.split(",")):
         name, equals, value = part.rpartition("=")

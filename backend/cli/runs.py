@@ -9,7 +9,7 @@ import typer
 
 from backend.cli.connection import connect
 from backend.cli.derived import renders, takes_request
-from backend.cli.names import EnvironmentName, RunName, policy_of, run_of, short, split_pair, version_of
+from backend.cli.names import EnvironmentName, RunName, run_of, short, split_pair, version_of
 from backend.cli.output import BAD_RESULT, OK, AsJson, NoWait, fail, group, say, write_json, write_table
 from backend.cli.views import write_run
 from backend.cli.watching import watch
@@ -41,7 +41,10 @@ def evaluate(
         request["context"] = {"kind": kind} | ({"turns": int(turns)} if colon else {})
     client = connect()
     request["version_id"] = version_of(client, environment)["id"]
-    request["policy_id"] = policy_of(client, policy)["id"]
+    policies = (each["id"] for each in client.pages("/policies") if policy in {each["name"], each["id"]})
+    request["policy_id"] = next(policies, None) or fail(
+        f"there is no policy {policy!r}; `proctor policy list` shows them"
+    )
     judges = request.get("judge_ids", ())
     request["judge_ids"] = [client.get(f"/graders/{quote(each, safe='')}")["id"] for each in judges]
     finish(client, client.post("/evaluations", request), no_wait=no_wait, as_json=as_json)

@@ -1,14 +1,17 @@
 """Operations on graders."""
 
 import uuid
+from datetime import UTC, datetime
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from backend.domain.graders.settings import GraderKind, QuestionSettings, read_settings
 from backend.domain.vocabulary import Role
-from backend.errors import InvalidInput
+from backend.errors import Conflict, InvalidInput
 from backend.graders import queries, service
 from backend.graders.estimates import estimate_run
+from backend.graders.flags import raise_flags
 from backend.graders.schemas import (
     CreateGrader,
     FlagAnswers,
@@ -87,8 +90,14 @@ def update_grader(session: Session, actor: Actor, grader: Grader, request: Updat
 )
 def delete_grader(session: Session, actor: Actor, grader: Grader) -> GraderResponse:
     """Delete a grader. Its grades stay with the rollouts, and its name can be used again."""
-    name = service.delete_grader(session, actor, grader)
-    return GraderResponse.of(grader).model_copy(update={"name": name})
+    if grader.deleted_at is not None:
+        raise service.GraderIsDeleted
+    service.refuse_role(actor, grader.kind)
+    deleted = GraderResponse.of(grader)
+    grader.deleted_at = datetime.now(UTC)
+    grader.name = f"{grader.name[:80]} (deleted {grader.id.hex[-6:]})"
+    session.flush()
+    return deleted
 
 
 @operation(
@@ -175,7 +184,17 @@ def stop_grader(session: Session, actor: Actor, grader: Grader, run: Run) -> Gra
 )
 def flag_answers(session: Session, actor: Actor, grader: Grader, run: Run, request: FlagAnswers) -> FlaggedAnswers:
     """Turn stored answers of a question or monitor into flags, with their quotes as evidence."""
-    return FlaggedAnswers(flags=service.flag_answers(session, run, grader, request.answers))
+    settings = read_settings(grader.settings)
+    if not isinstance(settings, QuestionSettings) or settings.kind is GraderKind.CONTRAST:
+        raise Conflict("Only the answers of questions and monitors can be turned into flags.")
+    work = queries.find_work(session, run.id, grader.id)
+    if work is not None and (work.canaries or {}).get("is_injectable"):
+        raise Conflict("This grader follows instructions in the data, so its answers raise no flags.")
+    if unknown := [answer for answer in request.answers if answer not in settings.choices]:
+        raise InvalidInput(fields={"answers": f"There is no answer {', '.join(unknown)[:100]}."})
+    if settings.kind is GraderKind.QUESTION and not (request.answers or settings.flags):
+        raise InvalidInput(fields={"answers": f"Choose an answer: {', '.join(settings.choices)}."})
+    return FlaggedAnswers(flags=raise_flags(session, run.id, grader, answers=request.answers))
 
 
 @operation("GET /runs/{run}/graders", role=Role.VIEWER, command="grader results", tool=True)

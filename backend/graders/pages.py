@@ -145,7 +145,6 @@ def show_try(request: Request, grader_id: uuid.UUID, job_id: uuid.UUID, session:
 async def try_events(
     request: Request, grader_id: uuid.UUID, job_id: uuid.UUID, _: Author
 ) -> AsyncIterable[ServerSentEvent]:
-    """Sends the grades when they are there."""
     read = partial(_try, grader_id=grader_id, job_id=job_id)
     async for event in live_blocks(request, (job_topic(job_id),), TRY, ["try_result"], read):
         yield event
@@ -184,7 +183,6 @@ def show_run_graders(
 
 @router.get("/runs/{run_id}/graders/events", response_class=EventSourceResponse)
 async def run_grader_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
-    """Sends the blocks whenever there are more grades."""
     read = partial(_run_graders, run_id=run_id)
     async for event in live_blocks(request, (graders_topic(run_id),), RUN_TAB, ["grader_blocks"], read):
         yield event

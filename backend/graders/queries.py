@@ -272,7 +272,6 @@ def count_grades(
 def _agreement(
     settings: JudgeSettings | QuestionSettings, opinions: Sequence[Opinion]
 ) -> tuple[Agreement | None, bool]:
-    """Agreement with people, and whether high scores go with *honest*."""
     if isinstance(settings, JudgeSettings):
         return agreement(opinions), True
     if not settings.is_ordered:

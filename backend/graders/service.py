@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -21,7 +20,6 @@ from backend.domain.graders.settings import GraderKind, QuestionSettings, read_s
 from backend.domain.ids import new_id
 from backend.domain.vocabulary import PolicyKind, Queue, Role, RunStatus
 from backend.errors import Conflict, InvalidInput, NotAllowed
-from backend.graders.flags import raise_flags
 from backend.graders.queries import GRADING_POLICIES, find_work
 from backend.graders.selection import (
     NO_GROUPS,
@@ -73,8 +71,8 @@ def save_grader(session: Session, actor: Actor, request: GraderRequest, grader: 
         grader = Grader(id=new_id(), created_by=actor.person_id)
     else:
         refuse_fixed(session, grader)
-        _refuse_role(actor, grader.kind)
-    _refuse_role(actor, request.kind)
+        refuse_role(actor, grader.kind)
+    refuse_role(actor, request.kind)
     if session.scalar(select(Grader.id).where(Grader.name == request.name, Grader.id != grader.id)):
         raise GraderNameIsTaken(f"There is a grader named {request.name} already.")
     try:
@@ -104,18 +102,6 @@ def save_grader(session: Session, actor: Actor, request: GraderRequest, grader: 
     session.add(grader)
     session.flush()
     return grader
-
-
-def delete_grader(session: Session, actor: Actor, grader: Grader) -> str:
-    """Remove it from all choices and fields. Its grades stay with the rollouts; its name, returned here, is free."""
-    if grader.deleted_at is not None:
-        raise GraderIsDeleted
-    _refuse_role(actor, grader.kind)
-    name = grader.name
-    grader.deleted_at = datetime.now(UTC)
-    grader.name = f"{name[:80]} (deleted {grader.id.hex[-6:]})"
-    session.flush()
-    return name
 
 
 def can_change(session: Session, grader: Grader) -> bool:
@@ -219,22 +205,7 @@ def rollouts_to_try(session: Session, run: Run, grader: Grader, where: str) -> l
     return spread_over(ids, MAX_TRIED)
 
 
-def flag_answers(session: Session, run: Run, grader: Grader, answers: Sequence[str]) -> int:
-    """Turn stored answers into flags; return the number of new flags. Default: the answers that its settings name."""
-    settings = read_settings(grader.settings)
-    if not isinstance(settings, QuestionSettings) or settings.kind is GraderKind.CONTRAST:
-        raise Conflict("Only the answers of questions and monitors can be turned into flags.")
-    work = find_work(session, run.id, grader.id)
-    if work is not None and (work.canaries or {}).get("is_injectable"):
-        raise Conflict("This grader follows instructions in the data, so its answers raise no flags.")
-    if unknown := [answer for answer in answers if answer not in settings.choices]:
-        raise InvalidInput(fields={"answers": f"There is no answer {', '.join(unknown)[:100]}."})
-    if settings.kind is GraderKind.QUESTION and not (answers or settings.flags):
-        raise InvalidInput(fields={"answers": f"Choose an answer: {', '.join(settings.choices)}."})
-    return raise_flags(session, run.id, grader, answers=answers)
-
-
-def _refuse_role(actor: Actor, kind: GraderKind) -> None:
+def refuse_role(actor: Actor, kind: GraderKind) -> None:
     """Scores of judges can become part of a reward, so judges need the role trainer."""
     if kind is GraderKind.JUDGE and not actor.role.includes(Role.TRAINER):
         raise NotAllowed("Creating, changing and deleting judges needs the role trainer.")

@@ -1,16 +1,21 @@
-"""Read notices, choose where they are sent, and see how each delivery went."""
+"""Read notices, choose where they are sent, and see how each delivery went. Changes are audited."""
 
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
-from backend.domain.notifications.notices import DestinationKind, NoticeKind
+from backend.core import sealing
+from backend.core.events import NOTICES, announce
+from backend.domain.notifications.notices import DeliveryStatus, DestinationKind, NoticeKind
 from backend.domain.vocabulary import Role
-from backend.notifications import queries, service
-from backend.notifications.outbox import absolute_url
+from backend.errors import Conflict, InvalidInput
+from backend.notifications import queries
+from backend.notifications.outbox import absolute_url, address_of, create_delivery, enqueue_delivery
 from backend.notifications.schemas import (
+    SETTINGS_PATH,
     DeliveryResponse,
     DestinationRequest,
     DestinationResponse,
+    DestinationSettings,
     EmailRequest,
     ListDeliveries,
     ListNotices,
@@ -19,9 +24,9 @@ from backend.notifications.schemas import (
     UnreadResponse,
     WebhookRequest,
 )
-from backend.notifications.service import SETTINGS_PATH
 from backend.notifications.tables import Notice, NoticeDelivery, NoticeDestination
 from backend.operations.declaration import operation, reference
+from backend.web.audit import audit
 from backend.web.identity import Actor
 from backend.web.paging import Page
 
@@ -87,19 +92,19 @@ def list_destinations(session: Session, actor: Actor) -> Page[DestinationRespons
 )
 def add_destination(session: Session, actor: Actor, request: DestinationRequest) -> DestinationResponse:
     """Add a webhook or a mail server that notices are sent to."""
-    return DestinationResponse.of(service.save_destination(session, actor, request))
+    return _save(session, actor, request)
 
 
 @operation("PUT /notifications/webhooks", role=Role.ADMIN, command="notifications webhook", notice=_SET, audited=False)
 def set_webhook(session: Session, actor: Actor, request: WebhookRequest) -> DestinationResponse:
     """Post notices to an address. With a secret, each request is signed."""
-    return DestinationResponse.of(service.set_destination(session, actor, DestinationKind.WEBHOOK, request))
+    return _set(session, actor, DestinationKind.WEBHOOK, request)
 
 
 @operation("PUT /notifications/emails", role=Role.ADMIN, command="notifications email", notice=_SET, audited=False)
 def set_email(session: Session, actor: Actor, request: EmailRequest) -> DestinationResponse:
     """Send notices by email."""
-    return DestinationResponse.of(service.set_destination(session, actor, DestinationKind.EMAIL, request))
+    return _set(session, actor, DestinationKind.EMAIL, request)
 
 
 @operation("GET /notifications/destinations/{destination}", role=Role.ADMIN)
@@ -119,7 +124,7 @@ def change_destination(
     session: Session, actor: Actor, destination: NoticeDestination, request: DestinationRequest
 ) -> DestinationResponse:
     """Replace the settings of a destination. An empty `secret` keeps the stored one, unless the address changes."""
-    return DestinationResponse.of(service.save_destination(session, actor, request, destination))
+    return _save(session, actor, request, destination)
 
 
 @operation(
@@ -132,7 +137,10 @@ def change_destination(
 )
 def delete_destination(session: Session, actor: Actor, destination: NoticeDestination) -> None:
     """Delete a destination with its secret and deliveries."""
-    service.delete_destination(session, actor, destination)
+    session.refresh(destination, with_for_update=True)
+    _audit(session, actor, "notifications.delete_destination", destination)
+    session.execute(delete(NoticeDestination).where(NoticeDestination.id == destination.id))
+    announce(session, NOTICES)
 
 
 @operation(
@@ -147,7 +155,19 @@ def delete_destination(session: Session, actor: Actor, destination: NoticeDestin
 )
 def test_destination(session: Session, actor: Actor, destination: NoticeDestination) -> DeliveryResponse:
     """Send a test. The command exits with 1 if the first attempt fails."""
-    return DeliveryResponse.of_delivery(service.test_destination(session, actor, destination))
+    notice = Notice(
+        kind=NoticeKind.TEST,
+        title="A test from Proctor",
+        text=f"{actor.name} sent this test. If you can read it, the destination “{destination.name}” works.",
+        path=SETTINGS_PATH,
+        evidence={},
+    )
+    session.add(notice)
+    session.flush()
+    delivery = create_delivery(session, notice.id, destination.id)
+    announce(session, NOTICES)
+    _audit(session, actor, "notifications.test", destination)
+    return DeliveryResponse.of_delivery(queries.get_delivery(session, str(delivery.id)))
 
 
 @operation("GET /notifications/deliveries", role=Role.ADMIN, command="notifications deliveries")
@@ -175,4 +195,59 @@ def get_delivery(session: Session, actor: Actor, delivery: NoticeDelivery) -> De
 )
 def resend_delivery(session: Session, actor: Actor, delivery: NoticeDelivery) -> DeliveryResponse:
     """Send a delivery again. The command exits with 1 if the first attempt fails."""
-    return DeliveryResponse.of_delivery(service.resend(session, actor, delivery))
+    delivery = queries.get_delivery(session, str(delivery.id), lock=True)
+    if delivery.status is DeliveryStatus.WAITING and delivery.attempts == 0:
+        raise Conflict("This notice is already queued for delivery.")
+    delivery.status, delivery.attempts, delivery.delivered_at = DeliveryStatus.WAITING, 0, None
+    enqueue_delivery(session, delivery)
+    announce(session, NOTICES)
+    _audit(session, actor, "notifications.send_again", delivery.destination)
+    session.flush()
+    return DeliveryResponse.of_delivery(queries.get_delivery(session, str(delivery.id)))
+
+
+def _save(
+    session: Session, actor: Actor, request: DestinationRequest, destination: NoticeDestination | None = None
+) -> DestinationResponse:
+    """Add a destination, or change the given one. Its secret is kept only while its address stays the same."""
+    action = "notifications.change_destination" if destination else "notifications.add_destination"
+    if destination is None:
+        destination = NoticeDestination(kind=request.kind, created_by=actor.person_id)
+    else:
+        session.refresh(destination, with_for_update=True)
+        if request.kind is not destination.kind:
+            message = f"The kind of this destination is {destination.kind}. Add another one."
+            raise InvalidInput(fields={"kind": message})
+    same_name = select(NoticeDestination.id).where(NoticeDestination.name == request.name)
+    if destination.id:
+        same_name = same_name.where(NoticeDestination.id != destination.id)
+    if session.scalar(same_name):
+        raise InvalidInput(fields={"name": "Another destination has this name."})
+    configuration, before = request.configuration(), destination.configuration
+    is_moved = before and address_of(request.kind, before) != address_of(request.kind, configuration)
+    if request.forget_secret or is_moved:
+        destination.secret = None
+    if secret := request.secret.get_secret_value().strip():
+        destination.secret = sealing.seal(secret, address_of(request.kind, configuration))
+    destination.name, destination.configuration = request.name, configuration
+    destination.kinds = list(dict.fromkeys(str(kind) for kind in request.kinds))
+    destination.is_enabled = request.is_enabled
+    session.add(destination)
+    session.flush()
+    session.refresh(destination)
+    _audit(session, actor, action, destination)
+    return DestinationResponse.of(destination)
+
+
+def _set(session: Session, actor: Actor, kind: DestinationKind, settings: DestinationSettings) -> DestinationResponse:
+    """Change the destination of this name or id, or add one."""
+    request = DestinationRequest(kind=kind, **dict(settings))
+    if known := queries.find_destination(session, request.name):
+        request = request.model_copy(update={"name": known.name})
+    return _save(session, actor, request, known)
+
+
+def _audit(session: Session, actor: Actor, action: str, destination: NoticeDestination) -> None:
+    """Record a change without the address, which is often a secret itself."""
+    kind = str(destination.kind)
+    audit(session, actor, action, "destination", destination.id, name=destination.name, destination=kind)

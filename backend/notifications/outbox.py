@@ -59,7 +59,6 @@ def announce(
 
 
 def create_delivery(session: Session, notice_id: uuid.UUID, destination_id: uuid.UUID) -> NoticeDelivery:
-    """Add a delivery and queue its job."""
     delivery = NoticeDelivery(notice_id=notice_id, destination_id=destination_id)
     session.add(delivery)
     session.flush()

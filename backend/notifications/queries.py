@@ -51,7 +51,6 @@ def mark_read(session: Session, person_id: uuid.UUID, notice: Notice | None = No
 
 
 def find_destination(session: Session, text: str) -> NoticeDestination | None:
-    """Find a destination by name or id."""
     named = NoticeDestination.name == text
     if id := parse_id(text):
         named |= NoticeDestination.id == id

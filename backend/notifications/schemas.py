@@ -24,6 +24,7 @@ from backend.notifications.tables import NoticeDelivery
 from backend.operations.schemas import Cli, ListRequest, Progress, Request, Response
 
 MAX_RECIPIENTS = 20
+SETTINGS_PATH = "/settings/notifications"
 _HOST = r"[A-Za-z0-9]([A-Za-z0-9.:-]{0,251}[A-Za-z0-9])?"
 _PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
 _DEFAULT_PORTS = {Security.STARTTLS: 587, Security.TLS: 465, Security.NONE: 25}

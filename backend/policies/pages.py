@@ -117,7 +117,6 @@ def topics_of(session: SessionDep, _: Viewer, policy_id: str) -> tuple[str, ...]
 async def policy_events(
     request: Request, policy_id: str, _: Viewer, topics: Annotated[tuple[str, ...], Depends(topics_of)]
 ) -> AsyncIterable[ServerSentEvent]:
-    """Send the findings as soon as a worker has them."""
 
     def render(session: Session) -> dict[str, str]:
         context = _connection(session, queries.get_policy(session, policy_id))

@@ -46,7 +46,6 @@ def get_policy(session: Session, text: str) -> Policy:
 
 
 def find_policy(session: Session, text: str) -> Policy | None:
-    """By name or id."""
     if found := session.scalar(select(Policy).where(Policy.name == text)):
         return found
     with suppress(ValueError):

@@ -60,7 +60,6 @@ class RolloutLinks:
         return f"/runs/{self.run_id}/rollouts" + (f"?{urlencode({'where': where})}" if where else "")
 
     def between(self, column: str, low: float, high: float) -> str:
-        """One bar of a column's distribution."""
         name = column if column == REWARD else column_field_name(column)
         if low == high:
             return self.to(f"{name} = {low:.9g}")

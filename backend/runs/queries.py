@@ -61,7 +61,6 @@ def get_run(session: Session, run_id: uuid.UUID) -> Run:
 
 
 def run_counts(session: Session, policy_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, int]:
-    """Number of runs of each policy."""
     statement = select(Run.policy_id, func.count(Run.id)).where(Run.policy_id.in_(policy_ids)).group_by(Run.policy_id)
     return {policy_id: count for policy_id, count in session.execute(statement) if policy_id}
 

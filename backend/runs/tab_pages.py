@@ -160,7 +160,6 @@ async def tab_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIte
 
 
 def _flat(values: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:
-    """Nested values by dotted name."""
     rows: list[tuple[str, object]] = []
     for name, value in values.items():
         if isinstance(value, dict) and value:

@@ -5,6 +5,7 @@ import uuid
 from sqlalchemy.orm import Session
 
 from backend.domain.vocabulary import Role
+from backend.errors import NotFound
 from backend.operations.declaration import operation, reference
 from backend.team import auth, queries, service
 from backend.team.schemas import (
@@ -22,7 +23,7 @@ from backend.team.schemas import (
     Token,
     UpdateMember,
 )
-from backend.team.tables import Person
+from backend.team.tables import ApiToken, Person
 from backend.web.audit import audit
 from backend.web.identity import Actor
 from backend.web.paging import Page
@@ -96,8 +97,22 @@ def create_token(session: Session, actor: Actor, request: CreateToken) -> NewTok
     notice="The token and all tokens created with it were revoked.",
 )
 def revoke_token(session: Session, actor: Actor, token: uuid.UUID) -> None:
-    """Revoke a token and all tokens created with it."""
-    service.revoke_token(session, actor, token)
+    """Revoke a token and all tokens created with it.
+
+    Members revoke their own tokens, administrators any. A token of a lower role revokes itself and its descendants.
+    """
+    found = session.get(ApiToken, token)
+    may_revoke = found is not None and (actor.role.includes(Role.ADMIN) or found.person_id == actor.person_id)
+    if actor.is_token and not actor.role.includes(Role.ADMIN):
+        ancestor = found
+        while ancestor is not None and ancestor.id != actor.token_id:
+            ancestor = session.get(ApiToken, ancestor.parent_id) if ancestor.parent_id else None
+        may_revoke = may_revoke and ancestor is not None
+    if found is None or not may_revoke:
+        raise NotFound("There is no such token.")
+    queries.get_person(session, found.person_id, lock=True)
+    if count := auth.revoke_tokens(session, ApiToken.id == found.id):
+        audit(session, actor, "token.revoke", "token", found.id, name=found.name, tokens=count)
 
 
 @operation("GET /members", role=Role.VIEWER, noun="members", command="member list")

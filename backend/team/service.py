@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from backend.core.events import access_topic, announce
 from backend.domain.vocabulary import Role
-from backend.errors import Conflict, InvalidInput, NotAllowed, NotFound, NotSignedIn
+from backend.errors import Conflict, InvalidInput, NotAllowed, NotSignedIn
 from backend.team import passwords, queries
 from backend.team.auth import end_access, first_admin, link_for, revoke_tokens
 from backend.team.passwords import Limit, count_attempt, uncount_attempt
@@ -141,25 +141,6 @@ def create_token(session: Session, actor: Actor, form: CreateToken) -> tuple[Api
     detail = {"name": form.name, "role": str(form.role), "read_only": token.is_read_only}
     audit(session, actor, "token.create", "token", token.id, **detail, expires_at=f"{token.expires_at:%Y-%m-%d}")
     return token, secret
-
-
-def revoke_token(session: Session, actor: Actor, token_id: uuid.UUID) -> None:
-    """Revoke a token and all tokens that were created with it.
-
-    Members revoke their own tokens, administrators any. A token of a lower role revokes itself and its descendants.
-    """
-    token = session.get(ApiToken, token_id)
-    may_revoke = token is not None and (actor.role.includes(Role.ADMIN) or token.person_id == actor.person_id)
-    if actor.is_token and not actor.role.includes(Role.ADMIN):
-        ancestor = token
-        while ancestor is not None and ancestor.id != actor.token_id:
-            ancestor = session.get(ApiToken, ancestor.parent_id) if ancestor.parent_id else None
-        may_revoke = may_revoke and ancestor is not None
-    if token is None or not may_revoke:
-        raise NotFound("There is no such token.")
-    queries.get_person(session, token.person_id, lock=True)
-    if count := revoke_tokens(session, ApiToken.id == token.id):
-        audit(session, actor, "token.revoke", "token", token.id, name=token.name, tokens=count)
 
 
 def issue_local_token(session: Session) -> str:
