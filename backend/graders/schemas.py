@@ -137,19 +137,12 @@ class GraderRequest(Request):
 
     def settings(self) -> JudgeSettings | QuestionSettings:
         """Raises ValidationError."""
-        calls = {
-            "shows_reasoning": self.shows_reasoning,
-            "temperature": self.temperature,
-            "max_tokens": self.max_tokens,
-            "concurrency": self.concurrency,
-        }
+        shared = {"shows_reasoning", "temperature", "max_tokens", "concurrency"}
         if self.kind is GraderKind.JUDGE:
+            own = {"instruction", "system", "target", "scale", "repeats", "shows_reference"}
             return JudgeSettings.model_validate(
                 {
-                    **calls,
-                    **self.model_dump(
-                        include={"instruction", "system", "target", "scale", "repeats", "shows_reference"}
-                    ),
+                    **self.model_dump(include=shared | own),
                     "criteria": self.criteria if self.scale is JudgeScale.RUBRIC else (),
                     "fold": "lowest" if self.fold_lowest else "mean",
                     "controls": {"prompt": self.control_prompt, "good": self.control_good, "bad": self.control_bad},
@@ -159,14 +152,10 @@ class GraderRequest(Request):
         answers = self.answers or (AnswerType.LABELS if self.labels else AnswerType.YES_NO)
         return QuestionSettings.model_validate(
             {
-                **calls,
-                "kind": self.kind,
-                "text": self.text,
+                **self.model_dump(include=shared | {"kind", "text", "flags_from", "each"}),
                 "answers": answers if is_question else AnswerType.SUSPICION,
                 "labels": self.labels if is_question and answers is AnswerType.LABELS else (),
                 "flags": self.flags if is_question else (),
-                "flags_from": self.flags_from,
-                "each": self.each,
             }
         )
 

@@ -1,5 +1,6 @@
 """/evaluations/new: choose a policy, a version and tasks, estimate tokens, cost and time, and start."""
 
+import math
 import uuid
 from contextlib import suppress
 from typing import Annotated
@@ -51,17 +52,6 @@ class Prefill(BaseModel):
     group_size: int | None = None
 
 
-class EstimateQuery(BaseModel):
-    """The form's current values, which may be incomplete."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    version_id: str = ""
-    policy_id: str = ""
-    tasks: str = ""
-    group_size: str = ""
-
-
 class NewEvaluation(EvaluationRequest):
     again: uuid.UUID | None = None
     """The run that the form was filled in from."""
@@ -104,11 +94,17 @@ def new_evaluation(
 
 @router.get("/evaluations/estimate", response_class=HTMLResponse)
 def estimate_evaluation(
-    request: Request, session: SessionDep, _: Author, wanted: Annotated[EstimateQuery, Query()]
+    request: Request,
+    session: SessionDep,
+    _: Author,
+    version_id: str = "",
+    policy_id: str = "",
+    tasks: str = "",
+    group_size: str = "",
 ) -> HTMLResponse:
-    texts = (wanted.tasks, wanted.group_size)
-    tasks, group_size = (int(text) if text.isdecimal() and len(text) < 8 else 0 for text in texts)
-    before = _estimate(session, parse_id(wanted.policy_id), parse_id(wanted.version_id), tasks * group_size)
+    """The form's current values may be incomplete."""
+    numbers = (int(text) if text.isdecimal() and len(text) < 8 else 0 for text in (tasks, group_size))
+    before = _estimate(session, parse_id(policy_id), parse_id(version_id), math.prod(numbers))
     return page(request, "runs/_estimate.html", {"before": before})
 
 

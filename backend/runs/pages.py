@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import AsyncIterable, Sequence
+from collections.abc import AsyncIterable
 from dataclasses import dataclass
 from html import escape
 from typing import Annotated
@@ -14,24 +14,20 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from backend.checkpoints.tables import Checkpoint
 from backend.core.events import RUNS, run_topic
 from backend.domain.detectors.spec import Action
 from backend.domain.results.pass_at_k import REWARD
-from backend.domain.review.judged_curve import JudgedPoint
 from backend.domain.rollouts.fields import column_field_name
 from backend.domain.vocabulary import RunKind, RunStatus
 from backend.environments.tables import Environment
-from backend.results.groups import TaskEnd, task_ends
-from backend.results.run_figures import FiguresRequest, RunFigures, run_figures
+from backend.results.groups import task_ends
+from backend.results.run_figures import FiguresRequest, run_figures
 from backend.review.judged_curves import curve_of
 from backend.rollouts import queries as rollout_queries
-from backend.rollouts.queries import ListedRollout
 from backend.runs import queries
 from backend.runs.charts import Chart, Window, charts_of, columnar_points, latest_steps
 from backend.runs.header import RunHeader, head_blocks, run_header
 from backend.runs.schemas import RunFilter
-from backend.runs.tables import Run
 from backend.studies.patterns import known_onsets
 from backend.training.tables import Intervention
 from backend.web.dependencies import SessionDep, Viewer
@@ -66,45 +62,12 @@ class RolloutLinks:
         return self.to(f"{name} >= {low:.9g} and {name} <= {high:.9g}")
 
 
-@dataclass(frozen=True, slots=True)
-class OverviewPage:
-    head: RunHeader
-    run: Run
-    choice: str
-    """The chosen figures as a query string, for the live stream."""
-    figures: RunFigures
-    links: RolloutLinks
-    hardest: Sequence[TaskEnd]
-    easiest: Sequence[TaskEnd]
-    newest: Sequence[ListedRollout]
-    checkpoints: Sequence[Checkpoint]
-    charts: Sequence[Chart]
-    more_charts: Sequence[Chart]
-    rules: Sequence[str]
-    """Columns that can define success: the reward and its columns."""
-    judged: JudgedPoint | None = None
-    """Evaluations: the mean reward by verdicts."""
-    screened: int = 0
-    """Training runs: number of rollouts that detectors kept out of the gradient."""
-    onsets: Sequence[dict[str, int | str]] = ()
-    """Training runs: where confirmed patterns began, as marks of the charts."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunUpdate:
-    """The part of the overview that changes with every batch."""
-
-    head: RunHeader
-    points: str
-    """Training runs: changes when there are more points to fetch."""
-
-
 class ChartQuery(Window):
     chart: str
 
 
-_updates: Shared[RunUpdate] = Shared()
-_overviews: Shared[OverviewPage] = Shared()
+_updates: Shared[tuple[RunHeader, str]] = Shared()
+_overviews: Shared[dict[str, object]] = Shared()
 """Overviews of the watched runs: aggregating the figures of a big run takes a while."""
 
 
@@ -152,8 +115,8 @@ async def run_events(
         before, heard = heard, request.app.state.hub.mark(topic)
         if heard != before:
             since = time.monotonic()
-        update, _ = _updates.read(run_id, since, lambda: _read_update(session, run_id), is_urgent=True)
-        run = update.head.run
+        (head, points), _ = _updates.read(run_id, since, lambda: _read_update(session, run_id), is_urgent=True)
+        run = head.run
         overview, again = _overviews.read(
             (run_id, choice),
             time.monotonic() if run.status.is_over else since,
@@ -161,12 +124,12 @@ async def run_events(
             is_urgent=run.status.is_over,
         )
         names = ["run_outcome", "run_figures", "run_newest"]
-        blocks = head_blocks(request, update.head)
+        blocks = head_blocks(request, head)
         if run.kind is RunKind.TRAINING:
             names.append("run_checkpoints")
-            blocks["points"] = update.points
+            blocks["points"] = points
         blocks |= {name: render_block(request, OVERVIEW, name, overview) for name in names}
-        if update.head.is_settled:
+        if head.is_settled:
             blocks[END] = ""
         elif again:
             blocks[AGAIN] = str(again)
@@ -176,13 +139,14 @@ async def run_events(
         yield event
 
 
-def _read_update(session: Session, run_id: uuid.UUID) -> RunUpdate:
+def _read_update(session: Session, run_id: uuid.UUID) -> tuple[RunHeader, str]:
+    """The part of the overview that changes with every batch. The text changes when there are more points to fetch."""
     run = queries.get_run(session, run_id)
     points = ""
     if run.kind is RunKind.TRAINING:
         latest = latest_steps(session, run_id)
         points = escape(f"{run.attempt} {run.progress.get('done')} {latest}", quote=False)
-    return RunUpdate(run_header(session, run), points)
+    return run_header(session, run), points
 
 
 @router.get("/runs/{run_id}/points.json")
@@ -195,7 +159,7 @@ def run_points(
     return columnar_points(session, run, series, wanted, with_source=True)
 
 
-def _overview(session: Session, run_id: uuid.UUID, choice: FiguresRequest, *, with_charts: bool) -> OverviewPage:
+def _overview(session: Session, run_id: uuid.UUID, choice: FiguresRequest, *, with_charts: bool) -> dict[str, object]:
     run = queries.get_run(session, run_id)
     is_training = run.kind is RunKind.TRAINING
     figures = run_figures(session, run, choice)
@@ -212,20 +176,20 @@ def _overview(session: Session, run_id: uuid.UUID, choice: FiguresRequest, *, wi
         charts, more_charts = charts_of(run, metrics, is_screened=screened > 0)
     scope = [f"phase = {figures.scope.phase}"] if figures.scope.phase else []
     scope += [f"step = {figures.scope.step}"] if figures.scope.step is not None else []
-    return OverviewPage(
-        head=head,
-        run=run,
-        choice=urlencode(choice.model_dump(mode="json", exclude_none=True)),
-        figures=figures,
-        links=RolloutLinks(run.id, " and ".join(scope)),
-        hardest=hardest,
-        easiest=easiest,
-        newest=rollout_queries.newest(session, run, NEWEST_ROLLOUTS),
-        checkpoints=queries.checkpoints(session, run_id=run.id) if is_training else (),
-        charts=charts,
-        more_charts=more_charts,
-        rules=[REWARD, *(name for name in run.columns if name != REWARD)],
-        screened=screened,
-        judged=next(iter(curve_of(session, run)), None) if head.has_verdicts and not is_training else None,
-        onsets=[onset.as_mark() for onset in known_onsets(session, run.id)] if is_training and with_charts else (),
-    )
+    return {
+        "head": head,
+        "run": run,
+        "choice": urlencode(choice.model_dump(mode="json", exclude_none=True)),  # for the live stream
+        "figures": figures,
+        "links": RolloutLinks(run.id, " and ".join(scope)),
+        "hardest": hardest,
+        "easiest": easiest,
+        "newest": rollout_queries.newest(session, run, NEWEST_ROLLOUTS),
+        "checkpoints": queries.checkpoints(session, run_id=run.id) if is_training else (),
+        "charts": charts,
+        "more_charts": more_charts,
+        "rules": [REWARD, *(name for name in run.columns if name != REWARD)],  # columns that can define success
+        "screened": screened,  # rollouts that detectors kept out of the gradient
+        "judged": next(iter(curve_of(session, run)), None) if head.has_verdicts and not is_training else None,
+        "onsets": [onset.as_mark() for onset in known_onsets(session, run.id)] if is_training and with_charts else (),
+    }
