@@ -29,8 +29,7 @@ from proctor import Json as Json
 
 Renderer = TypeVar("Renderer", bound=Callable[..., None])
 OutFile = Annotated[
-    Path | None,
-    typer.Option("--out", "--output", "-o", help="File or folder to write. Default: the file's own name."),
+    Path | None, typer.Option("--out", "--output", "-o", help="File or folder to write. Default: the file's own name.")
 ]
 
 _TYPES: dict[str, type] = {"integer": int, "number": float, "boolean": bool}

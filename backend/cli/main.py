@@ -31,11 +31,7 @@ from backend.cli.serve import serve
 from proctor import ProctorError
 
 app = typer.Typer(
-    name="proctor",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-    rich_markup_mode=None,
+    name="proctor", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, rich_markup_mode=None
 )
 GROUPS = {
     "rollouts": rollouts.app,

@@ -293,10 +293,7 @@ def show_added_examples(row: Json) -> None:
 @examples_app.command("preview")
 @takes_request("examples.preview", "preset")
 def preview_examples(
-    environment: EnvironmentName,
-    request: Json,
-    choices: Choices = None,
-    as_json: AsJson = False,
+    environment: EnvironmentName, request: Json, choices: Choices = None, as_json: AsJson = False
 ) -> None:
     """Preview what a training run would learn from. Exits with 1 if a source has no examples."""
     client = connect()

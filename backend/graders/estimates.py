@@ -12,6 +12,7 @@ from backend.domain.errors import JudgeError
 from backend.domain.graders.canaries import demands, judge_canaries
 from backend.domain.graders.prompts import (
     ContrastMember,
+    GraderPrompt,
     RolloutFacts,
     contrast_prompt,
     judge_prompt,
@@ -42,10 +43,12 @@ REPLY_TOKENS = 250
 def estimate_run(session: Session, run: Run, grader: Grader, where: str, cluster: str = "") -> GradingEstimateResponse:
     """Raises InvalidInput for a bad filter."""
     settings = read_settings(grader.settings)
+    prompts: list[GraderPrompt] = []
+    tokens: tuple[float, float] | None = None  # that one grade reads and writes
+    basis = ""
     if not settings.kind.grades_rollouts and isinstance(settings, QuestionSettings):
         groups = contrast_groups(session, run, settings.each, where, cluster)
         count, graded = len(groups), 0
-        prompts = []
         for group in groups[:4]:
             members = [ContrastMember(each, is_high=True) for each in _facts(session, [*group.high, *group.low])]
             prompts.append(contrast_prompt(settings, members, 0).prompt)
@@ -55,45 +58,29 @@ def estimate_run(session: Session, run: Run, grader: Grader, where: str, cluster
         count = count_of(session, without_grade(rollouts, grader.id))
         graded = total - count
         means = select(func.count(), func.avg(Grade.tokens_in), func.avg(Grade.tokens_out))
-        past, tokens_in, tokens_out = session.execute(means.where(Grade.grader_id == grader.id)).one()
-        if total and tokens_in:
-            basis = f"its {past:,} grades so far"
-            return _estimate(grader, settings, count, graded, float(tokens_in), float(tokens_out), basis)
-        ids = spread_over(session.scalars(rollouts.order_by(Rollout.seq)).all(), SAMPLED_PROMPTS) if total else []
-        prompts = []
-        for facts in _facts(session, ids):
-            with contextlib.suppress(JudgeError):
-                prompts.append(
-                    judge_prompt(settings, facts)
-                    if isinstance(settings, JudgeSettings)
-                    else question_prompt(settings, facts)
-                )
+        past, read, written = session.execute(means.where(Grade.grader_id == grader.id)).one()
+        if read:
+            tokens, basis = (float(read), float(written)), f"its {past:,} grades so far"
+        elif total:
+            ids = spread_over(session.scalars(rollouts.order_by(Rollout.seq)).all(), SAMPLED_PROMPTS)
+            for facts in _facts(session, ids):
+                with contextlib.suppress(JudgeError):
+                    prompts.append(
+                        judge_prompt(settings, facts)
+                        if isinstance(settings, JudgeSettings)
+                        else question_prompt(settings, facts)
+                    )
     if not count + graded:
         return GradingEstimateResponse(count=0, graded=0, problem=nothing_to_grade(settings, where))
-    if not prompts:
+    if prompts:
+        characters = sum(len(str(message["content"])) for prompt in prompts for message in prompt.messages)
+        repeats = settings.repeats if isinstance(settings, JudgeSettings) else 1
+        tokens = (characters / len(prompts) / CHARACTERS_PER_TOKEN * repeats, float(REPLY_TOKENS * repeats))
+        basis = f"the length of {len(prompts):,} requests"
+    if tokens is None or not count:
         return GradingEstimateResponse(count=count, graded=graded)
-    characters = sum(len(str(message["content"])) for prompt in prompts for message in prompt.messages)
-    tokens_in = characters / len(prompts) / CHARACTERS_PER_TOKEN
-    repeats = settings.repeats if isinstance(settings, JudgeSettings) else 1
-    basis = f"the length of {len(prompts):,} requests"
-    return _estimate(grader, settings, count, graded, tokens_in * repeats, REPLY_TOKENS * repeats, basis)
-
-
-def _estimate(
-    grader: Grader,
-    settings: JudgeSettings | QuestionSettings,
-    count: int,
-    graded: int,
-    tokens_in: float,
-    tokens_out: float,
-    basis: str,
-) -> GradingEstimateResponse:
-    """From the mean tokens of one grade."""
-    if not count:
-        return GradingEstimateResponse(count=0, graded=graded)
     canaries = len(judge_canaries(settings.controls)) if isinstance(settings, JudgeSettings) else len(demands(settings))
-    requests = count + canaries
-    tokens_in, tokens_out = tokens_in * requests, tokens_out * requests
+    tokens_in, tokens_out = (each * (count + canaries) for each in tokens)
     cost = None
     with contextlib.suppress(ValidationError):  # a price that an older version stored
         cost = cost_of(grader.policy.configuration.get("price"), round(tokens_in), round(tokens_out))

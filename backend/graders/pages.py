@@ -84,11 +84,7 @@ def list_graders(
 
 @router.get("/graders/new", response_class=HTMLResponse)
 def new_grader(
-    request: Request,
-    session: SessionDep,
-    _: Author,
-    kind: GraderKind = GraderKind.JUDGE,
-    copy: uuid.UUID | None = None,
+    request: Request, session: SessionDep, _: Author, kind: GraderKind = GraderKind.JUDGE, copy: uuid.UUID | None = None
 ) -> HTMLResponse:
     """An empty form, or one with the settings of a grader to copy."""
     if copy is None:

@@ -57,11 +57,7 @@ def get_policy(session: Session, actor: Actor, policy: Policy) -> PolicyResponse
 
 
 @operation(
-    "PATCH /policies/{policy}",
-    role=Role.TRAINER,
-    command="policy edit",
-    notice="policy {name} updated",
-    audited=False,
+    "PATCH /policies/{policy}", role=Role.TRAINER, command="policy edit", notice="policy {name} updated", audited=False
 )
 def update_policy(session: Session, actor: Actor, policy: Policy, request: UpdatePolicy) -> PolicyResponse:
     """Change a policy. Settings that are not given stay. A new base URL removes the key, unless a key is given."""

@@ -97,10 +97,7 @@ def update_policy(
 
 @router.post("/policies/{policy_id}/model", response_class=HTMLResponse)
 def choose_model(
-    policy_id: str,
-    session: SessionDep,
-    actor: Trainer,
-    form: Annotated[ChooseModel, Depends(read_form(ChooseModel))],
+    policy_id: str, session: SessionDep, actor: Trainer, form: Annotated[ChooseModel, Depends(read_form(ChooseModel))]
 ) -> Response:
     policy = service.choose_model(session, actor, queries.get_policy(session, policy_id), form.model)
     start_connection_test(session, actor, policy)

@@ -98,12 +98,7 @@ def _read_points(session: Session, run_id: uuid.UUID, series: Sequence[Series], 
 
 
 def columnar_points(
-    session: Session,
-    run: Run,
-    series: Sequence[Series],
-    window: Window,
-    *,
-    with_source: bool = False,
+    session: Session, run: Run, series: Sequence[Series], window: Window, *, with_source: bool = False
 ) -> dict[str, object]:
     """{"x": [steps], "series": [{"label", "unit", "values": [number or null, …]}], "cursor": the last step}.
 

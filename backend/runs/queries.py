@@ -103,11 +103,7 @@ def names_of(versions: Sequence[EnvironmentVersion]) -> list[str]:
 
 
 def checkpoints(
-    session: Session,
-    *,
-    run_id: uuid.UUID | None = None,
-    policy_id: uuid.UUID | None = None,
-    has_weights: bool = False,
+    session: Session, *, run_id: uuid.UUID | None = None, policy_id: uuid.UUID | None = None, has_weights: bool = False
 ) -> Sequence[Checkpoint]:
     """Checkpoints of a run or a policy, or all, in the order of saving. `has_weights`: without pruned ones."""
     statement = select(Checkpoint).options(joinedload(Checkpoint.policy)).order_by(Checkpoint.id)

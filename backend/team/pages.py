@@ -10,14 +10,7 @@ from sqlalchemy import select
 
 from backend.domain.vocabulary import Role
 from backend.team import auth, queries, service
-from backend.team.schemas import (
-    CreateToken,
-    InviteMember,
-    PasswordChange,
-    SignIn,
-    UpdateMember,
-    Welcome,
-)
+from backend.team.schemas import CreateToken, InviteMember, PasswordChange, SignIn, UpdateMember, Welcome
 from backend.team.tables import AuditEvent, Person
 from backend.web.dependencies import Admin, SessionDep, Viewer
 from backend.web.form_data import read_form
@@ -115,9 +108,7 @@ def _account_page(request: Request, session: SessionDep, actor: Viewer, new_toke
 
 @router.post("/me/password")
 def change_password(
-    session: SessionDep,
-    actor: Viewer,
-    form: Annotated[PasswordChange, Depends(read_form(PasswordChange))],
+    session: SessionDep, actor: Viewer, form: Annotated[PasswordChange, Depends(read_form(PasswordChange))]
 ) -> Response:
     service.refuse_token_actor(actor)
     revoked = service.change_password(session, actor, form)
@@ -127,10 +118,7 @@ def change_password(
 
 @router.post("/me/tokens")
 def create_token(
-    request: Request,
-    session: SessionDep,
-    actor: Viewer,
-    form: Annotated[CreateToken, Depends(read_form(CreateToken))],
+    request: Request, session: SessionDep, actor: Viewer, form: Annotated[CreateToken, Depends(read_form(CreateToken))]
 ) -> Response:
     _, secret = service.create_token(session, actor, form)
     return _account_page(request, session, actor, secret)
