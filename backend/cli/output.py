@@ -10,7 +10,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-WIDTH_WITHOUT_TERMINAL = 240
 OK, BAD_RESULT, WRONG_USAGE = 0, 1, 2
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -37,7 +36,7 @@ def say(text: str, style: str | None = None, *, is_error: bool = False) -> None:
 def console(*, is_error: bool = False) -> Console:
     """Return a console as wide as the terminal, or wide enough for any table if there is none."""
     stream = sys.stderr if is_error else sys.stdout
-    width = None if stream.isatty() else WIDTH_WITHOUT_TERMINAL
+    width = None if stream.isatty() else 240
     return Console(file=stream, width=width, soft_wrap=True, highlight=False)
 
 

@@ -33,7 +33,6 @@ from backend.graders.tables import Grade, Grader
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 
-SAMPLED_PROMPTS = 24
 CHARACTERS_PER_TOKEN = 4
 """A rule of thumb for English."""
 REPLY_TOKENS = 250
@@ -62,7 +61,7 @@ def estimate_run(session: Session, run: Run, grader: Grader, where: str, cluster
         if read:
             tokens, basis = (float(read), float(written)), f"its {past:,} grades so far"
         elif total:
-            ids = spread_over(session.scalars(rollouts.order_by(Rollout.seq)).all(), SAMPLED_PROMPTS)
+            ids = spread_over(session.scalars(rollouts.order_by(Rollout.seq)).all(), 24)
             for facts in _facts(session, ids):
                 with contextlib.suppress(JudgeError):
                     prompts.append(

@@ -27,6 +27,7 @@ from backend.graders.schemas import (
     TryResponse,
     UpdateGrader,
 )
+from backend.graders.selection import contrast_groups, nothing_to_grade, rollouts_to_grade, spread_over
 from backend.graders.tables import Grade, Grader
 from backend.operations.declaration import operation, reference
 from backend.operations.ids import parse_id
@@ -120,7 +121,16 @@ def try_out_grader(session: Session, actor: Actor, grader: Grader, request: TryG
         if not grader.kind.grades_rollouts:
             raise InvalidInput(fields={"rollout": "A contrast compares several rollouts. Try it on a run."})
     elif request.run:
-        ids = service.rollouts_to_try(session, find_run(session, request.run), grader, request.where)
+        run, settings = find_run(session, request.run), read_settings(grader.settings)
+        if isinstance(settings, QuestionSettings) and settings.kind is GraderKind.CONTRAST:
+            groups = contrast_groups(session, run, settings.each, request.where)
+            ids = [*groups[0].high[:1], *groups[0].low[:1]] if groups else []  # one of each side
+        else:
+            found = rollouts_to_grade(session, run, settings, request.where).order_by(Rollout.seq)
+            ids = spread_over(session.scalars(found).all(), service.MAX_TRIED)
+        if not ids:
+            problem = nothing_to_grade(settings, request.where)
+            raise InvalidInput(problem, fields={"where": problem})
     else:
         raise InvalidInput(fields={"rollout": "Enter a rollout, or a run to take rollouts from."})
     return TryResponse.of_try(grader, service.try_grader(session, grader, ids))

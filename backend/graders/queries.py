@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Double, Subquery, cast, func, select
+from sqlalchemy import ColumnElement, Double, cast, func, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import InstrumentedAttribute, Session, joinedload
 
@@ -141,7 +141,14 @@ def graded_runs_of(session: Session, run: Run, grader: Grader | None = None) -> 
     if not works:
         return []
     figures = count_grades(session, own)
-    verdicts = newest_verdicts(run.id)
+    verdicts = (  # the latest one on each rollout
+        select(VerdictRecord.rollout_id, VerdictRecord.verdict)
+        .where(VerdictRecord.run_id == run.id, VerdictRecord.rollout_id.is_not(None))
+        .where(VerdictRecord.taken_back_at.is_(None))
+        .order_by(VerdictRecord.rollout_id, VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
+        .ext(distinct_on(VerdictRecord.rollout_id))
+        .subquery()
+    )
     answered = (
         select(Grade.grader_id, Grade.answer, verdicts.c.verdict, func.count())
         .outerjoin(verdicts, verdicts.c.rollout_id == Grade.rollout_id)
@@ -211,18 +218,6 @@ def count_completed(session: Session, run_id: uuid.UUID) -> int:
     """Rollouts of a run that can be graded."""
     completed = Rollout.run_id == run_id, Rollout.status == RolloutStatus.COMPLETED
     return session.scalar(select(func.count()).where(*completed)) or 0
-
-
-def newest_verdicts(run_id: uuid.UUID) -> Subquery:
-    """The latest verdict on each rollout of a run."""
-    return (
-        select(VerdictRecord.rollout_id, VerdictRecord.verdict)
-        .where(VerdictRecord.run_id == run_id, VerdictRecord.rollout_id.is_not(None))
-        .where(VerdictRecord.taken_back_at.is_(None))
-        .order_by(VerdictRecord.rollout_id, VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
-        .ext(distinct_on(VerdictRecord.rollout_id))
-        .subquery()
-    )
 
 
 def count_grades(

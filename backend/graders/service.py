@@ -22,16 +22,13 @@ from backend.domain.vocabulary import PolicyKind, Queue, Role, RunStatus
 from backend.errors import Conflict, InvalidInput, NotAllowed
 from backend.graders.queries import GRADING_POLICIES, find_work
 from backend.graders.selection import (
-    NO_GROUPS,
     contrast_groups,
     count_of,
     nothing_to_grade,
     rollouts_to_grade,
-    spread_over,
 )
 from backend.graders.tables import Grader, GraderRun
 from backend.policies.tables import Policy
-from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 from backend.web.audit import audit
 
@@ -188,21 +185,6 @@ def try_grader(session: Session, grader: Grader, rollout_ids: Sequence[uuid.UUID
     job = enqueue(session, TRY_GRADER_JOB, queue=Queue.CPU, arguments=arguments)
     job.max_attempts = 2
     return job
-
-
-def rollouts_to_try(session: Session, run: Run, grader: Grader, where: str) -> list[uuid.UUID]:
-    """Three rollouts spread over those to grade; for a contrast, one of each side of its first group."""
-    settings = read_settings(grader.settings)
-    if isinstance(settings, QuestionSettings) and settings.kind is GraderKind.CONTRAST:
-        groups = contrast_groups(session, run, settings.each, where)
-        if not groups:
-            raise InvalidInput(fields={"where": NO_GROUPS})
-        return [*groups[0].high[:1], *groups[0].low[:1]]
-    ids = session.scalars(rollouts_to_grade(session, run, settings, where).order_by(Rollout.seq)).all()
-    if not ids:
-        problem = nothing_to_grade(settings, where)
-        raise InvalidInput(problem, fields={"where": problem})
-    return spread_over(ids, MAX_TRIED)
 
 
 def refuse_role(actor: Actor, kind: GraderKind) -> None:

@@ -36,8 +36,6 @@ from backend.notifications.tables import Notice
 TIMEOUT_SECONDS = 15.0
 """For a whole webhook request, and for each reply of a mail server."""
 MAX_EVIDENCE_CHARACTERS = 50_000
-_MAX_SUBJECT_CHARACTERS = 180
-_RETRIED_STATUSES = {408, 425, 429}
 _SMTP_CODES = {
     421: "service not available",
     450: "mailbox busy",
@@ -81,21 +79,6 @@ class Message:
     """Examples that the evidence names."""
     evidence: dict[str, Any]
     created_at: datetime
-
-    def as_mail(self, sender: str, recipients: list[str]) -> EmailMessage:
-        """Raises ValueError for an address or a subject that would break a header."""
-        mail = EmailMessage(policy=SMTP)
-        mail["Subject"] = f"[Proctor] {' '.join(self.title.split())}"[:_MAX_SUBJECT_CHARACTERS]
-        mail["From"] = sender
-        mail["To"] = ", ".join(recipients)
-        mail["Date"] = format_datetime(datetime.now(UTC))
-        mail["Message-ID"] = make_msgid(self.delivery_id, domain=urlsplit(absolute_url("")).hostname or "localhost")
-        mail["Auto-Submitted"] = "auto-generated"
-        parts = [self.title, self.text, self.url, *(f"For example: {each['url']}" for each in self.rollouts)]
-        if self.evidence:
-            parts.append("Evidence:\n" + json.dumps(self.evidence, indent=2, ensure_ascii=False, default=str))
-        mail.set_content("\n\n".join(filter(None, parts)) + "\n")
-        return mail
 
 
 def message_of(notice: Notice, delivery_id: object) -> Message:
@@ -163,7 +146,7 @@ async def _post(url: str, message: Message, secret: str | None) -> None:
             return
         # the body is not read: any service could have sent it
         shown = describe_body(response.headers.get("Content-Type"), response.content_length or 0)
-        is_final = 400 <= status < 500 and status not in _RETRIED_STATUSES
+        is_final = 400 <= status < 500 and status not in {408, 425, 429}
         raise DeliveryFailed(f"The server answered HTTP {status} ({shown}).", is_final=is_final)
 
 
@@ -182,7 +165,22 @@ def send_mail(configuration: Mapping[str, Any], message: Message, password: str 
     """Send a message by email. Raises DeliveryFailed."""
     host, port, recipients = configuration["host"], configuration["port"], configuration["recipients"]
     try:
-        mail = message.as_mail(configuration["sender"], recipients)
+        mail = EmailMessage(policy=SMTP)
+        mail["Subject"] = f"[Proctor] {' '.join(message.title.split())}"[:180]
+        mail["From"] = configuration["sender"]
+        mail["To"] = ", ".join(recipients)
+        mail["Date"] = format_datetime(datetime.now(UTC))
+        mail["Message-ID"] = make_msgid(message.delivery_id, domain=urlsplit(absolute_url("")).hostname or "localhost")
+        mail["Auto-Submitted"] = "auto-generated"
+        parts = [
+            message.title,
+            message.text,
+            message.url,
+            *(f"For example: {each['url']}" for each in message.rollouts),
+        ]
+        if message.evidence:
+            parts.append("Evidence:\n" + json.dumps(message.evidence, indent=2, ensure_ascii=False, default=str))
+        mail.set_content("\n\n".join(filter(None, parts)) + "\n")
         with _open_smtp(host, port, Security(configuration["security"])) as server:
             if configuration["user"]:
                 server.login(configuration["user"], password or "")

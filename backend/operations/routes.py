@@ -10,7 +10,6 @@ from fastapi import APIRouter, Body, Depends, Path, Query
 from fastapi import Request as HttpRequest
 from fastapi.responses import HTMLResponse, StreamingResponse
 from pydantic import BaseModel, ValidationError
-from starlette.responses import Response as HttpResponse
 
 from backend.operations.declaration import Operation
 from backend.operations.schemas import Download, Progress
@@ -23,9 +22,6 @@ PREFIX = "/api/v1"
 _FIELD = re.compile(r"{(\w+)}")
 _VERBS = {"PUT": "edit", "PATCH": "edit", "DELETE": "delete"}
 """HTML forms can only POST, so changes and deletions have separate addresses."""
-
-Show = Callable[[object, dict[str, object]], HttpResponse]
-"""Shows a page after an operation, given its result and arguments."""
 
 
 def json_router(operations: Iterable[Operation]) -> APIRouter:
@@ -81,18 +77,10 @@ def form_router(operations: Iterable[Operation]) -> APIRouter:
     for operation in operations:
         if operation.page is None:
             continue
-
-        def show_page(result: object, arguments: dict[str, object], operation: Operation = operation) -> HttpResponse:
-            url, notice = (
-                _FIELD.sub(lambda name: str(getattr(result, name[1], arguments.get(name[1], ""))), text)
-                for text in (operation.page or "/", operation.notice)
-            )
-            return see_other(url, notice)
-
         path = operation.path if operation.method == "POST" else f"{operation.path}/{_VERBS[operation.method]}"
         router.add_api_route(
             path,
-            _endpoint(operation, is_form=True, show=show_page),
+            _endpoint(operation, is_form=True, shows_page=True),
             methods=["POST"],
             response_class=HTMLResponse,
             max_body_size=operation.max_body_size,
@@ -101,13 +89,17 @@ def form_router(operations: Iterable[Operation]) -> APIRouter:
     return router
 
 
-def _endpoint(operation: Operation, *, is_form: bool, show: Show | None = None) -> Callable[..., object]:
+def _endpoint(operation: Operation, *, is_form: bool, shows_page: bool = False) -> Callable[..., object]:
     """Return a function whose signature declares for FastAPI what to read and which role to check."""
 
     def endpoint(http: HttpRequest, session: SessionDep, actor: Actor, **arguments: object) -> object:
         result = operation.run(session, actor, arguments)
-        if show:
-            return show(result, arguments)
+        if shows_page:
+            url, notice = (
+                _FIELD.sub(lambda name: str(getattr(result, name[1], arguments.get(name[1], ""))), text)
+                for text in (operation.page or "/", operation.notice)
+            )
+            return see_other(url, notice)
         return stream_download(http, result) if isinstance(result, Download) else result
 
     hints = inspect.signature(operation.function, eval_str=True).parameters

@@ -17,7 +17,6 @@ from backend.web.paging import Key, Slice, slice_of
 
 BASELINES = frozenset({"random", "constant", "empty", "echo", "repeat"})
 """Scripted policies that every environment can play against; the others need a script in its manifest."""
-MAX_CHECKPOINT_OPTIONS = 40
 
 
 def policies(session: Session, *, after: str | None = None, limit: int = 100) -> Slice[Policy]:
@@ -81,7 +80,7 @@ def policy_options(session: Session, manifest: Manifest) -> list[PolicyOption]:
         .options(contains_eager(Checkpoint.policy))
         .where(Policy.deleted_at.is_(None), Checkpoint.pruned_at.is_(None))
         .order_by(Checkpoint.is_best.desc(), Checkpoint.id.desc())
-        .limit(MAX_CHECKPOINT_OPTIONS)
+        .limit(40)
     )
     return options + [PolicyOption(f"{row.policy_id}:{row.id}", checkpoint_label(row)) for row in checkpoints]
 

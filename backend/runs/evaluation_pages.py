@@ -31,8 +31,6 @@ from backend.web.page import page, see_other
 
 router = APIRouter()
 TEMPLATE = "runs/new_evaluation.html"
-EARLIER_RUNS = 10
-"""Number of earlier runs that an estimate is based on."""
 READS_TOKENS = (PolicyKind.OPENAI_API, PolicyKind.LOCAL)
 
 
@@ -160,7 +158,7 @@ def _outlook(session: Session, policy: Policy, version_id: uuid.UUID, rollouts: 
         .where(Run.kind == RunKind.EVALUATION, Run.status == RunStatus.COMPLETED, Run.version_id == version_id)
         .where(Run.summary["rollouts"].as_integer() > 0)
         .order_by(Run.created_at.desc())
-        .limit(EARLIER_RUNS)
+        .limit(10)
     )
     same = session.scalars(earlier.where(Run.policy_id == policy.id)).all()
     known = same or session.scalars(earlier.where(Policy.kind.in_(READS_TOKENS))).all()

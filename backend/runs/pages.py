@@ -38,9 +38,6 @@ from backend.web.streams import AGAIN, END, live
 router = APIRouter()
 LIST = "runs/list.html"
 OVERVIEW = "runs/overview.html"
-NEWEST_ROLLOUTS = 6
-TASK_ENDS = 5
-"""Number of the hardest and of the easiest tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +160,7 @@ def _overview(session: Session, run_id: uuid.UUID, choice: FiguresRequest, *, wi
     run = queries.get_run(session, run_id)
     is_training = run.kind is RunKind.TRAINING
     figures = run_figures(session, run, choice)
-    hardest, easiest = task_ends(session, figures.scope, TASK_ENDS) if figures.scoped.completed else ([], [])
+    hardest, easiest = task_ends(session, figures.scope, 5) if figures.scoped.completed else ([], [])
     head = run_header(session, run)
     screened = 0
     if is_training:
@@ -184,7 +181,7 @@ def _overview(session: Session, run_id: uuid.UUID, choice: FiguresRequest, *, wi
         "links": RolloutLinks(run.id, " and ".join(scope)),
         "hardest": hardest,
         "easiest": easiest,
-        "newest": rollout_queries.newest(session, run, NEWEST_ROLLOUTS),
+        "newest": rollout_queries.newest(session, run, 6),
         "checkpoints": queries.checkpoints(session, run_id=run.id) if is_training else (),
         "charts": charts,
         "more_charts": more_charts,

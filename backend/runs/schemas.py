@@ -223,7 +223,7 @@ class RunResponse(Progress):
             if isinstance(completed, int)
             else None,
         }
-        return cls(**values, **{name: getattr(run, name) for name in cls.model_fields if name not in values})
+        return cls.from_row(run, **values)
 
 
 class RunDetailResponse(RunResponse):

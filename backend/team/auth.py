@@ -22,7 +22,6 @@ from backend.web.audit import audit
 from backend.web.identity import SESSION_LIFETIME, Actor, ClientInfo, hash_secret, new_secret
 
 FIRST_ADMIN = "admin@localhost"
-LINK_HOURS = 24
 
 PER_DEVICE = Limit("sign-in of a known device", 10, timedelta(minutes=15))
 """A browser in which the member signed in before has its own limit, so that others cannot lock it out."""
@@ -70,7 +69,7 @@ def link_for(session: Session, person: Person) -> str:
     """Create a one-time link. Older unused links of this person stop working."""
     session.execute(delete(SignInLink).where(SignInLink.person_id == person.id, SignInLink.used_at.is_(None)))
     secret = new_secret()
-    expires_at = datetime.now(UTC) + timedelta(hours=LINK_HOURS)
+    expires_at = datetime.now(UTC) + timedelta(hours=24)
     session.add(SignInLink(person_id=person.id, token_hash=hash_secret(secret), expires_at=expires_at))
     session.flush()
     return f"{get_settings().public_url.rstrip('/')}/links/{secret}"

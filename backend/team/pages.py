@@ -21,7 +21,6 @@ from backend.web.paging import LIMIT, After
 router = APIRouter()
 
 DEVICE_COOKIE = "proctor_device"
-DEVICE_LIFETIME = timedelta(days=365)
 
 
 def safe_next(url: str) -> str:
@@ -80,7 +79,7 @@ def _signed_in(secrets: auth.BrowserSecrets, url: str) -> Response:
     response = see_other(url)
     for name, secret, lifetime, path in (
         (SESSION_COOKIE, secrets.session, SESSION_LIFETIME, "/"),
-        (DEVICE_COOKIE, secrets.device, DEVICE_LIFETIME, "/sign-in"),
+        (DEVICE_COOKIE, secrets.device, timedelta(days=365), "/sign-in"),
     ):
         seconds = int(lifetime.total_seconds())
         response.set_cookie(name, secret, max_age=seconds, httponly=True, samesite="lax", path=path)
