@@ -183,7 +183,7 @@ class Described:
 def add_commands(app: typer.Typer, groups: Mapping[str, typer.Typer], document: Json) -> None:
     """Add each described command to the group of its first words, or to the program itself.
 
-    A command that is named like a group is what the group does without a command.
+    A command that is named like a group runs if the group is called alone.
     """
     groups = dict(groups)
     for operation in described(document):
