@@ -183,7 +183,7 @@ class Described:
 def add_commands(app: typer.Typer, groups: Mapping[str, typer.Typer], document: Json) -> None:
     """Add each described command to the group of its first words, or to the program itself.
 
-    A command that is named like a group runs if the group is called alone.
+    A command with the name of a group runs if no command of the group follows.
     """
     groups = dict(groups)
     for operation in described(document):
