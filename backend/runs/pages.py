@@ -48,8 +48,9 @@ class RolloutLinks:
     scope: str = ""
     """The filter of the figures; empty: the whole run."""
 
-    def to(self, expression: str, *, is_scoped: bool = True) -> str:
-        where = " and ".join(part for part in (self.scope if is_scoped else "", expression) if part)
+    def to(self, expression: str = "", *, is_scoped: bool = True, **equal: object) -> str:
+        equals = (f"{name} = {value}" for name, value in equal.items())
+        where = " and ".join(filter(None, (self.scope if is_scoped else "", *equals, expression)))
         return f"/runs/{self.run_id}/rollouts" + (f"?{urlencode({'where': where})}" if where else "")
 
     def between(self, column: str, low: float, high: float) -> str:
