@@ -51,6 +51,12 @@ class RunHeader:
         return {RunKind.RESCORE: "re-scored from", RunKind.REPLAY: "replayed from"}.get(self.run.kind, "again after")
 
     @property
+    def rollout_count(self) -> int:
+        """While the run is active, this includes failed rollouts that were played again."""
+        counted = self.run.summary.get("rollouts") if self.run.status.is_over else None
+        return counted if isinstance(counted, int) else self.run.next_seq - 1
+
+    @property
     def seconds_left(self) -> float | None:
         """The worker's estimate, else by the rate so far."""
         progress = self.run.progress
