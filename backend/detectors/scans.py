@@ -57,14 +57,12 @@ class NothingToScan(Conflict):
 
 
 def _scan_of(job: Job) -> DetectorScan:
-    assert job.run_id is not None
     progress: dict[str, Any] = job.arguments.get(PROGRESS) or {}
     flags: dict[str, int] = progress.get("flags") or {}
     is_done = job.status is JobStatus.DONE or bool(progress.get("over"))
     has_failed = job.status is JobStatus.FAILED
-    return DetectorScan(
-        id=job.id,
-        run_id=job.run_id,
+    return DetectorScan.from_row(
+        job,
         status=JobStatus.DONE if is_done else job.status,
         is_finished=is_done or has_failed,
         is_successful=is_done,
@@ -78,7 +76,6 @@ def _scan_of(job: Job) -> DetectorScan:
         error=job.error if has_failed else None,
         is_early=bool(job.arguments.get(EARLY)),
         asked_at=job.created_at,
-        ended_at=job.ended_at,
     )
 
 

@@ -25,14 +25,7 @@ from backend.detectors.tables import DetectorSetting
 from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.settings import ActiveSettings, DetectorChanges, DetectorSettings, resolve_settings
 from backend.domain.detectors.spec import DetectorSpec, Subject
-from backend.domain.detectors.track_record import (
-    FEWEST_REVIEWED,
-    TARGET_PRECISION,
-    Audit,
-    Record,
-    least_recall,
-    total,
-)
+from backend.domain.detectors.track_record import FEWEST_REVIEWED, TARGET_PRECISION, Audit, Record, least_recall, total
 from backend.domain.ids import new_id
 from backend.environments.tables import Environment
 from backend.errors import Conflict, InvalidInput, NotFound

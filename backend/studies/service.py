@@ -53,10 +53,9 @@ def start_onset(session: Session, actor: Actor, run: Run, request: StartOnset) -
         raise InvalidInput(fields={"detector": message})
     if pattern.obstacle:
         raise InvalidInput(fields={"detector": pattern.obstacle})
-    cluster = Study.settings["cluster"].astext
-    is_same_cluster = cluster.is_(None) if request.cluster is None else cluster == request.cluster
-    is_same = Study.settings["detector"].astext == request.detector, is_same_cluster
-    if study := _find_in_progress(session, run, StudyKind.ONSET, *is_same):
+    is_same_detector = Study.settings["detector"].astext == request.detector
+    is_same_cluster = Study.settings["cluster"].astext.is_not_distinct_from(request.cluster)
+    if study := _find_in_progress(session, run, StudyKind.ONSET, is_same_detector, is_same_cluster):
         return study
     checkpoints = queries.checkpoints_until(session, run.id)
     if not checkpoints or queries.start_of(session, run) is None:
@@ -200,15 +199,14 @@ def _amount(
 
 def _choose_checkpoint(session: Session, run: Run, request: StartEffort) -> Checkpoint:
     offered = queries.checkpoints_until(session, run.id)
-    if request.checkpoint_id is None and request.step is None:
+    field = "checkpoint_id" if request.checkpoint_id else "step"
+    wanted = getattr(request, field)
+    if wanted is None:
         return offered[-1]
     for checkpoint in offered:
-        if request.checkpoint_id == checkpoint.id or (
-            request.checkpoint_id is None and request.step == checkpoint.step
-        ):
+        if wanted in (checkpoint.id, checkpoint.step):
             return checkpoint
     steps = ", ".join(f"step {each.step}" for each in reversed(offered))
-    field = "checkpoint_id" if request.checkpoint_id else "step"
     raise InvalidInput(fields={field: f"This run has no such GRPO checkpoint with weights. Available: {steps}."})
 
 

@@ -6,15 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    Field,
-    FiniteFloat,
-    model_serializer,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, FiniteFloat, model_serializer, model_validator
 
 from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.spec import Action, DetectorSpec

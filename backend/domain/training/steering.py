@@ -14,15 +14,7 @@ RECOMPUTES = "hardware.gradient_checkpointing"
 MEMORY = frozenset({PARTS, RECOMPUTES})
 """Settings that change memory use and, apart from rounding, not the result, except for the loss `bnpo`, which averages
 within each micro-batch. They apply when the training process starts again."""
-SAFE = (
-    WARM_UP_RATE,
-    LEARNING_RATE,
-    "grpo.temperature",
-    "grpo.temperature_end",
-    "heldout.every",
-    PARTS,
-    RECOMPUTES,
-)
+SAFE = (WARM_UP_RATE, LEARNING_RATE, "grpo.temperature", "grpo.temperature_end", "heldout.every", PARTS, RECOMPUTES)
 """Settings that do not change which tasks a step plays."""
 SAFE_BLOCKS = ("alarms", "budget", "detectors")
 """Blocks whose settings can all be changed."""

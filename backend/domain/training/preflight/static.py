@@ -19,13 +19,7 @@ from backend.domain.training.memory import (
     parameters_in_name,
 )
 from backend.domain.training.mix import portions
-from backend.domain.training.preflight.findings import (
-    PreflightFinding,
-    of_environment,
-    ok,
-    problem,
-    warning,
-)
+from backend.domain.training.preflight.findings import PreflightFinding, of_environment, ok, problem, warning
 from backend.domain.vocabulary import CheckStatus
 
 SMALL_GROUP = 4
