@@ -80,7 +80,6 @@ def _scan_of(job: Job) -> DetectorScan:
 
 
 def newest_scan(session: Session, run_id: uuid.UUID) -> DetectorScan | None:
-    """The newest scan, requested by a person or by the end of an evaluation."""
     statement = select(Job).where(Job.run_id == run_id, Job.name == JUDGING_JOB)
     found = session.scalars(statement.order_by(Job.id.desc()).limit(1)).first()
     return _scan_of(found) if found else None
@@ -135,7 +134,6 @@ def _waiting(session: Session, run_id: uuid.UUID, *which: ColumnElement[bool]) -
 
 
 def keep_progress(session: Session, job_id: uuid.UUID, run_id: uuid.UUID, progress: dict[str, Any]) -> None:
-    """Store the progress of a scan and announce it."""
     job = session.get(Job, job_id, with_for_update=True)
     if job is not None:
         job.arguments = {**job.arguments, PROGRESS: progress}

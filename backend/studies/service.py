@@ -59,9 +59,7 @@ def start_onset(session: Session, actor: Actor, run: Run, request: StartOnset) -
         return study
     checkpoints = queries.checkpoints_until(session, run.id)
     if not checkpoints or queries.start_of(session, run) is None:
-        raise StudyConflict(
-            "No GRPO checkpoint of this run, or not the policy that GRPO started from, has its weights."
-        )
+        raise StudyConflict("No GRPO checkpoint of this run, or not the policy that GRPO started from, has weights.")
     version = session.get_one(EnvironmentVersion, pattern.version_id)
     tasks, group_size = _amount(StudyKind.ONSET, version, request, ONSET_ROLLOUTS)
     settings = OnsetSettings(
@@ -98,30 +96,16 @@ def start_effort(session: Session, actor: Actor, run: Run, request: StartEffort)
         }
     else:  # the base plays what this evaluation played
         played = EvaluationPlan.model_validate(run.configuration)
-        plan = {
-            "split": played.split.value,
-            "tasks": played.tasks,
-            "first_task": played.first_task,
-            "task_indexes": list(played.task_indexes_given),
-            "group_size": played.group_size,
-            "temperature": played.sampling.temperature,
-            "top_p": played.sampling.top_p,
-            "max_tokens_per_turn": played.sampling.max_tokens_per_turn,
-            "context": played.context.model_dump() if played.context else None,
-            "seed": run.seed,
-        }
-    settings = EffortSettings(
-        plan=plan, cuts=request.cuts, samples=request.samples, replies=request.replies, measure=request.measure
-    )
+        plan = played.model_dump(mode="json", include={"split", "tasks", "first_task", "group_size", "context"})
+        plan |= played.sampling.model_dump()
+        plan |= {"task_indexes": list(played.task_indexes_given), "seed": run.seed}
+    settings = EffortSettings(plan=plan, **request.model_dump(include={"cuts", "samples", "replies", "measure"}))
     study = _create(session, actor, run, run.version_id, settings)
-    sides = [(own, None if is_training else run.id)]
-    if base := queries.base_of(session, run, own):
-        sides.append((base, None))
-    for checkpoint, evaluation_id in sides:
+    for checkpoint in filter(None, (own, queries.base_of(session, run, own))):
         side = StudyCheckpoint(
             study_id=study.id,
             checkpoint_id=checkpoint.id,
-            run_id=evaluation_id,
+            run_id=run.id if checkpoint is own and not is_training else None,
             is_base=checkpoint is not own,
             stage=checkpoint.stage,
             step=checkpoint.step,

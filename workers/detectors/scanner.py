@@ -61,7 +61,6 @@ class RunScanner:
         return [draft for each in chosen for draft in each.detect(batch, self.settings[each.id].thresholds)]
 
     def add_heldout(self, result: HeldoutResult) -> None:
-        """Take a held-out evaluation into account from the next scan."""
         self.view.heldout.append(result)
 
     def skip_raised(self, raised: Iterable[tuple[str, str]]) -> None:

@@ -69,7 +69,6 @@ def trees_of(sources: Iterable[Source]) -> Iterator[tuple[Source, ast.Module]]:
 
 
 def _texts(action: Mapping[str, Any] | None) -> Iterator[str]:
-    """All texts of an action, including nested ones."""
     waiting: list[Any] = [action]
     while waiting:
         value = waiting.pop()

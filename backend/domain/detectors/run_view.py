@@ -33,8 +33,6 @@ _WORD = re.compile(r"[a-z]{4,}")
 
 @dataclass(frozen=True, slots=True)
 class BaseTask:
-    """Results of a base policy on one task."""
-
     plays: int
     passes: int
 
@@ -170,8 +168,6 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class HeldoutResult:
-    """Held-out tasks, played after a training step."""
-
     step: int
     reward: float
     error: float

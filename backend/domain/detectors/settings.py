@@ -69,7 +69,6 @@ class DetectorSettings(BaseModel, extra="forbid", frozen=True):
     action: Action | None = None
 
     def problems(self, spec: DetectorSpec) -> list[str]:
-        """Explain which thresholds are refused and why."""
         found = (spec.problem_with(name, value) for name, value in sorted(self.thresholds.items()))
         return [problem for problem in found if problem]
 
@@ -109,7 +108,6 @@ def resolve_settings(spec: DetectorSpec, layers: Iterable[DetectorSettings] = ()
 def override_thresholds(
     settings: Mapping[str, ActiveSettings], thresholds: Iterable[Threshold]
 ) -> dict[str, ActiveSettings]:
-    """Apply a run's own thresholds on top of the settings."""
     own: defaultdict[str, dict[str, float]] = defaultdict(dict)
     for each in thresholds:
         own[each.detector][each.name] = each.value

@@ -106,7 +106,6 @@ class DetectorSpec:
 
     @property
     def thresholds(self) -> dict[str, float]:
-        """The defaults."""
         return {name: setting.default for name, setting in self.settings.items()}
 
     def problem_with(self, name: str, value: float) -> str | None:

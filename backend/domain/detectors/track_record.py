@@ -66,7 +66,6 @@ Counts = TypeVar("Counts", Record, Audit)
 
 
 def total(kind: type[Counts], parts: Iterable[Counts]) -> Counts:
-    """Add up each field."""
     return kind(*map(sum, zip(*map(astuple, parts), strict=True)))
 
 

@@ -30,7 +30,6 @@ class AlarmKind:
     """Remedies that one click applies, most likely first, in addition to pause, stop and dismiss."""
 
     def limits(self, choice: AlarmsChoice) -> dict[str, float]:
-        """Return its thresholds in this run."""
         return {name: getattr(choice, name) for name in self.thresholds}
 
 

@@ -26,14 +26,11 @@ class BudgetChoice(Block):
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """Usage of a run so far."""
-
     minutes: float = 0.0
     tokens: int = 0
     rollouts: int = 0
 
     def used_up(self, choice: BudgetChoice) -> str | None:
-        """Describe the limit that is reached; None if none is."""
         for name, used, limit in self._limits(choice):
             if used >= limit:
                 return f"The budget of {limit:,.10g} {name} is used up."

@@ -88,7 +88,6 @@ def read_line(line: bytes) -> Conversation:
 
 
 def write_line(conversation: Conversation) -> bytes:
-    """Write a conversation as a line that `read_line` reads."""
     replies = iter(conversation.learned)
     messages = [
         {**message, "weight": 0} if message["role"] == "assistant" and not next(replies, True) else message
@@ -107,7 +106,6 @@ def _refuse_unknown(row: Mapping[str, object], known: tuple[str, ...], where: st
 
 
 def _raw_messages(row: Mapping[str, object]) -> list[object]:
-    """Return the messages, or those of the prompt followed by those of the completion."""
     if "messages" in row:
         if "prompt" in row or "completion" in row:
             raise BadLine("has both messages and a prompt with its completion; use one of them")
@@ -128,7 +126,6 @@ def _raw_messages(row: Mapping[str, object]) -> list[object]:
 
 
 def _message(message: object, where: str) -> dict[str, object]:
-    """Check a message and return its role, content, weight and name."""
     if not isinstance(message, dict):
         raise BadLine(f"{where} is not an object")
     _refuse_unknown(message, _MESSAGE_FIELDS, where)

@@ -45,7 +45,6 @@ class Conversation:
         return first["content"] if first.get("role") == "system" else ""
 
     def under(self, system: str) -> "Conversation":
-        """Return the conversation with another system prompt."""
         rest = [message for message in self.messages if message["role"] != "system"]
         return replace(self, messages=[{"role": "system", "content": system}, *rest] if system else rest)
 
@@ -58,7 +57,6 @@ def is_understood(step: Mapping[str, object]) -> bool:
 
 
 def estimate_tokens(messages: Messages) -> int:
-    """Estimate the number of tokens from the number of characters."""
     return sum(len(str(message.get("content", ""))) for message in messages) // CHARACTERS_PER_TOKEN
 
 

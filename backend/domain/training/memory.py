@@ -18,8 +18,6 @@ LOGITS_KEPT = 3
 
 @dataclass(frozen=True, slots=True)
 class ModelMeasures:
-    """The measures of a model that determine its memory."""
-
     parameters: int
     layers: int
     width: int
@@ -33,8 +31,6 @@ class ModelMeasures:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How a training run uses the model."""
-
     trained: int
     """Number of trained weights."""
     has_reference: bool

@@ -44,12 +44,10 @@ def is_used_in_warm_up(name: str) -> bool:
 
 
 def when_used(name: str, *, is_over: bool) -> str:
-    """Describe when a change takes effect."""
     return "from the next resume" if is_over or name in MEMORY else "from the next step"
 
 
 def safe_settings(configuration: TrainingConfiguration) -> dict[str, Any]:
-    """Return the settings that can be changed, with their JSON values."""
     return {
         name: value
         for block, settings in configuration.resolved().items()
@@ -86,7 +84,6 @@ def with_settings(configuration: TrainingConfiguration, changes: Iterable[tuple[
 
 
 def setting_of(configuration: TrainingConfiguration, name: str) -> Any:
-    """Return the JSON value of a setting."""
     return safe_settings(configuration).get(name)
 
 
@@ -106,6 +103,5 @@ def _episodes_of_process(configuration: TrainingConfiguration) -> int:
 
 
 def _is_used(configuration: TrainingConfiguration, name: str) -> bool:
-    """Return whether a stage of the run uses the setting."""
     recipe = configuration.recipe
     return recipe.has_sft if is_of_warm_up(name) else recipe.has_grpo or not name.startswith(("grpo.", "heldout."))

@@ -59,7 +59,6 @@ def figures_of(view: RunView) -> tuple[list[CanaryFigures], dict[str, list[Canar
 def _test(
     view: RunView, figures: Sequence[CanaryFigures], thresholds: ThresholdValues, environment: str = ""
 ) -> Iterator[FlagDraft]:
-    """Draft a flag if more rollouts passed than chance explains."""
     recent = newest(view, figures)
     played, passed = sum(each.played for each in recent), sum(each.passed for each in recent)
     if not passed or (p := tail(passed, played, thresholds["tolerated"])) >= thresholds["p"]:

@@ -82,7 +82,6 @@ def alterations(row: RolloutRow, spec: ActionSpec) -> list[Altered]:
 
 
 def _corrupted(value: Any) -> Any:
-    """A wrong value of the same kind."""
     match value:
         case bool():
             return not value

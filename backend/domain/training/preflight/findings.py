@@ -15,8 +15,6 @@ class FindingStatus(StrEnum):
 
 
 class PreflightFinding(BaseModel, extra="ignore", frozen=True):
-    """The result of one check."""
-
     name: str
     """`batch`, `memory`, `base_success`, …"""
     status: FindingStatus

@@ -21,8 +21,6 @@ SCRIPTED, UNTRAINED = "scripted conversations", "conversations of the policy bef
 
 @dataclass(frozen=True, slots=True)
 class TaskSuccess:
-    """The results of the policy on one task."""
-
     level: int
     successes: int
     attempts: int
@@ -175,7 +173,6 @@ def time_finding(speed: Speed, configuration: TrainingConfiguration) -> Prefligh
 
 
 def stage_seconds(speed: Speed, configuration: TrainingConfiguration) -> dict[str, Range]:
-    """Seconds of each part of the run."""
     sft, grpo, recipe = configuration.sft, configuration.grpo, configuration.recipe
     seconds: dict[str, Range] = {}
     evaluations = 1

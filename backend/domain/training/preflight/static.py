@@ -78,7 +78,6 @@ class Plan:
 
     @property
     def able(self) -> list[OnlineWorker]:
-        """Workers that can run it."""
         return [offer for offer in self.training if offer.can.reads(self.store)]
 
 
@@ -109,7 +108,6 @@ def checks_at_once(plan: Plan) -> list[PreflightFinding]:
 
 
 def _of_site(plan: Plan, site: Site, findings: Iterable[PreflightFinding]) -> Iterator[PreflightFinding]:
-    """Add the name of the environment if there are several."""
     for finding in findings:
         yield of_environment(finding, site.manifest.name) if len(plan.sites) > 1 else finding
 
