@@ -17,7 +17,6 @@ from backend.detectors.queries import active_settings_for
 from backend.detectors.scans import COPIES, PHASES
 from backend.detectors.tables import Flag
 from backend.domain.detectors.catalogue.metamorphic import SPEC, Altered, scan_altered
-from backend.domain.detectors.flags import FlagDraft
 from backend.domain.detectors.run_view import (
     SAME_REWARD,
     BaseTask,
@@ -28,6 +27,7 @@ from backend.domain.detectors.run_view import (
     context_of,
 )
 from backend.domain.detectors.settings import ActiveSettings, Threshold, override_thresholds
+from backend.domain.detectors.spec import FlagDraft
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.reward_bounds import declared_ranges
 from backend.domain.ids import new_id

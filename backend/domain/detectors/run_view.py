@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import chain, islice
 from typing import Any
 
-from backend.domain.detectors.flags import MAX_SPANS, SHOWN_ROLLOUTS, SHOWN_STEPS, FlagDraft, Mark
+from backend.domain.detectors.spec import MAX_SPANS, SHOWN_ROLLOUTS, SHOWN_STEPS, FlagDraft, Mark
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.reward_bounds import Ranges, declared_ranges
 from backend.domain.results.pass_at_k import REWARD, SuccessRule, default_rule, possible_rewards

@@ -8,9 +8,19 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from backend.domain.detectors.flags import SHOWN_ROLLOUTS, SHOWN_STEPS, FlagDraft, Flags, ThresholdValues
 from backend.domain.detectors.run_view import CanaryFigures, RunView
-from backend.domain.detectors.spec import Action, DetectorSpec, Need, Subject, ThresholdSpec
+from backend.domain.detectors.spec import (
+    SHOWN_ROLLOUTS,
+    SHOWN_STEPS,
+    Action,
+    DetectorSpec,
+    FlagDraft,
+    Flags,
+    Need,
+    Subject,
+    ThresholdSpec,
+    ThresholdValues,
+)
 from backend.domain.review.judged_curve import wilson
 from backend.domain.vocabulary import Severity
 

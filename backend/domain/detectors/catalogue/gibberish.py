@@ -4,9 +4,8 @@ import re
 import unicodedata
 from itertools import pairwise
 
-from backend.domain.detectors.flags import Flags, ThresholdValues
 from backend.domain.detectors.run_view import Batch
-from backend.domain.detectors.spec import COMMON, DetectorSpec, ThresholdSpec
+from backend.domain.detectors.spec import COMMON, DetectorSpec, Flags, ThresholdSpec, ThresholdValues
 from backend.domain.vocabulary import Severity
 
 SPEC = DetectorSpec(

@@ -6,9 +6,8 @@ in, a policy in training learns to break off where the first does not look.
 
 import statistics
 
-from backend.domain.detectors.flags import Flags, ThresholdValues
 from backend.domain.detectors.run_view import Batch
-from backend.domain.detectors.spec import DetectorSpec, ThresholdSpec
+from backend.domain.detectors.spec import DetectorSpec, Flags, ThresholdSpec, ThresholdValues
 from backend.domain.vocabulary import StopReason
 
 SPEC = DetectorSpec(

@@ -5,9 +5,8 @@ import zlib
 from collections import Counter
 from dataclasses import dataclass
 
-from backend.domain.detectors.flags import Flags, Mark, ThresholdValues
 from backend.domain.detectors.run_view import Batch
-from backend.domain.detectors.spec import COMMON, DetectorSpec, ThresholdSpec
+from backend.domain.detectors.spec import COMMON, DetectorSpec, Flags, Mark, ThresholdSpec, ThresholdValues
 from backend.domain.vocabulary import Severity
 
 SPEC = DetectorSpec(

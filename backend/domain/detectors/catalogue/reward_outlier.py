@@ -3,9 +3,8 @@
 import statistics
 from collections.abc import Sequence
 
-from backend.domain.detectors.flags import Flags, ThresholdValues
 from backend.domain.detectors.run_view import Batch
-from backend.domain.detectors.spec import DetectorSpec, ThresholdSpec
+from backend.domain.detectors.spec import DetectorSpec, Flags, ThresholdSpec, ThresholdValues
 
 SPEC = DetectorSpec(
     id="reward_outlier",
