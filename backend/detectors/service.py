@@ -32,8 +32,6 @@ from backend.web.audit import audit
 if TYPE_CHECKING:
     from backend.web.identity import Actor
 
-SHOWN_CUT_OFFS = 12
-
 
 class GraderHasNoSettings(Conflict):
     """A grader has no settings here: it runs on demand, and a reviewer decides on its flags."""
@@ -94,7 +92,7 @@ def get_detector(
             for name, record in records.items()
         },
         audit=AuditResponse.of(sample),
-        cut_offs=cut_offs[:: max(1, -(-len(cut_offs) // SHOWN_CUT_OFFS))],
+        cut_offs=cut_offs[:: max(1, -(-len(cut_offs) // 12))],
         suggested=next(precise, None) if len(scores) >= FEWEST_REVIEWED else None,
         settings={name: DetectorSettingsResponse.of(resolve_settings(spec, [each])) for name, each in settings.items()},
     )

@@ -37,7 +37,6 @@ EFFORT_TASKS = 64
 """Default per side."""
 MAX_ROLLOUTS = {StudyKind.ONSET: 4096, StudyKind.EFFORT: 2048}
 """Per checkpoint."""
-MAX_DEFAULT_GROUP_SIZE = 16
 
 
 class StudyConflict(Conflict):
@@ -175,7 +174,7 @@ def _amount(
         raise InvalidInput(fields={"tasks": f"The environment has {available:,} held-out tasks."})
     group_size = request.group_size or 1
     if kind is StudyKind.ONSET and request.group_size is None:
-        group_size = min(MAX_DEFAULT_GROUP_SIZE, max(1, math.ceil(default / tasks)))
+        group_size = min(16, max(1, math.ceil(default / tasks)))
     if tasks * group_size > MAX_ROLLOUTS[kind]:
         raise InvalidInput(fields={"tasks": f"A checkpoint can play at most {MAX_ROLLOUTS[kind]:,} rollouts."})
     return tasks, group_size

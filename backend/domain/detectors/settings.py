@@ -12,7 +12,6 @@ from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.spec import Action, DetectorSpec
 from backend.domain.text import split_list
 
-MAX_THRESHOLDS = 100
 _THRESHOLD = re.compile(r"(?P<detector>[a-z_]{1,60})\.(?P<name>[a-z_]{1,60})=(?P<value>[^=\s]{1,30})")
 
 
@@ -55,9 +54,7 @@ def _each_once(found: list[Threshold]) -> list[Threshold]:
     return found
 
 
-Thresholds = Annotated[
-    list[Threshold], BeforeValidator(split_list), Field(max_length=MAX_THRESHOLDS), AfterValidator(_each_once)
-]
+Thresholds = Annotated[list[Threshold], BeforeValidator(split_list), Field(max_length=100), AfterValidator(_each_once)]
 """Thresholds of one run."""
 
 

@@ -126,8 +126,6 @@ class DetectorSpec:
 
 ThresholdValues = Mapping[str, float]
 """The thresholds that apply to a scan, by name."""
-STORED_PRECISION = 1e-6
-"""Suspicions are stored with seven digits. A threshold copied from a stored flag still includes that flag."""
 MAX_SPANS = 20
 """Per rollout: more would only hide the text."""
 SHOWN_STEPS = 60
@@ -192,6 +190,7 @@ def finish_flags(spec: DetectorSpec, drafts: Iterable[FlagDraft], thresholds: Th
     finished = []
     for draft in drafts:
         score = max(0.0, min(1.0, draft.score))
-        if score >= thresholds[SUSPICION] - STORED_PRECISION:
+        # Suspicions are stored with seven digits. A threshold copied from a stored flag still includes that flag.
+        if score >= thresholds[SUSPICION] - 1e-6:
             finished.append(replace(draft, detector=spec.id, score=score, evidence={**draft.evidence, **method}))
     return finished

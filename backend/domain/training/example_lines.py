@@ -18,14 +18,7 @@ MAX_MESSAGES = 1000
 _ORIGIN = ("environment", "task", "level", "reward", "run", "rollout")  # which Proctor's own export adds
 FIELDS = ("messages", "prompt", "completion", "tools", "parallel_tool_calls", *_ORIGIN)
 _MESSAGE_FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id", "weight", "reasoning_content", "reasoning")
-_ROLES = {
-    "system": "system",
-    "developer": "system",
-    "user": "user",
-    "assistant": "assistant",
-    "tool": "tool",
-    "function": "tool",
-}
+_ROLES = {each: each for each in ("system", "user", "assistant", "tool")} | {"developer": "system", "function": "tool"}
 
 
 class BadLine(ValueError):

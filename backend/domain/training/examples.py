@@ -10,8 +10,6 @@ Messages = Sequence[Mapping[str, object]]
 TokenCount = Callable[[Messages], int]
 CHARACTERS_PER_TOKEN = 4
 """An estimate for text without a tokenizer."""
-MAX_SYSTEMS = 20
-"""Number of different system prompts that are counted separately."""
 MAX_VALUES = 400
 """Number of values that are kept of a distribution, to draw it."""
 MAX_SYSTEM_CHARACTERS = 2000
@@ -139,7 +137,7 @@ class ExampleStatistics:
             self.levels.setdefault(conversation.level, set()).add(conversation.task)
         if conversation.version is not None:
             self.versions[conversation.version] += 1
-        if conversation.system in self.systems or len(self.systems) < MAX_SYSTEMS:
+        if conversation.system in self.systems or len(self.systems) < 20:  # others are not counted
             self.systems[conversation.system] += 1
 
     def as_json(self) -> dict[str, object]:

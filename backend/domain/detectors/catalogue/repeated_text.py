@@ -24,8 +24,6 @@ SPEC = DetectorSpec(
 
 GRAM = 4
 SHORTEST_GRAMS = 16
-LONG_CHARACTERS = 300
-MOST_CHARACTERS = 20_000
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -62,14 +60,14 @@ def worst_repetition(replies: tuple[str, ...], thresholds: ThresholdValues) -> R
     for turn, reply in enumerate(replies):
         if len(reply) < SHORTEST_GRAMS + GRAM:
             continue
-        words = list(_WORD.finditer(reply[:MOST_CHARACTERS]))
+        words = list(_WORD.finditer(reply[:20_000]))
         texts = [word.group() for word in words]
         grams = list(zip(*(texts[shift:] for shift in range(GRAM)), strict=False))
         if len(grams) < SHORTEST_GRAMS:
             continue
         share = 1.0 - len(set(grams)) / len(grams)
         data = reply.encode("utf-8", "replace")
-        ratio = len(zlib.compress(data)) / len(data) if len(reply) >= LONG_CHARACTERS else 1.0
+        ratio = len(zlib.compress(data)) / len(data) if len(reply) >= 300 else 1.0
         if share > thresholds["repeated_share"] or ratio < thresholds["zlib_ratio"]:
             [(commonest, _)] = Counter(grams).most_common(1)
             places = [index for index, gram in enumerate(grams) if gram == commonest]
