@@ -66,7 +66,6 @@ class EnvironmentContext:
     grader_words: frozenset[str] = frozenset()
     """Words of the reward's own code that are not in the prompt, in lower case."""
     base: Mapping[str, BaseTask] = field(default_factory=dict)
-    """By task."""
     second: SecondVerifier | None = None
     """The other version that judged rollouts of the run."""
     has_steps: bool = True
@@ -87,7 +86,6 @@ class RolloutRow:
     reward: float
     columns: Mapping[str, float]
     replies: tuple[str, ...]
-    """The policy's replies, turn by turn."""
     tokens_out: int
     stop_reason: str | None
     actions: tuple[Mapping[str, Any] | None, ...] = ()
@@ -100,7 +98,6 @@ class RolloutRow:
     second_reward: float | None = None
     """By another version of the reward, where the run was scored again."""
     second_columns: Mapping[str, float] = field(default_factory=dict)
-    """By the same version."""
     environment: str = ""
     """In which it was played, where the run plays several."""
 

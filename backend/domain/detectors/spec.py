@@ -28,7 +28,6 @@ class Need(StrEnum):
     TOKENS = "tokens"
     """Lengths that the policy reports."""
     STEPS = "steps"
-    """The steps of a training run."""
     CODE = "code"
     """Replies or actions with program text."""
     BASE = "base"
@@ -36,7 +35,6 @@ class Need(StrEnum):
     EVALUATION = "evaluation"
     """An evaluation of a later checkpoint. Training runs are not scanned."""
     HELDOUT = "heldout"
-    """Held-out evaluations."""
     CEILING = "ceiling"
     """The highest reward, from the declared ranges."""
     RANGES = "ranges"
@@ -91,10 +89,8 @@ class DetectorSpec:
     id: str
     title: str
     description: str
-    """The pattern that it flags."""
     formula: str
     source: str
-    """Where the method comes from."""
     settings: Mapping[str, ThresholdSpec]
     """Thresholds by name; the lowest suspicion is added. Empty: an answer raises flags, not a suspicion."""
     subject: Subject = Subject.ROLLOUT
@@ -157,7 +153,6 @@ class FlagDraft:
     sentence: str
     """The observation, with numbers."""
     evidence: dict[str, Any] = field(default_factory=dict)
-    """Windows, rollouts and spans of text."""
     rollout_id: uuid.UUID | None = None
     """None: the flag is about the run."""
     training_step: int | None = None

@@ -40,7 +40,6 @@ class Audit:
     rollouts: int = 0
     """Rollouts in runs with an audit sample."""
     flagged: int = 0
-    """Flagged ones among them."""
     drawn: int = 0
     looked_at: int = 0
     hacks: int = 0

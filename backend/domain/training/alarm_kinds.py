@@ -17,11 +17,8 @@ class AlarmKind:
     name: str
     title: str
     sentence: str
-    """The observation."""
     cause: str
-    """The usual cause."""
     advice: str
-    """Remedies."""
     formula: str
     source: str
     thresholds: tuple[str, ...] = ()

@@ -31,10 +31,8 @@ class Spending:
     rollouts: int = 0
 
     def used_up(self, choice: BudgetChoice) -> str | None:
-        for name, used, limit in self._limits(choice):
-            if used >= limit:
-                return f"The budget of {limit:,.10g} {name} is used up."
-        return None
+        reached = (f"{limit:,.10g} {name}" for name, used, limit in self._limits(choice) if used >= limit)
+        return next((f"The budget of {each} is used up." for each in reached), None)
 
     def summary(self, choice: BudgetChoice) -> str:
         """Describe the usage by limit, for a progress line; empty without limits."""

@@ -106,7 +106,6 @@ class ExampleStatistics:
     lengths: list[int] = field(default_factory=list)
     """In tokens."""
     levels: dict[int, set[str]] = field(default_factory=dict)
-    """Different tasks by level."""
     versions: Counter[int] = field(default_factory=Counter)
     systems: Counter[str] = field(default_factory=Counter)
     examples: list[Conversation] = field(default_factory=list)

@@ -21,13 +21,11 @@ class ModelMeasures:
     """Width of the keys of a layer: less than `width` if heads share them."""
     vocabulary: int
     weight_bytes: float = FLOAT_BYTES
-    """Bytes of one stored weight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
     trained: int
-    """Number of trained weights."""
     has_reference: bool
     """A second copy of the weights is the reference of the KL divergence."""
     rows: int

@@ -35,7 +35,6 @@ class Repetition:
     span: tuple[int, int]
     """From the first to the last occurrence of the most frequent four words."""
     words: str
-    """Those four."""
 
 
 def find(batch: Batch, thresholds: ThresholdValues) -> Flags:

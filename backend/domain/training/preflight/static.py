@@ -54,7 +54,6 @@ class Plan:
     sites: Sequence[Site]
     """The run's own environment first, then those of its mix."""
     offers: Sequence[OnlineWorker]
-    """Online workers."""
     checkpoint_bytes: int | None = None
     """Size of the weights of the checkpoint that the run starts from."""
     context: int | None = None
