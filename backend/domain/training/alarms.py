@@ -1,4 +1,4 @@
-"""What a training run does when it raises an alarm or a detector flags something: thresholds and automatic actions.
+"""Actions of a training run on alarms and on flags of detectors, with the thresholds of the alarms.
 
 `alarm_kinds` explains each alarm and its remedies.
 """
