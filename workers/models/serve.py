@@ -119,8 +119,15 @@ class ChatRequest(BaseModel):
 
     @property
     def stops(self) -> list[str]:
-        sequences = [self.stop] if isinstance(self.stop, str) else self.stop or []
-        return [each for each in sequences if each]
+        return [each for each in ([self.stop] if isinstance(self.stop, str) else self.stop or []) if each]
+
+    @model_validator(mode="after")
+    def _refuse_excess(self) -> "ChatRequest":
+        if len(self.stops) > MAX_STOPS:
+            raise ApiError(f"at most {MAX_STOPS} stop sequences are supported", param="stop")
+        if self.messages[-1].role == "assistant":
+            raise ApiError("the last message is from the assistant; end with a user message", param="messages")
+        return self
 
 
 class ModelServer:
@@ -136,24 +143,22 @@ class ModelServer:
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/v1/models/{name:.+}", self._models)
         app.router.add_post("/v1/chat/completions", self._complete)
-        app.router.add_get("/health", self._health)
         return app
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Check the token, and return every error in OpenAI's format."""
+        if request.path == "/health":
+            return _json({"status": "ok"})
         try:
             sent = request.headers.get("Authorization", "").removeprefix("Bearer ").encode(errors="surrogateescape")
-            if self._token and request.path != "/health" and not hmac.compare_digest(sent, self._token.encode()):
+            if self._token and not hmac.compare_digest(sent, self._token.encode()):
                 raise ApiError("Incorrect API key provided.", status=401, code="invalid_api_key")
             return await handler(request)
         except ApiError as error:
             return error.response()
         except web.HTTPException as error:
             return ApiError(error.reason, status=error.status).response()
-
-    async def _health(self, _: web.Request) -> web.StreamResponse:
-        return _json({"status": "ok"})
 
     async def _models(self, request: web.Request) -> web.StreamResponse:
         """List the one model, or describe it by name."""
@@ -168,7 +173,14 @@ class ModelServer:
             raise ApiError(message, status=404, param="model", code="model_not_found")
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
-        chat_request = read_request(await request.read())
+        try:
+            chat_request = ChatRequest.model_validate(orjson.loads(await request.read()))
+        except orjson.JSONDecodeError as error:
+            raise ApiError(f"the body is not JSON: {error}") from error
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            field = ".".join(str(part) for part in first["loc"])
+            raise ApiError(f"{field}: {first['msg']}", param=field or None) from error
         self._check_name(chat_request.model)
         if len(self.batches.waiting) + chat_request.n > MAX_WAITING:
             raise ApiError("Too many requests are waiting.", status=429, code="rate_limit_exceeded")
@@ -259,23 +271,6 @@ class ModelServer:
                 encoded = list(text.encode("utf-8", "replace"))
                 content.append({"token": text, "logprob": logprob, "bytes": encoded, "top_logprobs": []})
         return {"content": content, "refusal": None}
-
-
-def read_request(body: bytes) -> ChatRequest:
-    """Raises ApiError."""
-    try:
-        request = ChatRequest.model_validate(orjson.loads(body))
-    except orjson.JSONDecodeError as error:
-        raise ApiError(f"the body is not JSON: {error}") from error
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise ApiError(f"{field}: {first['msg']}", param=field or None) from error
-    if len(request.stops) > MAX_STOPS:
-        raise ApiError(f"at most {MAX_STOPS} stop sequences are supported", param="stop")
-    if request.messages[-1].role == "assistant":
-        raise ApiError("the last message is from the assistant; end with a user message", param="messages")
-    return request
 
 
 def prompt_tokens(chat: ChatTokens, messages: Sequence[dict[str, str]]) -> list[int]:

@@ -18,8 +18,7 @@ from backend.domain.text import plain_text
 from backend.domain.vocabulary import CheckStatus
 
 REQUEST_SECONDS = 20.0
-TEST_SECONDS = 90.0
-"""No further request starts after this time."""
+TEST_SECONDS = 90.0  # no further request starts after this time
 MAX_BYTES = 2_000_000
 MAX_TOKENS = 32
 _PASSED, _WARNED, _FAILED, _SKIPPED = CheckStatus.PASSED, CheckStatus.WARNED, CheckStatus.FAILED, CheckStatus.SKIPPED
@@ -44,31 +43,16 @@ _SCHEMA = {"type": "json_schema", "json_schema": {"name": "answer", "strict": Tr
 class Unreachable(Exception):
     """There was no HTTP answer, or only a redirect."""
 
-    def __init__(self, reason: str, *, is_redirect: bool = False) -> None:
-        super().__init__(reason)
-        self.is_redirect = is_redirect
-
 
 @dataclass(slots=True)
 class EndpointAnswer:
     status: int
-    body: Any
-    """Parsed JSON; None for anything else."""
-    shown: str
-    """Its error code, or its type and size; never its words."""
+    body: Any  # parsed JSON; None for anything else
+    shown: str  # its error code, or its type and size; never its words
     advice: str
     seconds: float
-    wants_newer_limit: bool = False
-    """It mentions `max_completion_tokens`."""
-
-    @property
-    def message(self) -> dict[str, Any]:
-        """The first choice's message; empty if the answer does not have the API's form."""
-        try:
-            found = self.body["choices"][0]["message"]
-        except (KeyError, IndexError, TypeError):
-            return {}
-        return found if isinstance(found, dict) else {}
+    wants_newer_limit: bool  # it mentions `max_completion_tokens`
+    message: dict[str, Any]  # of the first choice; empty if the answer does not have the API's form
 
     @property
     def is_completion(self) -> bool:
@@ -80,16 +64,13 @@ class _Option:
     """An optional feature of an endpoint, and how its absence is reported."""
 
     check: str
-    feature: str
-    """As in "With … the endpoint answered HTTP 400"."""
+    feature: str  # as in "With … the endpoint answered HTTP 400"
     prompt: str
     fields: Mapping[str, object]
     is_used: Callable[[EndpointAnswer], bool]
-    supported: tuple[str, str]
-    """Sentence and advice."""
+    supported: tuple[str, str]  # sentence and advice
     ignored: tuple[str, str]
-    refused: str
-    """Advice."""
+    refused: str  # advice
     max_tokens: int = MAX_TOKENS
 
 
@@ -178,7 +159,7 @@ class _ConnectionTest:
         try:
             answer = await self._request("GET", "/models")
         except Unreachable as error:
-            if error.is_redirect:
+            if isinstance(error.__cause__, Redirected):
                 advice = "Enter that address as the base URL."
             elif "127.0.0.1" in self.base_url or "localhost" in self.base_url:
                 advice = (
@@ -277,11 +258,16 @@ class _ConnectionTest:
             async with self.session.request(method, url, json=body) as response:
                 content = await read_body(response, MAX_BYTES)
         except (aiohttp.ClientError, OSError, BodyTooLarge) as error:
-            raise Unreachable(reason_of(error), is_redirect=isinstance(error, Redirected)) from error
+            raise Unreachable(reason_of(error)) from error
         try:
             parsed = json.loads(content)
         except (ValueError, RecursionError):
             parsed = None
+        match parsed:
+            case {"choices": [{"message": dict(message)}, *_]}:
+                pass
+            case _:
+                message = {}
         return EndpointAnswer(
             response.status,
             parsed,
@@ -289,6 +275,7 @@ class _ConnectionTest:
             advice_for(response.status, content),
             time.monotonic() - start,
             b"max_completion_tokens" in content,
+            message,
         )
 
     def _add_key_refused(self, answer: EndpointAnswer) -> None:

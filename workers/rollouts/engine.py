@@ -23,7 +23,7 @@ from backend.domain.errors import LimitExceeded, RolloutError
 from backend.domain.policies.prices import Price, cost_of
 from backend.domain.rollouts.rollout import Rollout, TaskSpec
 from backend.domain.vocabulary import Phase, RolloutStatus
-from workers.policies.base import AdaptivePolicy, EpisodeStart, Policy
+from workers.policies.base import EpisodeStart, Policy
 from workers.rollouts.episode import Episode, Rules
 from workers.rollouts.limits import CircuitBreaker, ConcurrencyLimiter, SlotPool, TooManyFailures, unless_stopped
 
@@ -100,9 +100,7 @@ async def play_groups(
         keep_cancelled=keep_cancelled,
         price=price,
         slots=SlotPool(concurrency),
-        limiter=ConcurrencyLimiter(
-            concurrency, policy.adaptive_limit if isinstance(policy, AdaptivePolicy) else None, on_limit
-        ),
+        limiter=ConcurrencyLimiter(concurrency, getattr(policy, "adaptive_limit", None), on_limit),
     )
     await unless_stopped(pool.run(), should_stop)
 

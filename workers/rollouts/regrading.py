@@ -11,7 +11,7 @@ from backend.domain.rollouts.divergence import RecordedEpisode
 from backend.domain.rollouts.rollout import Rollout, TaskSpec, turns_of
 from backend.domain.vocabulary import Phase, StopReason
 from workers.policies.base import EpisodeStart, Reply
-from workers.policies.replay import ReplayPolicy
+from workers.policies.scripted import ReplayPolicy
 from workers.rollouts.engine import GroupPlan, play_groups
 
 if TYPE_CHECKING:

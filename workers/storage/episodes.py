@@ -11,7 +11,7 @@ from backend.domain.errors import RolloutError
 from backend.domain.rollouts.rollout import Rollout, TaskSpec
 from backend.domain.vocabulary import Phase, RolloutStatus
 from workers.policies.base import EpisodeStart, Player, Policy, Reply, TokenTrace, Turn
-from workers.policies.replay import OutOfReplies, ReplayPlayer
+from workers.policies.scripted import OutOfReplies, ReplayPlayer
 from workers.rollouts.episode import Episode, Rules
 from workers.storage.env_host import open_env_host
 
