@@ -137,7 +137,7 @@ class Outcome:
                 masked=masked,
                 screened=screened,
                 controls=self.controls,
-                set_temperature=self.game.policy.set_temperature if is_told else lambda _: None,
+                policy=self.game.policy if is_told else None,
                 hardware=hardware,
             )
         )

@@ -142,27 +142,24 @@ def failed_rollouts(history: CurveHistory, choice: AlarmsChoice) -> list[Sightin
     return [Sighting("failed_rollouts", sentence, now.first, evidence)]
 
 
-def _above_limit(
+def _beyond_limit(
     name: str, curve: str, setting: str, sentence: str, history: CurveHistory, choice: AlarmsChoice
 ) -> list[Sighting]:
-    """Compare the current mean of a curve with the limit in `setting`. `sentence` is a format string."""
-    now, limit = history.present(curve), getattr(choice, setting)
-    if now is None or now.mean <= limit:
-        return []
-    evidence = {"curve": curve, "value": now.mean, "limit": limit, "window": now.steps}
-    return [Sighting(name, f"{sentence.format(now.mean)} over steps {now.first} to {now.last}.", now.first, evidence)]
+    """Compare the current mean of a curve with the limit in `setting`. `sentence` is a format string.
 
-
-def _relative(
-    name: str, curve: str, setting: str, sentence: str, history: CurveHistory, choice: AlarmsChoice
-) -> list[Sighting]:
-    """Compare the current mean of a curve with its beginning times the factor in `setting`."""
-    now, began = history.present(curve), history.beginning(curve)
+    Floors and ceilings are factors of the curve's beginning.
+    """
+    is_floor, is_ceiling = setting.endswith("_floor"), setting.endswith("_ceiling")
+    now, began = history.present(curve), history.beginning(curve) if is_floor or is_ceiling else 1.0
     if now is None or began is None:
         return []
-    limit, is_rise = getattr(choice, setting) * began, setting.endswith("_ceiling")
-    if (now.mean <= limit) if is_rise else (now.mean >= limit):
+    limit = getattr(choice, setting) * began
+    if (now.mean >= limit) if is_floor else (now.mean <= limit):
         return []
+    evidence: dict[str, object] = {"curve": curve, "value": now.mean, "limit": limit, "window": now.steps}
+    sentence = f"{sentence.format(now.mean)} over steps {now.first} to {now.last}"
+    if not (is_floor or is_ceiling):
+        return [Sighting(name, f"{sentence}.", now.first, evidence)]
     onset, note = now.first, ""
     if curve == LENGTH:
         rewards = history.curves.get("reward", Curve())
@@ -173,12 +170,10 @@ def _relative(
             if late.mean > early.mean + max(late.error, early.error):
                 return []
         note = ", and the reward does not rise"
-    elif is_rise and (calmest := history.best(curve, sign=-1)):
+    elif is_ceiling and (calmest := history.best(curve, sign=-1)):
         onset = calmest.last
-    steps = f"over steps {now.first} to {now.last}"
     change = f"{now.mean / began:.3g} times the {began:.3g} at the beginning"
-    evidence = {"curve": curve, "value": now.mean, "limit": limit, "beginning": began, "window": now.steps}
-    return [Sighting(name, f"{sentence.format(now.mean)} {steps}, {change}{note}.", onset, evidence)]
+    return [Sighting(name, f"{sentence}, {change}{note}.", onset, {**evidence, "beginning": began})]
 
 
 def importance_ratio(history: CurveHistory, choice: AlarmsChoice) -> list[Sighting]:
@@ -310,19 +305,15 @@ LIMITS = {
     "no_variance": ("groups/no_variance", "no_variance_share", "All rewards are equal in {:.0%} of the groups"),
     "truncation": ("completions/truncated", "truncation_share", "{:.0%} of the episodes hit the token limit"),
     "divergence": ("divergence", "divergence_limit", "The divergence from the policy before GRPO is {:.2g} nats/token"),
-}
-"""Alarms on the current mean of a curve: the curve, the setting with its limit, and the sentence."""
-RELATIVE_LIMITS = {
     "entropy_collapse": ("entropy", "entropy_floor", "The entropy is {:.3g} nats per token"),
     "entropy_explosion": ("entropy", "entropy_ceiling", "The entropy is {:.3g} nats per token"),
     "length_growth": (LENGTH, "length_ceiling", "Episodes average {:.0f} generated tokens"),
     "length_collapse": (LENGTH, "length_floor", "Episodes average {:.0f} generated tokens"),
 }
-"""Alarms on the current mean of a curve relative to its beginning, which `LIMITS` compares with a fixed limit."""
+"""Alarms on the current mean of a curve: the curve, the setting with its limit, and the sentence."""
 BROKEN: dict[str, Check] = {"not_finite": not_finite, "failed_rollouts": failed_rollouts}
 TRENDS: dict[str, Check] = {
-    **{name: partial(_above_limit, name, *limit) for name, limit in LIMITS.items()},
-    **{name: partial(_relative, name, *limit) for name, limit in RELATIVE_LIMITS.items()},
+    **{name: partial(_beyond_limit, name, *limit) for name, limit in LIMITS.items()},
     "importance_ratio": importance_ratio,
     "gradient_norm": gradient_norm,
     "format_fall": format_fall,
@@ -330,14 +321,6 @@ TRENDS: dict[str, Check] = {
 }
 """Checked after the grace period."""
 HELDOUT_CHECKS: dict[str, Check] = {"heldout_regression": heldout_regression, "heldout_gap": heldout_gap}
-
-
-@dataclass(frozen=True, slots=True)
-class AlarmChanges:
-    """Conditions that began or ended with a step."""
-
-    begun: list[Sighting]
-    ended: list[str]
 
 
 @dataclass(slots=True)
@@ -350,19 +333,22 @@ class AlarmWatch:
 
     def check(
         self, step: int, figures: Mapping[str, float], choice: AlarmsChoice, *, is_heldout: bool = False
-    ) -> AlarmChanges:
-        """Check the conditions of a step, or those of a held-out evaluation, which clear at once."""
+    ) -> tuple[list[Sighting], list[str]]:
+        """Check the conditions of a step, or those of a held-out evaluation, which clear at once.
+
+        Returns the conditions that begin and the names of those that end.
+        """
         checks, patience = (HELDOUT_CHECKS, 1) if is_heldout else (BROKEN, CALM_STEPS)
         if not is_heldout and step > choice.grace_steps:
             checks = BROKEN | TRENDS
         self.history.add(step, figures)
         enabled = [check for name, check in checks.items() if action_of(choice, name)]
         met = {sighting.condition: sighting for check in enabled for sighting in check(self.history, choice)}
-        changes = AlarmChanges([sighting for condition, sighting in met.items() if condition not in self.calm], [])
+        begun, ended = [sighting for condition, sighting in met.items() if condition not in self.calm], []
         for condition in [each for each in self.calm if each.partition("/")[0] in checks and each not in met]:
             self.calm[condition] += 1
             if self.calm[condition] >= patience:
                 del self.calm[condition]
-                changes.ended.append(condition)
+                ended.append(condition)
         self.calm |= dict.fromkeys(met, 0)
-        return changes
+        return begun, ended

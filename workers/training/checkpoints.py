@@ -107,18 +107,14 @@ def replace_file(path: Path, text: str) -> None:
 
 def mark_complete(state: Path) -> None:
     """Sync all files of a trainer state and mark it complete. States without the mark are not used."""
-
-    def sync(path: Path) -> None:
+    for path in (*state.iterdir(), state):
+        if path == state:
+            (state / COMPLETE).touch()
         handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-    for path in state.iterdir():
-        sync(path)
-    (state / COMPLETE).touch()
-    sync(state)
 
 
 def newest_complete(folder: Path) -> Path | None:
@@ -130,8 +126,10 @@ def newest_complete(folder: Path) -> Path | None:
     return max(states)[1] if states else None
 
 
-def step_of(state: Path | None) -> int:
-    return int(state.name.removeprefix("checkpoint-")) if state else 0
+def reached_step(folder: Path, updates: int = 1) -> int:
+    """Return the step after which the newest complete state was saved, or 0. `updates`: steps of TRL in one of ours."""
+    state = newest_complete(folder)
+    return int(state.name.removeprefix("checkpoint-")) // updates if state else 0
 
 
 def take_over(point: BranchPoint, folder: Path, choice: GrpoChoice, *, save_every: int) -> str | None:

@@ -15,13 +15,13 @@ from backend.domain.checkpoints.retention import KeepRule
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.training.budget import BudgetChoice, Spending
 from backend.domain.training.configuration import Stage, TrainingConfiguration
-from backend.domain.vocabulary import OF_STEPS, Phase, RunStatus
+from backend.domain.vocabulary import OF_STEPS, Phase, RunStatus, Split
 from backend.rollouts.tables import Rollout as RolloutRow
 from workers.models.policy import LocalPolicy
 from workers.storage.recorder import RunRecorder
 from workers.training.assignment import Assignment
 from workers.training.checkpoints import CheckpointStore, replace_file
-from workers.training.curriculum import heldout_plans
+from workers.training.curriculum import single_plans
 from workers.training.env_pool import EnvPool
 from workers.training.heldout_evaluation import HeldoutEvaluation, summarize
 from workers.training.ranks import ALONE, Ranks
@@ -130,7 +130,7 @@ class TrainingContext:
         checkpoint, which is evaluated again: no rollouts are stored, and the curves get the stage's prefix.
         """
         choice = self.configuration.heldout
-        plans = heldout_plans(self.assignment.envs, choice.tasks)
+        plans = single_plans(self.assignment.envs, choice.tasks, Split.HELDOUT)
         policy = LocalPolicy(model, tokenizer, temperature=choice.temperature, lockstep=True)
         self.recorder.progress(phase="held-out evaluation", done=0, total=len(plans))
         try:

@@ -38,7 +38,7 @@ from workers.models.chat import ChatTokens
 from workers.policies.base import EpisodeStart, Reply, TokenTrace, Turn
 from workers.training.checkpoints import replace_file
 from workers.training.context import TrainingContext, TrainingStopped
-from workers.training.curriculum import warm_up_plans
+from workers.training.curriculum import single_plans
 from workers.training.examples import BrokenStep, TrainingExample, example_of, example_of_conversation, mix_examples
 
 EXAMPLES_FILE, SUMMARY_FILE = "lessons.jsonl", "lessons.json"
@@ -128,7 +128,7 @@ def _scripted(context: TrainingContext, chat: ChatTokens, episodes: int) -> Sour
         recorder.progress(phase="collecting training examples", done=len(examples) + failed, total=episodes)
 
     context.env_pool.play(
-        warm_up_plans(context.assignment.envs, episodes),
+        single_plans(context.assignment.envs, episodes),
         Teacher(choice.script, chat, noise=choice.noise),
         phase=Phase.WARM_UP,
         seed=context.configuration.seed,

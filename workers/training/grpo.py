@@ -1,5 +1,6 @@
 """The GRPO stage: every step plays and stores groups, runs detectors and alarms, and some end with an evaluation."""
 
+import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,8 +21,9 @@ from workers.storage.detectors import record_flags, resume_scanner
 from workers.storage.interventions import record_screened
 from workers.storage.rollouts import rollout_id
 from workers.training.assignment import Assignment
+from workers.training.checkpoints import reached_step
 from workers.training.context import TrainingContext, TrainingStopped
-from workers.training.curriculum import Planner, restore_plan, save_plan
+from workers.training.curriculum import Planner, replay, save_plan
 from workers.training.detector_actions import ENDING, Screening, Verdicts, interventions_of, suspicions_of
 from workers.training.env_pool import EnvPool
 from workers.training.grpo_batch import GrpoControls, GrpoRun, GrpoStep
@@ -30,7 +32,7 @@ from workers.training.ranks import GrpoOrder, Ranks, play_together
 from workers.training.reporting import BackgroundWriter, EtaEstimator, step_figures
 from workers.training.steering import Steering
 from workers.training.trl_base import Clock
-from workers.training.trl_grpo import reached_step, train_grpo
+from workers.training.trl_grpo import train_grpo
 
 
 def run_grpo(context: TrainingContext, start: Checkpoint) -> None:
@@ -38,7 +40,7 @@ def run_grpo(context: TrainingContext, start: Checkpoint) -> None:
     last = context.store.find(Stage.GRPO, context.configuration.grpo.steps)
     if last is not None and last.heldout:
         return
-    reached = reached_step(context.assignment.folder / Stage.GRPO, context.configuration.grpo)
+    reached = reached_step(context.assignment.folder / Stage.GRPO, context.configuration.grpo.updates)
     context.budget_tracker.restore(context.assignment.run_id, reached)
     if reached or not context.is_used_up():
         GrpoStage(context, start, reached).run()
@@ -51,8 +53,8 @@ def grpo_run(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     env_pool: EnvPool,
-) -> tuple[GrpoRun, LocalPolicy]:
-    """Return the stage of an order, as it is on every rank, and the model in training as a policy."""
+) -> GrpoRun:
+    """Return the stage of an order, as it is on every rank. The model in training is its policy."""
     configuration, choice = assignment.configuration, assignment.configuration.grpo
     hardware = replace(resolve_hardware(configuration.hardware), checkpoints_gradients=order.checkpoints_gradients)
     policy = LocalPolicy(
@@ -68,7 +70,7 @@ def grpo_run(
     def play_plans(step: int, plans: Sequence[GroupPlan]) -> list[Rollout]:
         return env_pool.play_in_lockstep(plans, policy, phase=Phase.TRAIN, seed=configuration.seed, training_step=step)
 
-    run = GrpoRun(
+    return GrpoRun(
         model=model,
         tokenizer=tokenizer,
         choice=choice.model_copy(update={"micro_batches": order.micro_batches}),
@@ -77,12 +79,11 @@ def grpo_run(
         folder=Path(order.folder),
         save_every=configuration.checkpoints.every,
         columns_of=assignment.columns_of if assignment.is_mixed else None,
-        set_temperature=policy.set_temperature,
+        policy=policy,
         hardware=hardware,
         ranks=ranks,
         play_plans=play_plans,
     )
-    return run, policy
 
 
 class GrpoStage:
@@ -96,7 +97,11 @@ class GrpoStage:
         self._planner = Planner(assignment.envs, configuration)
         branch = assignment.branch
         run_id = branch.source_run_id if branch and reached <= branch.step else assignment.run_id
-        restore_plan(self.folder, reached, self._planner, run_id)
+        plan = self.folder / "plans" / f"{reached}.json"
+        if reached and plan.exists():
+            self._planner.restore(json.loads(plan.read_text()))
+        elif reached:
+            replay(self._planner, run_id, reached)
         self._controls = GrpoControls()
         self._steering = Steering(context, self._controls)
         self._steering.begin(reached)
@@ -108,9 +113,9 @@ class GrpoStage:
             checkpoints_gradients=settings.hardware.gradient_checkpointing,
         )
         weights = context.store.load(start)
-        self._run, self._policy = grpo_run(assignment, self._order, context.ranks, *weights, context.env_pool)
+        self._run = grpo_run(assignment, self._order, context.ranks, *weights, context.env_pool)
         self._verdicts = Verdicts([env.version_id for env in assignment.envs])
-        mixed = self._environments if assignment.is_mixed else None
+        mixed = self._environments if assignment.is_mixed else {}
         self._screening = Screening(assignment.run_id, self._scanner, self._verdicts, self._actions, mixed)
         self._writer = BackgroundWriter()
         self._clock = Clock()
@@ -134,13 +139,12 @@ class GrpoStage:
             screened=self._screening.screened,
             controls=self._controls,
             vllm=configuration.vllm if configuration.engine == "vllm" else None,
-            set_generation=self._policy.sample_with,
         )
         try:
             with self._writer:
                 train_grpo(run)
         finally:
-            context.env_pool.close_policy(self._policy)
+            context.env_pool.close_policy(self._run.policy)
         if self.reached < choice.steps and not self._is_used_up:
             self._steering.raise_ending()
             raise TrainingStopped

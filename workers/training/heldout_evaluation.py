@@ -1,15 +1,14 @@
 """Results of a held-out evaluation: fixed tasks, one rollout each, with confidence intervals."""
 
-import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
 from pydantic_core import to_jsonable_python
 
-from backend.domain.results.pass_at_k import REWARD, default_rule
+from backend.domain.results.pass_at_k import default_rule
 from backend.domain.rollouts.rollout import Rollout
-from backend.domain.statistics import TIE, Estimate, estimate_mean, weighted_mean
+from backend.domain.statistics import Estimate, estimate_mean, weighted_mean
 from workers.training.assignment import TrainingEnv
 
 NORMAL_95 = 1.96  # standard errors from a mean to the end of its 95% interval
@@ -70,12 +69,8 @@ def summarize(
         reward = weighted_mean([(env.weight, own_rewards) for env, own_rewards in rewards])
     successes: dict[str, list[float]] = {}
     for env in envs:
-        rule = default_rule(env.manifest)
-        successes[env.name] = []
-        for rollout in of_env[env.name]:
-            if rollout.reward is not None:
-                value = rollout.reward if rule.column == REWARD else rollout.columns.get(rule.column, -math.inf)
-                successes[env.name].append(float(value >= rule.at_least - TIE))
+        rule, rewarded = default_rule(env.manifest), [each for each in of_env[env.name] if each.reward is not None]
+        successes[env.name] = [float(rule.is_met(each.reward, each.columns)) for each in rewarded]
     return HeldoutEvaluation(
         reward=reward,
         columns=_present(

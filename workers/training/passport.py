@@ -25,7 +25,7 @@ from backend.core.session import transaction
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.statistics import paired_difference
 from backend.domain.training.configuration import Stage
-from backend.domain.vocabulary import ExportForm, Phase, RolloutStatus
+from backend.domain.vocabulary import ExportForm, Phase, RolloutStatus, Split
 from backend.rollouts.tables import Group
 from backend.rollouts.tables import Rollout as RolloutRow
 from workers.models.load import LoadedModel, ModelUnusable, load_folder, record_of
@@ -33,8 +33,8 @@ from workers.models.policy import LocalPolicy
 from workers.storage.digests import digest_of
 from workers.training.assignment import Assignment, read_assignment
 from workers.training.checkpoints import CheckpointStore
-from workers.training.curriculum import heldout_plans
-from workers.training.env_pool import env_pool_of
+from workers.training.curriculum import single_plans
+from workers.training.env_pool import open_env_pool
 from workers.training.exporting.comparison import PROBES, compare_merge, likeness, random_probes, tolerance_of
 from workers.training.exporting.files import MERGED_FORMS, read_export
 from workers.training.heldout_evaluation import HeldoutEvaluation, summarize
@@ -196,9 +196,9 @@ def _evaluate(
 ) -> tuple[list[Rollout], HeldoutEvaluation]:
     """Repeat the run's held-out evaluation with the same tasks and seeds. Stores nothing."""
     configuration = assignment.configuration
-    plans = heldout_plans(assignment.envs, configuration.heldout.tasks)
+    plans = single_plans(assignment.envs, configuration.heldout.tasks, Split.HELDOUT)
     policy = LocalPolicy(model, tokenizer, temperature=configuration.heldout.temperature, lockstep=True)
-    with env_pool_of(assignment) as env_pool:
+    with open_env_pool(assignment.envs, assignment.configuration) as env_pool:
         rollouts = env_pool.play_in_lockstep(
             plans, policy, phase=Phase.HELDOUT, seed=configuration.seed, training_step=training_step
         )

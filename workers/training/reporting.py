@@ -6,6 +6,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 import numpy as np
@@ -60,18 +61,11 @@ def step_figures(
         "groups/replaced": _mean([float(REPLACED in rollout.metrics) for rollout in step.rollouts]),
         "tokens/in": float(sum(rollout.tokens_in for rollout in step.rollouts)),
         "tokens/out": float(sum(rollout.tokens_out for rollout in step.rollouts)),
-        "groups/no_variance": step.no_variance,
-        "lr_factor": step.learning_rate_factor,
-        **{name: getattr(step, name) for name in ("entropy", "loss", "grad_norm", "learning_rate", "temperature")},
-        "ratio/mean": step.ratio.mean,
-        "ratio/max": step.ratio.highest,
-        **{f"seconds/{name}": seconds for name, seconds in {**step.seconds, "idle": step.idle_seconds}.items()},
+        **{f"seconds/{name}": seconds for name, seconds in step.seconds.items()},
     }
     seconds = step.seconds["step"]
     figures["tokens_per_second"] = figures["tokens/out"] / seconds if seconds > 0 else math.nan
-    ratio = step.ratio
-    optional = {"divergence": step.divergence, "ratio/low_clip": ratio.low_clip, "ratio/high_clip": ratio.high_clip}
-    return figures | {name: value for name, value in optional.items() if value is not None}
+    return figures | step.figures
 
 
 def _part_figures(
@@ -129,7 +123,7 @@ class EtaEstimator:
         return (last - step) * (self._times[-1][1] - began) / max(1, step - first)
 
 
-class BackgroundWriter:
+class BackgroundWriter(AbstractContextManager["BackgroundWriter"]):
     """One thread that writes in order, at most one step behind. Its errors are raised by the next call."""
 
     def __init__(self) -> None:
@@ -145,9 +139,6 @@ class BackgroundWriter:
         last, self._last = self._last, None
         if last is not None:
             last.result()
-
-    def __enter__(self) -> "BackgroundWriter":
-        return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:

@@ -4,6 +4,7 @@ Started again for the same run, it resumes from the run's checkpoints and saved 
 starts this module in each of them: the first leads and the others follow.
 """
 
+import asyncio
 import gc
 import logging
 import shutil
@@ -52,8 +53,8 @@ from workers.storage.steering import AlarmDraft, read_requests, record_alarm
 from workers.training.assignment import Assignment, read_assignment, training_folder
 from workers.training.checkpoints import COMPLETE, take_over
 from workers.training.context import Ended, TrainingContext, TrainingStopped, UsedUp
-from workers.training.curriculum import warm_up_plans
-from workers.training.env_pool import check_capacity, env_pool_of
+from workers.training.curriculum import single_plans
+from workers.training.env_pool import check_capacity, open_env_pool
 from workers.training.example_sources import read_examples, texts_to_read
 from workers.training.examples import BrokenStep
 from workers.training.grpo import grpo_run, run_grpo
@@ -90,8 +91,8 @@ def train(run_id: uuid.UUID) -> TrainingOutcome:
         ranks = join()
         recorder.progress(phase="preparing the environment", done=0, total=1)
         if ranks.count > 1:
-            check_capacity(assignment, ranks.count)
-        with env_pool_of(assignment) as env_pool:
+            asyncio.run(check_capacity(assignment, ranks.count))
+        with open_env_pool(assignment.envs, assignment.configuration) as env_pool:
             context = TrainingContext(assignment, env_pool, recorder, summary, ranks)
             try:
                 run_stages(context)
@@ -185,7 +186,7 @@ def starting_weights(context: TrainingContext) -> tuple[PreTrainedModel, PreTrai
         context.recorder.progress(phase="reading the environment's text", done=0, total=READING_EPISODES)
         played: list[Rollout] = []
         context.env_pool.play(
-            warm_up_plans(context.assignment.envs, READING_EPISODES),
+            single_plans(context.assignment.envs, READING_EPISODES),
             ScriptedPolicy(configuration.sft.script),
             phase=Phase.WARM_UP,
             seed=seed,
@@ -293,10 +294,10 @@ def _follow_order(assignment: Assignment, ranks: Ranks, order: SftOrder | GrpoOr
         examples = read_examples(Path(order.examples))
         train_sft(sft_run(assignment.configuration, order, ranks, model, tokenizer, examples))
         return
-    with env_pool_of(assignment) as env_pool:
-        run, policy = grpo_run(assignment, order, ranks, model, tokenizer, env_pool)
+    with open_env_pool(assignment.envs, assignment.configuration) as env_pool:
+        run = grpo_run(assignment, order, ranks, model, tokenizer, env_pool)
         train_grpo(run)
-        env_pool.close_policy(policy)
+        env_pool.close_policy(run.policy)
 
 
 def main() -> int:

@@ -21,7 +21,7 @@ from backend.domain.training.warm_up import HOPELESS, GateChoice, SftChoice
 from backend.domain.vocabulary import RunStatus
 from workers.models.build import build_model
 from workers.models.load import unrounded
-from workers.training.checkpoints import mark_complete, newest_complete, step_of
+from workers.training.checkpoints import mark_complete, newest_complete, reached_step
 from workers.training.context import Ended, TrainingContext, TrainingStopped, UsedUp
 from workers.training.example_sources import collect_examples
 from workers.training.examples import BrokenStep, TrainingExample, example_order
@@ -183,7 +183,7 @@ def _train(context: TrainingContext, start: Checkpoint, attempt: WarmUpAttempt) 
     examples = collect_examples(context, model, tokenizer)
     examples_folder = context.assignment.folder / Stage.SFT
     folder = examples_folder if attempt.number == 1 else examples_folder / f"attempt-{attempt.number}"
-    reached = step_of(newest_complete(folder))
+    reached = reached_step(folder)
     steering = WarmUpSteering(context, before=attempt.before, reached=reached, steps=attempt.steps)
     suffix = f", attempt {attempt.number}" if attempt.number > 1 else ""
 

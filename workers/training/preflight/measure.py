@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from backend.domain.results.pass_at_k import REWARD, SuccessRule
+from backend.domain.results.pass_at_k import SuccessRule
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.training.memory import ModelMeasures
 from backend.domain.training.preflight.measured import NOTHING, Range, Speed, TaskSuccess
@@ -25,7 +25,7 @@ from workers.policies.base import Policy
 from workers.rollouts.engine import GroupPlan, TooManyFailures
 from workers.training.assignment import TrainingEnv
 from workers.training.context import TrainingContext
-from workers.training.curriculum import warm_up_plans
+from workers.training.curriculum import single_plans
 from workers.training.examples import TrainingExample, example_of
 from workers.training.grpo_batch import GrpoRun, GrpoStep
 from workers.training.hardware import Hardware
@@ -111,7 +111,7 @@ def evaluation_seconds(context: TrainingContext, initial: InitialPolicy) -> floa
     heldout = context.configuration.heldout
     is_bf16, temperature = initial.hardware.is_bf16, heldout.temperature
     policy = LocalPolicy(initial.model, initial.tokenizer, temperature=temperature, lockstep=True, is_bf16=is_bf16)
-    plans = warm_up_plans(context.assignment.envs, min(EVALUATED, heldout.tasks))
+    plans = single_plans(context.assignment.envs, min(EVALUATED, heldout.tasks))
     context.recorder.progress(phase="measuring a held-out evaluation", done=0, total=len(plans))
     began = time.monotonic()
     try:
@@ -129,8 +129,7 @@ def successes(env: TrainingEnv, rule: SuccessRule, played: PlayedEpisodes) -> li
             groups[rollout.group].append(rollout)
     tasks = []
     for group in groups.values():
-        values = [rollout.reward if rule.column == REWARD else rollout.columns.get(rule.column) for rollout in group]
-        succeeded = sum(value is not None and value >= rule.at_least - _EPSILON for value in values)
+        succeeded = sum(rule.is_met(rollout.reward, rollout.columns) for rollout in group)
         rewards = [rollout.reward or 0.0 for rollout in group]
         is_uniform = max(rewards) - min(rewards) < _EPSILON
         tasks.append(TaskSuccess(group[0].task.level, succeeded, len(group), is_uniform))

@@ -40,8 +40,8 @@ from workers.models.policy import LocalPolicy
 from workers.storage.recorder import PROGRESS_SECONDS, RunRecorder
 from workers.training.assignment import Assignment, training_envs_of
 from workers.training.context import TrainingContext
-from workers.training.curriculum import Planner, warm_up_plans
-from workers.training.env_pool import env_pool_of
+from workers.training.curriculum import Planner, single_plans
+from workers.training.env_pool import open_env_pool
 from workers.training.example_sources import Teacher
 from workers.training.hardware import resolve_hardware, select_device
 from workers.training.preflight.measure import (
@@ -131,7 +131,7 @@ def run_preflight(preflight_id: uuid.UUID) -> PreflightStatus:
     try:
         recorder.progress(phase="preparing the environment", done=0, total=1)
         select_device(configuration.hardware)
-        with env_pool_of(assignment) as env_pool:
+        with open_env_pool(assignment.envs, assignment.configuration) as env_pool:
             inspect_training(TrainingContext(assignment, env_pool, recorder), recorder.add)
     except INFRASTRUCTURE_ERRORS:
         raise
@@ -222,7 +222,7 @@ def _play_script(context: TrainingContext, add: AddFinding, initial: InitialPoli
     script = next((name for name in (*scripts, *sorted(shared)) if name in shared), None)
     if script is None:
         return None
-    parts = [warm_up_plans(context.assignment.envs, SCRIPTED_EPISODES)]
+    parts = [single_plans(context.assignment.envs, SCRIPTED_EPISODES)]
     played = play_episodes(context, parts, Teacher(script, initial.chat), initial.chat, "scripted policy")
     if not played.examples:
         advice = "Read the environment's log and run its checks."
