@@ -65,7 +65,7 @@ class LocalPolicy(Policy):
     def sample_with(self, generation: VllmGeneration) -> None:
         """Let vLLM write the replies from now on, at the same temperature."""
         ours = self.sampler
-        self.sampler = VllmSampler(generation, end=self.chat.end, context=ours.context, temperature=ours.temperature)
+        self.sampler = VllmSampler(generation, self.chat.end, ours.context, ours.temperature)
 
     async def begin(self, start: EpisodeStart) -> "LocalPlayer":
         self.expected = max(0, self.expected - 1)

@@ -184,24 +184,26 @@ class VllmGeneration(Protocol):
     ) -> tuple[object, list[list[int]], list[list[list[float]]], object]: ...
 
 
+@dataclass
 class VllmSampler:
     """Replaces a `Sampler` in a `LocalPolicy`: TRL gives vLLM the latest weights at each step.
 
     vLLM draws its own random numbers, so the same seed does not give the same episodes. It caches prefixes itself.
     """
 
-    def __init__(self, generation: VllmGeneration, *, end: int, context: int, temperature: float) -> None:
-        self._generation = generation
-        self.end, self.context, self.temperature = end, context, temperature
+    generation: VllmGeneration
+    end: int
+    context: int
+    temperature: float
 
     def sample(self, rows: Sequence[Row], limits: Sequence[int], watch: Watch | None = None) -> list[Sampled]:
         """Sample a reply for each row. One limit applies to the whole batch, so longer replies are cut to their own."""
         if watch is not None:
             raise NotImplementedError("vLLM's replies cannot be watched while they are written")
-        self._generation.temperature = self.temperature
-        self._generation.max_completion_length = max(limits)
+        self.generation.temperature = self.temperature
+        self.generation.max_completion_length = max(limits)
         prompts = [list(row.tokens) for row in rows]
-        _, replies, logprobs, _ = self._generation.generate(prompts=prompts, images=None, num_generations=1)
+        _, replies, logprobs, _ = self.generation.generate(prompts=prompts, images=None, num_generations=1)
         sampled = []
         for row, limit, ids, values in zip(rows, limits, replies, logprobs, strict=True):
             length = min(limit, ids.index(self.end) + 1 if self.end in ids else len(ids))

@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, TypedDict
 
@@ -130,13 +131,14 @@ class ChatRequest(BaseModel):
         return self
 
 
+@dataclass
 class ModelServer:
     """The routes `/v1/models`, `/v1/chat/completions` and `/health` over one local model."""
 
-    def __init__(self, batches: BatchSampler, name: str, token: str = "") -> None:
-        self.batches, self.name = batches, name
-        self._token = token
-        self._started = int(time.time())
+    batches: BatchSampler
+    name: str
+    token: str = field(default="", repr=False)
+    started: int = field(default_factory=lambda: int(time.time()))
 
     def app(self) -> web.Application:
         app = web.Application(middlewares=[self._guard], client_max_size=MAX_BODY_BYTES)
@@ -152,7 +154,7 @@ class ModelServer:
             return _json({"status": "ok"})
         try:
             sent = request.headers.get("Authorization", "").removeprefix("Bearer ").encode(errors="surrogateescape")
-            if self._token and not hmac.compare_digest(sent, self._token.encode()):
+            if self.token and not hmac.compare_digest(sent, self.token.encode()):
                 raise ApiError("Incorrect API key provided.", status=401, code="invalid_api_key")
             return await handler(request)
         except ApiError as error:
@@ -163,7 +165,7 @@ class ModelServer:
     async def _models(self, request: web.Request) -> web.StreamResponse:
         """List the one model, or describe it by name."""
         self._check_name(request.match_info.get("name", ""))
-        model = {"id": self.name, "object": "model", "created": self._started, "owned_by": "proctor"}
+        model = {"id": self.name, "object": "model", "created": self.started, "owned_by": "proctor"}
         model["max_model_len"] = self.batches.context
         return _json(model if "name" in request.match_info else {"object": "list", "data": [model]})
 

@@ -4,6 +4,8 @@ import os
 import re
 import shutil
 import tempfile
+import uuid
+from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import select, update
@@ -17,17 +19,19 @@ from backend.domain.training.configuration import Stage
 from backend.domain.training.grpo import GrpoChoice
 from backend.review.judged_curves import choose_best
 from workers.models.load import ADAPTER, RECORD_FILE, load_folder, record_of
-from workers.training.assignment import Assignment, BranchPoint
+from workers.training.assignment import BranchPoint
 from workers.training.heldout_evaluation import HeldoutEvaluation
 
 COMPLETE = "complete"  # file in a trainer state that was written completely
 
 
+@dataclass(frozen=True, slots=True)
 class CheckpointStore:
     """The checkpoints of one run. Saving the same one again after a resume changes nothing."""
 
-    def __init__(self, assignment: Assignment) -> None:
-        self.run_id, self.policy_id, self._folder = assignment.run_id, assignment.policy_id, assignment.folder
+    run_id: uuid.UUID
+    policy_id: uuid.UUID
+    folder: Path
 
     def find(self, stage: Stage, step: int | None = None) -> Checkpoint | None:
         """Return the stage's checkpoint at a step. Default: its last one."""
@@ -42,8 +46,8 @@ class CheckpointStore:
             return stored
         key = f"checkpoints/{self.run_id}/{stage}-{step}"
         record = record_of(model)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=self._folder, prefix="saving-") as folder:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.folder, prefix="saving-") as folder:
             save_model(model, tokenizer, Path(folder))
             size = put_folder(Path(folder), key)
         with transaction() as session:
@@ -83,7 +87,7 @@ class CheckpointStore:
         return load_folder(get_folder(checkpoint.artifact, target))
 
     def folder_of(self, checkpoint: Checkpoint) -> Path:
-        return self._folder / "weights" / checkpoint.id.hex
+        return self.folder / "weights" / checkpoint.id.hex
 
 
 def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:

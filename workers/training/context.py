@@ -100,7 +100,8 @@ class TrainingContext:
     budget_tracker: BudgetTracker = field(init=False)
 
     def __post_init__(self) -> None:
-        self.store = CheckpointStore(self.assignment)
+        assignment = self.assignment
+        self.store = CheckpointStore(assignment.run_id, assignment.policy_id, assignment.folder)
         self.budget_tracker = BudgetTracker(self.configuration.budget, self.assignment.folder)
 
     @property

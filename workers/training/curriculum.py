@@ -28,6 +28,7 @@ from backend.runs.tables import Run
 from workers.rollouts.engine import GroupPlan
 from workers.training.assignment import TrainingEnv
 from workers.training.checkpoints import reached_step, replace_file
+from workers.training.heldout_evaluation import rewards_of
 
 MOST_DOUBLINGS = 6
 Outcome = tuple[int, bool]  # level of a rollout, and whether it succeeded
@@ -192,8 +193,7 @@ class Planner:
         points: dict[str, float] = {}
         for lane in self._lanes:
             own = [rollout for rollout in ordered if rollout.task.version_id == lane.env.tag]
-            rewards = [rollout.reward for rollout in own if rollout.reward is not None]
-            if rewards and len(self._lanes) > 1:
+            if (rewards := rewards_of(own)) and len(self._lanes) > 1:
                 points[f"environment/{lane.env.name}"] = fsum(rewards) / len(rewards)
             if isinstance(lane.levels, AdaptiveLevels):
                 outcomes = [(each.task.level, lane.rule.is_met(each.reward, each.columns)) for each in own]

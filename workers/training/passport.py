@@ -183,7 +183,8 @@ def results_of(
             return CheckpointResults(checkpoint.heldout, rewards, step, tokens)
     rollouts, evaluation = _evaluate(assignment, model, tokenizer, step)
     if not checkpoint.heldout:
-        CheckpointStore(assignment).set_heldout(Stage(checkpoint.stage), checkpoint.step, evaluation, at=None)
+        store = CheckpointStore(assignment.run_id, assignment.policy_id, assignment.folder)
+        store.set_heldout(Stage(checkpoint.stage), checkpoint.step, evaluation, at=None)
     tokens = [
         (each.prompt_token_ids or []) + each.completion_token_ids for each in rollouts if each.completion_token_ids
     ]

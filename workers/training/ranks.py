@@ -102,10 +102,6 @@ def leader_only(*_: object) -> NoReturn:
     raise AssertionError("only the leader does this")
 
 
-def is_follower() -> bool:
-    return distributed.is_torchelastic_launched() and os.environ["RANK"] != "0"  # noqa: TID251 - set by the launcher
-
-
 def leader_file(folder: Path) -> Path:
     """Return the file in the run's folder that exists while the leader is at work."""
     return folder / "ranks" / "at-work"

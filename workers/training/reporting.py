@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -14,7 +15,7 @@ import structlog
 
 from backend.domain.rollouts.rollout import Rollout
 from workers.training.grpo_batch import MASKED, REPLACED, SCREENED, GrpoStep, sample_deviation
-from workers.training.heldout_evaluation import mean_format
+from workers.training.heldout_evaluation import mean_format, rewards_of
 
 Key = TypeVar("Key", int, str)
 QUANTILES = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
@@ -35,7 +36,7 @@ def step_figures(
     `environments`: names by the version that tasks carry.
     """
     completed = [rollout for rollout in step.rollouts if rollout.is_completed and not rollout.task.is_canary]
-    rewards = [rollout.reward for rollout in completed if rollout.reward is not None]
+    rewards = rewards_of(completed)
     figures = {"reward": _mean(rewards), "reward_std": _spread(rewards)["std"]}
     for name in columns:
         values = [rollout.columns[name] for rollout in completed if name in rollout.columns]
@@ -78,7 +79,7 @@ def _part_figures(
     figures = {}
     for part, rollouts in parts.items():
         if kind != "environment":
-            figures[f"{kind}/{prefix}{part}"] = _mean([each.reward for each in rollouts if each.reward is not None])
+            figures[f"{kind}/{prefix}{part}"] = _mean(rewards_of(rollouts))
         for name in columns:
             values = [rollout.columns[name] for rollout in rollouts if name in rollout.columns]
             place = f"{prefix}{part}/{name}"
@@ -123,12 +124,12 @@ class EtaEstimator:
         return (last - step) * (self._times[-1][1] - began) / max(1, step - first)
 
 
+@dataclass
 class BackgroundWriter(AbstractContextManager["BackgroundWriter"]):
     """One thread that writes in order, at most one step behind. Its errors are raised by the next call."""
 
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="storing")
-        self._last: Future[None] | None = None
+    _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="storing"))
+    _last: Future[None] | None = None
 
     def write(self, work: Callable[[], None]) -> None:
         self.wait()

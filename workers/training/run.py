@@ -7,12 +7,14 @@ starts this module in each of them: the first leads and the others follow.
 import asyncio
 import gc
 import logging
+import os
 import shutil
 import sys
 import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import NoReturn
 
@@ -55,11 +57,11 @@ from workers.training.checkpoints import COMPLETE, take_over
 from workers.training.context import Ended, TrainingContext, TrainingStopped, UsedUp
 from workers.training.curriculum import single_plans
 from workers.training.env_pool import check_capacity, open_env_pool
-from workers.training.example_sources import read_examples, texts_to_read
+from workers.training.example_sources import conversations, read_examples
 from workers.training.examples import BrokenStep
 from workers.training.grpo import grpo_run, run_grpo
 from workers.training.hardware import select_device
-from workers.training.ranks import GrpoOrder, Ranks, SftOrder, follow_leader, is_follower, join, lead, receive_order
+from workers.training.ranks import GrpoOrder, Ranks, SftOrder, follow_leader, join, lead, receive_order
 from workers.training.sft import check_gate, run_sft, sft_run, train_sft
 from workers.training.trl_grpo import train_grpo
 
@@ -139,7 +141,15 @@ def run_stages(context: TrainingContext) -> None:
         run_grpo(context, start)
     else:
         with suppress(UsedUp):
-            checkpoint = initial_checkpoint(context)
+            checkpoint = context.store.find(Stage.UNTRAINED, 0)
+            if checkpoint is None:
+                model, tokenizer = starting_weights(context)
+                ChatTokens(tokenizer)  # rejects a template that cannot render a conversation
+                checkpoint = context.store.save(Stage.UNTRAINED, 0, model, tokenizer)
+                del model, tokenizer
+            if not checkpoint.heldout:
+                at = None if recipe.has_sft else 0
+                context.evaluate_heldout(Stage.UNTRAINED, 0, *context.store.load(checkpoint), at=at)
             if recipe.has_sft:
                 checkpoint = run_sft(context, checkpoint)
             if recipe.has_sft and recipe.has_grpo:
@@ -156,18 +166,6 @@ def run_stages(context: TrainingContext) -> None:
             "step": best.step,
             "heldout_reward": best.heldout_reward,
         }
-
-
-def initial_checkpoint(context: TrainingContext) -> Checkpoint:
-    checkpoint = context.store.find(Stage.UNTRAINED, 0)
-    if checkpoint is None:
-        model, tokenizer = starting_weights(context)
-        ChatTokens(tokenizer)  # rejects a template that cannot render a conversation
-        checkpoint = context.store.save(Stage.UNTRAINED, 0, model, tokenizer)
-    if not checkpoint.heldout:
-        at = None if context.configuration.recipe.has_sft else 0
-        context.evaluate_heldout(Stage.UNTRAINED, 0, *context.store.load(checkpoint), at=at)
-    return checkpoint
 
 
 def starting_weights(context: TrainingContext) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -194,7 +192,10 @@ def starting_weights(context: TrainingContext) -> tuple[PreTrainedModel, PreTrai
         )
         messages = {rollout.group: rollout.messages for rollout in played}
         texts = [str(message["content"]) for group in sorted(messages) for message in messages[group]]
-    texts += texts_to_read(context, READING_CONVERSATIONS)
+    for source, share in configuration.sft.shares.items():
+        if share > 0 and source in {"rollouts", "file"}:
+            for conversation in islice(conversations(context, source), READING_CONVERSATIONS):
+                texts += [str(message["content"]) for message in conversation.messages]
     agent = context.assignment.manifest.proctor.agent
     texts += [render_unparsable(agent.unparsable_message, "The reply is empty.")] * (READING_EPISODES // 4)
     tokenizer = build_tokenizer(texts, vocabulary=choice.vocabulary, context=choice.context, pieces=choice.pieces)
@@ -309,7 +310,7 @@ def main() -> int:
     structlog.contextvars.bind_contextvars(run_id=str(run_id))
 
     def work() -> None:
-        if is_follower():
+        if distributed.is_torchelastic_launched() and os.environ["RANK"] != "0":  # noqa: TID251 - set by the launcher
             follow(run_id)
         with lead(training_folder(run_id)):
             outcome = train(run_id)
