@@ -234,8 +234,9 @@ class EnvPool:
         played = {(rollout.group, rollout.member): rollout for rollout in rollouts}  # second tries replace first ones
         return [played[plan.ordinal, member] for plan in plans for member in plan.members]
 
-    def close_policy(self, policy: Policy) -> None:
-        self.portal.call(policy.aclose)
+    def close_policy(self, policy: Policy | None) -> None:
+        if policy is not None:
+            self.portal.call(policy.aclose)
 
 
 @contextmanager

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
 from backend.checkpoints.tables import Checkpoint
 from backend.domain.detectors.catalogue.cheat_rate import cheat_points
 from backend.domain.detectors.run_view import HeldoutResult
@@ -15,6 +13,7 @@ from backend.domain.detectors.spec import Action
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.training.configuration import Stage
 from backend.domain.vocabulary import Phase
+from workers.models.load import Loaded
 from workers.models.policy import LocalPolicy
 from workers.rollouts.engine import GroupPlan
 from workers.storage.detectors import record_flags, resume_scanner
@@ -46,33 +45,18 @@ def run_grpo(context: TrainingContext, start: Checkpoint) -> None:
         GrpoStage(context, start, reached).run()
 
 
-def grpo_run(
-    assignment: Assignment,
-    order: GrpoOrder,
-    ranks: Ranks,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    env_pool: EnvPool,
-) -> GrpoRun:
+def grpo_run(assignment: Assignment, order: GrpoOrder, ranks: Ranks, loaded: Loaded, env_pool: EnvPool) -> GrpoRun:
     """Return the stage of an order, as it is on every rank. The model in training is its policy."""
     configuration, choice = assignment.configuration, assignment.configuration.grpo
     hardware = replace(resolve_hardware(configuration.hardware), checkpoints_gradients=order.checkpoints_gradients)
-    policy = LocalPolicy(
-        model,
-        tokenizer,
-        temperature=choice.temperature,
-        top_p=choice.top_p,
-        top_k=choice.top_k,
-        lockstep=True,
-        is_bf16=hardware.is_bf16,
-    )
+    sampling = choice.model_dump(include={"temperature", "top_p", "top_k"})
+    policy = LocalPolicy(*loaded, **sampling, lockstep=True, is_bf16=hardware.is_bf16)
 
     def play_plans(step: int, plans: Sequence[GroupPlan]) -> list[Rollout]:
         return env_pool.play_in_lockstep(plans, policy, phase=Phase.TRAIN, seed=configuration.seed, training_step=step)
 
     return GrpoRun(
-        model=model,
-        tokenizer=tokenizer,
+        *loaded,
         choice=choice.model_copy(update={"micro_batches": order.micro_batches}),
         columns=assignment.columns,
         seed=configuration.seed,
@@ -113,7 +97,7 @@ class GrpoStage:
             checkpoints_gradients=settings.hardware.gradient_checkpointing,
         )
         weights = context.store.load(start)
-        self._run = grpo_run(assignment, self._order, context.ranks, *weights, context.env_pool)
+        self._run = grpo_run(assignment, self._order, context.ranks, weights, context.env_pool)
         self._verdicts = Verdicts([env.version_id for env in assignment.envs])
         mixed = self._environments if assignment.is_mixed else {}
         self._screening = Screening(assignment.run_id, self._scanner, self._verdicts, self._actions, mixed)

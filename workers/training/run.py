@@ -290,13 +290,12 @@ def follow(run_id: uuid.UUID) -> NoReturn:
 
 
 def _follow_order(assignment: Assignment, ranks: Ranks, order: SftOrder | GrpoOrder) -> None:
-    model, tokenizer = load_folder(Path(order.weights))
+    weights = load_folder(Path(order.weights))
     if isinstance(order, SftOrder):
-        examples = read_examples(Path(order.examples))
-        train_sft(sft_run(assignment.configuration, order, ranks, model, tokenizer, examples))
+        train_sft(sft_run(assignment.configuration, order, ranks, weights, read_examples(Path(order.examples))))
         return
     with open_env_pool(assignment.envs, assignment.configuration) as env_pool:
-        run = grpo_run(assignment, order, ranks, model, tokenizer, env_pool)
+        run = grpo_run(assignment, order, ranks, weights, env_pool)
         train_grpo(run)
         env_pool.close_policy(run.policy)
 

@@ -292,8 +292,7 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
             ratios = run.ranks.gather(self.trainer.ratios)
             self.trainer.ratios = (0.0, 0.0, 0.0)
             if not run.ranks.decide(lambda: self._finish(step, ratios)):
-                control.should_save = True
-                control.should_training_stop = True
+                control.should_save = control.should_training_stop = True
             self._updates = []
         return control
 

@@ -242,14 +242,8 @@ def _play_script(context: TrainingContext, add: AddFinding, initial: InitialPoli
 def _play_policy(context: TrainingContext, add: AddFinding, initial: InitialPolicy) -> PlayedEpisodes:
     """Play the first groups of GRPO with the policy before training, sampled as in training."""
     configuration, grpo = context.configuration, context.configuration.grpo
-    policy = LocalPolicy(
-        initial.model,
-        initial.tokenizer,
-        temperature=grpo.temperature,
-        top_p=grpo.top_p,
-        top_k=grpo.top_k,
-        is_bf16=initial.hardware.is_bf16,
-    )
+    sampling = grpo.model_dump(include={"temperature", "top_p", "top_k"})
+    policy = LocalPolicy(initial.model, initial.tokenizer, **sampling, is_bf16=initial.hardware.is_bf16)
     size = grpo.tasks_per_step
     group_size = grpo.group_size if configuration.recipe.has_grpo else 2  # only the success counts for SFT
     grpo = grpo.model_copy(update={"tasks_per_step": TASKS, "group_size": group_size})
