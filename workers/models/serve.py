@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal
 
 import orjson
 import torch
@@ -43,14 +43,6 @@ _UNSUPPORTED = {
     "frequency_penalty": "frequency_penalty is not supported",
     "top_logprobs": "only the log-probabilities of the sampled tokens are available: remove top_logprobs",
 }
-
-
-class ServeRequest(TypedDict):
-    folder: str
-    name: str
-    host: str
-    port: int
-    token: str
 
 
 class ApiError(Exception):
@@ -122,14 +114,6 @@ class ChatRequest(BaseModel):
     def stops(self) -> list[str]:
         return [each for each in ([self.stop] if isinstance(self.stop, str) else self.stop or []) if each]
 
-    @model_validator(mode="after")
-    def _refuse_excess(self) -> "ChatRequest":
-        if len(self.stops) > MAX_STOPS:
-            raise ApiError(f"at most {MAX_STOPS} stop sequences are supported", param="stop")
-        if self.messages[-1].role == "assistant":
-            raise ApiError("the last message is from the assistant; end with a user message", param="messages")
-        return self
-
 
 @dataclass
 class ModelServer:
@@ -183,6 +167,10 @@ class ModelServer:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
             field = ".".join(str(part) for part in first["loc"])
             raise ApiError(f"{field}: {first['msg']}", param=field or None) from error
+        if len(chat_request.stops) > MAX_STOPS:
+            raise ApiError(f"at most {MAX_STOPS} stop sequences are supported", param="stop")
+        if chat_request.messages[-1].role == "assistant":
+            raise ApiError("the last message is from the assistant; end with a user message", param="messages")
         self._check_name(chat_request.model)
         if len(self.batches.waiting) + chat_request.n > MAX_WAITING:
             raise ApiError("Too many requests are waiting.", status=429, code="rate_limit_exceeded")
@@ -299,7 +287,7 @@ def _json(value: Mapping[str, object], status: int = 200) -> web.Response:
 def main() -> int:
     configure_logging("serve")
     disable_progress_bar()
-    request: ServeRequest = json.loads(sys.stdin.read())
+    request = json.loads(sys.stdin.read())
     try:
         model, tokenizer = load_folder(Path(request["folder"]))
         batches = BatchSampler(model, tokenizer)

@@ -33,13 +33,15 @@ class TrainingStopped(Exception):
     """Someone stopped the run, and its state is saved."""
 
 
-class Ended(Exception):
-    """An alarm or the gate ends the run before its last step."""
+@dataclass(frozen=True, slots=True)
+class TrainingOutcome:
+    status: RunStatus
+    reason: str | None = None
+    roll_back: uuid.UUID | None = None  # the alarm after which a branch starts from the last good checkpoint
 
-    def __init__(self, status: RunStatus, reason: str, roll_back: uuid.UUID | None = None) -> None:
-        super().__init__(reason)
-        self.status = status
-        self.roll_back = roll_back  # the alarm after which a branch starts from the last good checkpoint
+
+class Ended(Exception):
+    """An alarm or the gate ends the run before its last step, with this outcome."""
 
 
 class UsedUp(Exception):

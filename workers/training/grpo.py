@@ -27,7 +27,7 @@ from workers.training.detector_actions import ENDING, Screening, Verdicts, inter
 from workers.training.env_pool import EnvPool
 from workers.training.grpo_batch import GrpoControls, GrpoRun, GrpoStep
 from workers.training.hardware import resolve_hardware
-from workers.training.ranks import GrpoOrder, Ranks, play_together
+from workers.training.ranks import Ranks, StageOrder, play_together
 from workers.training.reporting import BackgroundWriter, EtaEstimator, step_figures
 from workers.training.steering import Steering
 from workers.training.trl_base import Clock
@@ -45,7 +45,7 @@ def run_grpo(context: TrainingContext, start: Checkpoint) -> None:
         GrpoStage(context, start, reached).run()
 
 
-def grpo_run(assignment: Assignment, order: GrpoOrder, ranks: Ranks, loaded: Loaded, env_pool: EnvPool) -> GrpoRun:
+def grpo_run(assignment: Assignment, order: StageOrder, ranks: Ranks, loaded: Loaded, env_pool: EnvPool) -> GrpoRun:
     """Return the stage of an order, as it is on every rank. The model in training is its policy."""
     configuration, choice = assignment.configuration, assignment.configuration.grpo
     hardware = replace(resolve_hardware(configuration.hardware), checkpoints_gradients=order.checkpoints_gradients)
@@ -90,7 +90,8 @@ class GrpoStage:
         self._steering = Steering(context, self._controls)
         self._steering.begin(reached)
         settings = self._steering.settings
-        self._order = GrpoOrder(
+        self._order = StageOrder(
+            stage=Stage.GRPO,
             weights=str(context.store.folder_of(start)),
             folder=str(self.folder),
             micro_batches=settings.grpo.micro_batches,

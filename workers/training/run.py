@@ -13,7 +13,6 @@ import sys
 import time
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import NoReturn
@@ -54,14 +53,14 @@ from workers.storage.recorder import RunRecorder
 from workers.storage.steering import AlarmDraft, read_requests, record_alarm
 from workers.training.assignment import Assignment, read_assignment, training_folder
 from workers.training.checkpoints import COMPLETE, take_over
-from workers.training.context import Ended, TrainingContext, TrainingStopped, UsedUp
+from workers.training.context import Ended, TrainingContext, TrainingOutcome, TrainingStopped, UsedUp
 from workers.training.curriculum import single_plans
 from workers.training.env_pool import check_capacity, open_env_pool
 from workers.training.example_sources import conversations, read_examples
 from workers.training.examples import BrokenStep
 from workers.training.grpo import grpo_run, run_grpo
 from workers.training.hardware import select_device
-from workers.training.ranks import GrpoOrder, Ranks, SftOrder, follow_leader, join, lead, receive_order
+from workers.training.ranks import Ranks, StageOrder, follow_leader, join, lead
 from workers.training.sft import check_gate, run_sft, sft_run, train_sft
 from workers.training.trl_grpo import train_grpo
 
@@ -74,13 +73,6 @@ READING_EPISODES = 96  # scripted episodes whose text a new tokenizer is built f
 READING_CONVERSATIONS = 400  # stored conversations of each source that a new tokenizer is built from
 
 logger = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingOutcome:
-    status: RunStatus
-    reason: str | None = None
-    roll_back: uuid.UUID | None = None
 
 
 def train(run_id: uuid.UUID) -> TrainingOutcome:
@@ -107,7 +99,7 @@ def train(run_id: uuid.UUID) -> TrainingOutcome:
     except TrainingStopped:
         outcome = stopped_on_request(run_id)
     except Ended as ended:
-        outcome = TrainingOutcome(ended.status, str(ended), ended.roll_back)
+        [outcome] = ended.args
     except TooManyFailures as error:
         outcome = TrainingOutcome(RunStatus.PAUSED, f"Paused because too many rollouts failed. {error}")
     except INFRASTRUCTURE_ERRORS:
@@ -280,7 +272,9 @@ def follow(run_id: uuid.UUID) -> NoReturn:
         select_device(assignment.configuration.hardware)
         ranks = join()
         while True:
-            _follow_order(assignment, ranks, receive_order(ranks))  # its model is freed before the next is loaded
+            _follow_order(
+                assignment, ranks, StageOrder(**ranks.receive())
+            )  # its model is freed before the next is loaded
     except Exception as error:
         logger.exception("a rank failed")
         time.sleep(LEADER_SECONDS)
@@ -289,9 +283,9 @@ def follow(run_id: uuid.UUID) -> NoReturn:
         raise
 
 
-def _follow_order(assignment: Assignment, ranks: Ranks, order: SftOrder | GrpoOrder) -> None:
+def _follow_order(assignment: Assignment, ranks: Ranks, order: StageOrder) -> None:
     weights = load_folder(Path(order.weights))
-    if isinstance(order, SftOrder):
+    if order.stage == Stage.SFT:
         train_sft(sft_run(assignment.configuration, order, ranks, weights, read_examples(Path(order.examples))))
         return
     with open_env_pool(assignment.envs, assignment.configuration) as env_pool:

@@ -22,11 +22,11 @@ from backend.domain.vocabulary import RunStatus
 from workers.models.build import build_model
 from workers.models.load import Loaded, unrounded
 from workers.training.checkpoints import mark_complete, newest_complete, reached_step
-from workers.training.context import Ended, TrainingContext, TrainingStopped, UsedUp
+from workers.training.context import Ended, TrainingContext, TrainingOutcome, TrainingStopped, UsedUp
 from workers.training.example_sources import collect_examples
 from workers.training.examples import BrokenStep, TrainingExample, example_order
 from workers.training.hardware import FLOAT32, Hardware, resolve_hardware
-from workers.training.ranks import ALONE, Ranks, SftOrder, check_same_weights, leader_only
+from workers.training.ranks import ALONE, Ranks, StageOrder, check_same_weights, leader_only
 from workers.training.steering import WarmUpSteering
 from workers.training.trl_base import TimedTrainer, shared_arguments, timed
 
@@ -48,7 +48,7 @@ def check_gate(context: TrainingContext, row: Checkpoint) -> None:
         context.recorder.log("the gate is closed, but the run was resumed: continuing", "warning")
         return
     advice = f"{gate_advice(gate, row)} Or resume this run to continue anyway."
-    raise Ended(RunStatus.PAUSED, f"After the warm-up {' and '.join(problems)}. {advice}")
+    raise Ended(TrainingOutcome(RunStatus.PAUSED, f"After the warm-up {' and '.join(problems)}. {advice}"))
 
 
 def gate_problems(gate: GateChoice, row: Checkpoint) -> list[str]:
@@ -205,7 +205,8 @@ def _train(context: TrainingContext, start: Checkpoint, attempt: WarmUpAttempt) 
         f"SFT{suffix}: {attempt.steps:,} steps of {choice.batch} out of {len(examples):,} training examples, "
         f"seed {attempt.seed}"
     )
-    order = SftOrder(
+    order = StageOrder(
+        stage=Stage.SFT,
         weights=str(store.folder_of(start)),
         examples=str(examples_folder),
         folder=str(folder),
@@ -244,7 +245,11 @@ class SftRun:
 
 
 def sft_run(
-    configuration: TrainingConfiguration, order: SftOrder, ranks: Ranks, loaded: Loaded, examples: list[TrainingExample]
+    configuration: TrainingConfiguration,
+    order: StageOrder,
+    ranks: Ranks,
+    loaded: Loaded,
+    examples: list[TrainingExample],
 ) -> SftRun:
     """Return the warm-up of an order, as it is on every rank."""
     choice = configuration.sft.model_copy(update={"steps": order.steps})

@@ -35,7 +35,7 @@ from workers.storage.steering import (
     record_alarm,
 )
 from workers.training.alarms import AlarmWatch, CurveHistory, Sighting, not_finite, warm_up_flat
-from workers.training.context import Ended, TrainingContext
+from workers.training.context import Ended, TrainingContext, TrainingOutcome
 from workers.training.detector_actions import DetectorIntervention
 from workers.training.grpo_batch import GrpoControls
 
@@ -54,13 +54,13 @@ STEP_CURVES = (
 HELDOUT_CURVES = ("heldout/reward", "heldout/reward_error")
 
 
-def ended_by(alarm: Alarm | Sighting, action: AlarmAction, alarm_id: uuid.UUID) -> Ended:
+def outcome_of(alarm: Alarm | Sighting, action: AlarmAction, alarm_id: uuid.UUID) -> TrainingOutcome:
     reason = f"Alarm {alarm.name}: {alarm.sentence}"
     prepared = alarm.evidence.get(PREPARED)  # checkpoint that a branch would start from, if a detector stopped the run
     if action is AlarmAction.STOP and isinstance(prepared, Mapping):
         checkpoint = f"{prepared['stage']} step {prepared['step']}"
         reason += f" A branch from {checkpoint}, the last honest checkpoint, is prepared: Roll back starts it."
-    return Ended(ENDINGS[action], reason, alarm_id if action is AlarmAction.ROLL_BACK else None)
+    return TrainingOutcome(ENDINGS[action], reason, alarm_id if action is AlarmAction.ROLL_BACK else None)
 
 
 def stored_figures(run_id: uuid.UUID, last: int, names: Iterable[str]) -> list[tuple[int, dict[str, float]]]:
@@ -124,7 +124,7 @@ class Steering(_StageSteering):
         self._controls = controls
         self._columns = {column.name: column.weight for column in context.assignment.columns}
         self._watch = AlarmWatch(CurveHistory(self._columns, context.configuration.grpo.episodes_per_step))
-        self._ending: tuple[AlarmAction, Ended] | None = None
+        self._ending: tuple[AlarmAction, TrainingOutcome] | None = None
         self._patterns_let_pass: dict[str, set[str]] = {}
 
     def begin(self, reached: int) -> None:
@@ -182,7 +182,7 @@ class Steering(_StageSteering):
     def raise_ending(self) -> None:
         """Raise Ended if an alarm ends the run."""
         if self._ending is not None:
-            raise self._ending[1]
+            raise Ended(self._ending[1])
 
     def _act(self, step: int, begun: Sequence[Sighting], ended: Sequence[str]) -> None:
         if ended:
@@ -191,7 +191,7 @@ class Steering(_StageSteering):
             action = action_of(self.settings.alarms, sighting.name) or AlarmAction.NOTE
             alarm_id = self._raise(step, sighting, action)
             if sighting.name == "not_finite":
-                raise ended_by(sighting, action, alarm_id)
+                raise Ended(outcome_of(sighting, action, alarm_id))
             self._consider(sighting, action, alarm_id)
 
     def _raise(self, step: int, sighting: Sighting, action: AlarmAction) -> uuid.UUID:
@@ -207,7 +207,7 @@ class Steering(_StageSteering):
     def _consider(self, alarm: Alarm | Sighting, action: AlarmAction, alarm_id: uuid.UUID) -> None:
         """The most severe action ends the run, and of equal ones the first."""
         if action in ENDINGS and (not self._ending or SEVERITY.index(action) > SEVERITY.index(self._ending[0])):
-            self._ending = action, ended_by(alarm, action, alarm_id)
+            self._ending = action, outcome_of(alarm, action, alarm_id)
 
     def _apply(self, step: int) -> None:
         """Apply the settings of this step. A change belongs to its step in every attempt."""
@@ -264,7 +264,7 @@ class WarmUpSteering(_StageSteering):
                 action = AlarmAction.PAUSE
             alarm = self._raise_alarm(at, sighting, action)
             if action in ENDINGS and (alarm.is_new or sighting.name == "not_finite"):  # else someone resumed the run
-                raise ended_by(sighting, action, alarm.id)
+                raise Ended(outcome_of(sighting, action, alarm.id))
 
     def _claim(self, step: int, *, is_start: bool) -> None:
         """Claim waiting changes: those of the warm-up at this step, others at step 0 of GRPO if they are used now."""

@@ -3,7 +3,6 @@
 The steps change only the preflight's own weights.
 """
 
-import os
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -211,13 +210,6 @@ def measures_of(model: PreTrainedModel) -> ModelMeasures:
         vocabulary=int(configuration.vocab_size),
         weight_bytes=size / count,
     )
-
-
-def memory_mb() -> int:
-    """Memory of the device that holds the model: the GPU's, or else the machine's."""
-    if torch.cuda.is_available():
-        return int(torch.cuda.get_device_properties(0).total_memory // 2**20)
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
 
 
 def measure_speed(

@@ -4,6 +4,7 @@ Each finding is recorded at once.
 """
 
 import logging
+import os
 import shutil
 import sys
 import time
@@ -51,7 +52,6 @@ from workers.training.preflight.measure import (
     measure_pass,
     measure_speed,
     measures_of,
-    memory_mb,
     play_episodes,
     successes,
 )
@@ -169,7 +169,12 @@ def inspect_training(context: TrainingContext, add: AddFinding) -> None:
         advice = "Compute the gradient in more parts: raise grpo.micro_batches."
         add(problem("memory", f"A part of {load.rows} episodes does not fit into the GPU's memory.", advice))
         return
-    memory = memory_finding(estimate, memory_mb(), episodes=f"of {longest:,} tokens, the longest that were played,")
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if torch.cuda.is_available():  # the model is in the GPU's memory
+        memory_bytes = torch.cuda.get_device_properties(0).total_memory
+    memory = memory_finding(
+        estimate, memory_bytes // 2**20, episodes=f"of {longest:,} tokens, the longest that were played,"
+    )
     if cost.peak_bytes:
         peak = f" One pass over {cost.rows} episodes used up to {in_mb(cost.peak_bytes)}."
         memory = memory.model_copy(update={"sentence": memory.sentence + peak})
