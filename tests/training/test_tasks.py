@@ -236,7 +236,7 @@ def test_a_heldout_evaluation_of_a_mix_is_the_mean_by_weight_with_each_environme
         assert sum(each.count for each in levels.values()) == found.environments[name].count
         assert {level: each.mean for level, each in levels.items()} == dict.fromkeys(range(len(levels)), reward)
         assert found.metrics()[f"heldout/environment_level/{name}/1"] == reward
-    assert set(found.as_json()["environment_levels"]) == {"game", "other"}
+    assert set(found.environment_levels) == {"game", "other"}
 
 
 def test_a_heldout_evaluation_in_which_one_environment_failed_has_no_reward() -> None:

@@ -52,11 +52,7 @@ class EndpointAnswer:
     advice: str
     seconds: float
     wants_newer_limit: bool  # it mentions `max_completion_tokens`
-    message: dict[str, Any]  # of the first choice; empty if the answer does not have the API's form
-
-    @property
-    def is_completion(self) -> bool:
-        return self.status == 200 and bool(self.message)
+    message: dict[str, Any]  # of the first choice; empty if the answer is no completion
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +202,7 @@ class _ConnectionTest:
         except Unreachable as error:
             self._add("completion", _FAILED, f"No completion: {error}.", "Is the model loaded? Check its server's log.")
             return False
-        if answer.is_completion:
+        if answer.message:
             text = " ".join(plain_text(str(answer.message.get("content") or "")).split())[:60]
             sentence = f"It completed a prompt in {answer.seconds:.2f} s: “{text}”."
             if isinstance(answer.body.get("usage"), dict):
@@ -231,7 +227,7 @@ class _ConnectionTest:
     async def _test_option(self, option: _Option) -> None:
         fields = {self.limit_field: option.max_tokens, **option.fields}
         answer = await self._complete(option.prompt, fields)
-        if not answer.is_completion:
+        if not answer.message:
             sentence = f"With {option.feature} the endpoint answered HTTP {answer.status} ({answer.shown})."
             is_optional = option.check != "seed" or answer.status == 400
             self._add(option.check, _WARNED, sentence, option.refused if is_optional else "")
@@ -239,7 +235,7 @@ class _ConnectionTest:
         is_used = option.is_used(answer)
         if option.check == "seed":
             again = await self._complete(option.prompt, fields)
-            is_used = again.is_completion and again.message.get("content") == answer.message.get("content")
+            is_used = bool(again.message) and again.message.get("content") == answer.message.get("content")
         self._add(option.check, _PASSED if is_used else _WARNED, *(option.supported if is_used else option.ignored))
 
     async def _complete(self, prompt: str, fields: Mapping[str, object] | None = None) -> EndpointAnswer:
@@ -263,11 +259,10 @@ class _ConnectionTest:
             parsed = json.loads(content)
         except (ValueError, RecursionError):
             parsed = None
+        message: dict[str, Any] = {}
         match parsed:
-            case {"choices": [{"message": dict(message)}, *_]}:
-                pass
-            case _:
-                message = {}
+            case {"choices": [{"message": dict(found)}, *_]} if response.status == 200:
+                message = found
         return EndpointAnswer(
             response.status,
             parsed,

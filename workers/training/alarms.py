@@ -36,10 +36,6 @@ class CurveWindow:
     mean: float
     error: float  # standard error of the mean, from the spread of the steps
 
-    @property
-    def steps(self) -> list[int]:
-        return [self.first, self.last]
-
 
 @dataclass(frozen=True, slots=True)
 class Curve:
@@ -138,7 +134,12 @@ def failed_rollouts(history: CurveHistory, choice: AlarmsChoice) -> list[Sightin
         return []
     share = now.mean / history.episodes
     sentence = f"{share:.0%} of the episodes of steps {now.first} to {now.last} failed."
-    evidence = {"curve": "rollouts/failed", "value": share, "limit": choice.failed_share, "window": now.steps}
+    evidence = {
+        "curve": "rollouts/failed",
+        "value": share,
+        "limit": choice.failed_share,
+        "window": [now.first, now.last],
+    }
     return [Sighting("failed_rollouts", sentence, now.first, evidence)]
 
 
@@ -156,7 +157,7 @@ def _beyond_limit(
     limit = getattr(choice, setting) * began
     if (now.mean >= limit) if is_floor else (now.mean <= limit):
         return []
-    evidence: dict[str, object] = {"curve": curve, "value": now.mean, "limit": limit, "window": now.steps}
+    evidence: dict[str, object] = {"curve": curve, "value": now.mean, "limit": limit, "window": [now.first, now.last]}
     sentence = f"{sentence.format(now.mean)} over steps {now.first} to {now.last}"
     if not (is_floor or is_ceiling):
         return [Sighting(name, f"{sentence}.", now.first, evidence)]
@@ -180,7 +181,7 @@ def importance_ratio(history: CurveHistory, choice: AlarmsChoice) -> list[Sighti
     ratio, limit = history.present("ratio/mean"), choice.importance_ratio_limit
     if ratio is not None and not 1 / limit <= ratio.mean <= limit:
         sentence = f"The mean importance ratio is {ratio.mean:.2f} over steps {ratio.first} to {ratio.last}, not 1."
-        evidence = {"curve": "ratio/mean", "value": ratio.mean, "limit": limit, "window": ratio.steps}
+        evidence = {"curve": "ratio/mean", "value": ratio.mean, "limit": limit, "window": [ratio.first, ratio.last]}
         return [Sighting("importance_ratio", sentence, ratio.first, evidence)]
     low, high = history.present("ratio/low_clip"), history.present("ratio/high_clip")
     clipped = (low.mean if low else 0.0) + (high.mean if high else 0.0)
@@ -188,7 +189,12 @@ def importance_ratio(history: CurveHistory, choice: AlarmsChoice) -> list[Sighti
     if window is None or clipped <= choice.clipped_share:
         return []
     sentence = f"{clipped:.0%} of the tokens are clipped over steps {window.first} to {window.last}."
-    evidence = {"curve": "ratio/high_clip", "value": clipped, "limit": choice.clipped_share, "window": window.steps}
+    evidence = {
+        "curve": "ratio/high_clip",
+        "value": clipped,
+        "limit": choice.clipped_share,
+        "window": [window.first, window.last],
+    }
     return [Sighting("importance_ratio", sentence, window.first, evidence)]
 
 
@@ -218,7 +224,14 @@ def format_fall(history: CurveHistory, choice: AlarmsChoice) -> list[Sighting]:
         f"steps {best.first} to {best.last}."
     )
     evidence = {"curve": "format", "value": now.mean, "limit": best.mean - choice.format_drop, "best": best.mean}
-    return [Sighting("format_fall", sentence, best.last, {**evidence, "window": now.steps, "best_window": best.steps})]
+    return [
+        Sighting(
+            "format_fall",
+            sentence,
+            best.last,
+            {**evidence, "window": [now.first, now.last], "best_window": [best.first, best.last]},
+        )
+    ]
 
 
 def column_fall(history: CurveHistory, choice: AlarmsChoice) -> list[Sighting]:
@@ -240,7 +253,7 @@ def column_fall(history: CurveHistory, choice: AlarmsChoice) -> list[Sighting]:
             f"{best.first} to {best.last}. Meanwhile the reward went from {earlier:.3f} to {reward.mean:.3f}."
         )
         evidence = {"curve": curve, "column": name, "value": now.mean, "limit": best.mean - sign * choice.column_drop}
-        windows = {"best": best.mean, "window": now.steps, "best_window": best.steps}
+        windows = {"best": best.mean, "window": [now.first, now.last], "best_window": [best.first, best.last]}
         sightings.append(Sighting("column_fall", sentence, best.last, {**evidence, **windows}, key=name))
     return sightings
 

@@ -8,6 +8,7 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic_core import to_jsonable_python
 from sqlalchemy import select, update
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerControl, TrainerState
 
@@ -73,7 +74,7 @@ class CheckpointStore:
                 update(Checkpoint)
                 .where(Checkpoint.run_id == self.run_id, Checkpoint.stage == stage, Checkpoint.step == step)
                 .values(
-                    heldout={**evaluation.as_json(), "training_step": at},
+                    heldout={**to_jsonable_python(evaluation), "training_step": at},
                     heldout_reward=evaluation.reward.mean if evaluation.reward else None,
                 )
             )

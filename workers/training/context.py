@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pydantic_core import to_jsonable_python
 from sqlalchemy import func, select
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -163,5 +164,5 @@ class TrainingContext:
             self.recorder.metrics(at, metrics)
         reward = f"{evaluation.reward.mean:.3f}" if evaluation.reward else "none"
         self.recorder.log(f"held-out evaluation of {stage} {step}: reward {reward}, format {evaluation.format:.0%}")
-        self.summary[f"heldout_{stage}"] = {"step": step, **evaluation.as_json()}
+        self.summary[f"heldout_{stage}"] = {"step": step, **to_jsonable_python(evaluation)}
         return evaluation

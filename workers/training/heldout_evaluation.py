@@ -1,10 +1,8 @@
 """Results of a held-out evaluation: fixed tasks, one rollout each, with confidence intervals."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TypeVar
-
-from pydantic_core import to_jsonable_python
 
 from backend.domain.results.pass_at_k import default_rule
 from backend.domain.rollouts.rollout import Rollout
@@ -30,10 +28,6 @@ class HeldoutEvaluation:
     environment_levels: dict[str, dict[int, Estimate]] = field(default_factory=dict)
     """Reward by level of each environment, if there are several."""
     environment_successes: dict[str, Estimate] = field(default_factory=dict)
-
-    def as_json(self) -> dict[str, object]:
-        values: dict[str, object] = to_jsonable_python(asdict(self))
-        return values
 
     def metrics(self) -> dict[str, float]:
         """Return the points of the curves `heldout/…`."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import peft
 import torch
 import transformers
+from pydantic_core import to_jsonable_python
 from sqlalchemy import select
 from sqlalchemy.orm import undefer
 from transformers import PreTrainedTokenizerBase
@@ -140,7 +141,7 @@ def _verify(request: PassportRequest, passport: Passport) -> None:
     passport.heldout = {
         "tasks": len(rewards),
         "before": before.figures,
-        "after": evaluation.as_json(),
+        "after": to_jsonable_python(evaluation),
         "difference": asdict(difference) if difference else None,
     }
 
@@ -189,7 +190,7 @@ def results_of(
         (each.prompt_token_ids or []) + each.completion_token_ids for each in rollouts if each.completion_token_ids
     ]
     rewards = {rollout.group: rollout.reward for rollout in rollouts if rollout.reward is not None}
-    return CheckpointResults(checkpoint.heldout or evaluation.as_json(), rewards, step, tokens[:PROBES])
+    return CheckpointResults(checkpoint.heldout or to_jsonable_python(evaluation), rewards, step, tokens[:PROBES])
 
 
 def _evaluate(
