@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Unpack
 
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from backend.domain.errors import LimitExceeded, PolicyError, boundary
 from workers.models.chat import ChatTokens
-from workers.models.sampling import Row, Sampled, Sampler, VllmGeneration, VllmSampler
+from workers.models.sampling import Row, Sampled, Sampler, SamplingOptions, VllmGeneration, VllmSampler
 from workers.policies.base import EpisodeStart, Player, Policy, Reply, TokenTrace, Turn
 
 GATHER_SECONDS = 0.01  # how long a batch waits for sessions that have not requested a reply yet
@@ -36,23 +37,12 @@ class LocalPolicy(Policy):
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         *,
-        temperature: float = 1.0,
-        top_p: float = 1.0,
-        top_k: int = 0,
         lockstep: bool = False,
-        is_bf16: bool = False,
+        **options: Unpack[SamplingOptions],
     ) -> None:
-        """`is_bf16`: precision of products, as in training."""
         self.chat = ChatTokens(tokenizer)
-        self.sampler: Sampler | VllmSampler = Sampler(
-            model,
-            end=self.chat.end,
-            pad=tokenizer.pad_token_id,
-            temperature=temperature,
-            top_p=top_p,
-            top_k=top_k,
-            is_bf16=is_bf16,
-        )
+        self.sampler: Sampler | VllmSampler
+        self.sampler = Sampler(model, end=self.chat.end, pad=tokenizer.pad_token_id, **options)
         self.batches = 0
         self.expected = 0  # sessions that are about to begin: the first batch waits for them
         self._is_lockstep = lockstep

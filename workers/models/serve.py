@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 import orjson
 import torch
 from aiohttp import web
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 from transformers.utils.logging import disable_progress_bar
 
 from backend.core.logs import configure_logging
@@ -59,8 +59,6 @@ class ApiError(Exception):
 
 
 class ChatMessage(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[dict[str, object]] | None = None
 
@@ -81,8 +79,6 @@ class StreamOptions(BaseModel):
 class ChatRequest(BaseModel):
     """The body of `POST /v1/chat/completions`. Unknown fields are ignored; unsupported ones that would change the reply
     are refused."""
-
-    model_config = ConfigDict(extra="ignore")
 
     model: str = ""
     messages: list[ChatMessage] = Field(min_length=1, max_length=10_000)

@@ -141,14 +141,11 @@ _OPTIONS = (
 class _ConnectionTest:
     """One test of an endpoint. Findings are added in order."""
 
-    base_url: str
-    model: str
+    report: ConnectionReport
     key: str | None = field(repr=False)
     extra: Mapping[str, Any]
     session: aiohttp.ClientSession
     limit_field: str = "max_tokens"
-    findings: list[Finding] = field(default_factory=list)
-    models: list[str] = field(default_factory=list)
     start: float = field(default_factory=time.monotonic)
 
     async def run(self) -> None:
@@ -157,14 +154,14 @@ class _ConnectionTest:
         except Unreachable as error:
             if isinstance(error.__cause__, Redirected):
                 advice = "Enter that address as the base URL."
-            elif "127.0.0.1" in self.base_url or "localhost" in self.base_url:
+            elif "127.0.0.1" in self.report.base_url or "localhost" in self.report.base_url:
                 advice = (
                     "Is its server running? The address is seen from the worker, which may be another machine or "
                     "container."
                 )
             else:
                 advice = "Check the address, and that workers may reach it. Admins decide about private networks."
-            self._add("reach", _FAILED, f"{self.base_url} cannot be used: {error}.", advice)
+            self._add("reach", _FAILED, f"{self.report.base_url} cannot be used: {error}.", advice)
             return
         self._add("reach", _PASSED, f"The endpoint answered in {answer.seconds:.2f} s.")
         if answer.status in {401, 403}:
@@ -173,12 +170,13 @@ class _ConnectionTest:
         items = answer.body.get("data") if isinstance(answer.body, dict) else None
         if answer.status == 200 and isinstance(items, list):
             names = {each.get("id") for each in items if isinstance(each, dict) and isinstance(each.get("id"), str)}
-            self.models = sorted({plain_text(name)[:200] for name in names if name})[:MAX_MODELS]
-            some = ", ".join(self.models[:5]) + (", …" if len(self.models) > 5 else "")
-            if self.model in self.models:
-                self._add("model", _PASSED, f"It lists {self.model} among {len(self.models)} models.")
+            models, model = self.report.models, self.report.model
+            models += sorted({plain_text(name)[:200] for name in names if name})[:MAX_MODELS]
+            some = ", ".join(models[:5]) + (", …" if len(models) > 5 else "")
+            if model in models:
+                self._add("model", _PASSED, f"It lists {model} among {len(models)} models.")
             else:
-                sentence = f"It does not list {self.model}. It lists {len(self.models)}: {some or 'none'}."
+                sentence = f"It does not list {model}. It lists {len(models)}: {some or 'none'}."
                 advice = "Choose one of its models, unless this name is an alias that it accepts."
                 self._add("model", _WARNED, sentence, advice)
         else:
@@ -239,7 +237,11 @@ class _ConnectionTest:
         self._add(option.check, _PASSED if is_used else _WARNED, *(option.supported if is_used else option.ignored))
 
     async def _complete(self, prompt: str, fields: Mapping[str, object] | None = None) -> EndpointAnswer:
-        body = {"model": self.model, "messages": [{"role": "user", "content": prompt}], self.limit_field: MAX_TOKENS}
+        body = {
+            "model": self.report.model,
+            "messages": [{"role": "user", "content": prompt}],
+            self.limit_field: MAX_TOKENS,
+        }
         answer = await self._request("POST", "/chat/completions", {**body, **self.extra, **(fields or {})})
         if answer.status == 400 and self.limit_field == "max_tokens" and answer.wants_newer_limit:
             self.limit_field = "max_completion_tokens"
@@ -249,7 +251,7 @@ class _ConnectionTest:
 
     async def _request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> EndpointAnswer:
         start = time.monotonic()
-        url = f"{self.base_url.rstrip('/')}{path}"
+        url = f"{self.report.base_url.rstrip('/')}{path}"
         try:
             async with self.session.request(method, url, json=body) as response:
                 content = await read_body(response, MAX_BYTES)
@@ -279,7 +281,7 @@ class _ConnectionTest:
         self._add("key", _FAILED, sentence, advice)
 
     def _add(self, check: str, status: CheckStatus, sentence: str, advice: str = "") -> None:
-        self.findings.append(Finding(check=check, status=status, sentence=sentence, advice=advice))
+        self.report.findings.append(Finding(check=check, status=status, sentence=sentence, advice=advice))
 
 
 async def probe(
@@ -290,12 +292,6 @@ async def probe(
     if key:
         headers["Authorization"] = f"Bearer {key}"
     async with open_session(seconds=request_seconds, headers=headers) as session:
-        test = _ConnectionTest(base_url, model, key, extra, session)
+        test = _ConnectionTest(ConnectionReport(base_url=base_url, model=model), key, extra, session)
         await test.run()
-    return ConnectionReport(
-        base_url=base_url,
-        model=model,
-        findings=test.findings,
-        models=test.models,
-        seconds=time.monotonic() - test.start,
-    )
+    return test.report.model_copy(update={"seconds": time.monotonic() - test.start})

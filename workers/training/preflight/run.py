@@ -9,7 +9,7 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import structlog
@@ -72,16 +72,7 @@ class PreflightRecorder(RunRecorder):
         self.preflight_id = preflight_id
         self._progress_at = 0.0
 
-    def progress(
-        self,
-        *,
-        phase: str,
-        done: int,
-        total: int,
-        message: str = "",
-        concurrency: int = 0,
-        more: Mapping[str, object] | None = None,
-    ) -> None:
+    def progress(self, *, phase: str, done: int, total: int, message: str = "", **_: object) -> None:
         now = time.monotonic()
         if now - self._progress_at >= PROGRESS_SECONDS or done >= total:
             self._progress_at = now
