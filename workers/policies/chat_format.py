@@ -15,7 +15,7 @@ import orjson
 from backend.domain.environments.tools import CallUnreadable, explain_for_api, split_calls, write_call
 from backend.domain.errors import PolicyError
 from backend.domain.text import plain_text
-from workers.policies.base import Reply, TextTrace, TokenTrace
+from workers.policies.base import Reply
 
 Message = Mapping[str, Any]
 
@@ -196,35 +196,3 @@ def _read_token_ids(sent: object) -> list[int]:
     if not isinstance(sent, list) or not all(type(each) is int and 0 <= each <= MAX_TOKEN_ID for each in sent):
         return []
     return sent
-
-
-@dataclass(slots=True)
-class TraceBuilder:
-    """Builds an episode's trace: ids if each prompt continues the tokens before it, else the replies' tokens as text,
-    else nothing."""
-
-    _text: TextTrace = field(default_factory=TextTrace)
-    _ids: TokenTrace | None = None
-    _is_continuous: bool = True  # False once the endpoint returned no ids, or its chat template rewrote earlier turns
-
-    def add(self, completion: Completion) -> None:
-        self._text.turns.append(len(self._text.texts))
-        self._text.texts += completion.texts
-        self._text.logprobs += completion.logprobs
-        if not completion.ids or len(completion.logprobs) != len(completion.ids):
-            self._is_continuous = False
-        if not self._is_continuous:
-            return
-        if self._ids is None:
-            self._ids = TokenTrace(completion.prompt_ids)
-        known = self._ids.prompt + self._ids.completion
-        if completion.prompt_ids[: len(known)] != known:
-            self._is_continuous = False
-            return
-        self._ids.append(completion.prompt_ids[len(known) :])
-        self._ids.append(completion.ids, completion.logprobs)
-
-    def trace(self) -> TokenTrace | TextTrace | None:
-        if self._is_continuous and self._ids is not None:
-            return self._ids
-        return self._text if self._text.texts else None

@@ -28,7 +28,6 @@ from workers.policies.base import EpisodeStart, Player, Policy, Reply, TextTrace
 from workers.policies.chat_format import (
     Completion,
     NoCompletion,
-    TraceBuilder,
     native_messages,
     plain_messages,
     read_completion,
@@ -105,7 +104,7 @@ class OpenAiPolicy(Policy):
                 raise EndpointRefused(f"not an address: {error}") from error
             allowed = OutgoingPolicy.only(endpoint.base_url) if endpoint.is_own else None
             self._session = open_session(seconds=endpoint.timeout_seconds, headers=headers, policy=allowed)
-        return _ApiPlayer(self, start, endpoint, TraceBuilder() if endpoint.logprobs or endpoint.token_ids else None)
+        return _ApiPlayer(self, start, endpoint)
 
     async def aclose(self) -> None:
         if self._session is not None:
@@ -213,7 +212,9 @@ class _ApiPlayer(Player):
     policy: OpenAiPolicy
     start: EpisodeStart
     endpoint: Endpoint
-    tokens: TraceBuilder | None
+    text: TextTrace = field(default_factory=TextTrace)
+    ids: TokenTrace = field(default_factory=TokenTrace)
+    is_continuous: bool = True  # False once the endpoint returned no ids, or its chat template rewrote earlier turns
 
     async def act(self, turn: Turn) -> Reply:
         sends_reasoning = self.endpoint.sends_reasoning
@@ -224,12 +225,26 @@ class _ApiPlayer(Player):
             turn.messages = plain_messages(turn.messages, sends_reasoning=sends_reasoning)
             turn.tools = ()
         completion = await self.policy.complete(turn, self.start.seed)
-        if self.tokens is not None:
-            self.tokens.add(completion)
+        self.text.turns.append(len(self.text.texts))
+        self.text.texts += completion.texts
+        self.text.logprobs += completion.logprobs
+        if not self.ids.prompt and not self.ids.completion:
+            self.ids.prompt = completion.prompt_ids
+        known, prompt = self.ids.prompt + self.ids.completion, completion.prompt_ids
+        has_ids = bool(completion.ids) and len(completion.logprobs) == len(completion.ids)
+        self.is_continuous = self.is_continuous and has_ids and prompt[: len(known)] == known
+        if self.is_continuous:
+            self.ids.append(prompt[len(known) :])
+            self.ids.append(completion.ids, completion.logprobs)
         return completion.reply
 
     def trace(self) -> TokenTrace | TextTrace | None:
-        return self.tokens.trace() if self.tokens is not None else None
+        """Return ids if each prompt continued the tokens before it, else the replies' tokens as text, if requested."""
+        if not self.endpoint.logprobs and not self.endpoint.token_ids:
+            return None
+        if self.is_continuous and self.ids.completion:
+            return self.ids
+        return self.text if self.text.texts else None
 
 
 def parse_retry_after(value: str | None) -> float:

@@ -106,8 +106,7 @@ class Sighting:
 
     name: str
     sentence: str
-    onset: int
-    """Last step that was probably still sound. Roll back to a checkpoint before it."""
+    onset: int  # last step that was probably still sound. Roll back to a checkpoint before it.
     evidence: Mapping[str, object] = field(default_factory=dict)
     key: str = ""  # subject of the alarm, for alarms that can have several at once
 

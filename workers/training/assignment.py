@@ -25,8 +25,7 @@ from backend.studies.queries import BRANCH
 class TrainingEnv:
     """One environment version of a training run."""
 
-    name: str
-    """Name of the environment, with the version if the run plays two of the same. Used in curve names."""
+    name: str  # name of the environment, with the version if the run plays two of the same. Used in curve names.
     version_id: uuid.UUID
     manifest: Manifest
     content_hash: str

@@ -42,8 +42,7 @@ ENDING = (Action.PAUSE, Action.STOP_AND_ROLL_BACK)
 MOST_NAMED = 20
 SCANS_AHEAD = frozenset(detector.id for detector in ROLLOUT_DETECTORS)
 
-EpisodeKey = tuple[str, ...]
-"""A task and every reply in it. Episodes with equal keys did the same."""
+EpisodeKey = tuple[str, ...]  # a task and every reply in it. Episodes with equal keys did the same.
 DetectorActions = Callable[[], Mapping[str, Action]]  # the action of each enabled detector in the current step
 
 
@@ -228,8 +227,7 @@ class DetectorIntervention:
 
     detector: str
     action: Action
-    patterns: frozenset[str]
-    """Flagged clusters. A pattern that someone let pass does not end the run again."""
+    patterns: frozenset[str]  # flagged clusters. A pattern that someone let pass does not end the run again.
     sighting: Sighting
 
 

@@ -154,8 +154,7 @@ class StageOrder:
     """The leader starts a stage on all ranks. Paths are on this machine, which all ranks share."""
 
     stage: str  # `sft` or `grpo`
-    weights: str
-    """Folder of the starting checkpoint. Other weights of the same shape are taken over from the leader."""
+    weights: str  # folder of the starting checkpoint. Other weights of the same shape are taken over from the leader.
     folder: str
     checkpoints_gradients: bool
     micro_batches: int = 1  # of GRPO

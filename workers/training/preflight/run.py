@@ -59,8 +59,7 @@ from workers.training.run import INFRASTRUCTURE_ERRORS, starting_weights
 
 TASKS = 32
 SCRIPTED_EPISODES = 64
-AddFinding = Callable[[PreflightFinding], None]
-"""Records a finding. It replaces one of the same name."""
+AddFinding = Callable[[PreflightFinding], None]  # records a finding. It replaces one of the same name.
 
 logger = structlog.get_logger(__name__)
 
