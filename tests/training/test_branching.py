@@ -87,7 +87,8 @@ def test_with_the_weights_alone_steps_and_schedule_continue(installation: None, 
     branch = Played(folder)
     assert [step.step for step in branch.steps] == [4]
     assert reached_step(folder, CHOICE.updates) == 4, "it is saved as asked for"
-    assert branch.steps[0].learning_rate == pytest.approx(whole.steps[3].learning_rate)
+    rate = whole.steps[3].figures["learning_rate"]
+    assert branch.steps[0].figures["learning_rate"] == pytest.approx(rate)
     played = [rollout.completion_token_ids for rollout in branch.steps[0].rollouts]
     assert played == [rollout.completion_token_ids for rollout in whole.steps[3].rollouts], "by the same weights"
 
