@@ -348,7 +348,7 @@ class AlarmWatch:
     ) -> tuple[list[Sighting], list[str]]:
         """Check the conditions of a step, or those of a held-out evaluation, which clear at once.
 
-        Returns the conditions that begin and the names of those that end.
+        Returns the conditions that begin, and the names of conditions that end.
         """
         checks, patience = (HELDOUT_CHECKS, 1) if is_heldout else (BROKEN, CALM_STEPS)
         if not is_heldout and step > choice.grace_steps:
