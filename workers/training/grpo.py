@@ -17,8 +17,8 @@ from workers.models.load import Loaded
 from workers.models.policy import LocalPolicy
 from workers.rollouts.engine import GroupPlan
 from workers.storage.detectors import record_flags, resume_scanner
-from workers.storage.interventions import record_screened
 from workers.storage.rollouts import rollout_id
+from workers.storage.steering import record_screened
 from workers.training.assignment import Assignment
 from workers.training.checkpoints import reached_step
 from workers.training.context import TrainingContext, TrainingStopped

@@ -22,15 +22,17 @@ from backend.domain.vocabulary import AlarmAction, RunStatus
 from backend.runs.tables import MetricPoint, Run
 from backend.training.alarms import PREPARED
 from backend.training.tables import Alarm
-from workers.storage.interventions import accepted_patterns, close_interventions, open_interventions, prepared_branch
 from workers.storage.steering import (
     AlarmDraft,
     ClaimedChange,
-    RecordedAlarm,
+    accepted_patterns,
     active_alarms,
     claim_changes,
     claimed_changes,
     clear_alarms,
+    close_interventions,
+    open_interventions,
+    prepared_branch,
     read_requests,
     record_alarm,
 )
@@ -100,15 +102,15 @@ class _StageSteering:
 
     def _raise_alarm(
         self, step: int, sighting: Sighting, action: AlarmAction, changes: Sequence[ClaimedChange] = ()
-    ) -> RecordedAlarm:
-        """Store an alarm with the settings that it changes. It may not be new: a resumed run repeats some."""
+    ) -> tuple[uuid.UUID, bool]:
+        """Store an alarm with the settings that it changes. Return whether it is new: a resumed run repeats some."""
         name, sentence, condition = sighting.name, sighting.sentence, sighting.condition
         draft = AlarmDraft(name, step, sentence, action, condition, sighting.onset, sighting.evidence)
-        stored = record_alarm(self._run_id, draft, changes)
-        if stored.is_new:
+        alarm_id, is_new = record_alarm(self._run_id, draft, changes)
+        if is_new:
             self._changes += changes
             self._context.recorder.log(f"alarm {name}: {sentence} Action: {action}.", "warning")
-        return stored
+        return alarm_id, is_new
 
     def _claim_changes(self, step_of: Callable[[str], int | None]) -> None:
         """Claim waiting changes from their steps on. A None step keeps a change waiting."""
@@ -199,10 +201,10 @@ class Steering(_StageSteering):
         if action is AlarmAction.LOWER_RATE:
             rate = self.settings.grpo.learning_rate
             changes = [ClaimedChange(LEARNING_RATE, rate, rate * self.settings.alarms.rate_factor, step + 1)]
-        stored = self._raise_alarm(step, sighting, action, changes)
-        if stored.is_new:
+        alarm_id, is_new = self._raise_alarm(step, sighting, action, changes)
+        if is_new:
             self._apply(step + 1)  # two alarms in one step lower the rate twice
-        return stored.id
+        return alarm_id
 
     def _consider(self, alarm: Alarm | Sighting, action: AlarmAction, alarm_id: uuid.UUID) -> None:
         """The most severe action ends the run, and of equal ones the first."""
@@ -262,9 +264,9 @@ class WarmUpSteering(_StageSteering):
             action = action_of(self.settings.alarms, sighting.name) or AlarmAction.NOTE
             if action is AlarmAction.ROLL_BACK:  # there is no checkpoint before the warm-up
                 action = AlarmAction.PAUSE
-            alarm = self._raise_alarm(at, sighting, action)
-            if action in ENDINGS and (alarm.is_new or sighting.name == "not_finite"):  # else someone resumed the run
-                raise Ended(outcome_of(sighting, action, alarm.id))
+            alarm_id, is_new = self._raise_alarm(at, sighting, action)
+            if action in ENDINGS and (is_new or sighting.name == "not_finite"):  # else someone resumed the run
+                raise Ended(outcome_of(sighting, action, alarm_id))
 
     def _claim(self, step: int, *, is_start: bool) -> None:
         """Claim waiting changes: those of the warm-up at this step, others at step 0 of GRPO if they are used now."""

@@ -15,7 +15,7 @@ from workers.environments.checks.policies import DEGENERATE, ORDER, SCRIPTS
 from workers.environments.client import EnvServer, EnvSession, Observation
 from workers.policies.base import Policy
 from workers.policies.scripted import ScriptedPolicy
-from workers.rollouts.engine import GroupPlan, OnRollout, TooManyFailures, play_groups
+from workers.rollouts.engine import GroupPlan, OnRollout, RolloutPool, TooManyFailures
 
 CONCURRENCY = 16
 SECOND_HASH_SEED = 1
@@ -125,7 +125,7 @@ class CheckSubject:
             return self.on_rollout(rollout)
 
         with suppress(TooManyFailures):
-            await play_groups(
+            await RolloutPool(
                 [GroupPlan(task, first + number, tuple(range(size))) for number, (task, size) in enumerate(tasks)],
                 server=self.server,
                 policy=policy,
@@ -136,7 +136,7 @@ class CheckSubject:
                 on_rollout=keep,
                 should_stop=self.should_stop,
                 max_attempts=1,  # checks look for failures
-            )
+            ).play()
         self.episodes += len(rollouts)
         rollouts.sort(key=lambda rollout: (rollout.group, rollout.member))
         self.played.setdefault(name, []).extend(rollouts)
