@@ -89,7 +89,8 @@ class Settings(BaseSettings):
         return value
 
     @model_validator(mode="after")
-    def _no_guessable_secret_in_production(self) -> "Settings":
+    def _is_safe_in_production(self) -> "Settings":
+        """Refuse guessable secrets, and unencrypted sign-in."""
         if self.stage != "production":
             return self
         key = self.secret_key.get_secret_value()
@@ -106,13 +107,9 @@ class Settings(BaseSettings):
                     f"{name} must be set in production to at least {MIN_SECRET_LENGTH} random characters, "
                     f"for example {secrets.token_urlsafe(32)}"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _no_unencrypted_sign_in_in_production(self) -> "Settings":
         parts = urlsplit(self.public_url)
         is_exposed = parts.scheme != "https" and parts.hostname not in LOOPBACK_HOSTS
-        if self.stage == "production" and is_exposed and self.secure_cookies is None:
+        if is_exposed and self.secure_cookies is None:
             raise ValueError(
                 f"PROCTOR_PUBLIC_URL is {self.public_url}: passwords and session cookies would cross the network "
                 "unencrypted. Put a TLS proxy in front of Proctor and set PROCTOR_PUBLIC_URL to its https address. "

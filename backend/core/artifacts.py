@@ -130,10 +130,7 @@ def free_space() -> tuple[int, int] | None:
     filesystem, root = _store()
     if not _is_local(filesystem):
         return None
-    place = next((path for path in (Path(root), *Path(root).parents) if path.exists()), None)
-    if place is None:
-        return None
-    usage = shutil.disk_usage(place)
+    usage = shutil.disk_usage(next(path for path in (Path(root), *Path(root).parents) if path.exists()))
     return usage.free, usage.total
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 
 from sqlalchemy import Engine, create_engine
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import Session
 
 from backend.domain.text import json_text
 from backend.settings import get_settings
@@ -37,17 +37,11 @@ def get_engine() -> Engine:
     return make_engine(get_settings().database_url)
 
 
-@lru_cache(maxsize=1)
-def _session_factory() -> sessionmaker[Session]:
-    return sessionmaker(get_engine(), expire_on_commit=False)
-
-
 def forget_engine(*, is_forked: bool = False) -> None:
     """Read the settings again at the next use. After a fork, the parent's connections stay open."""
     if get_engine.cache_info().currsize:
         get_engine().dispose(close=not is_forked)
     get_engine.cache_clear()
-    _session_factory.cache_clear()
 
 
 def after_commit(session: Session, send: Callable[[], None]) -> None:
@@ -58,7 +52,7 @@ def after_commit(session: Session, send: Callable[[], None]) -> None:
 @contextmanager
 def transaction() -> Iterator[Session]:
     """One request or one job step. Queued jobs are sent only after the commit."""
-    with _session_factory()() as session:
+    with Session(get_engine(), expire_on_commit=False) as session:
         with session.begin():
             yield session
         run_after_commit(session)

@@ -43,9 +43,7 @@ def load_tables() -> MetaData:
     return Base.metadata
 
 
-@event.listens_for(Mapper, "before_configured")
-def _complete_the_registry() -> None:
-    load_tables()
+event.listen(Mapper, "before_configured", load_tables)
 
 
 def text_enum(kind: type[StrEnum]) -> Enum:

@@ -25,10 +25,9 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from backend.core.outgoing import AddressRefused
+from backend.core.outgoing import AddressRefused, connect
 from backend.core.outgoing.client import Redirected, open_session, reason_of, refusal_in
 from backend.core.outgoing.errors import describe_body
-from backend.core.outgoing.policy import connect
 from backend.domain.notifications.notices import NoticeKind, Security, examples_of
 from backend.notifications.outbox import absolute_url
 from backend.notifications.tables import Notice

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from backend.core.outgoing.policy import AddressRefused, CannotConnect, OutgoingPolicy, outgoing_policy
+from backend.core.outgoing import AddressRefused, CannotConnect, OutgoingPolicy, outgoing_policy
 
 DNS_CACHE_SECONDS = 60
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
