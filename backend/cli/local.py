@@ -19,10 +19,11 @@ from backend.cli.connection import left_token
 from backend.cli.output import BAD_RESULT, AsJson, console, fail, say, write_json
 from backend.cli.views import estimate
 from backend.cli.watching import progress_columns
+from backend.core.embedded import CannotStart
 from backend.settings import get_settings
 from backend.showcase import Story
 from backend.supervisor.children import ChildGaveUp
-from backend.supervisor.data_folder import CannotStart, running_at
+from backend.supervisor.data_folder import running_at
 from backend.supervisor.fleet import Address
 from backend.supervisor.up import Report, Supervisor, up
 from proctor import Client, ProctorError

@@ -31,8 +31,8 @@ HUNG_SECONDS = 30.0
 """Generous: on a busy machine, a working process may be late."""
 MIN_MISSES = 3
 """The supervisor itself may have been late, so that time alone proves nothing."""
-STUCK = 503
-"""Status with which `/livez` reports that no worker thread is free."""
+NOT_ALIVE = frozenset({0, 503})
+"""No response, and the status with which `/livez` reports that no worker thread is free."""
 
 
 class ChildGaveUp(RuntimeError):
@@ -46,7 +46,7 @@ class LivenessProbe:
     """
 
     def __init__(self, responds: Callable[[], bool], hung_seconds: float = HUNG_SECONDS) -> None:
-        """`responds` may block for a while. False, OSError and HTTPException count as no response."""
+        """`responds` may block for a while. False and OSError count as no response."""
         self._responds, self.hung_seconds = responds, hung_seconds
         self._interval = min(PROBE_SECONDS, hung_seconds / (MIN_MISSES + 1))
         self._seen_at, self._misses = 0.0, 0
@@ -72,7 +72,7 @@ class LivenessProbe:
             time.sleep(self._interval)
             try:
                 has_responded = self._responds()
-            except (OSError, http.client.HTTPException):
+            except OSError:
                 has_responded = False
             if has_responded:
                 self._seen_at, self._misses = time.monotonic(), 0
@@ -80,14 +80,12 @@ class LivenessProbe:
                 self._misses += 1
 
 
-def responds_to_http(connect: Callable[[], http.client.HTTPConnection], path: str) -> bool:
-    """Whether the server responds, unless it reports that its threads are stuck."""
-    connection = connect()
-    try:
+def http_status(connection: http.client.HTTPConnection, path: str) -> int:
+    """Return the status of the server's response; 0: none."""
+    with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
         connection.request("GET", path)
-        return connection.getresponse().status != STUCK
-    finally:
-        connection.close()
+        return connection.getresponse().status
+    return 0
 
 
 class UnixConnection(http.client.HTTPConnection):

@@ -8,14 +8,10 @@ import secrets
 import time
 from pathlib import Path
 
-from backend.core.embedded import EmbeddedServerFailed, socket_folder
+from backend.core.embedded import CannotStart, socket_folder
 
 _LEAVING_SECONDS = 15.0
 """The servers of a killed Proctor hold the lock until they have ended."""
-
-
-class CannotStart(RuntimeError):
-    """Proctor cannot start. The message explains what to do."""
 
 
 class DataFolder:
@@ -57,8 +53,6 @@ def open_data_folder(path: Path) -> DataFolder:
         sockets = socket_folder(path)
         (path / "logs").mkdir(exist_ok=True)
         lock = os.open(sockets / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    except EmbeddedServerFailed as error:
-        raise CannotStart(str(error)) from error
     except OSError as error:
         raise unusable(path, error) from error
     deadline = time.monotonic() + _LEAVING_SECONDS

@@ -1,6 +1,5 @@
 """The processes of one installation: commands, environments, logs and readiness checks."""
 
-import http.client
 import json
 import os
 import re
@@ -11,21 +10,23 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from http.client import HTTPConnection
 from pathlib import Path
 
 from pydantic import SecretStr
 
-from backend.core.embedded import Postgres, Valkey, accepts_connections, die_with_parent
+from backend.core.embedded import CannotStart, Postgres, Valkey, accepts_connections, die_with_parent
 from backend.settings import LOOPBACK_HOSTS, Settings
 from backend.supervisor.children import (
+    NOT_ALIVE,
     TIMEOUT_SECONDS,
     Child,
     LivenessProbe,
     UnixConnection,
-    responds_to_http,
+    http_status,
     spawn,
 )
-from backend.supervisor.data_folder import CannotStart, DataFolder
+from backend.supervisor.data_folder import DataFolder
 
 _PASSED_VARIABLES = re.compile(
     r"PATH|LANG|LC_\w+|TZ|TMPDIR|HOME|USER|LOGNAME|VIRTUAL_ENV|LD_LIBRARY_PATH|(?i:https?_proxy|no_proxy|all_proxy)|"
@@ -53,21 +54,6 @@ class Address:
     def url(self) -> str:
         shown = "127.0.0.1" if self.host in {"0.0.0.0", "::", ""} else self.host
         return f"http://{f'[{shown}]' if ':' in shown else shown}:{self.port}"
-
-    def connection(self, timeout: float) -> http.client.HTTPConnection:
-        host = "127.0.0.1" if self.host == "0.0.0.0" else self.host
-        return http.client.HTTPConnection(host, self.port, timeout=timeout)
-
-    def answers(self) -> bool:
-        """Whether the web is up and reaches its database."""
-        connection = self.connection(timeout=2)
-        try:
-            connection.request("GET", "/healthz")
-            return connection.getresponse().status == 200
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
 
 
 class Fleet:
@@ -109,12 +95,14 @@ class Fleet:
         ]
 
     def api(self, is_migrated: Callable[[], bool]) -> Child:
-        """Build the web process. It is ready only after the migration."""
-        command = ["backend.web.server", "--host", self.address.host, "--port", str(self.address.port)]
-        child = self._child("web", "api", command, lambda: is_migrated() and self.address.answers())
-        child.probe = LivenessProbe(
-            lambda: responds_to_http(lambda: self.address.connection(TIMEOUT_SECONDS), "/livez")
+        """Build the web process. It is ready only after the migration, when it reaches its database."""
+        host, port = self.address.host, self.address.port
+        command = ["backend.web.server", "--host", host, "--port", str(port)]
+        connect = partial(HTTPConnection, "127.0.0.1" if host == "0.0.0.0" else host, port)
+        child = self._child(
+            *("web", "api", command, lambda: is_migrated() and http_status(connect(timeout=2), "/healthz") == 200)
         )
+        child.probe = LivenessProbe(lambda: http_status(connect(timeout=TIMEOUT_SECONDS), "/livez") not in NOT_ALIVE)
         return child
 
     def waves(self) -> list[list[Child]]:
@@ -154,7 +142,7 @@ class Fleet:
             folder=self.folder.sockets,  # a folder without `.env`
         )
         child.probe = LivenessProbe(
-            lambda: responds_to_http(lambda: UnixConnection(socket), "/status"), _ENV_HOST_HUNG_SECONDS
+            lambda: http_status(UnixConnection(socket), "/status") not in NOT_ALIVE, _ENV_HOST_HUNG_SECONDS
         )
         return child
 
@@ -177,11 +165,11 @@ class Fleet:
             *("-c", str(concurrency), "--without-gossip", "--without-mingle"),
         ]
         log = self.folder.logs / f"worker-{queue}.log"
-
-        def is_ready() -> bool:  # each start has a new log
-            return log.exists() and '"worker ready"' in log.read_text(errors="replace")
-
-        child = self._child(f"{queue} worker", log.stem, command, is_ready, niceness=niceness)
+        child = self._child(
+            *(f"{queue} worker", log.stem, command),
+            lambda: log.exists() and '"worker ready"' in log.read_text(errors="replace"),  # each start has a new log
+            niceness=niceness,
+        )
         child.probe = self._heartbeat(queue, _WORKER_HUNG_SECONDS)
         return child
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import psycopg
 from psycopg.rows import TupleRow
 
-from backend.core.embedded import EmbeddedServerFailed, Postgres
+from backend.core.embedded import CannotStart, Postgres
 from backend.settings import Settings
-from backend.supervisor.data_folder import CannotStart, open_data_folder
+from backend.supervisor.data_folder import open_data_folder
 from backend.supervisor.preparation import conversion_steps, current_revision, explain_unknown_revision, revisions
 
 KEPT_TABLES = (
@@ -78,7 +78,7 @@ def migrate_data(
         backup = _copy(cluster, report)
         with _running(postgres), _connect(postgres.url()) as connection:
             return _convert(connection, backup=backup, report=report)
-    except (CannotStart, EmbeddedServerFailed) as error:
+    except CannotStart as error:
         raise CannotMigrate(str(error)) from error
 
 
@@ -104,15 +104,16 @@ def _convert(
     assert revision is not None
     steps = conversion_steps()
     steps = steps[[step.before for step in steps].index(revision) :]
+    counts = "\nUNION ALL ".join(f"SELECT '{table}', count(*) FROM {table}" for table in KEPT_TABLES).encode()
     report(f"converting the database from revision {revision}")
     try:
         with connection.transaction():
             connection.execute("SET LOCAL lock_timeout = '5s'")
-            before = _count_rows(connection)
+            before = dict(connection.execute(counts).fetchall())
             for step in steps:
                 connection.execute(step.sql.encode())
             connection.execute("UPDATE alembic_version SET version_num = %s", [steps[-1].after])
-            after = _count_rows(connection)
+            after = dict(connection.execute(counts).fetchall())
             if lost := [table for table in KEPT_TABLES if after[table] != before[table]]:
                 raise CannotMigrate(
                     f"the conversion would change the number of rows in {', '.join(lost)}. It was rolled back and "
@@ -121,11 +122,6 @@ def _convert(
     except psycopg.Error as error:
         raise CannotMigrate(f"the conversion failed and was rolled back; nothing was changed: {error}") from error
     return MigratedData(revision, after, backup)
-
-
-def _count_rows(connection: psycopg.Connection[TupleRow]) -> dict[str, int]:
-    counts = "\nUNION ALL ".join(f"SELECT '{table}', count(*) FROM {table}" for table in KEPT_TABLES)
-    return dict(connection.execute(counts.encode()).fetchall())
 
 
 def _copy(cluster: Path, report: Callable[[str], None]) -> Path:

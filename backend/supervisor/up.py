@@ -12,10 +12,10 @@ from pathlib import Path
 from subprocess import Popen
 from types import FrameType
 
-from backend.core.embedded import IS_SUPPORTED, EmbeddedServerFailed
+from backend.core.embedded import IS_SUPPORTED, CannotStart
 from backend.settings import Settings
 from backend.supervisor.children import STOP_SECONDS, Child
-from backend.supervisor.data_folder import CannotStart, DataFolder, open_data_folder, unusable, write_secret
+from backend.supervisor.data_folder import DataFolder, open_data_folder, unusable, write_secret
 from backend.supervisor.fleet import Address, Fleet
 
 _TICK_SECONDS = 0.03
@@ -29,7 +29,14 @@ Report = Callable[[str, dict[str, object]], None]
 class Supervisor:
     """Runs in the main thread until it is interrupted. See `up`."""
 
-    def __init__(self, fleet: Fleet, folder: DataFolder, report: Report, began_at: float) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        folder: DataFolder,
+        report: Report,
+        began_at: float,
+        on_all_ready: "Callable[[Supervisor], None] | None",
+    ) -> None:
         self.fleet, self.folder, self.report, self.began_at = fleet, folder, report, began_at
         self.children: list[Child] = []
         self.servers = fleet.servers()
@@ -44,7 +51,7 @@ class Supervisor:
         """From the preparation."""
         self.preparation: Popen[str] | None = None
         self.link: str | None = None
-        self.on_all_ready: Callable[[], None] | None = None
+        self.on_all_ready = on_all_ready
 
     def run(self) -> None:
         """End only with an exception: KeyboardInterrupt when interrupted, CannotStart or ChildGaveUp."""
@@ -82,19 +89,15 @@ class Supervisor:
                     self.report("news", {"message": news})
                 if child is self.api and child.is_ready:
                     self.report("address", {"url": self.fleet.address.url, "seconds": self._seconds()})
-                    self._offer_link()
+        if self.link and self.api.is_ready:  # the one-time link of a new installation
+            self.report("sign_in", {"url": self.link})
+            self.link = None
         if self.waves and all(child.is_ready for child in self.wave):
             self.wave = self.waves.pop(0)
             self._launch(*self.wave)
         if self.on_all_ready and self._all_ready():
             call, self.on_all_ready = self.on_all_ready, None
-            call()
-
-    def _offer_link(self) -> None:
-        """Report the one-time link of a new installation once the web is ready."""
-        if self.link and self.api.is_ready:
-            self.report("sign_in", {"url": self.link})
-            self.link = None
+            call(self)
 
     def _all_ready(self) -> bool:
         return self.preparation is None and not self.waves and all(child.is_ready for child in self.children)
@@ -117,7 +120,6 @@ class Supervisor:
                     if token:
                         write_secret(self.folder.path / "cli-token", token)
                     self.link = link
-                    self._offer_link()
                 case {"event": "failed", "message": message}:
                     raise CannotStart(message)
                 case {"event": "ended", "status": status}:
@@ -156,9 +158,7 @@ def up(
         address = Address(address.host, int(probe.getsockname()[1]))
     with _failures_in_words(folder):
         folder.note_holder(address.url)
-        supervisor = Supervisor(Fleet(folder, settings, address), folder, report, began_at)
-    if on_all_ready:
-        supervisor.on_all_ready = lambda: on_all_ready(supervisor)
+        supervisor = Supervisor(Fleet(folder, settings, address), folder, report, began_at, on_all_ready)
     with _ended_by_signals(), _failures_in_words(folder):
         try:
             supervisor.run()
@@ -172,11 +172,9 @@ def up(
 
 @contextmanager
 def _failures_in_words(folder: DataFolder) -> Iterator[None]:
-    """Raise CannotStart for errors of the embedded servers and of the disk."""
+    """Raise CannotStart for errors of the disk."""
     try:
         yield
-    except EmbeddedServerFailed as error:
-        raise CannotStart(str(error)) from error
     except OSError as error:
         if not error.filename or not Path(str(error.filename)).is_relative_to(folder.path):
             raise

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from backend.supervisor.data_folder import CannotStart, open_data_folder, running_at
+from backend.core.embedded import CannotStart
+from backend.supervisor.data_folder import open_data_folder, running_at
 
 
 @pytest.fixture

