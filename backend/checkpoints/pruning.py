@@ -16,7 +16,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, aliased, joinedload
 
 from backend.checkpoints.tables import Checkpoint, Export
 from backend.core import artifacts
-from backend.core.events import announce, run_topic
+from backend.core.events import announce, topic_of
 from backend.core.session import after_commit
 from backend.domain.checkpoints.retention import KeepReason, KeepRule, keep_reasons
 from backend.domain.studies.study import StudyKind
@@ -203,7 +203,7 @@ def prune(session: Session, actor: Requester | None, plan: PrunePlan) -> PrunePl
             audit(session, actor, "checkpoint.prune", "checkpoint", row.id, bytes=row.size_bytes)
         deleted.append(CheckpointRetention(row, []))
     for run_id in {each.checkpoint.run_id for each in deleted if each.checkpoint.run_id}:
-        announce(session, run_topic(run_id))
+        announce(session, topic_of("run", run_id))
     session.flush()
     return PrunePlan(deleted, refused)
 
@@ -224,5 +224,5 @@ def mark_kept(session: Session, checkpoint: Checkpoint, *, is_kept: bool) -> Non
     """Set or remove the mark that protects a checkpoint from pruning."""
     checkpoint.is_kept = is_kept
     if checkpoint.run_id:
-        announce(session, run_topic(checkpoint.run_id))
+        announce(session, topic_of("run", checkpoint.run_id))
     session.flush()

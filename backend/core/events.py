@@ -6,6 +6,7 @@ import logging
 import uuid
 from collections import defaultdict
 from collections.abc import Callable
+from typing import Literal
 
 import psycopg
 from sqlalchemy import text
@@ -24,43 +25,15 @@ NOTICES = "notices"
 """Topic of new notices and the status of deliveries."""
 
 
-def run_topic(run_id: uuid.UUID) -> str:
-    return f"run:{run_id}"
+def topic_of(
+    noun: Literal["access", "draft", "graders", "import", "job", "preflight", "run", "trial"], *ids: uuid.UUID
+) -> str:
+    """Topic of changes to one thing.
 
-
-def trial_topic(environment_id: uuid.UUID, person_id: uuid.UUID) -> str:
-    """Topic of this person's trials of the environment's draft."""
-    return f"trial:{environment_id}:{person_id}"
-
-
-def draft_topic(environment_id: uuid.UUID) -> str:
-    """Topic of changes to the environment's draft."""
-    return f"draft:{environment_id}"
-
-
-def import_topic(import_id: uuid.UUID) -> str:
-    """Topic of the progress of importing a package."""
-    return f"import:{import_id}"
-
-
-def job_topic(job_id: uuid.UUID) -> str:
-    """Topic of the answer of a job."""
-    return f"job:{job_id}"
-
-
-def graders_topic(run_id: uuid.UUID) -> str:
-    """Topic of the progress of a run's graders."""
-    return f"graders:{run_id}"
-
-
-def preflight_topic(preflight_id: uuid.UUID) -> str:
-    """Topic of the findings of pre-flight checks."""
-    return f"preflight:{preflight_id}"
-
-
-def access_topic(person_id: uuid.UUID) -> str:
-    """Topic of changes to this person's sessions, tokens or role."""
-    return f"access:{person_id}"
+    `draft`: an environment's; `trial`: those of its draft by a person, whose id is the second; `graders`: their
+    progress in a run; `access`: a person's sessions, tokens or role.
+    """
+    return ":".join((noun, *map(str, ids)))
 
 
 def announce(session: Session, *topics: str) -> None:

@@ -9,7 +9,7 @@ from celery import Celery
 from sqlalchemy.orm import Session
 
 from backend.core.artifacts import store_id
-from backend.core.events import announce, job_topic
+from backend.core.events import announce, topic_of
 from backend.core.session import after_commit
 from backend.core.tables import Job
 from backend.domain.vocabulary import JobStatus, Queue
@@ -86,7 +86,7 @@ def keep_answer(session: Session, job_id: uuid.UUID, answer: Mapping[str, object
     job = session.get(Job, job_id, with_for_update=True)
     if job is not None:
         job.arguments = {**job.arguments, "answer": dict(answer)}
-        announce(session, job_topic(job_id))
+        announce(session, topic_of("job", job_id))
 
 
 def answer_of(job: Job) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
-from backend.core.events import REVIEW, announce, run_topic
+from backend.core.events import REVIEW, announce, topic_of
 from backend.core.queue import JUDGING_JOB, enqueue
 from backend.core.tables import Job
 from backend.detectors.schemas import DetectorScan, StartScan
@@ -98,7 +98,7 @@ def start_scan(session: Session, actor: Actor, run: Run, request: StartScan) -> 
     arguments = request.model_dump(mode="json")
     job = enqueue(session, JUDGING_JOB, queue=Queue.CPU, run_id=run.id, arguments=arguments)
     audit(session, actor, "run.detect", "run", run.id, name=run.name, **arguments)
-    announce(session, run_topic(run.id))
+    announce(session, topic_of("run", run.id))
     return _scan_of(job)
 
 
@@ -137,7 +137,7 @@ def keep_progress(session: Session, job_id: uuid.UUID, run_id: uuid.UUID, progre
     job = session.get(Job, job_id, with_for_update=True)
     if job is not None:
         job.arguments = {**job.arguments, PROGRESS: progress}
-        announce(session, run_topic(run_id), REVIEW)
+        announce(session, topic_of("run", run_id), REVIEW)
 
 
 def _has_completed(session: Session, run: Run) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.orm import Session
 
-from backend.core.events import announce, draft_topic
+from backend.core.events import announce, topic_of
 from backend.domain.environments.packages import MANIFEST_PATH, PackageInvalid, check_files
 from backend.environments.queries import get_draft
 from backend.environments.scaffold import with_generated, without_generated
@@ -139,7 +139,7 @@ def write_draft(
         draft.updated_by = person_id
         draft.updated_at = now
         session.flush()
-        announce(session, draft_topic(draft.environment_id))
+        announce(session, topic_of("draft", draft.environment_id))
     return draft
 
 

@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy.orm import Session
 
-from backend.core.events import import_topic
+from backend.core.events import topic_of
 from backend.domain.environments.import_report import ImportReport
 from backend.domain.environments.packages import PackageInvalid
 from backend.environments import imports as importing
@@ -108,7 +108,7 @@ async def import_events(request: Request, _: Viewer, import_id: uuid.UUID) -> As
     """Stream the report while the package is inspected."""
     read = partial(_page, import_id=import_id)
     blocks = ("import_report", "import_preview")
-    async for event in live_blocks(request, (import_topic(import_id),), "environments/import.html", blocks, read):
+    async for event in live_blocks(request, (topic_of("import", import_id),), "environments/import.html", blocks, read):
         yield event
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload, undefer
 
-from backend.core.events import announce, import_topic
+from backend.core.events import announce, topic_of
 from backend.core.queue import enqueue
 from backend.domain.environments.foreign import PackageKind, read_foreign
 from backend.domain.environments.import_report import ImportReport
@@ -142,7 +142,7 @@ def _queue(session: Session, actor: Actor, row: EnvironmentImport, **arguments: 
     session.flush()
     audit(session, actor, "import.start", "import", row.id, name=row.name, source=row.source)
     enqueue(session, IMPORT_JOB, queue=Queue.CPU, arguments={"import_id": str(row.id), **arguments})
-    announce(session, import_topic(row.id))
+    announce(session, topic_of("import", row.id))
     return row
 
 

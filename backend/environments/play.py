@@ -11,7 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, contains_eager, joinedload, undefer
 
-from backend.core.events import RUNS, announce, run_topic
+from backend.core.events import RUNS, announce, topic_of
 from backend.core.queue import enqueue
 from backend.domain.environments.fixtures import Fixture, FixtureKind, FixtureTask, write_fixture
 from backend.domain.environments.manifest import Manifest
@@ -138,7 +138,7 @@ def abandon_play(session: Session, actor: Actor, run: Run) -> None:
     run.progress = replace(state, phase=PlayPhase.OVER).as_json()
     audit(session, actor, "play.abandon", "run", run.id)
     session.flush()
-    announce(session, run_topic(run.id), RUNS)
+    announce(session, topic_of("run", run.id), RUNS)
 
 
 def play_again(session: Session, actor: Actor, run: Run, *, turns: int = 0) -> Run:
@@ -185,7 +185,7 @@ def request_play(session: Session, run: Run, state: PlayState) -> None:
         run.reason = run.ended_at = None
     session.flush()
     enqueue(session, PLAY_JOB, queue=Queue(state.mover.get("queue", Queue.CPU)), run_id=run.id)
-    announce(session, run_topic(run.id))
+    announce(session, topic_of("run", run.id))
 
 
 def _request_replies(

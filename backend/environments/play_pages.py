@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy.orm import Session
 
-from backend.core.events import run_topic
+from backend.core.events import topic_of
 from backend.domain.environments.manifest import Manifest
 from backend.domain.vocabulary import Split
 from backend.environments import play, play_queries, queries
@@ -81,7 +81,7 @@ def _page(session: Session, person_id: uuid.UUID, name: str, run_id: uuid.UUID) 
 @router.get("/environments/{name}/play/{run_id}/events", response_class=EventSourceResponse)
 async def play_events(request: Request, actor: Viewer, name: str, run_id: uuid.UUID) -> AsyncIterator[ServerSentEvent]:
     read = partial(_page, person_id=actor.person_id, name=name, run_id=run_id)
-    async for event in live_blocks(request, (run_topic(run_id),), TEMPLATE, ["play_board"], read):
+    async for event in live_blocks(request, (topic_of("run", run_id),), TEMPLATE, ["play_board"], read):
         yield event
 
 

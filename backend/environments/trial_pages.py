@@ -9,7 +9,7 @@ from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy.orm import Session
 
-from backend.core.events import draft_topic, trial_topic
+from backend.core.events import topic_of
 from backend.environments import drafts, queries, trials
 from backend.environments.action_form import reply_of_form
 from backend.environments.scaffold import with_generated
@@ -29,7 +29,7 @@ TEMPLATE = "environments/edit.html"
 def topics_of(session: SessionDep, actor: Author, name: str) -> tuple[str, str]:
     """Resolve the topics before the stream begins, because the stream holds no transaction."""
     environment = queries.get_environment(session, name)
-    return draft_topic(environment.id), trial_topic(environment.id, actor.person_id)
+    return topic_of("draft", environment.id), topic_of("trial", environment.id, actor.person_id)
 
 
 Topics = Annotated[tuple[str, str], Depends(topics_of)]

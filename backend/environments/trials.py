@@ -10,7 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, undefer
 
-from backend.core.events import announce, trial_topic
+from backend.core.events import announce, topic_of
 from backend.core.queue import enqueue
 from backend.domain.environments.manifest import Manifest
 from backend.domain.ids import new_id
@@ -166,4 +166,4 @@ def _request(
     session.flush()
     arguments = {"trial_id": str(trial.id), "revision": trial.revision, "script": script}
     enqueue(session, TRY_JOB, queue=Queue.CPU, arguments=arguments)
-    announce(session, trial_topic(environment.id, trial.person_id))
+    announce(session, topic_of("trial", environment.id, trial.person_id))

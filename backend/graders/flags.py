@@ -7,7 +7,7 @@ from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from backend.core.events import REVIEW, announce, run_topic
+from backend.core.events import REVIEW, announce, topic_of
 from backend.detectors.tables import Flag
 from backend.domain.graders.settings import GraderKind, QuestionSettings
 from backend.domain.ids import new_id
@@ -84,7 +84,7 @@ def raise_flags(
     flagged = {each for each in session.scalars(new, rows) if each is not None}
     place(session, flagged)
     if flagged:
-        announce(session, run_topic(run_id), REVIEW)
+        announce(session, topic_of("run", run_id), REVIEW)
     return len(flagged)
 
 

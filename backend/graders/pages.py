@@ -12,7 +12,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.core.events import graders_topic, job_topic
+from backend.core.events import topic_of
 from backend.domain.graders.prompts import FIELDS
 from backend.domain.graders.settings import (
     AnswerType,
@@ -142,7 +142,7 @@ async def try_events(
     request: Request, grader_id: uuid.UUID, job_id: uuid.UUID, _: Author
 ) -> AsyncIterable[ServerSentEvent]:
     read = partial(_try, grader_id=grader_id, job_id=job_id)
-    async for event in live_blocks(request, (job_topic(job_id),), TRY, ["try_result"], read):
+    async for event in live_blocks(request, (topic_of("job", job_id),), TRY, ["try_result"], read):
         yield event
 
 
@@ -180,7 +180,7 @@ def show_run_graders(
 @router.get("/runs/{run_id}/graders/events", response_class=EventSourceResponse)
 async def run_grader_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
     read = partial(_run_graders, run_id=run_id)
-    async for event in live_blocks(request, (graders_topic(run_id),), RUN_TAB, ["grader_blocks"], read):
+    async for event in live_blocks(request, (topic_of("graders", run_id),), RUN_TAB, ["grader_blocks"], read):
         yield event
 
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.core.events import announce, graders_topic
+from backend.core.events import announce, topic_of
 from backend.core.queue import GRADER_JOB, TRY_GRADER_JOB, enqueue
 from backend.core.tables import Job
 from backend.domain.graders.settings import GraderKind, QuestionSettings, read_settings
@@ -143,7 +143,7 @@ def run_grader(
     session.flush()
     work.job_id = enqueue(session, GRADER_JOB, queue=Queue.CPU, arguments={"grader_run_id": str(work.id)}).id
     session.flush()
-    announce(session, graders_topic(run.id))
+    announce(session, topic_of("graders", run.id))
     return work
 
 
@@ -173,7 +173,7 @@ def stop_grader(session: Session, run: Run, grader: Grader) -> GraderRun:
     if work.status is RunStatus.QUEUED:
         work.status, work.reason = RunStatus.STOPPED, "Stopped before it started."
     session.flush()
-    announce(session, graders_topic(run.id))
+    announce(session, topic_of("graders", run.id))
     return work
 
 

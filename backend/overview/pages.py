@@ -10,7 +10,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy import exists, func, select, text
 from sqlalchemy.orm import Session
 
-from backend.core.events import REVIEW, RUNS, run_topic
+from backend.core.events import REVIEW, RUNS, topic_of
 from backend.domain.addresses import read_allowed_hosts
 from backend.domain.vocabulary import RunKind
 from backend.environments.tables import Environment
@@ -57,7 +57,7 @@ def _overview(session: Session, actor: Actor) -> dict[str, object]:
 @router.get("/events", response_class=EventSourceResponse)
 async def follow_overview(request: Request, session: SessionDep, actor: Viewer) -> AsyncIterable[ServerSentEvent]:
     """Also follow the progress of the runs that are unfinished now. A new run reconnects the page anyway."""
-    topics = (RUNS, REVIEW, *(run_topic(run.id) for run in queries.unfinished_runs(session)))
+    topics = (RUNS, REVIEW, *(topic_of("run", run.id) for run in queries.unfinished_runs(session)))
     blocks = ("happening", "to_review", "newest")
     async for event in live_blocks(request, topics, "overview/overview.html", blocks, partial(_overview, actor=actor)):
         yield event

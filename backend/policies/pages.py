@@ -8,7 +8,7 @@ from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy.orm import Session
 
-from backend.core.events import job_topic
+from backend.core.events import topic_of
 from backend.domain.vocabulary import PolicyKind
 from backend.policies import queries, service
 from backend.policies.schemas import PRESETS, ChooseModel, CreatePolicy, UpdatePolicy
@@ -107,7 +107,7 @@ def choose_model(
 def topics_of(session: SessionDep, _: Viewer, policy_id: str) -> tuple[str, ...]:
     """The topic of the newest test, found before the stream begins, which itself holds no transaction."""
     test = latest_connection_test(session, queries.get_policy(session, policy_id))
-    return (job_topic(test.id),) if test else ()
+    return (topic_of("job", test.id),) if test else ()
 
 
 @router.get("/policies/{policy_id}/events", response_class=EventSourceResponse)

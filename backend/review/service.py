@@ -7,7 +7,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from backend.core.events import REVIEW, announce, run_topic
+from backend.core.events import REVIEW, announce, topic_of
 from backend.detectors.tables import Flag
 from backend.domain.ids import new_id
 from backend.domain.vocabulary import Role, Severity
@@ -43,7 +43,7 @@ def pick(session: Session, actor: Actor, rollout: Rollout) -> Flag:
     session.flush()
     queue.place(session, [rollout.id])
     audit(session, actor, "review.pick", "rollout", rollout.id)
-    announce(session, REVIEW, run_topic(rollout.run_id))
+    announce(session, REVIEW, topic_of("run", rollout.run_id))
     return flag
 
 
@@ -58,7 +58,7 @@ def unpick(session: Session, actor: Actor, rollout: Rollout) -> None:
     session.execute(delete(Flag).where(Flag.id == flag.id))
     queue.drop(session, [rollout.id])
     audit(session, actor, "review.take_back", "rollout", rollout.id)
-    announce(session, REVIEW, run_topic(rollout.run_id))
+    announce(session, REVIEW, topic_of("run", rollout.run_id))
 
 
 def find_picked(session: Session, rollout: Rollout) -> Flag | None:

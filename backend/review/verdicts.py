@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from backend.core.events import REVIEW, announce, run_topic
+from backend.core.events import REVIEW, announce, topic_of
 from backend.core.queue import FOLLOW_JOB, enqueue
 from backend.core.tables import Job
 from backend.detectors.tables import Flag
@@ -82,7 +82,7 @@ def give_verdict(
         update_fixtures(session, actor, rollout_id, request.verdict)
     audited = ("rollout", rollout_id) if rollout_id else ("run", run_id)
     audit(session, actor, "verdict.give", *audited, verdict=str(request.verdict), flags=len(flag_ids))
-    announce(session, REVIEW, run_topic(run_id))
+    announce(session, REVIEW, topic_of("run", run_id))
     return records
 
 
@@ -127,7 +127,7 @@ def judge_cluster(session: Session, actor: Actor, item: ReviewItem, verdict: Ver
     queue.mark(session, [member.id for member in members])
     reselect_best_checkpoints(session, {member.run_id for member in members})
     audit(session, actor, "verdict.cluster", "run", item.run_id, verdict=str(verdict), count=len(members))
-    announce(session, REVIEW, *{run_topic(member.run_id) for member in members})
+    announce(session, REVIEW, *{topic_of("run", member.run_id) for member in members})
     return len(members)
 
 
@@ -166,7 +166,7 @@ def _take_back(session: Session, actor: Actor, records: Collection[VerdictRecord
     for record in list(reviewed.values()) or list(records)[:1]:
         subject = ("rollout", record.rollout_id) if record.rollout_id and not record.is_bulk else ("run", record.run_id)
         audit(session, actor, "verdict.take_back", *subject, verdict=str(record.verdict), count=len(records))
-    announce(session, REVIEW, *{run_topic(record.run_id) for record in records})
+    announce(session, REVIEW, *{topic_of("run", record.run_id) for record in records})
 
 
 def reselect_best_checkpoints(session: Session, run_ids: Collection[uuid.UUID]) -> None:

@@ -10,7 +10,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from backend.core.events import run_topic
+from backend.core.events import topic_of
 from backend.domain.rollouts.filters import with_clause
 from backend.errors import InvalidInput, NotFound
 from backend.rollouts import saved_views
@@ -78,7 +78,7 @@ async def rollout_events(
             blocks["rollout_news"] = render_block(request, TEMPLATE, "rollout_news", news)
         return blocks | ({END: ""} if head.is_settled else {})
 
-    async for event in live(request, (run_topic(run_id),), render):
+    async for event in live(request, (topic_of("run", run_id),), render):
         yield event
 
 

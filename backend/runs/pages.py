@@ -14,7 +14,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from backend.core.events import RUNS, run_topic
+from backend.core.events import RUNS, topic_of
 from backend.domain.detectors.spec import Action
 from backend.domain.results.pass_at_k import REWARD
 from backend.domain.rollouts.fields import column_field_name
@@ -104,7 +104,7 @@ async def run_events(
     request: Request, run_id: uuid.UUID, _: Viewer, choice: Annotated[FiguresRequest, Query()]
 ) -> AsyncIterable[ServerSentEvent]:
     """Send the overview's blocks when they change. `points` makes the charts fetch more points."""
-    topic = run_topic(run_id)
+    topic = topic_of("run", run_id)
     heard: tuple[int, ...] = ()
     since = 0.0
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.core.events import RUNS, announce, run_topic
+from backend.core.events import RUNS, announce, topic_of
 from backend.core.queue import JUDGING_JOB, enqueue
 from backend.core.tables import Job
 from backend.detectors.scans import scan_finished_run
@@ -149,4 +149,4 @@ def _check_role(actor: Requester, run: Run) -> None:
 
 def _announce(session: Session, run: Run) -> None:
     session.flush()
-    announce(session, run_topic(run.id), RUNS)
+    announce(session, topic_of("run", run.id), RUNS)

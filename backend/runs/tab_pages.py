@@ -11,7 +11,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
-from backend.core.events import run_topic
+from backend.core.events import topic_of
 from backend.detectors.scans import PHASES, newest_scan
 from backend.detectors.schemas import MAX_ALTERED
 from backend.detectors.tables import Flag
@@ -132,7 +132,7 @@ async def tab_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIte
             head = run_header(session, queries.get_run(session, run_id))
         return head_blocks(request, head) | blocks | ({END: ""} if head.is_settled else {})
 
-    async for event in live(request, (run_topic(run_id),), render):
+    async for event in live(request, (topic_of("run", run_id),), render):
         yield event
 
 

@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy.orm import Session
 
-from backend.core.events import RUNS, run_topic
+from backend.core.events import RUNS, topic_of
 from backend.errors import NotFound
 from backend.runs.tables import Run
 from backend.studies.queries import get_studied_run
@@ -49,7 +49,7 @@ def show_studies(request: Request, session: SessionDep, _: Viewer, run_id: uuid.
 
 @router.get("/runs/{run_id}/studies/events", response_class=EventSourceResponse)
 async def stream_studies(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
-    topics, read = (run_topic(run_id), RUNS), partial(_read_page, run_id)
+    topics, read = (topic_of("run", run_id), RUNS), partial(_read_page, run_id)
     async for event in live_blocks(request, topics, TEMPLATE, ["studies"], read):
         yield event
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import ColumnElement, select
 
 from backend.checkpoints.tables import Checkpoint
-from backend.core.events import announce, run_topic
+from backend.core.events import announce, topic_of
 from backend.core.queue import STUDY_JOB, enqueue
 from backend.core.tables import Job
 from backend.domain.environments.manifest import Manifest
@@ -196,7 +196,7 @@ def _choose_checkpoint(session: Session, run: Run, request: StartEffort) -> Chec
 def _changed(session: Session, study: Study) -> None:
     session.flush()
     _wake(session, study)
-    announce(session, run_topic(study.run_id))
+    announce(session, topic_of("run", study.run_id))
 
 
 def _wake(session: Session, study: Study) -> None:

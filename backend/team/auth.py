@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import ColumnElement, delete, select, update
 from sqlalchemy.orm import Session
 
-from backend.core.events import access_topic, announce
+from backend.core.events import announce, topic_of
 from backend.core.sealing import SecretUnreadable, seal, unseal
 from backend.domain.vocabulary import Role
 from backend.errors import NotFound
@@ -215,7 +215,7 @@ def end_access(
         sessions &= WebSession.id != keep
     revoked = revoke_tokens(session, own_tokens) if tokens else 0
     ended = _end_sessions(session, sessions)
-    announce(session, access_topic(person.id))
+    announce(session, topic_of("access", person.id))
     return RevokedAccess(sessions=ended, tokens=revoked)
 
 
@@ -239,7 +239,7 @@ def revoke_sessions(session: Session, actor: Actor, session_id: uuid.UUID | None
 def _end_sessions(session: Session, condition: ColumnElement[bool]) -> int:
     """Delete the rows and wake the streams of their people."""
     people = session.scalars(delete(WebSession).where(condition).returning(WebSession.person_id)).all()
-    announce(session, *(access_topic(person_id) for person_id in set(people)))
+    announce(session, *(topic_of("access", person_id) for person_id in set(people)))
     return len(people)
 
 
@@ -254,5 +254,5 @@ def revoke_tokens(session: Session, condition: ColumnElement[bool]) -> int:
         .returning(ApiToken.person_id)
     )
     people = session.scalars(statement).all()
-    announce(session, *(access_topic(person_id) for person_id in set(people)))
+    announce(session, *(topic_of("access", person_id) for person_id in set(people)))
     return len(people)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.core.events import access_topic, announce
+from backend.core.events import announce, topic_of
 from backend.domain.vocabulary import Role
 from backend.errors import Conflict, InvalidInput, NotAllowed, NotSignedIn
 from backend.team import passwords, queries
@@ -70,7 +70,7 @@ def update_member(session: Session, actor: Actor, person_id: uuid.UUID, request:
         audit(session, actor, "person.change_role", "person", person.id, **detail)
         person.role = request.role
         session.flush()
-        announce(session, access_topic(person.id))
+        announce(session, topic_of("access", person.id))
     if request.disabled:
         revoked = end_access(session, person, tokens=True, local=True)
         if person.disabled_at is None:

@@ -12,7 +12,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
 from backend.checkpoints.tables import Checkpoint
-from backend.core.events import announce, run_topic
+from backend.core.events import announce, topic_of
 from backend.domain.training.alarm_kinds import ALARM_KINDS
 from backend.domain.training.alarms import INTERVENTION
 from backend.domain.training.configuration import Stage
@@ -193,7 +193,7 @@ def answer_alarm(
     alarm.answer, alarm.answered_by, alarm.answered_at = answer, actor.person_id, datetime.now(UTC)
     audit(session, actor, "alarm.answer", "run", run.id, name=run.name, alarm=alarm.name, answer=str(answer))
     session.flush()
-    announce(session, run_topic(run.id))
+    announce(session, topic_of("run", run.id))
     return branch
 
 

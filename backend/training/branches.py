@@ -12,7 +12,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.checkpoints.tables import Checkpoint
-from backend.core.events import RUNS, announce, run_topic
+from backend.core.events import RUNS, announce, topic_of
 from backend.core.queue import enqueue
 from backend.core.tables import Job
 from backend.domain.ids import new_id
@@ -87,7 +87,7 @@ def start_branch(
     enqueue(session, JOB, queue=session.scalars(queue_of_source).first() or Queue.GPU, run_id=branch.id)
     version = onto.version.number if onto else None
     audit(session, actor, "run.branch", "run", run.id, name=run.name, branch=str(branch.id), step=step, version=version)
-    announce(session, RUNS, run_topic(run.id))
+    announce(session, RUNS, topic_of("run", run.id))
     return branch
 
 

@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy.orm import Session
 
-from backend.core.events import preflight_topic
+from backend.core.events import topic_of
 from backend.domain.ids import new_id
 from backend.domain.training.configuration import TrainingConfiguration, batch_in_words
 from backend.domain.training.preflight.findings import FindingStatus, PreflightFinding, worst
@@ -143,5 +143,7 @@ async def preflight_events(request: Request, preflight_id: uuid.UUID, _: Viewer)
         return _preflight_page(session, preflight_id)
 
     blocks = ("preflight_state", "preflight_findings")
-    async for event in live_blocks(request, (preflight_topic(preflight_id),), "training/preflight.html", blocks, read):
+    async for event in live_blocks(
+        request, (topic_of("preflight", preflight_id),), "training/preflight.html", blocks, read
+    ):
         yield event

@@ -12,7 +12,7 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from backend.checkpoints.tables import Checkpoint
-from backend.core.events import announce, run_topic
+from backend.core.events import announce, topic_of
 from backend.detectors.queries import active_settings_for
 from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.settings import Threshold, override_thresholds
@@ -98,7 +98,7 @@ def change_settings(
         session.flush()
         audit(session, actor, "run.set", "run", run.id, name=run.name, setting=name, before=before, after=after)
         rows.append(row)
-    announce(session, run_topic(run.id))
+    announce(session, topic_of("run", run.id))
     return rows
 
 

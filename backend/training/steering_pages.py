@@ -11,7 +11,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import JsonValue
 from sqlalchemy.orm import Session
 
-from backend.core.events import run_topic
+from backend.core.events import topic_of
 from backend.domain.training.alarm_kinds import ALARM_KINDS, AlarmKind
 from backend.domain.training.alarms import CLEARED, DetectorAction, actions_of
 from backend.domain.training.steering import LEARNING_RATE, WARM_UP_RATE, when_used
@@ -142,7 +142,7 @@ async def alarm_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncI
         blocks["points"] = f"{context.run.attempt} {int(context.run.progress.get('done') or 0)}"
         return blocks | ({END: ""} if context.head.is_settled else {})
 
-    async for event in live(request, (run_topic(run_id),), render):
+    async for event in live(request, (topic_of("run", run_id),), render):
         yield event
 
 

@@ -11,7 +11,7 @@ from fastapi.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from backend.core.events import Hub, access_topic
+from backend.core.events import Hub, topic_of
 from backend.domain.vocabulary import Role
 from backend.settings import get_settings
 from backend.web.dependencies import ForgedRequest, is_cross_site
@@ -163,7 +163,7 @@ class _AccessWatch:
         self._task: asyncio.Task[None] | None = None
         self._is_outdated = False
         hub: Hub = request.app.state.hub
-        self._unsubscribe = hub.subscribe(access_topic(actor.person_id), self.check)
+        self._unsubscribe = hub.subscribe(topic_of("access", actor.person_id), self.check)
 
     async def stop(self) -> None:
         self._unsubscribe()

@@ -5,7 +5,7 @@ import time
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from backend.core.events import announce, run_topic
+from backend.core.events import announce, topic_of
 from backend.core.session import transaction
 from backend.domain.vocabulary import RunStatus
 from backend.runs.tables import Run
@@ -32,7 +32,7 @@ def test_a_first_connection_that_fails_is_tried_again(page: Page) -> None:
     page.goto(f"/runs/{run_id}")
     with transaction() as session:
         session.get_one(Run, run_id).name = "after"
-        announce(session, run_topic(run_id))
+        announce(session, topic_of("run", run_id))
 
     expect(page.get_by_role("heading", name="after")).to_be_visible(timeout=8000)
     assert len(tries) == 3
@@ -53,6 +53,6 @@ def test_a_late_script_still_makes_the_page_live(page: Page, script: str) -> Non
 
     with transaction() as session:
         session.get_one(Run, run_id).name = "after"
-        announce(session, run_topic(run_id))
+        announce(session, topic_of("run", run_id))
 
     expect(page.get_by_role("heading", name="after")).to_be_visible(timeout=5000)

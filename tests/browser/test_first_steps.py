@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 from sqlalchemy import delete, select
 
 from backend.checkpoints.tables import Export
-from backend.core.events import announce, trial_topic
+from backend.core.events import announce, topic_of
 from backend.core.session import transaction
 from backend.detectors.tables import Flag
 from backend.domain.ids import new_id
@@ -197,4 +197,4 @@ def _answer(name: str, **changes: object) -> None:
         trial = session.scalars(select(DraftTrial).where(DraftTrial.environment_id == environment.id)).one()
         trial.answer = {**trial.answer, **changes}
         trial.is_waiting = False
-        announce(session, trial_topic(environment.id, trial.person_id))
+        announce(session, topic_of("trial", environment.id, trial.person_id))

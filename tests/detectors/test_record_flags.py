@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from sqlalchemy import select
 
-from backend.core.events import REVIEW, run_topic
+from backend.core.events import REVIEW, topic_of
 from backend.core.session import transaction
 from backend.detectors.tables import Flag
 from backend.domain.detectors.spec import FlagDraft
@@ -66,7 +66,7 @@ def test_new_flags_are_announced_and_old_ones_are_not(run_id: uuid.UUID, committ
         for _ in range(2):
             record_flags(run_id, [DRAFT])
             heard.append({note.payload for note in connection.notifies(timeout=0.3)})
-    assert heard == [{run_topic(run_id), REVIEW}, set()]
+    assert heard == [{topic_of("run", run_id), REVIEW}, set()]
 
 
 @pytest.mark.slow

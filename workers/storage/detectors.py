@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import JSONPATH, insert
 from sqlalchemy.orm import Session, aliased, joinedload, undefer
 
 from backend.checkpoints.tables import Checkpoint
-from backend.core.events import REVIEW, announce, run_topic
+from backend.core.events import REVIEW, announce, topic_of
 from backend.core.session import transaction
 from backend.detectors.queries import active_settings_for
 from backend.detectors.scans import COPIES, PHASES
@@ -270,7 +270,7 @@ def store_flags(session: Session, run_id: uuid.UUID, drafts: Sequence[FlagDraft]
     new = {row.id: row.detector for row in session.execute(statement.returning(Flag.id, Flag.detector), rows)}
     place(session, {row["rollout_id"] or row["id"] for row in rows if row["id"] in new})
     if new:
-        announce(session, run_topic(run_id), REVIEW)
+        announce(session, topic_of("run", run_id), REVIEW)
     return Counter(new.values())
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, joinedload, undefer
 
-from backend.core.events import announce, graders_topic
+from backend.core.events import announce, topic_of
 from backend.core.session import transaction
 from backend.detectors.tables import Flag
 from backend.domain.detectors.spec import FlagDraft
@@ -169,7 +169,7 @@ def store_grades(
                 where=Grade.status == GradeStatus.FAILED,
             )
             session.execute(statement, kept)
-            announce(session, graders_topic(run_id))
+            announce(session, topic_of("graders", run_id))
         if raises_flags and (row := session.get(Grader, grader.id)):
             raise_flags(session, run_id, row, rollout_ids=existing)
 
@@ -191,7 +191,7 @@ def store_canaries(
             return
         work.canaries = report.model_dump(mode="json")
         add_usage(work, usage)
-        announce(session, graders_topic(work.run_id))
+        announce(session, topic_of("graders", work.run_id))
         run = session.get(Run, work.run_id)
         if not report.is_injectable or run is None:
             return
@@ -238,7 +238,7 @@ def end_work(session: Session, work_id: uuid.UUID, status: RunStatus, reason: st
     if work is None:
         return
     work.status, work.reason, work.ended_at, work.stop_requested = status, reason, datetime.now(UTC), False
-    announce(session, graders_topic(work.run_id))
+    announce(session, topic_of("graders", work.run_id))
     grader, run = session.get(Grader, work.grader_id), session.get(Run, work.run_id)
     if grader is None or run is None or grader.kind is GraderKind.JUDGE:
         return

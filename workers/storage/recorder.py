@@ -16,7 +16,7 @@ from sqlalchemy import delete, select, text, update
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from tenacity import Retrying, before_sleep_log, retry_if_exception, stop_after_delay, wait_exponential
 
-from backend.core.events import RUNS, announce, run_topic
+from backend.core.events import RUNS, announce, topic_of
 from backend.core.session import transaction
 from backend.domain.ids import stable_id
 from backend.domain.rollouts.rollout import Rollout
@@ -74,7 +74,7 @@ class RunRecorder:
             self.columns = list(run.columns)
             self.attempt = run.attempt
             self._was_over = run.status.is_over
-        self._topic = run_topic(run_id)
+        self._topic = topic_of("run", run_id)
         self._progress_at = 0.0
         self._phase_start = ("", 0, 0.0)
         """The current phase, and the units done and the time at its beginning."""

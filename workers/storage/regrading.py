@@ -14,7 +14,7 @@ import orjson
 from sqlalchemy import Row, Select, String, Text, TextClause, cast, delete, func, select, text, tuple_, update
 from sqlalchemy.orm import Session, joinedload, undefer
 
-from backend.core.events import announce, run_topic
+from backend.core.events import announce, topic_of
 from backend.core.session import transaction
 from backend.domain.environments.manifest import Manifest
 from backend.domain.ids import stable_id
@@ -394,7 +394,7 @@ def store_missing(
         session.execute(_ADD_GROUPS, {"run": work.run_id, **ids, "tasks": tasks})
         insert(session, seq, missing)
         session.execute(update(Run).where(Run.id == work.run_id).values(next_seq=seq + len(missing)))
-        announce(session, run_topic(work.run_id))
+        announce(session, topic_of("run", work.run_id))
 
 
 _TYPES = {

@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from backend.core.events import announce, run_topic
+from backend.core.events import announce, topic_of
 from backend.core.session import transaction
 from backend.detectors.tables import Flag
 from backend.domain.detectors.registry import SPECS
@@ -107,7 +107,7 @@ def claim_changes(run_id: uuid.UUID, step_of: Callable[[str], int | None]) -> li
         rows = session.scalars(waiting.order_by(SettingChange.id).with_for_update()).all()
         for row in rows:
             row.step = step_of(row.name)
-        announce(session, run_topic(run_id))
+        announce(session, topic_of("run", run_id))
         return [ClaimedChange(row.name, row.before, row.after, row.step) for row in rows if row.step is not None]
 
 
@@ -169,7 +169,7 @@ def record_alarm(run_id: uuid.UUID, draft: AlarmDraft, changes: Iterable[Claimed
                 run_id=run_id,
                 evidence=alarm.evidence,
             )
-        announce(session, run_topic(run_id))
+        announce(session, topic_of("run", run_id))
         return alarm.id, True
 
 
@@ -180,7 +180,7 @@ def clear_alarms(run_id: uuid.UUID, conditions: Iterable[str], step: int) -> Non
         for alarm in session.scalars(select(Alarm).where(Alarm.run_id == run_id)):
             if alarm.evidence.get(CONDITION) in ended and CLEARED not in alarm.evidence:
                 alarm.evidence = {**alarm.evidence, CLEARED: step}
-        announce(session, run_topic(run_id))
+        announce(session, topic_of("run", run_id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ def record_screened(run_id: uuid.UUID, step: int, screened: Iterable[ScreenedRol
                     "rollouts": each.examples,
                 },
             )
-        announce(session, run_topic(run_id))
+        announce(session, topic_of("run", run_id))
 
 
 def flagged_by(run_id: uuid.UUID, detectors: Collection[str], *, before_step: int) -> dict[uuid.UUID, set[str]]:
@@ -301,4 +301,4 @@ def close_interventions(run_id: uuid.UUID, step: int) -> None:
         for alarm in _interventions(session, run_id):
             if alarm.evidence.get(WAS_SEEN) and CLEARED not in alarm.evidence:
                 alarm.evidence = {**alarm.evidence, CLEARED: step}
-        announce(session, run_topic(run_id))
+        announce(session, topic_of("run", run_id))

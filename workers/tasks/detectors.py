@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import structlog
 
-from backend.core.events import announce, run_topic
+from backend.core.events import announce, topic_of
 from backend.core.session import transaction
 from backend.detectors.scans import EARLY, PROGRESS, keep_progress
 from backend.detectors.schemas import StartScan
@@ -67,4 +67,4 @@ def follow(context: JobContext) -> None:
     """Verdicts on a training run change its best checkpoint."""
     with transaction() as session:
         choose_best(session, context.need_run())
-        announce(session, run_topic(context.need_run()))
+        announce(session, topic_of("run", context.need_run()))

@@ -17,7 +17,7 @@ import yaml
 from sqlalchemy import Text, cast, func, select
 from sqlalchemy.orm import Session, aliased
 
-from backend.core.events import announce, trial_topic
+from backend.core.events import announce, topic_of
 from backend.core.queue import keep_answer
 from backend.core.session import transaction
 from backend.detectors.tables import Flag
@@ -96,7 +96,7 @@ def try_draft(context: JobContext) -> None:
         if not played.error:  # else the replies are kept, to try again on a fixed draft
             trial.replies = [step["reply"] for step in answer["steps"]]
         trial.answer, trial.is_waiting, trial.draft_revision = answer, False, draft_revision
-        announce(session, trial_topic(trial.environment_id, trial.person_id))
+        announce(session, topic_of("trial", trial.environment_id, trial.person_id))
 
 
 def give_up_trial(session: Session, context: JobContext, error: str) -> None:
@@ -104,7 +104,7 @@ def give_up_trial(session: Session, context: JobContext, error: str) -> None:
     trial = session.get(DraftTrial, uuid.UUID(context.arguments["trial_id"]))
     if trial is not None and trial.revision == context.arguments["revision"]:
         trial.answer, trial.is_waiting = {"error": error}, False
-        announce(session, trial_topic(trial.environment_id, trial.person_id))
+        announce(session, topic_of("trial", trial.environment_id, trial.person_id))
 
 
 def score(context: JobContext) -> None:

@@ -12,7 +12,7 @@ import structlog
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, undefer
 
-from backend.core.events import announce, run_topic
+from backend.core.events import announce, topic_of
 from backend.core.session import transaction
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.prompts import visible_messages
@@ -127,7 +127,7 @@ def load_side_work(side_id: uuid.UUID) -> SideWork:
         chosen = [rollout_id for *_, rollout_id in sorted(ranked, key=lambda row: row[:3])[: settings.replies]]
         side.chosen = len(chosen)
         done = set(session.scalars(select(EffortReply.rollout_id).where(EffortReply.study_checkpoint_id == side.id)))
-        announce(session, run_topic(study.run_id))
+        announce(session, topic_of("run", study.run_id))
         return SideWork(
             side=side,
             study=study,
@@ -201,7 +201,7 @@ async def cut_side(work: SideWork, complete: ReplyCompleter) -> None:
                 logger.info("reply cut", done=number + 1, total=len(work.waiting))
     with transaction() as session:
         session.get_one(StudyCheckpoint, work.side.id).is_done = True
-        announce(session, run_topic(work.study.run_id))
+        announce(session, topic_of("run", work.study.run_id))
 
 
 async def _cut_reply(work: SideWork, complete: ReplyCompleter, server: EnvServer, cut: ReplyToCut) -> None:
@@ -251,4 +251,4 @@ async def _cut_reply(work: SideWork, complete: ReplyCompleter, server: EnvServer
                 score=effort.area_under(fractions, means),
             )
         )
-        announce(session, run_topic(work.study.run_id))
+        announce(session, topic_of("run", work.study.run_id))

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import structlog
 from sqlalchemy.orm import Session, undefer
 
-from backend.core.events import announce, import_topic
+from backend.core.events import announce, topic_of
 from backend.core.session import transaction
 from backend.domain.environments.import_report import ImportReport
 from backend.domain.environments.packages import PackageInvalid, content_hash
@@ -113,9 +113,9 @@ def _update(import_id: uuid.UUID, **values: str) -> None:
         row = session.get_one(EnvironmentImport, import_id)
         for name, value in values.items():
             setattr(row, name, value)
-        announce(session, import_topic(import_id))
+        announce(session, topic_of("import", import_id))
 
 
 def _end(session: Session, row: EnvironmentImport, status: RunStatus, phase: str) -> None:
     row.status, row.phase, row.ended_at = status, phase, datetime.now(UTC)
-    announce(session, import_topic(row.id))
+    announce(session, topic_of("import", row.id))

@@ -15,7 +15,7 @@ import orjson
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.core.events import announce, graders_topic
+from backend.core.events import announce, topic_of
 from backend.core.queue import keep_answer
 from backend.core.session import transaction
 from backend.domain.detectors.spec import FlagDraft
@@ -147,7 +147,7 @@ def _claim(context: JobContext) -> GraderWork | None:
     grader = graders.load_grader(grader_id)
     with transaction() as session:
         work = session.get_one(GraderRun, work_id, with_for_update=True)
-        announce(session, graders_topic(run.id))
+        announce(session, topic_of("graders", run.id))
         if isinstance(grader.settings, QuestionSettings) and grader.settings.kind is GraderKind.CONTRAST:
             groups = contrast_groups(session, run, grader.settings.each, work.where, work.cluster or "")
             compared = {GroupFinding.model_validate(each).key for each in work.findings}
@@ -249,6 +249,6 @@ def _store_contrasts(
         ids = [draft.rollout_id for draft in drafts]
         statement = select(Rollout.id, Rollout.training_step).where(Rollout.id.in_(ids))
         steps = {row.id: row.training_step for row in session.execute(statement)}
-        announce(session, graders_topic(work.run_id))
+        announce(session, topic_of("graders", work.run_id))
     if raises_flags:
         record_flags(work.run_id, [replace(draft, training_step=steps.get(draft.rollout_id)) for draft in drafts])

@@ -15,7 +15,7 @@ import orjson
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload, undefer
 
-from backend.core.events import announce, run_topic
+from backend.core.events import announce, topic_of
 from backend.core.session import transaction
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.play import PlayPhase, PlayState
@@ -131,7 +131,7 @@ def run(context: JobContext) -> None:
             state = PlayState.from_json(row.progress)
             if state.phase.is_waiting and not row.status.is_over:
                 row.progress = replace(state, phase=PlayPhase.STUCK, message=str(error)).as_json()
-                announce(session, run_topic(row.id))
+                announce(session, topic_of("run", row.id))
 
 
 def play_on(run_id: uuid.UUID, policy: Policy | None) -> None:
@@ -166,7 +166,7 @@ def _store(run_id: uuid.UUID, revision: int, played: PlayedScene, *, is_partial:
         state = PlayState.from_json(row.progress)
         if row.status.is_over or state.revision != revision:
             return False
-        announce(session, run_topic(row.id))
+        announce(session, topic_of("run", row.id))
         if played.error:
             row.progress = replace(state, phase=PlayPhase.STUCK, message=played.error).as_json()
             return True

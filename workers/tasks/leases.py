@@ -14,7 +14,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, joinedload
 
 from backend.checkpoints.tables import Checkpoint, Export
-from backend.core.events import RUNS, announce, preflight_topic, run_topic
+from backend.core.events import RUNS, announce, topic_of
 from backend.core.queue import ARTIFACT_STORE, STUDY_JOB, send_wake_up
 from backend.core.session import after_commit, transaction
 from backend.core.tables import Job, Worker
@@ -218,7 +218,7 @@ def _show_phase(session: Session, job: Job, phase: str) -> None:
     if "preflight_id" in job.arguments:
         preflight = session.get_one(Preflight, uuid.UUID(job.arguments["preflight_id"]))
         preflight.progress = {**preflight.progress, "phase": phase}
-        announce(session, preflight_topic(preflight.id))
+        announce(session, topic_of("preflight", preflight.id))
     elif "export_id" in job.arguments:
         export = session.get_one(Export, uuid.UUID(job.arguments["export_id"]))
         export.progress = {**export.progress, "phase": phase}
@@ -226,9 +226,9 @@ def _show_phase(session: Session, job: Job, phase: str) -> None:
     elif job.name == STUDY_JOB:
         study = session.get_one(Study, uuid.UUID(job.arguments["study_id"]))
         study.reason = phase
-        announce(session, run_topic(study.run_id))
+        announce(session, topic_of("run", study.run_id))
     elif job.run_id:
         run = session.get_one(Run, job.run_id)
         if run.status is RunStatus.QUEUED or job.name == "training.run":  # else other jobs may be running it
             run.progress = {**run.progress, "phase": phase}
-            announce(session, RUNS, run_topic(run.id))
+            announce(session, RUNS, topic_of("run", run.id))

@@ -15,7 +15,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
 from backend.checkpoints.tables import Checkpoint
-from backend.core.events import announce, run_topic
+from backend.core.events import announce, topic_of
 from backend.core.session import transaction
 from backend.domain.detectors.registry import ROLLOUT_DETECTORS
 from backend.domain.detectors.run_view import Batch
@@ -131,7 +131,7 @@ def advance_onset(session: Session, study: Study, is_resumed: bool) -> tuple[uui
         )
         session.add(sample)
         session.flush()
-        announce(session, run_topic(training.id))
+        announce(session, topic_of("run", training.id))
         is_resumed = True
     name = "the starting policy" if sample.is_base else sample.name
     if not has_played(session, study, sample, name, is_resumed=is_resumed) or sample.run_id is None:
@@ -189,7 +189,7 @@ def advance_effort(session: Session, study: Study, is_resumed: bool) -> uuid.UUI
             side.run = play(session, study, checkpoint, study.effort_settings.plan)
             side.run_id = side.run.id
             session.flush()
-            announce(session, run_topic(study.run_id))
+            announce(session, topic_of("run", study.run_id))
     played = [has_played(session, study, side, side.name, is_resumed=is_resumed) for side in sides]
     if not all(played):
         return None
@@ -239,7 +239,7 @@ def advance(study_id: uuid.UUID, step: Callable[[Session, Study, bool], T | None
 def end(session: Session, study: Study, status: RunStatus, reason: str | None = None) -> None:
     study.status, study.reason, study.ended_at = status, reason, datetime.now(UTC)
     session.flush()
-    announce(session, run_topic(study.run_id))
+    announce(session, topic_of("run", study.run_id))
 
 
 def play(session: Session, study: Study, checkpoint: Checkpoint, plan: Mapping[str, object]) -> Run:

@@ -12,7 +12,7 @@ import structlog
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.core.events import announce, preflight_topic
+from backend.core.events import announce, topic_of
 from backend.core.session import transaction
 from backend.domain.text import plain_text
 from backend.domain.training.alarm_kinds import ALARM_KINDS
@@ -74,7 +74,7 @@ def run_preflight(context: JobContext) -> None:
         if preflight is None or preflight.status.is_over:
             return
         preflight.status, preflight.progress = PreflightStatus.RUNNING, {"phase": "starting"}
-        announce(session, preflight_topic(preflight_id))
+        announce(session, topic_of("preflight", preflight_id))
     must_run_child(PREFLIGHT_MODULE, [str(preflight_id)], run_id=None)
 
 
@@ -84,7 +84,7 @@ def give_up_preflight(session: Session, context: JobContext, error: str) -> None
     if preflight is not None and not preflight.status.is_over:
         preflight.status, preflight.reason = PreflightStatus.FAILED, plain_text(error)
         preflight.ended_at = datetime.now(UTC)
-        announce(session, preflight_topic(preflight.id))
+        announce(session, topic_of("preflight", preflight.id))
 
 
 def count_memory_kills(process: Path = Path("/proc/self"), groups: Path = _CONTROL_GROUPS) -> int:

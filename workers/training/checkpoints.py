@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerContro
 
 from backend.checkpoints.tables import Checkpoint
 from backend.core.artifacts import get_folder, put_folder
-from backend.core.events import announce, run_topic
+from backend.core.events import announce, topic_of
 from backend.core.session import transaction
 from backend.domain.training.configuration import Stage
 from backend.domain.training.grpo import GrpoChoice
@@ -64,7 +64,7 @@ class CheckpointStore:
             session.add(checkpoint)
             session.flush()
             session.refresh(checkpoint)
-            announce(session, run_topic(self.run_id))
+            announce(session, topic_of("run", self.run_id))
             return checkpoint
 
     def set_heldout(self, stage: Stage, step: int, evaluation: HeldoutEvaluation, *, at: int | None) -> None:
@@ -79,7 +79,7 @@ class CheckpointStore:
                 )
             )
             choose_best(session, self.run_id)
-            announce(session, run_topic(self.run_id))
+            announce(session, topic_of("run", self.run_id))
 
     def load(self, checkpoint: Checkpoint) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         """Load model and tokenizer. Their folder stays: TRL reads its reference model from it."""

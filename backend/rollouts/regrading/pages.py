@@ -13,7 +13,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.core.events import RUNS, job_topic, run_topic
+from backend.core.events import RUNS, topic_of
 from backend.domain.rollouts.regrading import RegradingPlan
 from backend.domain.vocabulary import RunKind, RunStatus
 from backend.environments.queries import get_environment, get_version
@@ -111,7 +111,7 @@ def show_before_after(request: Request, run_id: uuid.UUID, session: SessionDep, 
 async def stream_before_after(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
     blocks = ("pair_head", "before_after")
     read = partial(_before_after, run_id=run_id)
-    async for event in live_blocks(request, (run_topic(run_id),), RESULT, blocks, read):
+    async for event in live_blocks(request, (topic_of("run", run_id),), RESULT, blocks, read):
         yield event
 
 
@@ -203,5 +203,5 @@ def show_draft_score(request: Request, session: SessionDep, _: Author, job_id: u
 @router.get("/draft-scores/{job_id}/events", response_class=EventSourceResponse)
 async def stream_draft_score(request: Request, _: Author, job_id: uuid.UUID) -> AsyncIterable[ServerSentEvent]:
     read = partial(service.get_draft_score, job_id=job_id)
-    async for event in live_blocks(request, (job_topic(job_id),), DRAFT, ["draft_scores"], read):
+    async for event in live_blocks(request, (topic_of("job", job_id),), DRAFT, ["draft_scores"], read):
         yield event

@@ -16,7 +16,7 @@ import structlog
 import torch
 from transformers.utils.logging import disable_progress_bar
 
-from backend.core.events import announce, preflight_topic
+from backend.core.events import announce, topic_of
 from backend.core.logs import configure_logging
 from backend.core.session import transaction
 from backend.domain.text import plain_text
@@ -85,14 +85,14 @@ class PreflightRecorder(RunRecorder):
             known = {each["name"]: each for each in row.findings}
             known[finding.name] = finding.model_dump(mode="json")
             row.findings = list(known.values())
-            announce(session, preflight_topic(self.preflight_id))
+            announce(session, topic_of("preflight", self.preflight_id))
 
     def update(self, **fields: object) -> None:
         with transaction() as session:
             row = session.get_one(Preflight, self.preflight_id)
             for name, value in fields.items():
                 setattr(row, name, value)
-            announce(session, preflight_topic(self.preflight_id))
+            announce(session, topic_of("preflight", self.preflight_id))
 
     def log(self, message: str, level: str = "info") -> None:
         """The findings contain everything that a run would log."""
