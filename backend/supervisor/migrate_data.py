@@ -109,11 +109,11 @@ def _convert(
     try:
         with connection.transaction():
             connection.execute("SET LOCAL lock_timeout = '5s'")
-            before = dict(connection.execute(counts).fetchall())
+            before: dict[str, int] = dict(connection.execute(counts).fetchall())
             for step in steps:
                 connection.execute(step.sql.encode())
             connection.execute("UPDATE alembic_version SET version_num = %s", [steps[-1].after])
-            after = dict(connection.execute(counts).fetchall())
+            after: dict[str, int] = dict(connection.execute(counts).fetchall())
             if lost := [table for table in KEPT_TABLES if after[table] != before[table]]:
                 raise CannotMigrate(
                     f"the conversion would change the number of rows in {', '.join(lost)}. It was rolled back and "
