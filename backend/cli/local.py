@@ -159,12 +159,12 @@ def run_showcase(
 ) -> bool:
     """Run a showcase against a server. Returns whether it completed."""
     from backend.showcase.hacked_reward import HackedReward
-    from backend.showcase.steps import Showcase, ShowcaseFailed, ShowcaseStopped
+    from backend.showcase.steps import ShowcaseFailed, ShowcaseStopped
     from backend.showcase.tictactoe import TicTacToe
 
     shown = terminal()
     display = ShowcaseDisplay(shown)
-    kinds: dict[Story, type[Showcase]] = {Story.TICTACTOE: TicTacToe, Story.HACKED_REWARD: HackedReward}
+    kinds: dict[Story, type[TicTacToe | HackedReward]] = {Story.TICTACTOE: TicTacToe, Story.HACKED_REWARD: HackedReward}
     try:
         with display.bars:
             outcome = kinds[story](client, display, should_stop, preset).run()

@@ -1,7 +1,6 @@
 """What showcases share: train, evaluate, follow a run with its progress, and resume an interrupted showcase."""
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
@@ -48,8 +47,8 @@ class ShowcaseResult:
     """Pages by title."""
 
 
-class Showcase(ABC):
-    """A showcase through the JSON API. Its methods raise ShowcaseFailed, ShowcaseStopped or ProctorError.
+class Showcase:
+    """The steps of a showcase through the JSON API. Its methods raise ShowcaseFailed, ShowcaseStopped or ProctorError.
 
     Each step finds the results of an earlier showcase, so that an interrupted one can be resumed.
     """
@@ -64,10 +63,6 @@ class Showcase(ABC):
         self.client, self.report, self.should_stop = client, report, should_stop
         self.preset = preset or self.default_preset
         self.tasks = QUICK_TASKS if self.preset == "quick" else TASKS
-
-    @abstractmethod
-    def run(self) -> ShowcaseResult:
-        """Run all steps."""
 
     def certificate(self, environment: str, number: int) -> Json:
         """Return the certificate of a version. A version without one is checked first."""

@@ -22,14 +22,27 @@ class TicTacToe(Showcase):
 
         self.report.step("train a small model from scratch: SFT warm-up on scripted play, then GRPO")
         training = self.follow(self.start_training(version, f"{ENVIRONMENT} showcase v{version['number']}"))
-        checkpoints = self._checkpoints(training)
-        for stage, checkpoint in checkpoints.items():
-            runs[STAGES[stage]] = self.evaluate(version, training["policy"], STAGES[stage], checkpoint)
+        checkpoints: dict[str, Json] = {}  # the best of each stage
+        for checkpoint in self.client.pages("/checkpoints", run_id=training["id"]):
+            known = checkpoints.get(checkpoint["stage"])
+            if known is None or (checkpoint["heldout_reward"] or 0) > (known["heldout_reward"] or 0):
+                checkpoints[checkpoint["stage"]] = checkpoint
+        if missing := [title for stage, title in STAGES.items() if stage not in checkpoints]:
+            raise ShowcaseFailed(f"the training stored no checkpoint {', '.join(missing)}")
+        for stage, title in STAGES.items():
+            runs[title] = self.evaluate(version, training["policy"], title, checkpoints[stage]["id"])
         best = runs[STAGES["grpo"]]
         before = {name: runs[name] for name in (STAGES["untrained"], STAGES["sft"])}
         comparisons = {f"after GRPO vs. {name}": self.compare(run, best, "reward") for name, run in before.items()}
 
-        export = self._export(checkpoints["grpo"])
+        self.report.step("export the best checkpoint and verify it")  # reloaded and evaluated on the same tasks
+        chosen = checkpoints["grpo"]["id"]
+        earlier = (export for export in self.client.pages("/exports") if export["checkpoint_id"] == chosen)
+        usable = [export for export in earlier if export["status"] in {"queued", "running", "completed"}]
+        export = usable[0] if usable else self.client.post("/exports", {"checkpoint_id": chosen})
+        export = self.wait_while_under_way(f"/exports/{export['id']}")
+        if export["status"] != "completed":
+            raise ShowcaseFailed(f"the export ended {export['status']}: {export['reason']}")
         url = self.client.url
         return ShowcaseResult(
             title=f"Reward on the same {self.tasks} held-out tasks",
@@ -43,25 +56,3 @@ class TicTacToe(Showcase):
                 "export": f"{url}/exports/{export['id']}",
             },
         )
-
-    def _checkpoints(self, training: Json) -> dict[str, str]:
-        """Return the best checkpoint of each stage by held-out reward: untrained, SFT, GRPO."""
-        best: dict[str, Json] = {}
-        for checkpoint in self.client.pages("/checkpoints", run_id=training["id"]):
-            known = best.get(checkpoint["stage"])
-            if known is None or (checkpoint["heldout_reward"] or 0) > (known["heldout_reward"] or 0):
-                best[checkpoint["stage"]] = checkpoint
-        if missing := [title for stage, title in STAGES.items() if stage not in best]:
-            raise ShowcaseFailed(f"the training stored no checkpoint {', '.join(missing)}")
-        return {stage: best[stage]["id"] for stage in STAGES}
-
-    def _export(self, checkpoint: str) -> Json:
-        """Export a checkpoint. The export is verified: reloaded in a new process and evaluated on the same tasks."""
-        self.report.step("export the best checkpoint and verify it")
-        earlier = (export for export in self.client.pages("/exports") if export["checkpoint_id"] == checkpoint)
-        usable = [export for export in earlier if export["status"] in {"queued", "running", "completed"}]
-        export = usable[0] if usable else self.client.post("/exports", {"checkpoint_id": checkpoint})
-        export = self.wait_while_under_way(f"/exports/{export['id']}")
-        if export["status"] != "completed":
-            raise ShowcaseFailed(f"the export ended {export['status']}: {export['reason']}")
-        return export

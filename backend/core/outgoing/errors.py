@@ -75,8 +75,8 @@ def describe_error(status: int, headers: Mapping[str, str], body: bytes, *, secr
 
 def error_code(body: bytes, secret: str | None = None) -> str:
     """Return `code` or `type` of an OpenAI-style error object; empty where it has none that is a plain word."""
-    for name in ("code", "type"):
-        value = _error_object(body).get(name)
+    error = _error_object(body)
+    for value in (error.get("code"), error.get("type")):
         if isinstance(value, str) and len(value) <= _MAX_CODE and _CODE.fullmatch(value) and value != secret:
             return value
     return ""
