@@ -48,7 +48,7 @@ def migrate_data(
     """
     if settings.database_url:
         with _connect(settings.database_url) as connection:
-            if find_old_revision(connection) is None:
+            if (revision := find_old_revision(connection)) is None:
                 return None
             if not has_backup:
                 raise CannotMigrate(
@@ -64,7 +64,7 @@ def migrate_data(
                     f"{row[0]} other connections to the database are open. Stop every Proctor process (api, workers "
                     "and housekeeping) and close other clients, then try again. Nothing was changed"
                 )
-            return _convert(connection, backup=None, report=report)
+            return _convert(connection, revision, backup=None, report=report)
 
     cluster = data.expanduser().absolute() / "postgres"
     if not (cluster / "PG_VERSION").exists():
@@ -73,11 +73,11 @@ def migrate_data(
         folder = open_data_folder(data)
         postgres = Postgres(cluster, folder.sockets, folder.logs / "postgres.log")
         with _running(postgres), _connect(postgres.url()) as connection:
-            if find_old_revision(connection) is None:
+            if (revision := find_old_revision(connection)) is None:
                 return None
         backup = _copy(cluster, report)
         with _running(postgres), _connect(postgres.url()) as connection:
-            return _convert(connection, backup=backup, report=report)
+            return _convert(connection, revision, backup=backup, report=report)
     except CannotStart as error:
         raise CannotMigrate(str(error)) from error
 
@@ -98,10 +98,8 @@ def find_old_revision(connection: psycopg.Connection[TupleRow]) -> str | None:
 
 
 def _convert(
-    connection: psycopg.Connection[TupleRow], *, backup: Path | None, report: Callable[[str], None]
+    connection: psycopg.Connection[TupleRow], revision: str, *, backup: Path | None, report: Callable[[str], None]
 ) -> MigratedData:
-    revision = find_old_revision(connection)
-    assert revision is not None
     steps = conversion_steps()
     steps = steps[[step.before for step in steps].index(revision) :]
     counts = "\nUNION ALL ".join(f"SELECT '{table}', count(*) FROM {table}" for table in KEPT_TABLES).encode()
