@@ -13,8 +13,7 @@ from sqlalchemy.orm import Session
 
 from backend.core.events import run_topic
 from backend.domain.training.alarm_kinds import ALARM_KINDS, AlarmKind
-from backend.domain.training.alarms import CLEARED, actions_of
-from backend.domain.training.detector_actions import DetectorAction
+from backend.domain.training.alarms import CLEARED, DetectorAction, actions_of
 from backend.domain.training.steering import LEARNING_RATE, WARM_UP_RATE, when_used
 from backend.domain.vocabulary import AlarmAnswer, RunStatus
 from backend.runs import queries as run_queries

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from itertools import chain
 
 from backend.domain.detectors.code import sources_of, trees_of
-from backend.domain.detectors.flags import Flags, ThresholdValues
 from backend.domain.detectors.run_view import Batch
-from backend.domain.detectors.spec import DetectorSpec, Need, ThresholdSpec
+from backend.domain.detectors.spec import DetectorSpec, Flags, Need, ThresholdSpec, ThresholdValues
 
 SPEC = DetectorSpec(
     id="hard_coded",
