@@ -218,11 +218,3 @@ def delete_leftovers(session: Session) -> None:
 def prune_by_rule(session: Session, run_id: uuid.UUID, rule: KeepRule) -> PrunePlan:
     """Prune the checkpoints of a training run by its rule, as the run does after each checkpoint."""
     return prune(session, None, plan_by_rule(session, run_id=run_id, rule=rule))
-
-
-def mark_kept(session: Session, checkpoint: Checkpoint, *, is_kept: bool) -> None:
-    """Set or remove the mark that protects a checkpoint from pruning."""
-    checkpoint.is_kept = is_kept
-    if checkpoint.run_id:
-        announce(session, run_topic(checkpoint.run_id))
-    session.flush()

@@ -134,7 +134,7 @@ def _tree_runs(
             rule=rule_of(run).words,
             checkpoints=[
                 TreeCheckpoint(
-                    **checkpoint_fields(retention[each.id]),
+                    **dict(checkpoint_response(retention[each.id])),
                     why_best=why_best(each, saved) if each.is_best else "",
                     branches=[],
                 )
@@ -144,16 +144,13 @@ def _tree_runs(
     return nodes
 
 
-def checkpoint_fields(retention: CheckpointRetention) -> dict[str, object]:
-    """The fields of a CheckpointResponse."""
-    checkpoint = retention.checkpoint
-    computed: dict[str, object] = {
-        "policy": checkpoint.policy.name,
-        "kept_by": list(retention.reasons),
-        "heldout_interval": heldout_interval(checkpoint),
-    }
-    stored = {name: getattr(checkpoint, name) for name in CheckpointResponse.model_fields if name not in computed}
-    return stored | computed
+def checkpoint_response(retention: CheckpointRetention) -> CheckpointResponse:
+    return CheckpointResponse.from_row(
+        retention.checkpoint,
+        policy=retention.checkpoint.policy.name,
+        kept_by=list(retention.reasons),
+        heldout_interval=heldout_interval(retention.checkpoint),
+    )
 
 
 def why_best(best: Checkpoint, of_run: Sequence[Checkpoint]) -> str:

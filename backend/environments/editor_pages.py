@@ -235,7 +235,7 @@ def _edit_page(
         "lost": functions_without_column(manifest.columns, files) if manifest else (),
         "trial": trials.trial_view(session, draft, person_id, manifest) if person_id else None,
         "versions": versions[:SHOWN_VERSIONS],
-        "newest": versions[0].version.number if versions else None,
+        "newest": versions[0].number if versions else None,
         "message": "",
         "conflict": None,
         "is_quiet": False,  # saved while typing: messages on the page stay

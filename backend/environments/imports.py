@@ -17,33 +17,31 @@ from backend.domain.environments.import_report import ImportReport
 from backend.domain.environments.manifest import FileProblem, ManifestInvalid, read_manifest
 from backend.domain.environments.packages import MANIFEST_PATH
 from backend.domain.environments.prompts import render_observation, render_system
-from backend.domain.environments.proposals import propose
 from backend.domain.environments.tools import ToolsUnusable, read_tools
 from backend.domain.vocabulary import Queue, RunStatus
 from backend.environments import service
 from backend.environments.drafts import package_errors
 from backend.environments.import_package import ReadyPackage, environment_name, make_ready, write_manifest
-from backend.environments.import_sources import checked_url
+from backend.environments.import_sources import checked_url, read_zip
 from backend.environments.tables import Environment, EnvironmentImport
 from backend.errors import Conflict, InvalidInput, NotFound
 from backend.web.audit import audit
 
 if TYPE_CHECKING:  # workers read packages too, and never load the web
+    from backend.environments.schemas import StartImport
     from backend.web.identity import Actor
 
-IMPORT_JOB = "environments.import"
-GIT, REMOTE = "git", "remote"
-"""Kinds of imports whose files have not been read yet, and of external servers."""
+REMOTE = "remote"
+"""Kind of an external server."""
 KINDS = {
     str(PackageKind.OPENENV): "OpenEnv package",
     str(PackageKind.VERIFIERS_V0): "verifiers environment (load_environment)",
     str(PackageKind.VERIFIERS_V1): "verifiers taskset (v1)",
-    GIT: "git repository",
+    "git": "git repository",
     REMOTE: "running server",
 }
 """Labels of the kinds."""
 PROBE_MEMORY_MB = 2048
-MAX_SHOWN = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,51 +95,44 @@ def probe_manifest(manifest: Mapping[str, object], remote: str = "") -> str:
     return write_manifest({**manifest, "proctor": {"resources": resources}}, "")
 
 
-def import_files(
-    session: Session, actor: Actor, files: Mapping[str, bytes], *, folder: str, source: str, options: ImportOptions
+def start_import(
+    session: Session, actor: Actor, request: StartImport, archive: bytes | None = None, file_name: str = ""
 ) -> EnvironmentImport:
-    """Queue the inspection of an uploaded package. Raises InvalidInput if it is not a package."""
+    """Queue the inspection of an uploaded package or an external server, or the clone of a repository.
+
+    Raises InvalidInput if the upload is not a package, or this server may not connect to the address.
+    """
+    options = ImportOptions(request.name.strip(), request.path.strip(), request.requires, request.variables)
+    arguments: dict[str, object] = {}
     with package_errors("package"):
-        package, report = inspect_package(files, folder, options)
-    row = EnvironmentImport(source=source)
-    store_package(row, package, report)
-    return _queue(session, actor, row)
-
-
-def import_repository(
-    session: Session, actor: Actor, url: str, reference: str, options: ImportOptions
-) -> EnvironmentImport:
-    """Queue the clone and inspection of a repository."""
-    with package_errors("package"):
-        url = checked_url(url)
-    name = options.name or options.path.rpartition("/")[2] or url.rpartition("/")[2].removesuffix(".git")
-    source = f"{url}{'@' + reference if reference else ''} {options.path}".strip()
-    row = EnvironmentImport(name=environment_name(name) or "imported", kind=GIT, source=source)
-    row.files, row.manifest, row.report = {}, {}, {}
-    return _queue(session, actor, row, url=url, reference=reference, wishes=asdict(options))
-
-
-def import_server(session: Session, actor: Actor, url: str, options: ImportOptions) -> EnvironmentImport:
-    """Queue the inspection of an external server."""
-    with package_errors("package"):
-        url = checked_url(url)
-    name = environment_name(options.name or url.partition("://")[2])
-    manifest = {"spec_version": 1, "name": name, "type": "space", "runtime": "fastapi", "app": "server.app:app"}
-    readme = f"# {name}\n\nThis environment is an external server at {url}. It has no code here.\n"
-    row = EnvironmentImport(name=name, kind=REMOTE, source=url, manifest=manifest)
-    row.files = {MANIFEST_PATH: probe_manifest(manifest, url), "README.md": readme}
-    row.report = ImportReport(kind=REMOTE, name=name).model_dump(mode="json")
-    return _queue(session, actor, row, url=url)
-
-
-def _queue(session: Session, actor: Actor, row: EnvironmentImport, **arguments: object) -> EnvironmentImport:
+        if request.kind == "zip":
+            files, folder = read_zip(archive or b"", file_name)
+            row = EnvironmentImport(source=request.source or "upload")
+            store_package(row, *inspect_package(files, folder, options))
+        elif request.kind == "git":
+            url, reference = checked_url(request.url), request.reference.strip()
+            name = options.name or options.path.rpartition("/")[2] or url.rpartition("/")[2].removesuffix(".git")
+            source = f"{url}{'@' + reference if reference else ''} {options.path}".strip()
+            row = EnvironmentImport(name=environment_name(name) or "imported", kind="git", source=source)
+            row.files, row.manifest, row.report = {}, {}, {}
+            arguments = {"url": url, "reference": reference, "wishes": asdict(options)}
+        else:
+            url = checked_url(request.url)
+            name = environment_name(options.name or url.partition("://")[2])
+            manifest = {"spec_version": 1, "name": name, "type": "space", "runtime": "fastapi", "app": "server.app:app"}
+            readme = f"# {name}\n\nThis environment is an external server at {url}. It has no code here.\n"
+            row = EnvironmentImport(name=name, kind=REMOTE, source=url, manifest=manifest)
+            row.files = {MANIFEST_PATH: probe_manifest(manifest, url), "README.md": readme}
+            row.report = ImportReport(kind=REMOTE, name=name).model_dump(mode="json")
+            arguments = {"url": url}
     if not row.name:
         raise InvalidInput(fields={"name": "Give it a name: the package has none."})
     row.source, row.created_by, row.phase = row.source[:2000], actor.person_id, "waiting for a worker"
     session.add(row)
     session.flush()
     audit(session, actor, "import.start", "import", row.id, name=row.name, source=row.source)
-    enqueue(session, IMPORT_JOB, queue=Queue.CPU, arguments={"import_id": str(row.id), **arguments})
+    arguments["import_id"] = str(row.id)
+    enqueue(session, "environments.import", queue=Queue.CPU, arguments=arguments)
     announce(session, import_topic(row.id))
     return row
 
@@ -157,15 +148,15 @@ def get_import(session: Session, import_id: uuid.UUID, *, with_files: bool = Fal
     return row
 
 
-def recent_imports(session: Session) -> list[EnvironmentImport]:
+def recent_imports(session: Session) -> Sequence[EnvironmentImport]:
     """List the latest imports, newest first."""
     statement = (
         select(EnvironmentImport)
         .options(joinedload(EnvironmentImport.environment), joinedload(EnvironmentImport.creator))
         .order_by(EnvironmentImport.created_at.desc(), EnvironmentImport.id.desc())
-        .limit(MAX_SHOWN)
+        .limit(50)
     )
-    return list(session.scalars(statement))
+    return session.scalars(statement).all()
 
 
 def preview(row: EnvironmentImport) -> PromptPreview:
@@ -188,20 +179,8 @@ def preview(row: EnvironmentImport) -> PromptPreview:
         return PromptPreview(system=agent.system, error=str(error))
 
 
-def map_columns(session: Session, actor: Actor, row: EnvironmentImport, path: str) -> None:
-    """Take the columns from this dictionary of the observation and propose a new block; empty: none."""
-    _require_open(row)
-    report = ImportReport.model_validate(row.report)
-    if path and path not in {found.path for found in report.breakdowns}:
-        raise InvalidInput(fields={"columns_from": "The report has no such dictionary."})
-    row.columns_from = path or None
-    row.block = propose(report, row.columns_from)
-    audit(session, actor, "import.edit", "import", row.id, columns_from=path)
-    session.flush()
-
-
 def save_block(session: Session, actor: Actor, row: EnvironmentImport, block: str) -> None:
-    _require_open(row)
+    require_open(row)
     if row.block != block:
         row.block = block.replace("\r\n", "\n")
         audit(session, actor, "import.edit", "import", row.id)
@@ -212,7 +191,7 @@ def create_from_import(session: Session, actor: Actor, row: EnvironmentImport, n
     """Create the environment with its draft: all files, and the manifest with the current block."""
     lock = select(EnvironmentImport.environment_id).where(EnvironmentImport.id == row.id).with_for_update()
     row.environment_id = session.scalar(lock)  # two clicks at once make one environment
-    _require_open(row)
+    require_open(row)
     name = name or row.name
     files = {**row.files, MANIFEST_PATH: write_manifest({**row.manifest, "name": name}, row.block)}
     environment = service.create_environment(session, actor, name, files)
@@ -222,7 +201,7 @@ def create_from_import(session: Session, actor: Actor, row: EnvironmentImport, n
     return environment
 
 
-def _require_open(row: EnvironmentImport) -> None:
+def require_open(row: EnvironmentImport) -> None:
     if row.environment_id is not None:
         raise Conflict("This import has become an environment already.")
     if row.status is not RunStatus.COMPLETED or not row.files:

@@ -39,11 +39,6 @@ class CreateEnvironment(Request):
     files: Files | None = None
 
 
-class NewEnvironmentForm(BaseModel):
-    name: Name = Field(description="Lowercase letters, digits and `_`, starting with a letter.")
-    template: str = Field(min_length=1, max_length=80, description="A template or an environment to copy.")
-
-
 class ValidatePackage(Request):
     files: Files
     name: str | None = Field(None, description="Name of the environment, to compare with the manifest.")
@@ -239,11 +234,15 @@ class NetworkResponse(Response):
     """The hosts that a manifest requests, and whether the version's servers may reach the network."""
 
     hosts: list[str]
+    """Hosts that the manifest requests; empty: none."""
     is_open: bool
+    """Whether its servers can reach the hosts."""
     is_granted: bool
+    """Whether an administrator granted it."""
     granted_by: str | None
     granted_at: datetime | None
     is_closed: bool
+    """The operator disabled network access."""
     words: str
 
 
@@ -258,26 +257,28 @@ class ChooseTask(Request):
     seed: int | None = Field(None, ge=0, description="Seed of the task. Default: random.")
 
 
-class SendReply(Request):
+class SeenEpisode(Request):
+    revision: int | None = Field(
+        None, description="Revision of the episode that you saw. A different one is refused. Default: not compared."
+    )
+
+
+class SendReply(SeenEpisode):
     """Give either a reply as a model would write it, or an action."""
 
     reply: str | None = Field(None, description="The whole reply.")
     action: dict[str, object] | None = Field(None, description="An action; it is written as a reply for you.")
-    revision: int | None = Field(
-        None, description="Revision of the episode that you saw. A different one is refused. Default: not compared."
-    )
 
 
 class ReplayEpisode(Request):
     turns: int = Field(0, ge=0, description="Number of replies of this episode to start with.")
 
 
-class LetPolicyPlay(Request):
+class LetPolicyPlay(SeenEpisode):
     policy: str = Field(
         min_length=1, max_length=120, description="Policy by id or name, or `<policy id>:<checkpoint id>`."
     )
     moves: int | None = Field(None, ge=1, le=1000, description="Number of turns. Default: to the end of the episode.")
-    revision: int | None = Field(None, description="Revision of the episode that you saw. Default: not compared.")
 
 
 class BranchRollout(Request):

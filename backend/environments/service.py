@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from backend.core.events import RUNS, announce
 from backend.core.queue import enqueue
-from backend.domain.environments.manifest import FileProblem, Manifest
+from backend.domain.environments.manifest import FileProblem
 from backend.domain.environments.packages import MANIFEST_PATH, check_files, content_hash
 from backend.domain.vocabulary import Queue, RunKind, RunStatus
 from backend.environments.drafts import locked_draft, package_errors, refuse_unseen, write_draft
@@ -203,7 +203,7 @@ def start_check(
         if reference and run.configuration.get("reference") != reference:
             raise ChecksAreRunning
         return run
-    manifest = Manifest.model_validate(version.manifest)
+    manifest = version.typed_manifest
     run = Run(
         kind=RunKind.CHECK,
         name=f"Checks of {name} v{version.number}",

@@ -40,7 +40,6 @@ async def draft_events(
     request: Request, actor: Author, topics: Topics, name: str, file: str = ""
 ) -> AsyncIterator[ServerSentEvent]:
     """Stream the trial's responses, and whether the open file was saved elsewhere."""
-
     read = partial(_context, actor=actor, name=name, path=file)
     async for event in live_blocks(request, topics, TEMPLATE, ("try_panel", "draft_news"), read):
         yield event
@@ -70,7 +69,7 @@ def act(request: Request, session: SessionDep, actor: Author, name: str, sent: S
         view = trials.trial_view(session, draft, actor.person_id, manifest)
         if manifest is None or view is None:
             raise InvalidInput(fields={"reply": "Reset the draft with a task first."})
-        text = reply_of_form(manifest.proctor.agent.action, view.fields, sent)
+        text = reply_of_form(manifest.proctor.agent.action, view["fields"], sent)
     trials.continue_trial(session, actor, environment, "act", text)
     return _answer(request, session, actor, name)
 

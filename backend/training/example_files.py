@@ -20,7 +20,6 @@ from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.example_lines import MAX_LINE_BYTES, BadLine, read_line, write_line
 from backend.domain.training.examples import ExampleStatistics
 from backend.domain.training.mix import union_columns
-from backend.domain.vocabulary import UNDER_WAY
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import Conflict, InvalidInput, NotFound
 from backend.rollouts.scope import scope_of
@@ -36,13 +35,8 @@ MAX_CONVERSATIONS = 100_000
 MAX_REPORTED = 5
 """Number of invalid lines after which reading stops."""
 KEPT_AFTER_DELETING = timedelta(days=7)
-_DELETED = "deleted_at"
-IS_DELETED: ColumnElement[bool] = ExampleFile.statistics[_DELETED].astext.is_not(None)
+IS_DELETED: ColumnElement[bool] = ExampleFile.statistics["deleted_at"].astext.is_not(None)
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-
-
-class FileInUse(Conflict):
-    """A training run that has not finished learns from this file. Stop the run first."""
 
 
 class AlreadyUploaded(Conflict):
@@ -77,7 +71,7 @@ def add_example_file(
     session.add(row)
     session.flush()
     audit(session, actor, "examples.add", "example_file", row.id, name=row.name, conversations=row.conversations)
-    _remove_deleted(session)
+    remove_deleted(session)
     return row
 
 
@@ -137,7 +131,7 @@ def get_example_file(session: Session, file_id: uuid.UUID) -> ExampleFile:
 
 
 def deleted_at(row: ExampleFile) -> datetime | None:
-    stored = row.statistics.get(_DELETED)
+    stored = row.statistics.get("deleted_at")
     return datetime.fromisoformat(stored) if stored else None
 
 
@@ -146,28 +140,10 @@ def runs_with(row: ExampleFile) -> Select[Run]:
     return select(Run).where(Run.configuration["sft"]["file"].astext == str(row.id))
 
 
-def delete_example_file(session: Session, actor: Actor, row: ExampleFile) -> None:
-    """Stop offering the file. Its conversations are kept for a week, so that it can be restored."""
-    if session.scalars(runs_with(row).where(Run.status.in_(UNDER_WAY)).limit(1)).first() is not None:
-        raise FileInUse
-    if deleted_at(row) is None:
-        row.statistics = {**row.statistics, _DELETED: datetime.now(UTC).isoformat()}
-        session.flush()
-        audit(session, actor, "examples.delete", "example_file", row.id, name=row.name)
-    _remove_deleted(session)
-
-
-def restore_example_file(session: Session, actor: Actor, row: ExampleFile) -> None:
-    if deleted_at(row) is not None:
-        row.statistics = {name: value for name, value in row.statistics.items() if name != _DELETED}
-        session.flush()
-        audit(session, actor, "examples.restore", "example_file", row.id, name=row.name)
-
-
-def _remove_deleted(session: Session) -> None:
+def remove_deleted(session: Session) -> None:
     """Remove files that can no longer be restored."""
     long_ago = (datetime.now(UTC) - KEPT_AFTER_DELETING).isoformat()
-    old = select(ExampleFile).where(ExampleFile.statistics[_DELETED].astext < long_ago)
+    old = select(ExampleFile).where(ExampleFile.statistics["deleted_at"].astext < long_ago)
     for row in session.scalars(old).all():
         session.delete(row)
         artifacts.delete(row.artifact)

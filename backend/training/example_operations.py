@@ -1,16 +1,18 @@
 """Operations on training examples: uploaded conversations, a preview for a warm-up, and SFT data from rollouts."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.core import artifacts
-from backend.domain.vocabulary import Role
-from backend.errors import NotFound
+from backend.domain.vocabulary import UNDER_WAY, Role
+from backend.errors import Conflict, NotFound
 from backend.operations.declaration import operation, reference
 from backend.operations.ids import find_by_end, parse_id
 from backend.operations.schemas import Download
+from backend.runs.tables import Run
 from backend.training import example_files, example_preview, sft_data
 from backend.training.schemas import (
     DownloadSft,
@@ -25,8 +27,13 @@ from backend.training.schemas import (
     UploadExamples,
 )
 from backend.training.tables import ExampleFile
+from backend.web.audit import audit
 from backend.web.identity import Actor
 from backend.web.paging import Page
+
+
+class FileInUse(Conflict):
+    """A training run that has not finished learns from this file. Stop the run first."""
 
 
 @reference(ExampleFile, "Id of a file, the last characters of it, or its name.")
@@ -55,6 +62,8 @@ def preview_examples(session: Session, actor: Actor, request: TrainingRequest) -
     status=201,
     audited=False,
     max_body_size=example_files.MAX_UPLOAD_BYTES + 2**20,
+    page="/training/examples/{id}",
+    notice="{summary}",
 )
 def add_examples(session: Session, actor: Actor, request: UploadExamples) -> ExampleFileResponse:
     """Upload conversations: {"messages": […]} or {"prompt": …, "completion": …}, as TRL and OpenAI write them.
@@ -69,8 +78,7 @@ def add_examples(session: Session, actor: Actor, request: UploadExamples) -> Exa
 def list_examples(session: Session, actor: Actor, request: ListExampleFiles) -> Page[ExampleFileResponse]:
     """List uploaded conversations, newest first."""
     found = example_files.list_example_files(session, after=request.after, limit=request.limit)
-    items = [_response(row) for row in found.items]
-    return Page(items=items, next=found.next)
+    return Page(items=[_response(row) for row in found.items], next=found.next)
 
 
 @operation("GET /training/examples/{file}", role=Role.VIEWER, noun="examples", command="data examples show")
@@ -106,7 +114,13 @@ def download_examples(session: Session, actor: Actor, file: ExampleFile) -> Down
 )
 def delete_examples(session: Session, actor: Actor, file: ExampleFile) -> None:
     """Delete an uploaded file. You can restore it for a week with `proctor data examples restore`."""
-    example_files.delete_example_file(session, actor, file)
+    if session.scalars(example_files.runs_with(file).where(Run.status.in_(UNDER_WAY)).limit(1)).first() is not None:
+        raise FileInUse
+    if example_files.deleted_at(file) is None:
+        file.statistics = {**file.statistics, "deleted_at": datetime.now(UTC).isoformat()}
+        session.flush()
+        audit(session, actor, "examples.delete", "example_file", file.id, name=file.name)
+    example_files.remove_deleted(session)
 
 
 @operation(
@@ -120,7 +134,10 @@ def delete_examples(session: Session, actor: Actor, file: ExampleFile) -> None:
 )
 def restore_examples(session: Session, actor: Actor, file: ExampleFile) -> ExampleFileResponse:
     """Restore a deleted file."""
-    example_files.restore_example_file(session, actor, file)
+    if example_files.deleted_at(file) is not None:
+        file.statistics = {name: value for name, value in file.statistics.items() if name != "deleted_at"}
+        session.flush()
+        audit(session, actor, "examples.restore", "example_file", file.id, name=file.name)
     return _response(file)
 
 
@@ -144,9 +161,8 @@ def mark_demonstrations(session: Session, actor: Actor, request: MarkDemonstrati
 
 
 def _response(row: ExampleFile) -> ExampleFileResponse:
-    names = ("id", "name", "conversations", "size_bytes", "created_at")
-    return ExampleFileResponse(
-        **{name: getattr(row, name) for name in names},
+    return ExampleFileResponse.from_row(
+        row,
         statistics={name: value for name, value in row.statistics.items() if name not in {"hash", "deleted_at"}},
         deleted_at=example_files.deleted_at(row),
     )

@@ -9,7 +9,6 @@ from sqlalchemy.orm import Session, joinedload
 
 from backend.checkpoints.tables import Checkpoint
 from backend.core import artifacts
-from backend.domain.environments.manifest import Manifest
 from backend.domain.training.configuration import ModelChoice
 from backend.domain.training.examples import EXAMPLES, Conversation, ExampleStatistics, TokenCount, estimate_tokens
 from backend.environments.tables import EnvironmentVersion
@@ -112,7 +111,7 @@ def preview_examples(session: Session, request: TrainingRequest) -> ExamplePrevi
         raise InvalidInput(fields={"version_id": "There is no such environment version."})
     settings = {name: value for name, value in request.configuration.items() if name in _BLOCKS}
     configuration = resolve_configuration(request.preset, settings)
-    sft, manifest = configuration.sft, Manifest.model_validate(version.manifest)
+    sft, manifest = configuration.sft, version.typed_manifest
     measure, system = token_measure(session, configuration.model), environment_system(manifest)
     previews = []
     for source in [sft.source, *(name for name, share in sft.shares.items() if name != sft.source and share > 0)]:

@@ -10,7 +10,7 @@ from backend.domain.training.alarms import CLEARED
 from backend.domain.training.configuration import batch_in_words
 from backend.domain.training.preflight.findings import worst
 from backend.domain.training.presets import PRESETS
-from backend.domain.vocabulary import PreflightStatus, Role, RunKind
+from backend.domain.vocabulary import AlarmAnswer, PreflightStatus, Role, RunKind
 from backend.errors import NotFound
 from backend.operations.declaration import operation, reference
 from backend.operations.ids import parse_id
@@ -24,7 +24,6 @@ from backend.training.launch import ConfigurationFile, configuration_file_of
 from backend.training.launch_form import launch_sections
 from backend.training.queries import get_preflight
 from backend.training.schemas import (
-    AlarmAnswerOption,
     AlarmList,
     AlarmResponse,
     AnswerAlarm,
@@ -50,13 +49,19 @@ from backend.training.tables import Alarm, Preflight
 from backend.web.identity import Actor
 from backend.web.paging import Page
 
+NOTICES = {
+    AlarmAnswer.LOWER_RATE: "The learning rate is lowered after the current step.",
+    AlarmAnswer.SAVE_MEMORY: "The run resumes from its last saved state and needs less memory.",
+    AlarmAnswer.PAUSE: "The run pauses after the current step.",
+    AlarmAnswer.STOP: "The run is stopping. Finished work is kept.",
+    AlarmAnswer.ROLL_BACK: "A branch continues from the last good checkpoint.",
+    AlarmAnswer.DISMISS: "The alarm is dismissed.",
+}
+
 
 @reference(Preflight, "Id of a pre-flight.")
 def find_preflight(session: Session, text: str) -> Preflight:
-    preflight_id = parse_id(text)
-    if preflight_id is None:
-        raise NotFound("There is no such pre-flight.")
-    return get_preflight(session, preflight_id)
+    return get_preflight(session, parse_id(text))
 
 
 @operation("GET /training/presets", role=Role.VIEWER, tool=True)
@@ -128,7 +133,7 @@ def list_alarms(session: Session, actor: Actor, run: Run) -> AlarmList:
     return AlarmList(items=[_alarm_response(row, offered.get(row.id, ())) for row in rows], thresholds=thresholds)
 
 
-@operation("POST /runs/{run}/alarms/{alarm_id}", role=Role.TRAINER, audited=False)
+@operation("POST /runs/{run}/alarms/{alarm_id}", role=Role.TRAINER, audited=False, page="{page}", notice="{notice}")
 def answer_alarm(session: Session, actor: Actor, run: Run, alarm_id: uuid.UUID, request: AnswerAlarm) -> AnsweredAlarm:
     """Answer an alarm: lower the learning rate, pause, stop, roll back, save memory and resume, or dismiss it.
 
@@ -137,8 +142,11 @@ def answer_alarm(session: Session, actor: Actor, run: Run, alarm_id: uuid.UUID, 
     steering.require_training_run(run)
     onto = service.version_for_branch(session, run, request.version, request.without_certificate)
     branch = alarms.answer_alarm(session, actor, run, alarm_id, request.answer, onto=onto)
-    answered = _alarm_response(alarms.get_alarm(session, run, alarm_id))
-    return AnsweredAlarm(alarm=answered, branch_run_id=branch.id if branch else None)
+    notice, page = NOTICES[request.answer], f"/runs/{branch.id}" if branch else f"/runs/{run.id}/alarms"
+    if request.answer is AlarmAnswer.LOWER_RATE and run.status.is_over:
+        notice = "The learning rate is lowered when the run is resumed."
+    alarm = _alarm_response(alarms.get_alarm(session, run, alarm_id))
+    return AnsweredAlarm(alarm=alarm, branch_run_id=branch.id if branch else None, page=page, notice=notice)
 
 
 @operation("GET /runs/{run}/interventions", role=Role.VIEWER, command="run interventions")
@@ -151,15 +159,7 @@ def list_interventions(session: Session, actor: Actor, run: Run) -> Intervention
     found = steering.detector_actions(session, run, steering.current_settings(session, run))
     return InterventionList(
         items=[InterventionResponse.of(row) for row in steering.list_interventions(session, run.id)],
-        actions={
-            each.spec.id: DetectorActionResponse(
-                wanted=each.wanted,
-                action=each.action,
-                is_enabled=each.is_enabled,
-                thresholds=dict(each.thresholds),
-            )
-            for each in found
-        },
+        actions={each.spec.id: DetectorActionResponse.of(each) for each in found},
     )
 
 
@@ -219,23 +219,21 @@ def list_branches(session: Session, actor: Actor, run: Run) -> Page[BranchRespon
 
 def _alarm_response(alarm: Alarm, offered: Sequence[alarms.OfferedAnswer] = ()) -> AlarmResponse:
     kind = ALARM_KINDS[alarm.name]
-    stored = {name: getattr(alarm, name) for name in AlarmResponse.model_fields if hasattr(alarm, name)}
-    return AlarmResponse(
-        **stored,
+    return AlarmResponse.from_row(
+        alarm,
         title=kind.title,
         cause=kind.cause,
         advice=kind.advice,
         is_open=alarm.answer is None and CLEARED not in alarm.evidence,
-        answers=[AlarmAnswerOption.of(each) for each in offered],
+        answers=offered,
     )
 
 
 def _preflight_response(row: Preflight) -> PreflightResponse:
     environment = f"{row.version.environment.name}@{row.version.number}"
-    findings, computed = preflight.findings_of(row), {"findings"}
-    names = (name for name in PreflightResponse.model_fields if hasattr(row, name) and name not in computed)
-    return PreflightResponse(
-        **{name: getattr(row, name) for name in names},
+    findings = preflight.findings_of(row)
+    return PreflightResponse.from_row(
+        row,
         environment=environment,
         verdict=worst(findings),
         findings=findings,

@@ -1,8 +1,8 @@
 """Pages before a training run starts: the launch page, its configuration file and the pre-flight."""
 
 import uuid
-from collections.abc import AsyncIterable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterable
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from backend.core.events import preflight_topic
 from backend.domain.ids import new_id
 from backend.domain.training.configuration import TrainingConfiguration, batch_in_words
-from backend.domain.training.preflight.findings import FindingStatus, PreflightFinding, worst
+from backend.domain.training.preflight.findings import worst
 from backend.domain.vocabulary import CheckStatus
 from backend.errors import InvalidInput, NotFound
 from backend.training import preflight, service
@@ -26,38 +26,33 @@ from backend.training.launch import (
     launch_figures,
     launch_page,
 )
-from backend.training.queries import find_certificate, find_training_run, find_version, get_preflight
-from backend.training.schemas import TrainingRequest, read_training_form, read_training_query, resolve_configuration
+from backend.training.queries import find_training_run, find_version, get_preflight
+from backend.training.schemas import TrainingRequest, read_training_request, resolve_configuration
 from backend.training.setting_texts import changed_settings, stored_configuration
-from backend.training.tables import Preflight
 from backend.web.dependencies import SessionDep, Trainer, Viewer
 from backend.web.page import page, render_block, see_other, wants_block
 from backend.web.streams import live_blocks
 
 router = APIRouter()
 
-Query = Annotated[TrainingRequest, Depends(read_training_query)]
-Filled = Annotated[TrainingRequest, Depends(read_training_form)]
+Sent = Annotated[TrainingRequest, Depends(read_training_request)]
 
 
-@router.get("/training/new", response_class=HTMLResponse)
-def new_training(request: Request, session: SessionDep, _: Trainer, query: Query) -> HTMLResponse:
-    """The launch form, filled in from the address: a preset, single settings, a run to repeat, a pre-flight."""
-    return page(request, "training/new.html", launch_page(session, query))
+@router.api_route("/training/new", methods=["GET", "POST"], response_class=HTMLResponse)
+def new_training(request: Request, session: SessionDep, _: Trainer, sent: Sent) -> HTMLResponse:
+    """The launch form, filled in from the address: a preset, single settings, a run to repeat, a pre-flight.
 
-
-@router.post("/training/new", response_class=HTMLResponse)
-def summarize_settings(request: Request, session: SessionDep, _: Trainer, form: Filled) -> HTMLResponse:
-    """The summary while the form is filled in; without script, the whole page."""
-    if wants_block(request):
-        version = find_version(session, form.version_id)
-        context = {"figures": launch_figures(session, form, version, TrainingConfiguration())}
+    POST: its summary while it is filled in; without script, the whole page.
+    """
+    if request.method == "POST" and wants_block(request):
+        version = find_version(session, sent.version_id)
+        context = {"figures": launch_figures(session, sent, version, TrainingConfiguration())}
         return HTMLResponse(render_block(request, "training/new.html", "launch_figures", context))
-    return page(request, "training/new.html", launch_page(session, form))
+    return page(request, "training/new.html", launch_page(session, sent))
 
 
 @router.post("/training", response_class=HTMLResponse)
-def start_training(request: Request, session: SessionDep, actor: Trainer, form: Filled) -> Response:
+def start_training(request: Request, session: SessionDep, actor: Trainer, form: Sent) -> Response:
     try:
         run = service.start_training(session, actor, form)
     except InvalidInput as error:
@@ -66,7 +61,7 @@ def start_training(request: Request, session: SessionDep, actor: Trainer, form: 
 
 
 @router.post("/training/preflights", response_class=HTMLResponse)
-def start_preflight(request: Request, session: SessionDep, actor: Trainer, form: Filled) -> Response:
+def start_preflight(request: Request, session: SessionDep, actor: Trainer, form: Sent) -> Response:
     try:
         started = preflight.start_preflight(session, actor, form)
     except InvalidInput as error:
@@ -82,7 +77,7 @@ def _refused(request: Request, session: SessionDep, form: TrainingRequest, error
 
 
 @router.get("/training/configuration.{form}")
-def download_new_configuration(form: Format, session: SessionDep, _: Trainer, query: Query) -> Response:
+def download_new_configuration(form: Format, session: SessionDep, _: Trainer, query: Sent) -> Response:
     """The configuration file with the settings in the address."""
     version = service.version_of_request(session, query)
     configuration = resolve_configuration(query.preset, query.configuration)
@@ -100,36 +95,21 @@ def download_run_configuration(run_id: uuid.UUID, form: Format, session: Session
     return download_configuration(configuration_file_of(run), form)
 
 
-@dataclass(frozen=True, slots=True)
-class PreflightPage:
-    """The findings about a training run before it is queued."""
-
-    preflight: Preflight
-    findings: Sequence[PreflightFinding]
-    verdict: FindingStatus
-    is_over: bool
-    arithmetic: Sequence[str]
-    command: str
-    needs_reason: bool
-    """The version has no certificate, so starting needs a reason."""
-    key: str
-
-
-def _preflight_page(session: Session, preflight_id: uuid.UUID) -> PreflightPage:
+def _preflight_page(session: Session, preflight_id: uuid.UUID) -> dict[str, object]:
     row = get_preflight(session, preflight_id)
     configuration, findings = stored_configuration(row.configuration), preflight.findings_of(row)
     environment = f"{row.version.environment.name}@{row.version.number}"
-    certificate = find_certificate(session, row.version_id)
-    return PreflightPage(
-        preflight=row,
-        findings=findings,
-        verdict=worst(findings),
-        is_over=row.status.is_over,
-        arithmetic=batch_in_words(configuration).split("; "),
-        command=launch_command(environment, None, changed_settings(configuration, TrainingConfiguration())),
-        needs_reason=certificate is None or certificate.status is CheckStatus.FAILED,
-        key=new_id().hex,
-    )
+    return {
+        "preflight": row,
+        "findings": findings,
+        "verdict": worst(findings),
+        "is_over": row.status.is_over,
+        "arithmetic": batch_in_words(configuration).split("; "),
+        "command": launch_command(environment, None, changed_settings(configuration, TrainingConfiguration())),
+        # the version has no certificate, so starting needs a reason
+        "needs_reason": row.version.certificate in {None, CheckStatus.FAILED},
+        "key": new_id().hex,
+    }
 
 
 @router.get("/training/preflights/{preflight_id}", response_class=HTMLResponse)
@@ -139,9 +119,7 @@ def show_preflight(request: Request, preflight_id: uuid.UUID, session: SessionDe
 
 @router.get("/training/preflights/{preflight_id}/events", response_class=EventSourceResponse)
 async def preflight_events(request: Request, preflight_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
-    def read(session: Session) -> PreflightPage:
-        return _preflight_page(session, preflight_id)
-
+    read = partial(_preflight_page, preflight_id=preflight_id)
     blocks = ("preflight_state", "preflight_findings")
     async for event in live_blocks(request, (preflight_topic(preflight_id),), "training/preflight.html", blocks, read):
         yield event

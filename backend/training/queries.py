@@ -1,4 +1,4 @@
-"""Versions, certificates, runs and pre-flights that training runs start from."""
+"""Versions, runs and pre-flights that training runs start from."""
 
 import uuid
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
 from backend.domain.vocabulary import RunKind
-from backend.environments.tables import Certificate, Environment, EnvironmentVersion
+from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import NotFound
 from backend.runs.tables import Run
 from backend.training.tables import Preflight
@@ -29,7 +29,7 @@ def find_training_run(session: Session, run_id: uuid.UUID) -> Run | None:
     return session.scalars(statement).one_or_none()
 
 
-def get_preflight(session: Session, preflight_id: uuid.UUID) -> Preflight:
+def get_preflight(session: Session, preflight_id: uuid.UUID | None) -> Preflight:
     statement = (
         select(Preflight)
         .options(joinedload(Preflight.version).joinedload(EnvironmentVersion.environment))
@@ -51,9 +51,3 @@ def trainable_versions(session: Session) -> Sequence[EnvironmentVersion]:
         .order_by(Environment.name, EnvironmentVersion.number.desc())
     )
     return session.scalars(statement).all()
-
-
-def find_certificate(session: Session, version_id: uuid.UUID) -> Certificate | None:
-    """The newest certificate of a version."""
-    statement = select(Certificate).where(Certificate.version_id == version_id).order_by(Certificate.id.desc()).limit(1)
-    return session.scalars(statement).first()

@@ -56,18 +56,12 @@ class TrainingRequest(Request):
     )
 
 
-async def read_training_form(request: HttpRequest) -> TrainingRequest:
-    """Read the launch form, whose dotted field names are settings."""
-    return request_of_fields(await request.form())
+async def read_training_request(request: HttpRequest) -> TrainingRequest:
+    """Read the launch form, or a query string with the settings that differ from the preset. Dotted names are settings.
 
-
-def read_training_query(request: HttpRequest) -> TrainingRequest:
-    """Read settings from a query string, which has only settings that differ from the preset."""
-    return request_of_fields(request.query_params)
-
-
-def request_of_fields(sent: Mapping[str, Any]) -> TrainingRequest:
-    """The last value of each name counts: a checked box follows its hidden unchecked value."""
+    The last value of each name counts: a checked box follows its hidden unchecked value.
+    """
+    sent = await request.form() if request.method == "POST" else request.query_params
     form = {name: value for name, value in sent.items() if isinstance(value, str)}
     plain = {name: form[name] for name in TrainingRequest.model_fields if form.get(name, "").strip()}
     choices = nest(
@@ -226,6 +220,9 @@ class AnsweredAlarm(Response):
     alarm: AlarmResponse
     branch_run_id: uuid.UUID | None
     """The branch that a roll back started."""
+    page: str = Field(exclude=True)
+    """The page that shows the effect, with this notice."""
+    notice: str = Field(exclude=True)
 
 
 class SettingChangeResponse(Response):
@@ -335,6 +332,11 @@ class ExampleFileResponse(Response):
     deleted_at: datetime | None
     """When it was deleted. It can be restored for a week."""
 
+    @property
+    def summary(self) -> str:
+        repeats = int(str(self.statistics["repeats"]))
+        return f"Uploaded {self.conversations:,} conversations{f' without {repeats:,} duplicates' if repeats else ''}."
+
 
 class ExampleFileDetail(ExampleFileResponse):
     examples: list[dict[str, object]]
@@ -355,11 +357,6 @@ async def read_settings_form(request: HttpRequest) -> dict[str, str | None]:
         for name, text in sent.items()
         if text.strip() or not (name in kept or name.partition(".")[2] in AlarmsChoice.model_fields)
     }
-
-
-async def read_budget_form(request: HttpRequest) -> dict[str, str | None]:
-    """Read the budget of a branch. Limits that are not sent stay as in the source run."""
-    return {name: text for name, text in (await read_settings_form(request)).items() if name.startswith("budget.")}
 
 
 class SftFilter(Request):

@@ -3,7 +3,7 @@
 import asyncio
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
@@ -75,7 +75,8 @@ async def live_blocks(
     def render(session: Session) -> dict[str, str]:
         context = read(session)
         rendered = {name: render_block(request, template, name, context) for name in blocks}
-        return rendered | ({END: ""} if getattr(context, "is_over", False) else {})
+        is_over = context.get("is_over") if isinstance(context, Mapping) else getattr(context, "is_over", False)
+        return rendered | ({END: ""} if is_over else {})
 
     async for event in live(request, topics, render):
         yield event
