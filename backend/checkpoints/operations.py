@@ -1,6 +1,5 @@
 """Operations on checkpoints and exports."""
 
-import uuid
 
 from sqlalchemy.orm import Session
 
@@ -33,7 +32,7 @@ def list_checkpoints(session: Session, actor: Actor, request: schemas.ListCheckp
     """List checkpoints, newest first."""
     found = queries.checkpoints(
         session,
-        run_id=_run_id(session, request.run_id),
+        run_id=find_run(session, request.run_id).id if request.run_id else None,
         policy_id=queries.find_policy_id(session, request.policy_id),
         **request.model_dump(include={"environment", "is_best", "has_weights", "after", "limit"}),
     )
@@ -47,7 +46,7 @@ def get_checkpoint_tree(session: Session, actor: Actor, request: schemas.Checkpo
 
     A run is listed below the checkpoint that it starts from. The newest run comes first.
     """
-    run_id = _run_id(session, request.run_id)
+    run_id = find_run(session, request.run_id).id if request.run_id else None
     trees, after = checkpoint_tree(
         session,
         environment=request.environment,
@@ -62,7 +61,7 @@ def get_checkpoint_tree(session: Session, actor: Actor, request: schemas.Checkpo
 @operation("GET /checkpoints/disk", role=Role.VIEWER)
 def get_disk_usage(session: Session, actor: Actor, request: schemas.DiskUsageRequest) -> DiskUsage:
     """Show how much disk space weights use, in total or for one run, and how much is left."""
-    return queries.disk_usage(session, _run_id(session, request.run_id))
+    return queries.disk_usage(session, find_run(session, request.run_id).id if request.run_id else None)
 
 
 @operation("POST /checkpoints/prune", role=Role.TRAINER, page="{home}", notice="{summary}", audited=False)
@@ -131,7 +130,7 @@ def start_export(session: Session, actor: Actor, request: schemas.StartExport) -
 @operation("GET /exports", role=Role.VIEWER, noun="exports")
 def list_exports(session: Session, actor: Actor, request: schemas.ListExports) -> Page[ExportResponse]:
     """List exports, newest first."""
-    run_id = _run_id(session, request.run_id)
+    run_id = find_run(session, request.run_id).id if request.run_id else None
     found = queries.exports(
         session, run_id=run_id, checkpoint_id=request.checkpoint_id, after=request.after, limit=request.limit
     )
@@ -179,7 +178,3 @@ def download_export(session: Session, actor: Actor, export: Export) -> Download:
 def download_weights(session: Session, actor: Actor, checkpoint: Checkpoint) -> Download:
     """Download the weights of a checkpoint as a zip, for `proctor serve`. Unlike an export, they are not verified."""
     return files.weights_zip(checkpoint)
-
-
-def _run_id(session: Session, text: str | None) -> uuid.UUID | None:
-    return find_run(session, text).id if text else None

@@ -10,19 +10,24 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, Response, StreamingResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import Field
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.datastructures import FormData
 
 from backend.checkpoints import files, queries, service
 from backend.checkpoints.schemas import PruneRequest, StartExport, UploadTarget
+from backend.checkpoints.tables import Checkpoint
 from backend.checkpoints.tree import checkpoint_tree
 from backend.domain.checkpoints.exports import TITLES, ExportOptions
-from backend.domain.vocabulary import ExportForm, ExportStatus
+from backend.domain.vocabulary import ExportForm, ExportStatus, RunKind
+from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import InvalidInput
 from backend.operations.ids import parse_id
 from backend.operations.routes import stream_download
+from backend.policies.tables import Policy
 from backend.runs.header import run_header
 from backend.runs.queries import get_run
+from backend.runs.tables import Run
 from backend.web.dependencies import SessionDep, Trainer, Viewer
 from backend.web.form_data import parse_form, read_form, validate
 from backend.web.page import page, see_other
@@ -43,6 +48,15 @@ def list_checkpoints(
 ) -> HTMLResponse:
     """`policy`: id. `show`: `best`, only the best of each run, or `stored`, only those with weights."""
     trees, after = checkpoint_tree(session, environment=environment, policy_id=parse_id(policy), after=after)
+    trained = (
+        select(Environment.name)
+        .join(EnvironmentVersion, EnvironmentVersion.environment_id == Environment.id)
+        .join(Run, Run.version_id == EnvironmentVersion.id)
+        .where(Run.kind == RunKind.TRAINING)
+    )
+    has_checkpoints = select(Checkpoint.id).where(Checkpoint.policy_id == Policy.id).exists()
+    policies = select(Policy).where(Policy.deleted_at.is_(None), has_checkpoints).order_by(Policy.id.desc())
+    names = session.scalars(trained.distinct().order_by(Environment.name))
     chosen = {"environment": environment, "policy": policy, "show": show}
     values = {**chosen, "after": after}
     context = {
@@ -50,8 +64,8 @@ def list_checkpoints(
         "next": f"/checkpoints?{urlencode({name: value for name, value in values.items() if value})}" if after else "",
         "disk": queries.disk_usage(session),
         "filter": chosen,
-        "environments": [("", "Any"), *((name, name) for name in queries.trained_environments(session))],
-        "policies": [("", "Any"), *queries.trained_policies(session)],
+        "environments": [("", "Any"), *((name, name) for name in names)],
+        "policies": [("", "Any"), *((str(each.id), each.name) for each in session.scalars(policies))],
         "prunable_bytes": sum(run.prunable_bytes for tree in trees for run in tree.family()),
     }
     return page(request, "checkpoints/tree.html", context, block="checkpoint_tree")

@@ -1,7 +1,6 @@
 """Reading checkpoints and exports, and the disk space that they use."""
 
 import uuid
-from collections.abc import Sequence
 
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session, joinedload
@@ -9,7 +8,6 @@ from sqlalchemy.orm import Session, joinedload
 from backend.checkpoints.schemas import DiskUsage
 from backend.checkpoints.tables import Checkpoint, Export
 from backend.core import artifacts
-from backend.domain.vocabulary import RunKind
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import NotFound
 from backend.operations.ids import find_by_end, parse_id
@@ -119,24 +117,6 @@ def disk_usage(session: Session, run_id: uuid.UUID | None = None) -> DiskUsage:
         total_bytes=total_bytes,
         warning=warning if is_low else "",
     )
-
-
-def trained_environments(session: Session) -> Sequence[str]:
-    """Names of environments with training runs."""
-    statement = (
-        select(Environment.name)
-        .join(EnvironmentVersion, EnvironmentVersion.environment_id == Environment.id)
-        .join(Run, Run.version_id == EnvironmentVersion.id)
-        .where(Run.kind == RunKind.TRAINING)
-    )
-    return session.scalars(statement.distinct().order_by(Environment.name)).all()
-
-
-def trained_policies(session: Session) -> list[tuple[str, str]]:
-    """Id and name of policies with checkpoints, newest first."""
-    has_checkpoints = select(Checkpoint.id).where(Checkpoint.policy_id == Policy.id).exists()
-    statement = select(Policy).where(Policy.deleted_at.is_(None), has_checkpoints).order_by(Policy.id.desc())
-    return [(str(policy.id), policy.name) for policy in session.scalars(statement)]
 
 
 def exports(

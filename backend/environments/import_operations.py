@@ -109,10 +109,10 @@ def create_environment(
 
 def _response(row: EnvironmentImport) -> schemas.ImportResponse:
     preview = imports.preview(row)
-    problems = [f"line {problem.line}: {problem.key} {problem.message}" for problem in preview.problems]
+    problems = [f"line {problem.line}: {problem.key} {problem.message}" for problem in preview["problems"]]
     return schemas.ImportResponse.from_row(
         row,
-        problems=[*problems, *([preview.error] if preview.error else [])],
-        prompt={"system": preview.system, "user": preview.user},
+        problems=[*problems, *([preview["error"]] if preview["error"] else [])],
+        prompt={"system": preview["system"], "user": preview["user"]},
         environment=row.name if row.environment_id else None,
     )

@@ -3,9 +3,9 @@
 import uuid
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Form, Request
 from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy.orm import Session
@@ -15,7 +15,7 @@ from backend.domain.environments.import_report import ImportReport
 from backend.environments import imports as importing
 from backend.environments.import_sources import MAX_UPLOAD_BYTES
 from backend.environments.imports import KINDS
-from backend.environments.schemas import BlockForm, ImportForm, StartImport
+from backend.environments.schemas import ImportForm, StartImport
 from backend.errors import InvalidInput
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.form_data import read_form, validate
@@ -75,14 +75,19 @@ async def import_events(request: Request, _: Viewer, import_id: uuid.UUID) -> As
 
 @router.post("/imports/{import_id}/block", response_class=HTMLResponse)
 def save_block(
-    session: SessionDep, actor: Author, import_id: uuid.UUID, form: Annotated[BlockForm, Depends(read_form(BlockForm))]
+    session: SessionDep,
+    actor: Author,
+    import_id: uuid.UUID,
+    block: Annotated[str, Form(max_length=200_000)] = "",
+    name: Annotated[str, Form(max_length=40)] = "",
+    then: Annotated[Literal["preview", "create"], Form()] = "preview",
 ) -> Response:
     """Save the block and show its preview, or create the environment with it."""
     row = importing.get_import(session, import_id, with_files=True)
-    importing.save_block(session, actor, row, form.block)
-    if form.then == "preview":
+    importing.save_block(session, actor, row, block)
+    if then == "preview":
         return see_other(f"/imports/{import_id}#import-preview", "The block is saved.")
-    environment = importing.create_from_import(session, actor, row, form.name)
+    environment = importing.create_from_import(session, actor, row, name)
     return see_other(f"/environments/{environment.name}/edit", f"{environment.name} begins as a draft.")
 
 

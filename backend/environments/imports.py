@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload, undefer
@@ -14,7 +14,7 @@ from backend.core.events import announce, import_topic
 from backend.core.queue import enqueue
 from backend.domain.environments.foreign import PackageKind, read_foreign
 from backend.domain.environments.import_report import ImportReport
-from backend.domain.environments.manifest import FileProblem, ManifestInvalid, read_manifest
+from backend.domain.environments.manifest import ManifestInvalid, read_manifest
 from backend.domain.environments.packages import MANIFEST_PATH
 from backend.domain.environments.prompts import render_observation, render_system
 from backend.domain.environments.tools import ToolsUnusable, read_tools
@@ -53,16 +53,6 @@ class ImportOptions:
     """Folder of the package in the upload."""
     requires: Sequence[str] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class PromptPreview:
-    """The first prompt that a model would read with this block, or the block's problems."""
-
-    problems: Sequence[FileProblem] = ()
-    system: str = ""
-    user: str = ""
-    error: str = ""
 
 
 def inspect_package(
@@ -159,24 +149,25 @@ def recent_imports(session: Session) -> Sequence[EnvironmentImport]:
     return session.scalars(statement).all()
 
 
-def preview(row: EnvironmentImport) -> PromptPreview:
-    """Return the problems of the block, or the prompt that it renders. Empty if there is no block yet."""
+def preview(row: EnvironmentImport) -> dict[str, Any]:
+    """Return the `problems` of the block, or the first prompt that a model would read with it (`system` and `user`), or
+    the `error`. Empty if there is no block yet."""
+    shown: dict[str, Any] = {"problems": [], "system": "", "user": "", "error": ""}
     if not row.block:
-        return PromptPreview()
+        return shown
     try:
         manifest = read_manifest(write_manifest(row.manifest, row.block))
     except ManifestInvalid as error:
         above = write_manifest(row.manifest, "").count("\n") + 1
-        problems = [replace(each, line=max(1, each.line - above)) for each in error.problems]
-        return PromptPreview(problems)
+        return shown | {"problems": [replace(each, line=max(1, each.line - above)) for each in error.problems]}
     agent, report = manifest.proctor.agent, ImportReport.model_validate(row.report)
     try:
         listed = agent.action.tools
         tools = read_tools(report.opening.get(listed) or []) if isinstance(listed, str) else tuple(listed or ())
         user = render_observation(agent.observation, report.opening)
-        return PromptPreview(system=render_system(agent, tools), user=user)
+        return shown | {"system": render_system(agent, tools), "user": user}
     except (ValueError, ToolsUnusable) as error:
-        return PromptPreview(system=agent.system, error=str(error))
+        return shown | {"system": agent.system, "error": str(error)}
 
 
 def save_block(session: Session, actor: Actor, row: EnvironmentImport, block: str) -> None:

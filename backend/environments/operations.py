@@ -382,13 +382,14 @@ def withdraw_network(session: Session, actor: Actor, environment: Environment, n
 def _detail(session: Session, environment: Environment) -> schemas.EnvironmentDetail:
     versions = queries.versions_of(session, environment)
     draft = queries.get_draft(session, environment)
+    digest = content_hash(with_generated(draft.files))
     return schemas.EnvironmentDetail.from_row(
         environment,
         versions=len(versions),
         latest=_version(environment, versions[0], versions[0].publisher) if versions else None,
         draft_revision=draft.revision,
         draft_updated_at=draft.updated_at,
-        is_draft_published=service.is_published(draft, versions),
+        is_draft_published=digest in {version.content_hash for version in versions},
     )
 
 

@@ -11,13 +11,14 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.core.events import RUNS
-from backend.domain.environments.packages import pack
-from backend.environments import queries, service
+from backend.domain.environments.packages import content_hash, pack
+from backend.environments import queries
 from backend.environments.diff import diff_files
 from backend.environments.export import complete_package
 from backend.environments.library import Template, templates
 from backend.environments.operations import network_of
 from backend.environments.queries import DRAFT
+from backend.environments.scaffold import with_generated
 from backend.environments.service import COPY
 from backend.environments.tables import Certificate
 from backend.environments.validation import validate_package
@@ -43,7 +44,7 @@ def new_environment(
     """Offer the templates, a copy of each published environment, and the requested fork of a version."""
     points = [*templates()]
     if template.startswith(COPY) and "@" in template:
-        original, _, number = template.removeprefix(COPY).partition("@")
+        original, number = template.removeprefix(COPY).split("@", 1)
         points.append(Template(template, f"Fork of {original} v{number}", "Exactly this version's files."))
     for environment in [row.environment for row in queries.list_environments(session) if row.latest]:
         points.append(Template(COPY + environment.name, f"Copy of {environment.name}", environment.description))
@@ -57,7 +58,7 @@ def show_environment(request: Request, session: SessionDep, _: Viewer, name: str
     draft = queries.get_draft(session, environment)
     versions = queries.versions_of(session, environment)
     latest = versions[0] if versions else None
-    validation = validate_package(draft.files, environment.name)
+    validation, digest = validate_package(draft.files, environment.name), content_hash(with_generated(draft.files))
     context = {
         "environment": environment,
         "latest": latest,
@@ -65,7 +66,7 @@ def show_environment(request: Request, session: SessionDep, _: Viewer, name: str
         "problems": validation.problems,
         "draft": draft,
         "draft_author": queries.person_name(session, draft.updated_by),
-        "is_draft_published": service.is_published(draft, versions),
+        "is_draft_published": digest in {version.content_hash for version in versions},
         "versions": versions,
         "checks": queries.check_runs_of(session, environment, limit=10),
         "runs": queries.recent_runs(session, environment),

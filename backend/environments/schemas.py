@@ -383,27 +383,6 @@ class EditedFile(BaseModel):
     """Rollout that is shown next to the code."""
 
 
-class NewFile(BaseModel):
-    path: str = Field(min_length=1, max_length=1000)
-
-
-class RenamedFile(BaseModel):
-    path: str = Field(max_length=1000)
-    new_path: str = Field(min_length=1, max_length=1000)
-
-
-class DeletedFile(BaseModel):
-    path: str = Field(max_length=1000)
-    mark: str
-
-
-class RestoredVersion(BaseModel):
-    """A version whose files replace the draft."""
-
-    version: int = Field(ge=1, lt=2**31)
-    revision: int = Field(ge=1, description="Revision of the draft that is replaced.")
-
-
 # Imports
 
 
@@ -438,12 +417,6 @@ class ImportForm(BaseModel):
     """One requirement per line."""
     variables: str = Field(default="", max_length=8000)
     """One NAME=value per line."""
-
-
-class BlockForm(BaseModel):
-    block: str = Field(default="", max_length=200_000)
-    name: str = Field(default="", max_length=40)
-    then: Literal["preview", "create"] = "preview"
 
 
 class ReplaceBlock(Request):

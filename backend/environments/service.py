@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from sqlalchemy import func, select
@@ -143,12 +143,6 @@ def publish_version(
         arguments = {"version_id": str(version.id), "person_id": str(actor.person_id)}
         enqueue(session, HISTORY_JOB, queue=Queue.CPU, arguments=arguments)
     return version
-
-
-def is_published(draft: EnvironmentDraft, versions: Sequence[EnvironmentVersion]) -> bool:
-    """Return whether one of these versions has the draft's content."""
-    digest = content_hash(with_generated(draft.files))
-    return any(version.content_hash == digest for version in versions)
 
 
 def import_package(

@@ -13,19 +13,7 @@ from backend.operations.declaration import operation, reference
 from backend.operations.ids import find_by_end, parse_id
 from backend.operations.schemas import Download
 from backend.runs.tables import Run
-from backend.training import example_files, example_preview, sft_data
-from backend.training.schemas import (
-    DownloadSft,
-    ExampleFileDetail,
-    ExampleFileResponse,
-    ListExampleFiles,
-    MarkDemonstrations,
-    MarkedDemonstrations,
-    SftFilter,
-    SftPreview,
-    TrainingRequest,
-    UploadExamples,
-)
+from backend.training import example_files, example_preview, schemas, sft_data
 from backend.training.tables import ExampleFile
 from backend.web.audit import audit
 from backend.web.identity import Actor
@@ -49,7 +37,7 @@ def find_example_file(session: Session, text: str) -> ExampleFile:
 
 
 @operation("POST /training/examples/preview", role=Role.VIEWER, noun="examples", audited=False)
-def preview_examples(session: Session, actor: Actor, request: TrainingRequest) -> dict[str, object]:
+def preview_examples(session: Session, actor: Actor, request: schemas.TrainingRequest) -> dict[str, object]:
     """Preview what the SFT warm-up of a training run would learn from: numbers, lengths, rewards and examples."""
     return example_preview.preview_examples(session, request).as_json()
 
@@ -65,7 +53,7 @@ def preview_examples(session: Session, actor: Actor, request: TrainingRequest) -
     page="/training/examples/{id}",
     notice="{summary}",
 )
-def add_examples(session: Session, actor: Actor, request: UploadExamples) -> ExampleFileResponse:
+def add_examples(session: Session, actor: Actor, request: schemas.UploadExamples) -> schemas.ExampleFileResponse:
     """Upload conversations: {"messages": […]} or {"prompt": …, "completion": …}, as TRL and OpenAI write them.
 
     If a line is invalid, the error names it and nothing is stored.
@@ -75,19 +63,21 @@ def add_examples(session: Session, actor: Actor, request: UploadExamples) -> Exa
 
 
 @operation("GET /training/examples", role=Role.VIEWER, noun="examples", command="data examples list")
-def list_examples(session: Session, actor: Actor, request: ListExampleFiles) -> Page[ExampleFileResponse]:
+def list_examples(
+    session: Session, actor: Actor, request: schemas.ListExampleFiles
+) -> Page[schemas.ExampleFileResponse]:
     """List uploaded conversations, newest first."""
     found = example_files.list_example_files(session, after=request.after, limit=request.limit)
     return Page(items=[_response(row) for row in found.items], next=found.next)
 
 
 @operation("GET /training/examples/{file}", role=Role.VIEWER, noun="examples", command="data examples show")
-def get_examples(session: Session, actor: Actor, file: ExampleFile) -> ExampleFileDetail:
+def get_examples(session: Session, actor: Actor, file: ExampleFile) -> schemas.ExampleFileDetail:
     """Show the statistics and first conversations of an uploaded file."""
     examples = [
         {"messages": each.messages, "learned": each.learned} for each in example_preview.first_conversations(file)
     ]
-    return ExampleFileDetail(**_response(file).model_dump(), examples=examples)
+    return schemas.ExampleFileDetail(**_response(file).model_dump(), examples=examples)
 
 
 @operation("GET /training/examples/{file}/file", role=Role.VIEWER, noun="examples")
@@ -132,7 +122,7 @@ def delete_examples(session: Session, actor: Actor, file: ExampleFile) -> None:
     page="/training/examples/{id}",
     notice="{name} is restored.",
 )
-def restore_examples(session: Session, actor: Actor, file: ExampleFile) -> ExampleFileResponse:
+def restore_examples(session: Session, actor: Actor, file: ExampleFile) -> schemas.ExampleFileResponse:
     """Restore a deleted file."""
     if example_files.deleted_at(file) is not None:
         file.statistics = {name: value for name, value in file.statistics.items() if name != "deleted_at"}
@@ -142,26 +132,28 @@ def restore_examples(session: Session, actor: Actor, file: ExampleFile) -> Examp
 
 
 @operation("GET /sft", role=Role.VIEWER)
-def preview_sft(session: Session, actor: Actor, request: SftFilter) -> SftPreview:
+def preview_sft(session: Session, actor: Actor, request: schemas.SftFilter) -> schemas.SftPreview:
     """Preview training data from rollouts: numbers of conversations, repeats and tokens, with samples."""
     return sft_data.preview(session, request)
 
 
 @operation("GET /sft/file", role=Role.VIEWER)
-def download_sft(session: Session, actor: Actor, request: DownloadSft) -> Download:
+def download_sft(session: Session, actor: Actor, request: schemas.DownloadSft) -> Download:
     """Download training data from rollouts as chat JSONL, or as a zipped folder for Hugging Face's `datasets`."""
     return sft_data.download(session, request, request.format)
 
 
 @operation("POST /sft/demonstrations", role=Role.TRAINER, audited=False)
-def mark_demonstrations(session: Session, actor: Actor, request: MarkDemonstrations) -> MarkedDemonstrations:
+def mark_demonstrations(
+    session: Session, actor: Actor, request: schemas.MarkDemonstrations
+) -> schemas.MarkedDemonstrations:
     """Mark rollouts as demonstrations for the SFT warm-up, or remove the mark. Held-out tasks are never marked."""
     changed = sft_data.mark_demonstrations(session, actor, request, is_wanted=request.is_wanted)
-    return MarkedDemonstrations(changed=changed)
+    return schemas.MarkedDemonstrations(changed=changed)
 
 
-def _response(row: ExampleFile) -> ExampleFileResponse:
-    return ExampleFileResponse.from_row(
+def _response(row: ExampleFile) -> schemas.ExampleFileResponse:
+    return schemas.ExampleFileResponse.from_row(
         row,
         statistics={name: value for name, value in row.statistics.items() if name not in {"hash", "deleted_at"}},
         deleted_at=example_files.deleted_at(row),

@@ -5,13 +5,12 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from itertools import islice
 
-from sqlalchemy.orm import Session, joinedload
+from sqlalchemy.orm import Session
 
 from backend.checkpoints.tables import Checkpoint
 from backend.core import artifacts
 from backend.domain.training.configuration import ModelChoice
 from backend.domain.training.examples import EXAMPLES, Conversation, ExampleStatistics, TokenCount, estimate_tokens
-from backend.environments.tables import EnvironmentVersion
 from backend.errors import InvalidInput, NotFound
 from backend.runs.tables import Run
 from backend.training.example_files import deleted_at
@@ -27,6 +26,7 @@ from backend.training.example_sources import (
 )
 from backend.training.preflight import stored_context
 from backend.training.schemas import TrainingRequest, resolve_configuration
+from backend.training.service import version_of_request
 from backend.training.tables import ExampleFile
 
 MAX_PREVIEWED = 2000
@@ -106,9 +106,7 @@ class ExamplePreview:
 
 def preview_examples(session: Session, request: TrainingRequest) -> ExamplePreview:
     """Read the first conversations of each source. Raises InvalidInput for a source that does not exist."""
-    version = session.get(EnvironmentVersion, request.version_id, options=[joinedload(EnvironmentVersion.environment)])
-    if version is None:
-        raise InvalidInput(fields={"version_id": "There is no such environment version."})
+    version = version_of_request(session, request)
     settings = {name: value for name, value in request.configuration.items() if name in _BLOCKS}
     configuration = resolve_configuration(request.preset, settings)
     sft, manifest = configuration.sft, version.typed_manifest

@@ -8,13 +8,14 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, joinedload
 
 from backend.core.events import preflight_topic
 from backend.domain.ids import new_id
 from backend.domain.training.configuration import TrainingConfiguration, batch_in_words
 from backend.domain.training.preflight.findings import worst
 from backend.domain.vocabulary import CheckStatus
+from backend.environments.tables import EnvironmentVersion
 from backend.errors import InvalidInput, NotFound
 from backend.training import preflight, service
 from backend.training.launch import (
@@ -26,7 +27,7 @@ from backend.training.launch import (
     launch_figures,
     launch_page,
 )
-from backend.training.queries import find_training_run, find_version, get_preflight
+from backend.training.queries import find_training_run, get_preflight
 from backend.training.schemas import TrainingRequest, read_training_request, resolve_configuration
 from backend.training.setting_texts import changed_settings, stored_configuration
 from backend.web.dependencies import SessionDep, Trainer, Viewer
@@ -45,7 +46,7 @@ def new_training(request: Request, session: SessionDep, _: Trainer, sent: Sent) 
     POST: its summary while it is filled in; without script, the whole page.
     """
     if request.method == "POST" and wants_block(request):
-        version = find_version(session, sent.version_id)
+        version = session.get(EnvironmentVersion, sent.version_id, options=[joinedload(EnvironmentVersion.environment)])
         context = {"figures": launch_figures(session, sent, version, TrainingConfiguration())}
         return HTMLResponse(render_block(request, "training/new.html", "launch_figures", context))
     return page(request, "training/new.html", launch_page(session, sent))

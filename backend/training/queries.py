@@ -15,11 +15,6 @@ from backend.training.tables import Preflight
 _ENVIRONMENT = joinedload(EnvironmentVersion.environment)
 
 
-def find_version(session: Session, version_id: uuid.UUID) -> EnvironmentVersion | None:
-    statement = select(EnvironmentVersion).options(_ENVIRONMENT).where(EnvironmentVersion.id == version_id)
-    return session.scalars(statement).one_or_none()
-
-
 def find_training_run(session: Session, run_id: uuid.UUID) -> Run | None:
     statement = (
         select(Run)

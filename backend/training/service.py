@@ -24,7 +24,7 @@ from backend.policies.tables import Policy
 from backend.runs.tables import Run
 from backend.training.branches import JOB, BranchVersion
 from backend.training.example_files import check_sources
-from backend.training.queries import find_training_run, find_version, get_preflight
+from backend.training.queries import find_training_run, get_preflight
 from backend.training.schemas import TrainingRequest, resolve_configuration
 from backend.training.workers import offers
 from backend.web.audit import audit
@@ -95,7 +95,7 @@ def start_training(session: Session, actor: Actor, request: TrainingRequest) -> 
 
 def version_of_request(session: Session, request: TrainingRequest) -> EnvironmentVersion:
     """The requested environment version. Raises InvalidInput."""
-    version = find_version(session, request.version_id)
+    version = session.get(EnvironmentVersion, request.version_id, options=[joinedload(EnvironmentVersion.environment)])
     if version is None:
         raise InvalidInput(fields={"version_id": "There is no such environment version."})
     if request.content_hash and request.content_hash != version.content_hash:
@@ -205,14 +205,6 @@ def reason_without_certificate(versions: Sequence[EnvironmentVersion], reason: s
             },
         )
     return None
-
-
-def other_versions(session: Session, run: Run) -> Sequence[EnvironmentVersion]:
-    """All versions of the run's environment except its own, newest first."""
-    own = session.get_one(EnvironmentVersion, run.version_id)
-    is_other = EnvironmentVersion.environment_id == own.environment_id, EnvironmentVersion.id != own.id
-    others = select(EnvironmentVersion).options(joinedload(EnvironmentVersion.environment)).where(*is_other)
-    return session.scalars(others.order_by(EnvironmentVersion.number.desc())).all()
 
 
 def version_for_branch(

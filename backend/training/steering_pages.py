@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Form, Request
 from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import JsonValue
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.core.events import run_topic
@@ -16,6 +17,7 @@ from backend.domain.training.alarms import actions_of
 from backend.domain.training.detector_actions import DetectorAction
 from backend.domain.training.steering import LEARNING_RATE, WARM_UP_RATE, when_used
 from backend.domain.vocabulary import RunStatus
+from backend.environments.tables import EnvironmentVersion
 from backend.runs import queries as run_queries
 from backend.runs.header import RunHeader, head_blocks, run_header
 from backend.runs.tables import Run
@@ -124,9 +126,12 @@ def new_branch(
     """The form for a branch. With `alarm_id` it is a roll back from this alarm."""
     alarm = alarms.get_alarm(session, run, alarm_id) if alarm_id else None
     good = alarms.good_checkpoint(session, run, alarm) if alarm else None
+    others = select(EnvironmentVersion).where(
+        EnvironmentVersion.environment_id == run.version.environment_id, EnvironmentVersion.id != run.version_id
+    )
     context = {
         "run": run,
-        "versions": service.other_versions(session, run),
+        "versions": session.scalars(others.order_by(EnvironmentVersion.number.desc())).all(),
         "checkpoints": branches.branch_points(session, run),
         "checkpoint_id": good.id if good else checkpoint_id,
         "alarm": alarm,
