@@ -1,6 +1,5 @@
 """Operations on checkpoints and exports."""
 
-
 from sqlalchemy.orm import Session
 
 from backend.checkpoints import files, pruning, queries, schemas, service

@@ -27,7 +27,6 @@ from backend.runs.tables import Run
 from backend.studies.tables import Study, StudyCheckpoint
 from backend.web.audit import Requester, audit
 
-RECENT = timedelta(hours=1)
 _RESUMABLE = (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.STOPPED, RunStatus.PAUSED, RunStatus.FAILED)
 
 
@@ -210,7 +209,7 @@ def prune(session: Session, actor: Requester | None, plan: PrunePlan) -> PrunePl
 
 def delete_leftovers(session: Session) -> None:
     """Delete the weights of recently pruned checkpoints that the store did not delete at once."""
-    is_recent = Checkpoint.pruned_at > datetime.now(UTC) - RECENT
+    is_recent = Checkpoint.pruned_at > datetime.now(UTC) - timedelta(hours=1)
     for key in session.scalars(select(Checkpoint.artifact).where(is_recent)):
         artifacts.delete(key)
 

@@ -13,8 +13,6 @@ from backend.errors import InvalidInput
 PREFIX = "field."
 """Form fields of the action are named `field.<name>`."""
 MAX_CHOICES = 200
-SHORT_TEXT = 200
-"""Maximum characters of a text that gets a one-line input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +170,7 @@ def _field(name: str, schema: Mapping[str, Any], is_required: bool) -> ActionFie
             return ActionField(name, "boolean", hint, is_required=False)
         case "string":
             length = _number(schema.get("maxLength"))
-            is_short = length is not None and length <= SHORT_TEXT
+            is_short = length is not None and length <= 200
             return ActionField(name, "text", hint, is_required=is_required, is_short=is_short)
         case "array" if isinstance(items := schema.get("items"), Mapping) and items.get("type") == "string":
             return ActionField(name, "lines", hint, is_required=is_required)

@@ -29,7 +29,6 @@ from backend.web.page import current_actor, page, see_other, wants_block
 from backend.web.transcripts import transcript_of
 
 router = APIRouter()
-SHOWN_VERSIONS = 6
 
 _MODES = {"py": "python", "yaml": "yaml", "yml": "yaml", "md": "markdown", "json": "json", "toml": "toml"}
 
@@ -241,7 +240,7 @@ def _edit_page(
         "sources": column_sources(manifest.columns, files) if manifest else (),
         "lost": functions_without_column(manifest.columns, files) if manifest else (),
         "trial": trials.trial_view(session, draft, person_id, manifest) if person_id else None,
-        "versions": versions[:SHOWN_VERSIONS],
+        "versions": versions[:6],
         "newest": versions[0].number if versions else None,
         "message": "",
         "conflict": None,

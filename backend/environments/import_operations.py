@@ -18,9 +18,6 @@ from backend.web.audit import audit
 from backend.web.identity import Actor
 from backend.web.paging import Page
 
-MAX_BODY_BYTES = MAX_UPLOAD_BYTES * 4 // 3 + 2**20
-"""The archive is Base64."""
-
 
 @operation("GET /imports", role=Role.VIEWER, noun="imports", command="env imports")
 def list_imports(session: Session, actor: Actor) -> Page[schemas.ImportResponse]:
@@ -35,7 +32,7 @@ def list_imports(session: Session, actor: Actor) -> Page[schemas.ImportResponse]
     status=201,
     tool=True,
     audited=False,
-    max_body_size=MAX_BODY_BYTES,
+    max_body_size=MAX_UPLOAD_BYTES * 4 // 3 + 2**20,  # the archive is Base64
 )
 def start_import(session: Session, actor: Actor, request: schemas.StartImport) -> schemas.ImportResponse:
     """Import a package that others wrote. A worker starts it and writes a report."""

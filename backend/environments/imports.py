@@ -41,7 +41,6 @@ KINDS = {
     REMOTE: "running server",
 }
 """Labels of the kinds."""
-PROBE_MEMORY_MB = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ def store_package(row: EnvironmentImport, package: ReadyPackage, report: ImportR
 
 def probe_manifest(manifest: Mapping[str, object], remote: str = "") -> str:
     """Return the manifest with enough resources to measure what the package needs."""
-    resources = {"memory_mb": PROBE_MEMORY_MB, "sessions": 8, **({"remote": remote} if remote else {})}
+    resources = {"memory_mb": 2048, "sessions": 8, **({"remote": remote} if remote else {})}
     return write_manifest({**manifest, "proctor": {"resources": resources}}, "")
 
 

@@ -1,5 +1,6 @@
 """Operations on environments: packages, drafts, versions, checks, certificates and network grants."""
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
@@ -7,12 +8,13 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.domain.environments.manifest import NetworkSpec
-from backend.domain.environments.packages import content_hash, pack
+from backend.domain.environments.packages import MANIFEST_PATH, content_hash, pack
 from backend.domain.network import NetworkRule
 from backend.domain.vocabulary import Role
 from backend.environments import drafts, queries, schemas, service
 from backend.environments.diff import diff_files
 from backend.environments.export import complete_package
+from backend.environments.library import render_template
 from backend.environments.queries import CheckRun
 from backend.environments.scaffold import generated_files, with_generated
 from backend.environments.tables import Environment, EnvironmentDraft, EnvironmentVersion, NetworkGrant
@@ -26,6 +28,10 @@ from backend.team.tables import Person
 from backend.web.audit import audit
 from backend.web.identity import Actor
 from backend.web.paging import Page
+
+COPY = "copy:"
+"""Prefix of a starting point that is another environment."""
+_NAME_LINE = re.compile(r"^name:.*$", re.MULTILINE)
 
 
 @reference(Environment, "Name or id of an environment.")
@@ -62,9 +68,24 @@ def create_environment(session: Session, actor: Actor, request: schemas.CreateEn
     """Create an environment with a draft, from a template, a copy of another environment or the given files."""
     if (request.template is None) == (request.files is None):
         raise InvalidInput(fields={"template": "Give either a template or the files."})
-    files = request.files
-    if files is None:
-        files = service.starting_files(session, request.template or "", request.name)
+    files, template = request.files, request.template or ""
+    if files is None and not template.startswith(COPY):
+        try:
+            files = render_template(template, request.name)
+        except KeyError as error:
+            raise InvalidInput(fields={"template": "There is no such template."}) from error
+    elif files is None:  # `copy:NAME`: the latest version, or the draft if there is none; `copy:NAME@3`: version 3
+        known, _, number = template.removeprefix(COPY).partition("@")
+        original = queries.find_environment(session, known)
+        if original is None or (number and not (number.isdecimal() and len(number) < 10)):
+            raise InvalidInput(
+                fields={"template": f"There is no environment {template.removeprefix(COPY)[:60]!r} to copy."}
+            )
+        version = queries.find_version(session, original, int(number) if number else None, with_files=True)
+        if version is None and number:
+            raise InvalidInput(fields={"template": f"{known} has no version {number}."})
+        files = dict(version.files if version else with_generated(queries.get_draft(session, original).files))
+        files[MANIFEST_PATH] = _NAME_LINE.sub(f"name: {request.name}", files[MANIFEST_PATH], count=1)
     return _detail(session, service.create_environment(session, actor, request.name, files))
 
 

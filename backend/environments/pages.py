@@ -8,22 +8,23 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, contains_eager, joinedload
 
 from backend.core.events import RUNS
 from backend.domain.environments.packages import content_hash, pack
+from backend.domain.vocabulary import RunKind
 from backend.environments import queries
 from backend.environments.diff import diff_files
 from backend.environments.export import complete_package
 from backend.environments.library import Template, templates
-from backend.environments.operations import network_of
+from backend.environments.operations import COPY, network_of
 from backend.environments.queries import DRAFT
 from backend.environments.scaffold import with_generated
-from backend.environments.service import COPY
-from backend.environments.tables import Certificate
+from backend.environments.tables import Certificate, EnvironmentVersion
 from backend.environments.validation import validate_package
 from backend.errors import NotFound
 from backend.policies.queries import policy_options
+from backend.runs.tables import Run
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.page import page
 from backend.web.streams import live_blocks
@@ -59,6 +60,16 @@ def show_environment(request: Request, session: SessionDep, _: Viewer, name: str
     versions = queries.versions_of(session, environment)
     latest = versions[0] if versions else None
     validation, digest = validate_package(draft.files, environment.name), content_hash(with_generated(draft.files))
+    runs = (  # checks and hand play have separate lists
+        select(Run)
+        .join(Run.version)
+        .where(
+            EnvironmentVersion.environment_id == environment.id, Run.kind.in_([RunKind.EVALUATION, RunKind.TRAINING])
+        )
+        .options(contains_eager(Run.version), joinedload(Run.policy), joinedload(Run.creator))
+        .order_by(Run.created_at.desc(), Run.id.desc())
+        .limit(10)
+    )
     context = {
         "environment": environment,
         "latest": latest,
@@ -69,7 +80,7 @@ def show_environment(request: Request, session: SessionDep, _: Viewer, name: str
         "is_draft_published": digest in {version.content_hash for version in versions},
         "versions": versions,
         "checks": queries.check_runs_of(session, environment, limit=10),
-        "runs": queries.recent_runs(session, environment),
+        "runs": session.scalars(runs).all(),
         "readme": draft.files.get("README.md", ""),
     }
     return page(request, "environments/overview.html", context)

@@ -105,18 +105,12 @@ def start_play(
     return run
 
 
-def send_reply(session: Session, actor: Actor, run: Run, reply: str, revision: int | None = None) -> None:
-    """Send the person's next reply. `revision`: as shown on the page, so that a form sent twice acts once."""
-    state = locked_state(session, actor, run, revision)
-    request_play(session, run, state, [*replies_of(session, run), plain_reply(reply)])
-
-
 def locked_state(
     session: Session, actor: Actor, run: Run, revision: int | None = None, *, at_any_time: bool = False
 ) -> PlayState:
     """Lock the run and return its state. Raises an error unless it is this person's open episode and turn.
 
-    `revision`: as shown on the page, which must be up to date. `at_any_time`: also while the environment answers.
+    `revision`: as shown on the page, so that a form sent twice acts once. `at_any_time`: even before the answer.
     """
     locked = select(Run).where(Run.id == run.id).with_for_update().execution_options(populate_existing=True)
     session.scalars(locked).one()
@@ -219,10 +213,7 @@ def get_play(session: Session, name: str, run_id: uuid.UUID) -> Run:
         select(Run)
         .join(Run.version)
         .join(EnvironmentVersion.environment)
-        .options(
-            contains_eager(Run.version).contains_eager(EnvironmentVersion.environment),
-            joinedload(Run.creator),
-        )
+        .options(contains_eager(Run.version).contains_eager(EnvironmentVersion.environment), joinedload(Run.creator))
         .where(Run.id == run_id, Run.kind == RunKind.PLAY, Environment.name == name)
     )
     run = session.scalars(statement).one_or_none()

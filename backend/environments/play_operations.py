@@ -27,8 +27,6 @@ from backend.web.audit import audit
 from backend.web.identity import Actor
 
 PLAY_PAGE = "/environments/{environment}/play/{run_id}"
-UNSAVED_COLUMNS = frozenset({"length"})
-"""Columns that depend on a policy's tokenizer, so a fixture cannot contain them."""
 
 # On a published version
 
@@ -82,7 +80,8 @@ def send_reply(
     """Send a reply, or an action that is written as a reply."""
     run = play.get_play(session, environment.name, run_id)
     text = _reply_of(request, run.version.typed_manifest.proctor.agent.action)
-    play.send_reply(session, actor, run, text, request.revision)
+    state = play.locked_state(session, actor, run, request.revision)
+    play.request_play(session, run, state, [*play.replies_of(session, run), play.plain_reply(text)])
     return get_play(session, actor, environment, run_id)
 
 
@@ -215,7 +214,8 @@ def save_fixture(
             level=task.level if task.level != usual.level else None,
         ),
         replies=[str(step["reply"]) for step in rollout.steps],
-        columns={name: value for name, value in columns.items() if name not in UNSAVED_COLUMNS},
+        # the length depends on a policy's tokenizer
+        columns={name: value for name, value in columns.items() if name != "length"},
         kind=request.kind,
     )
     path, draft = fixture.path, drafts.locked_draft(session, environment)

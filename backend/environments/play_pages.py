@@ -12,9 +12,8 @@ from sqlalchemy.orm import Session, contains_eager
 
 from backend.core.events import run_topic
 from backend.domain.vocabulary import RunKind
-from backend.environments import queries
+from backend.environments import play, queries
 from backend.environments.action_form import reply_of_form
-from backend.environments.play import play_view, send_reply
 from backend.environments.tables import EnvironmentVersion
 from backend.runs.tables import Run
 from backend.web.dependencies import Author, SessionDep, Viewer
@@ -61,7 +60,7 @@ def show_play(request: Request, session: SessionDep, actor: Viewer, name: str, r
 
 
 def _page(session: Session, person_id: uuid.UUID, name: str, run_id: uuid.UUID) -> dict[str, object]:
-    view = play_view(session, name, run_id)
+    view = play.play_view(session, name, run_id)
     return {"play": view, "is_mine": view.run.created_by == person_id, "is_over": view.is_over}
 
 
@@ -77,11 +76,12 @@ def reply(
     request: Request, session: SessionDep, actor: Author, name: str, run_id: uuid.UUID, sent: SentForm
 ) -> Response:
     """Send a whole reply (`reply`), or an action by its fields (`field.<name>`), which is written as a reply."""
-    view = play_view(session, name, run_id)
+    view = play.play_view(session, name, run_id)
     text = sent["reply"] if "reply" in sent else reply_of_form(view.spec, view.fields, sent)
     revision = sent.get("revision", "")
     is_number = revision.isdecimal() and len(revision) < 10
-    send_reply(session, actor, view.run, text, int(revision) if is_number else None)
+    state = play.locked_state(session, actor, view.run, int(revision) if is_number else None)
+    play.request_play(session, view.run, state, [*play.replies_of(session, view.run), play.plain_reply(text)])
     if wants_block(request):
         return show_play(request, session, actor, name, run_id)
     return see_other(f"/environments/{name}/play/{run_id}")

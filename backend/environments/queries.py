@@ -36,7 +36,6 @@ class CheckRun:
     version_number: int
 
 
-LAST_RUNS = 5
 DRAFT = "draft"
 
 
@@ -121,7 +120,7 @@ def list_environments(session: Session, *, with_archived: bool = False) -> list[
         select(Run)
         .join(ranked, ranked.c.id == Run.id)
         .join(Run.version)
-        .where(ranked.c.rank <= LAST_RUNS)
+        .where(ranked.c.rank <= 5)
         .options(contains_eager(Run.version))
         .order_by(ranked.c.rank)
     )
@@ -161,22 +160,6 @@ def check_runs_of(
     if version is not None:
         statement = statement.where(Run.version_id == version.id)
     return [CheckRun(run, status, number) for run, status, number in session.execute(statement)]
-
-
-def recent_runs(session: Session, environment: Environment, *, limit: int = 10) -> list[Run]:
-    """List evaluations and training runs on any version, newest first; checks and hand play have separate lists."""
-    statement = (
-        select(Run)
-        .join(Run.version)
-        .where(
-            EnvironmentVersion.environment_id == environment.id,
-            Run.kind.in_([RunKind.EVALUATION, RunKind.TRAINING]),
-        )
-        .options(contains_eager(Run.version), joinedload(Run.policy), joinedload(Run.creator))
-        .order_by(Run.created_at.desc(), Run.id.desc())
-        .limit(limit)
-    )
-    return list(session.scalars(statement))
 
 
 def files_named(session: Session, environment: Environment, name: str) -> dict[str, str]:

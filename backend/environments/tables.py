@@ -98,10 +98,6 @@ class EnvironmentVersion(Base):
     def typed_manifest(self) -> Manifest:
         return Manifest.model_validate(self.manifest)
 
-    @property
-    def short_hash(self) -> str:
-        return self.content_hash[:12]
-
 
 class Certificate(Base):
     """The result of the environment checks for one version."""

@@ -39,7 +39,24 @@ def find_example_file(session: Session, text: str) -> ExampleFile:
 @operation("POST /training/examples/preview", role=Role.VIEWER, noun="examples", audited=False)
 def preview_examples(session: Session, actor: Actor, request: schemas.TrainingRequest) -> dict[str, object]:
     """Preview what the SFT warm-up of a training run would learn from: numbers, lengths, rewards and examples."""
-    return example_preview.preview_examples(session, request).as_json()
+    preview = example_preview.preview_examples(session, request)
+    sources: list[dict[str, object]] = [
+        {
+            "source": source.source,
+            "share": source.share,
+            "available": source.available,
+            "looked_at": source.found.conversations,
+            "too_long": source.too_long,
+            "warnings": source.warnings,
+            "runs": [{"id": str(run.id), "name": run.name} for run in source.runs],
+            "file": {"id": str(source.file.id), "name": source.file.name} if source.file else None,
+            "statistics": source.found.as_json(),
+            "examples": [{"messages": each.messages, "reward": each.reward} for each in source.found.examples],
+        }
+        for source in preview.sources
+    ]
+    measure = preview.measure
+    return {"tokens_are": measure.told, "context": measure.context, "system": preview.system, "sources": sources}
 
 
 @operation(
@@ -104,9 +121,10 @@ def download_examples(session: Session, actor: Actor, file: ExampleFile) -> Down
 )
 def delete_examples(session: Session, actor: Actor, file: ExampleFile) -> None:
     """Delete an uploaded file. You can restore it for a week with `proctor data examples restore`."""
-    if session.scalars(example_files.runs_with(file).where(Run.status.in_(UNDER_WAY)).limit(1)).first() is not None:
+    learning = Run.configuration["sft"]["file"].astext == str(file.id), Run.status.in_(UNDER_WAY)
+    if session.scalar(select(Run.id).where(*learning).limit(1)):
         raise FileInUse
-    if example_files.deleted_at(file) is None:
+    if file.deleted_at is None:
         file.statistics = {**file.statistics, "deleted_at": datetime.now(UTC).isoformat()}
         session.flush()
         audit(session, actor, "examples.delete", "example_file", file.id, name=file.name)
@@ -124,7 +142,7 @@ def delete_examples(session: Session, actor: Actor, file: ExampleFile) -> None:
 )
 def restore_examples(session: Session, actor: Actor, file: ExampleFile) -> schemas.ExampleFileResponse:
     """Restore a deleted file."""
-    if example_files.deleted_at(file) is not None:
+    if file.deleted_at is not None:
         file.statistics = {name: value for name, value in file.statistics.items() if name != "deleted_at"}
         session.flush()
         audit(session, actor, "examples.restore", "example_file", file.id, name=file.name)
@@ -154,7 +172,5 @@ def mark_demonstrations(
 
 def _response(row: ExampleFile) -> schemas.ExampleFileResponse:
     return schemas.ExampleFileResponse.from_row(
-        row,
-        statistics={name: value for name, value in row.statistics.items() if name not in {"hash", "deleted_at"}},
-        deleted_at=example_files.deleted_at(row),
+        row, statistics={name: value for name, value in row.statistics.items() if name not in {"hash", "deleted_at"}}
     )

@@ -3,9 +3,11 @@
 import uuid
 from dataclasses import replace
 from typing import Annotated
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, Response, StreamingResponse
+from sqlalchemy import select
 
 from backend.domain.training.examples import Conversation
 from backend.errors import InvalidInput
@@ -43,7 +45,7 @@ def list_files(
     context = {
         "files": found.items,
         "next": found.next,
-        "deleted": gone if gone is not None and files.deleted_at(gone) is not None else None,
+        "deleted": gone if gone is not None and gone.deleted_at is not None else None,
         "most_bytes": files.MAX_UPLOAD_BYTES,
     }
     return page(request, "training/examples.html", context)
@@ -51,10 +53,7 @@ def list_files(
 
 @router.api_route("/training/examples/preview", methods=["GET", "POST"], response_class=HTMLResponse)
 def preview_examples(
-    request: Request,
-    session: SessionDep,
-    _: Viewer,
-    sent: Annotated[TrainingRequest, Depends(read_training_request)],
+    request: Request, session: SessionDep, _: Viewer, sent: Annotated[TrainingRequest, Depends(read_training_request)]
 ) -> HTMLResponse:
     """The training examples with the settings of the address or the launch form; a hint if they are incomplete."""
     context: dict[str, object] = {"found": None, "transcripts": {}, "hint": ""}
@@ -70,12 +69,13 @@ def preview_examples(
 @router.get("/training/examples/{file_id}", response_class=HTMLResponse)
 def show_file(request: Request, file_id: uuid.UUID, session: SessionDep, _: Viewer) -> HTMLResponse:
     row = files.get_example_file(session, file_id)
+    runs = select(Run).where(Run.configuration["sft"]["file"].astext == str(row.id)).order_by(Run.id.desc()).limit(20)
     context = {
         "file": row,
         "statistics": row.statistics,
         "transcripts": [_entries(each) for each in view.first_conversations(row)],
-        "runs": session.scalars(files.runs_with(row).order_by(Run.id.desc()).limit(20)).all(),
-        "is_deleted": files.deleted_at(row) is not None,
+        "runs": session.scalars(runs).all(),
+        "is_deleted": row.deleted_at is not None,
     }
     return page(request, "training/example_file.html", context)
 
@@ -119,4 +119,4 @@ def mark_demonstrations(
 ) -> Response:
     changed = sft_data.mark_demonstrations(session, actor, form, is_wanted=form.is_wanted)
     notice = "marked as demonstrations for the SFT warm-up" if form.is_wanted else "no longer marked"
-    return see_other(f"/data/sft?{form.query()}", f"Rollouts {notice}: {changed:,}.")
+    return see_other(f"/data/sft?{urlencode(form.fields())}", f"Rollouts {notice}: {changed:,}.")

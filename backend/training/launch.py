@@ -10,17 +10,18 @@ from urllib.parse import urlencode
 import yaml
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict
-from sqlalchemy.orm import Session
+from sqlalchemy import select
+from sqlalchemy.orm import Session, joinedload
 
 from backend.checkpoints.queries import checkpoints as checkpoint_slice
 from backend.domain.ids import new_id
 from backend.domain.runs.capabilities import not_offered
 from backend.domain.training.configuration import TrainingConfiguration, batch_in_words
 from backend.domain.training.presets import PRESETS
-from backend.environments.tables import EnvironmentVersion
+from backend.domain.vocabulary import RunKind
+from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import InvalidInput
 from backend.runs.tables import Run
-from backend.training import queries
 from backend.training.example_files import list_example_files
 from backend.training.launch_form import FormContext, launch_sections
 from backend.training.preflight import findings_at_once
@@ -30,13 +31,19 @@ from backend.training.tables import Preflight
 from backend.training.workers import offers
 
 Format = Literal["yaml", "json"]
-MEDIA_TYPES: Mapping[Format, str] = {"yaml": "application/yaml", "json": "application/json"}
 
 
 def launch_page(session: Session, shown: TrainingRequest, error: InvalidInput | None = None) -> dict[str, object]:
     """The form with the settings of the request over those of a preset, a pre-flight or an earlier run."""
-    versions = queries.trainable_versions(session)
-    again = queries.find_training_run(session, shown.again) if shown.again else None
+    in_use = (  # newest first within each environment
+        select(EnvironmentVersion)
+        .join(EnvironmentVersion.environment)
+        .options(joinedload(EnvironmentVersion.environment))
+        .where(Environment.archived_at.is_(None))
+        .order_by(Environment.name, EnvironmentVersion.number.desc())
+    )
+    versions, again = session.scalars(in_use).all(), session.get(Run, shown.again) if shown.again else None
+    again = again if again is not None and again.kind is RunKind.TRAINING else None
     preflight = session.get(Preflight, shown.preflight_id) if shown.preflight_id else None
     preset, source = PRESETS.get(shown.preset or ""), preflight or again
     by_id = {version.id: version for version in versions}
@@ -153,12 +160,6 @@ def configuration_file(
     )
 
 
-def configuration_file_of(run: Run) -> ConfigurationFile:
-    """The file that repeats a run, without its name, because names of policies are unique."""
-    reason = str(run.configuration.get("without_certificate") or "")
-    return configuration_file(run.version, stored_configuration(run.configuration), without_certificate=reason)
-
-
 def download_configuration(file: ConfigurationFile, form: Format) -> Response:
     """The file as a download, in YAML or JSON."""
     values = file.model_dump(mode="json", exclude_none=True)
@@ -169,4 +170,4 @@ def download_configuration(file: ConfigurationFile, form: Format) -> Response:
         text += yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=100)
     name = f"proctor-train-{file.environment.replace('@', '-v')}.{form}"
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return Response(text, media_type=MEDIA_TYPES[form], headers=headers)
+    return Response(text, media_type=f"application/{form}", headers=headers)

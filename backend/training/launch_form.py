@@ -14,8 +14,6 @@ from backend.domain.training.blocks import Block, Card, setting_of
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.training.setting_texts import block_of, holds_list, holds_mapping, members, write
 
-LONG_HELP = 110
-"""Characters above which only the first sentence of a help text is shown at first."""
 SECTIONS: Mapping[str, tuple[str, str]] = {
     "": ("Recipe", "Stages of the run."),
     "mix": ("Further environments", "Train on several environments at the same time."),
@@ -141,7 +139,7 @@ def _field(name: str, info: FieldInfo, value: object, context: FormContext) -> L
             case Le(le=bound) | Lt(lt=bound):
                 maximum = maximum or write(bound)
     text = " ".join((info.description or "").split())
-    hint = text if len(text) <= LONG_HELP else text.partition(". ")[0].rstrip(".") + "."
+    hint = text if len(text) <= 110 else text.partition(". ")[0].rstrip(".") + "."
     return LaunchField(
         name=name,
         label=setting.label or label[0].upper() + label[1:],

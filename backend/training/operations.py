@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from backend.domain.training.alarm_kinds import ALARM_KINDS
 from backend.domain.training.alarms import CLEARED
 from backend.domain.training.configuration import batch_in_words
-from backend.domain.training.preflight.findings import worst
+from backend.domain.training.preflight.findings import PreflightFinding, worst
 from backend.domain.training.presets import PRESETS
 from backend.domain.vocabulary import AlarmAnswer, PreflightStatus, Role, RunKind
 from backend.errors import NotFound
@@ -20,9 +20,8 @@ from backend.runs.schemas import RunResponse
 from backend.runs.service import request_stop
 from backend.runs.tables import Run
 from backend.training import alarms, branches, preflight, schemas, service, steering
-from backend.training.launch import ConfigurationFile, configuration_file_of
+from backend.training.launch import ConfigurationFile, configuration_file
 from backend.training.launch_form import launch_sections
-from backend.training.queries import get_preflight
 from backend.training.setting_texts import stored_configuration
 from backend.training.tables import Alarm, Preflight
 from backend.web.identity import Actor
@@ -40,7 +39,7 @@ NOTICES = {
 
 @reference(Preflight, "Id of a pre-flight.")
 def find_preflight(session: Session, text: str) -> Preflight:
-    return get_preflight(session, parse_id(text))
+    return service.get_preflight(session, parse_id(text))
 
 
 @operation("GET /training/presets", role=Role.VIEWER, tool=True)
@@ -98,10 +97,14 @@ def show_preflight(session: Session, actor: Actor, preflight: Preflight) -> sche
 
 @operation("GET /training/{run}/configuration", role=Role.VIEWER)
 def get_configuration(session: Session, actor: Actor, run: Run) -> ConfigurationFile:
-    """Show the configuration file that starts the same training run again with `proctor train --config`."""
+    """Show the configuration file that starts the same training run again with `proctor train --config`.
+
+    It does not have the run's name, because names of policies are unique.
+    """
     if run.kind is not RunKind.TRAINING:
         raise NotFound("There is no such training run.")
-    return configuration_file_of(run)
+    reason = str(run.configuration.get("without_certificate") or "")
+    return configuration_file(run.version, stored_configuration(run.configuration), without_certificate=reason)
 
 
 @operation("GET /runs/{run}/alarms", role=Role.VIEWER, tool=True)
@@ -220,7 +223,7 @@ def _alarm_response(alarm: Alarm, offered: Sequence[alarms.OfferedAnswer] = ()) 
 
 def _preflight_response(row: Preflight) -> schemas.PreflightResponse:
     environment = f"{row.version.environment.name}@{row.version.number}"
-    findings = preflight.findings_of(row)
+    findings = [PreflightFinding.model_validate(finding) for finding in row.findings]
     return schemas.PreflightResponse.from_row(
         row,
         environment=environment,

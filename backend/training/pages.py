@@ -13,21 +13,21 @@ from sqlalchemy.orm import Session, joinedload
 from backend.core.events import preflight_topic
 from backend.domain.ids import new_id
 from backend.domain.training.configuration import TrainingConfiguration, batch_in_words
-from backend.domain.training.preflight.findings import worst
+from backend.domain.training.preflight.findings import PreflightFinding, worst
 from backend.domain.vocabulary import CheckStatus
 from backend.environments.tables import EnvironmentVersion
-from backend.errors import InvalidInput, NotFound
+from backend.errors import InvalidInput
+from backend.runs.queries import get_run
 from backend.training import preflight, service
 from backend.training.launch import (
     Format,
     configuration_file,
-    configuration_file_of,
     download_configuration,
     launch_command,
     launch_figures,
     launch_page,
 )
-from backend.training.queries import find_training_run, get_preflight
+from backend.training.operations import get_configuration
 from backend.training.schemas import TrainingRequest, read_training_request, resolve_configuration
 from backend.training.setting_texts import changed_settings, stored_configuration
 from backend.web.dependencies import SessionDep, Trainer, Viewer
@@ -88,17 +88,15 @@ def download_new_configuration(form: Format, session: SessionDep, _: Trainer, qu
 
 
 @router.get("/runs/{run_id}/configuration.{form}")
-def download_run_configuration(run_id: uuid.UUID, form: Format, session: SessionDep, _: Viewer) -> Response:
+def download_run_configuration(run_id: uuid.UUID, form: Format, session: SessionDep, actor: Viewer) -> Response:
     """The configuration file that repeats the run."""
-    run = find_training_run(session, run_id)
-    if run is None:
-        raise NotFound("There is no such training run.")
-    return download_configuration(configuration_file_of(run), form)
+    return download_configuration(get_configuration(session, actor, get_run(session, run_id)), form)
 
 
 def _preflight_page(session: Session, preflight_id: uuid.UUID) -> dict[str, object]:
-    row = get_preflight(session, preflight_id)
-    configuration, findings = stored_configuration(row.configuration), preflight.findings_of(row)
+    row = service.get_preflight(session, preflight_id)
+    configuration = stored_configuration(row.configuration)
+    findings = [PreflightFinding.model_validate(finding) for finding in row.findings]
     environment = f"{row.version.environment.name}@{row.version.number}"
     return {
         "preflight": row,

@@ -29,7 +29,6 @@ CONFIGURATION = "config.json"
 JOB = "training.preflight"
 ATTEMPTS = 2
 """A process that was killed, such as for lack of memory, runs once more. The second time is reported as a finding."""
-_CONTEXT_NAMES = ("max_position_embeddings", "n_positions")
 _MOST_BYTES = 2**20
 LARGE_BYTES = MAX_PARAMETERS * FLOAT_BYTES
 """A model with more weights was not created here."""
@@ -93,7 +92,7 @@ def _context(text: bytes) -> int | None:
         return None
     inner = configuration.get("text_config")
     blocks = [configuration, inner] if isinstance(inner, dict) else [configuration]
-    values = (block.get(name) for block in blocks for name in _CONTEXT_NAMES)
+    values = (block.get(name) for block in blocks for name in ("max_position_embeddings", "n_positions"))
     return next((value for value in values if isinstance(value, int) and value > 0), None)
 
 
@@ -139,7 +138,3 @@ def start_preflight(session: Session, actor: Actor, request: TrainingRequest) ->
     job.max_attempts = ATTEMPTS
     audit(session, actor, "training.preflight", "preflight", preflight.id, version=str(version.id))
     return preflight
-
-
-def findings_of(preflight: Preflight) -> list[PreflightFinding]:
-    return [PreflightFinding.model_validate(finding) for finding in preflight.findings]

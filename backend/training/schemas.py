@@ -5,7 +5,6 @@ import uuid
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal
-from urllib.parse import urlencode
 
 from fastapi import Request as HttpRequest
 from fastapi import UploadFile
@@ -23,16 +22,10 @@ from backend.operations.schemas import ListRequest, Progress, Request, Response
 from backend.training.setting_texts import nest, read
 from backend.web.form_data import field_messages, validate
 
-NO_VERSION = uuid.UUID(int=0)
-"""No version is selected."""
-
-
 _Number = Annotated[int | None, Field(ge=1)]
 VersionNumber = Annotated[_Number, BeforeValidator(lambda value: None if value == "" else value)]
 Reason = Annotated[str | None, Field(max_length=2000)]
 SftFormat = Literal["jsonl", "huggingface"]
-NOT_SETTINGS = frozenset({"csrf_token", "checkpoint_id", "rate_factor"})
-"""Fields of the steering forms that are not settings."""
 
 
 class TrainingRequest(Request):
@@ -67,7 +60,7 @@ async def read_training_request(request: HttpRequest) -> TrainingRequest:
     choices = nest(
         {name: text for name, text in form.items() if name.partition(".")[0] in TrainingConfiguration.model_fields}
     )
-    return validate(TrainingRequest, {"version_id": NO_VERSION, **plain, "configuration": choices})
+    return validate(TrainingRequest, {"version_id": uuid.UUID(int=0), **plain, "configuration": choices})
 
 
 def resolve_configuration(
@@ -350,7 +343,8 @@ class ListExampleFiles(ListRequest):
 async def read_settings_form(request: HttpRequest) -> dict[str, str | None]:
     """Read settings by dotted name. An empty field clears a setting that may be empty."""
     form = await request.form()
-    sent = {name: text for name, text in form.items() if isinstance(text, str) and name not in NOT_SETTINGS}
+    others = {"csrf_token", "checkpoint_id", "rate_factor"}
+    sent = {name: text for name, text in form.items() if isinstance(text, str) and name not in others}
     kept = (LEARNING_RATE, WARM_UP_RATE, PARTS)  # an empty learning rate or alarm threshold stays unchanged
     return {
         name: text.strip() or None
@@ -391,9 +385,6 @@ class SftFilter(Request):
         values = self.model_dump(mode="json", exclude_defaults=True, include=set(SftFilter.model_fields))
         pairs = [(name, each) for name, value in values.items() for each in (value if name == "run" else [value])]
         return [(name, "true" if value is True else str(value)) for name, value in pairs]
-
-    def query(self) -> str:
-        return urlencode(self.fields())
 
     def command(self) -> str:
         """The `proctor` command with the same filter."""

@@ -1,5 +1,6 @@
 """Starting a training run. Requests that cannot work are refused before anything is queued."""
 
+import uuid
 from collections.abc import Sequence
 from importlib.metadata import version as package_version
 
@@ -19,13 +20,13 @@ from backend.domain.training.preflight.static import impossible
 from backend.domain.vocabulary import CheckStatus, PolicyKind, RunKind, RunStatus
 from backend.environments.service import start_check
 from backend.environments.tables import Environment, EnvironmentVersion
-from backend.errors import InvalidInput
+from backend.errors import InvalidInput, NotFound
 from backend.policies.tables import Policy
 from backend.runs.tables import Run
 from backend.training.branches import JOB, BranchVersion
 from backend.training.example_files import check_sources
-from backend.training.queries import find_training_run, get_preflight
 from backend.training.schemas import TrainingRequest, resolve_configuration
+from backend.training.tables import Preflight
 from backend.training.workers import offers
 from backend.web.audit import audit
 from backend.web.identity import Actor
@@ -80,8 +81,8 @@ def start_training(session: Session, actor: Actor, request: TrainingRequest) -> 
         progress={"phase": "waiting for a worker", "done": 0, "total": configuration.total_steps},
         created_by=actor.person_id,
     )
-    if request.again and find_training_run(session, request.again):
-        run.source_run_id = request.again
+    is_again = Run.id == request.again, Run.kind == RunKind.TRAINING
+    run.source_run_id = session.scalar(select(Run.id).where(*is_again)) if request.again else None
     session.add(run)
     session.flush()
     for each in versions if reason else ():
@@ -91,6 +92,18 @@ def start_training(session: Session, actor: Actor, request: TrainingRequest) -> 
     audit(session, actor, "training.start", "run", run.id, name=run.name, without_certificate=reason)
     announce(session, RUNS)
     return run
+
+
+def get_preflight(session: Session, preflight_id: uuid.UUID | None) -> Preflight:
+    statement = (
+        select(Preflight)
+        .options(joinedload(Preflight.version).joinedload(EnvironmentVersion.environment))
+        .where(Preflight.id == preflight_id)
+    )
+    preflight = session.scalars(statement).one_or_none()
+    if preflight is None:
+        raise NotFound("There is no such pre-flight.")
+    return preflight
 
 
 def version_of_request(session: Session, request: TrainingRequest) -> EnvironmentVersion:

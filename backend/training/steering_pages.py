@@ -30,8 +30,6 @@ from backend.web.streams import END, live
 
 router = APIRouter(prefix="/runs/{run_id}")
 TEMPLATE = "training/alarms.html"
-MOST_INTERVENTIONS = 50
-"""Number of interventions on the page."""
 
 
 def training_run(run_id: uuid.UUID, session: SessionDep) -> Run:
@@ -58,7 +56,7 @@ def _alarms_page(session: Session, run: Run) -> dict[str, object]:
         "rate_in_use": WARM_UP_RATE if steering.is_in_warm_up(session, run) else LEARNING_RATE,
         "changes": run_queries.setting_changes(session, run.id)[::-1],
         "can_change": run.status is not RunStatus.COMPLETED,  # changes would still have an effect
-        "interventions": steering.list_interventions(session, run.id)[:MOST_INTERVENTIONS],
+        "interventions": steering.list_interventions(session, run.id)[:50],
         "detectors": steering.detector_actions(session, run, now),
         "detector_choices": get_args(DetectorAction),
     }
