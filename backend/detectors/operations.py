@@ -5,17 +5,12 @@ from sqlalchemy.orm import Session
 from backend.detectors import scans, service
 from backend.detectors.queries import Scope
 from backend.detectors.schemas import (
-    AuditResponse,
     ChangesRequest,
-    CutOffResponse,
     DetectorDetail,
     DetectorResponse,
     DetectorScan,
     DetectorScope,
     DetectorSettingsResponse,
-    EnvironmentRecord,
-    GraderQuestionResponse,
-    RecordResponse,
     SettingsRequest,
     StartScan,
 )
@@ -30,26 +25,15 @@ from backend.web.paging import Page
 @operation("GET /detectors", role=Role.VIEWER, tool=True)
 def list_detectors(session: Session, actor: Actor, request: DetectorScope) -> Page[DetectorResponse]:
     """List built-in detectors and graders that raise flags, with their precision. Most flags first."""
-    found, _audit = service.summaries(session, Scope(request.environment))
-    return Page(items=[DetectorResponse(**_fields(each)) for each in found])
+    found, _ = service.list_detectors(session, Scope(request.environment))
+    return Page(items=found)
 
 
 @operation("GET /detectors/{detector}", role=Role.VIEWER, command="detectors show")
 def get_detector(session: Session, actor: Actor, detector: str, request: DetectorScope) -> DetectorDetail:
     """Show a detector: its method, thresholds, record by environment and suggested cut-off."""
-    report = service.get_report(session, detector, Scope(request.environment))
-    by_environment = {
-        name: EnvironmentRecord(**dict(RecordResponse.of(each.record)), recall_at_least=each.recall_at_least)
-        for name, each in report.by_environment.items()
-    }
-    return DetectorDetail(
-        **_fields(report.summary),
-        by_environment=by_environment,
-        audit=AuditResponse.of(report.audit),
-        cut_offs=[CutOffResponse.of(each) for each in report.cut_offs],
-        suggested=CutOffResponse.of(report.suggested) if report.suggested else None,
-        settings={name: DetectorSettingsResponse.of(report.active_settings(name)) for name in report.settings},
-    )
+    found, _ = service.get_detector(session, detector, Scope(request.environment))
+    return found
 
 
 @operation("PUT /detectors/{detector}/settings/{environment}", role=Role.AUTHOR, audited=False)
@@ -93,14 +77,3 @@ def start_scan(session: Session, actor: Actor, run: Run, request: StartScan) -> 
 def get_scan(session: Session, actor: Actor, run: Run) -> DetectorScan | None:
     """Show the newest scan of a run, its progress and its new flags. Null if there is none."""
     return scans.newest_scan(session, run.id)
-
-
-def _fields(summary: service.DetectorSummary) -> dict[str, object]:
-    spec = summary.spec
-    names = ("id", "title", "description", "formula", "source", "subject", "needs", "cost", "thresholds", "action")
-    return {
-        **{name: getattr(spec, name) for name in names},
-        "record": RecordResponse.of(summary.record),
-        "recall_at_least": summary.recall_at_least,
-        "questions": [GraderQuestionResponse.of(each) for each in summary.questions],
-    }

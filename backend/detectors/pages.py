@@ -9,7 +9,8 @@ from fastapi.responses import HTMLResponse, Response
 from backend.detectors import queries, service
 from backend.detectors.queries import Scope
 from backend.detectors.schemas import CutOffForm, SettingForm
-from backend.domain.detectors.settings import DetectorChanges
+from backend.domain.detectors.registry import SPECS
+from backend.domain.detectors.settings import DetectorChanges, DetectorSettings
 from backend.domain.detectors.spec import SUSPICION, Action
 from backend.domain.detectors.track_record import FEWEST_REVIEWED, TARGET_PRECISION
 from backend.environments.queries import get_environment
@@ -23,7 +24,7 @@ EnvironmentName = Annotated[str, Query(max_length=40)]
 
 @router.get("/detectors", response_class=HTMLResponse)
 def show_detectors(request: Request, session: SessionDep, _: Viewer, environment: EnvironmentName = "") -> HTMLResponse:
-    detectors, audit = service.summaries(session, Scope(environment))
+    detectors, audit = service.list_detectors(session, Scope(environment))
     context = {"detectors": detectors, "audit": audit, "environment": environment}
     return page(request, "detectors/list.html", context | {"environments": queries.environments(session)})
 
@@ -32,8 +33,11 @@ def show_detectors(request: Request, session: SessionDep, _: Viewer, environment
 def show_detector(
     request: Request, session: SessionDep, _: Viewer, detector: str, environment: EnvironmentName = ""
 ) -> HTMLResponse:
+    found, settings = service.get_detector(session, detector, Scope(environment))
     context = {
-        "report": service.get_report(session, detector, Scope(environment)),
+        "detector": found,
+        "specified": SPECS[detector].settings if detector in SPECS else {},
+        "wanted": settings.get(environment),
         "environment": environment,
         "environments": queries.environments(session),
         "actions": tuple(Action),
@@ -48,7 +52,9 @@ def set_detector(
     session: SessionDep, actor: Author, detector: str, form: Annotated[SettingForm, Depends(read_form(SettingForm))]
 ) -> Response:
     environment = get_environment(session, form.environment)
-    service.set_for_environment(session, actor, environment, detector, form.settings())
+    thresholds = dict(zip(form.name, form.value, strict=True))
+    settings = DetectorSettings(enabled=form.enabled, action=form.action, thresholds=thresholds)
+    service.set_for_environment(session, actor, environment, detector, settings)
     return see_other(
         f"/detectors/{detector}#settings",
         notice=f"Settings saved for {environment.name}. They apply from the next batch.",

@@ -1,8 +1,8 @@
 """Flags and verdicts by detector, and results of the audit sample."""
 
 import uuid
-from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,107 +27,80 @@ JUDGED_PHASES = (Phase.TRAIN, Phase.EVALUATION)
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Which runs: of one environment, one run, or all."""
+    """Which runs: of one environment, some runs, or all."""
 
     environment: str = ""
-    run_id: uuid.UUID | None = None
+    run_ids: Collection[uuid.UUID] | None = None
 
     def of(self, statement: Any, run_id: Any) -> Any:
-        """Narrows a statement whose rows belong to the run in this column."""
-        if self.run_id is not None:
-            return statement.where(run_id == self.run_id)
-        if self.environment:
-            of_environment = (
-                select(Run.id)
-                .join(Run.version)
-                .join(EnvironmentVersion.environment)
-                .where(Environment.name == self.environment)
-            )
-            return statement.where(run_id.in_(of_environment))
-        return statement
+        """Join the environments of the runs in this column, and keep the rows of runs in the scope."""
+        joined = (
+            statement.join(Run, Run.id == run_id)
+            .join(EnvironmentVersion, EnvironmentVersion.id == Run.version_id)
+            .join(Environment, Environment.id == EnvironmentVersion.environment_id)
+        )
+        if self.run_ids is not None:
+            return joined.where(run_id.in_(self.run_ids))
+        return joined.where(Environment.name == self.environment) if self.environment else joined
 
 
 def records(session: Session, scope: Scope) -> dict[str, dict[str, Record]]:
     """By detector and environment."""
-    verdict, with_verdicts = _verdicts_of_flags()
-    is_right = verdict.in_([str(each) for each in RIGHT])
-    statement = with_verdicts(
-        select(
-            Flag.detector,
-            Environment.name,
-            func.count(),
-            func.count().filter(is_right),
-            func.count().filter(verdict == str(Verdict.HONEST)),
-            func.count().filter(is_right, Flag.rollout_id.is_not(None)),
-            func.count().filter(verdict.is_(None)),
-        )
-        .join(Run, Run.id == Flag.run_id)
-        .join(EnvironmentVersion, EnvironmentVersion.id == Run.version_id)
-        .join(Environment, Environment.id == EnvironmentVersion.environment_id)
-        .group_by(Flag.detector, Environment.name)
-    )
+    flags = _reviewed_flags()
+    is_right = flags.verdict.in_([str(each) for each in RIGHT])
+    statement = select(
+        flags.detector,
+        Environment.name,
+        func.count(),
+        func.count().filter(is_right),
+        func.count().filter(flags.verdict == str(Verdict.HONEST)),
+        func.count().filter(is_right, flags.rollout_id.is_not(None)),
+        func.count().filter(flags.verdict.is_(None)),
+    ).group_by(flags.detector, Environment.name)
     found: defaultdict[str, dict[str, Record]] = defaultdict(dict)
-    for detector, environment, *figures in session.execute(scope.of(statement, Flag.run_id)):
+    for detector, environment, *figures in session.execute(scope.of(statement, flags.run_id)):
         found[detector][environment] = Record(*figures)
     return found
 
 
 def reviewed_scores(session: Session, detector: str, scope: Scope) -> list[tuple[float, bool]]:
     """Suspicion of every reviewed flag on a rollout or a run, and whether it was right."""
-    verdict, with_verdicts = _verdicts_of_flags()
-    of_detector = select(Flag.score, verdict).where(Flag.detector == detector, verdict != str(Verdict.UNSURE))
-    rows = session.execute(scope.of(with_verdicts(of_detector), Flag.run_id))
+    flags = _reviewed_flags()
+    statement = select(flags.score, flags.verdict).where(flags.detector == detector, flags.verdict != Verdict.UNSURE)
+    rows = session.execute(scope.of(statement, flags.run_id))
     return [(score, Verdict(verdict) in RIGHT) for score, verdict in rows]
 
 
-def hacks_found(session: Session, scope: Scope) -> Counter[str]:
-    """Number of rollouts that any detector flagged and reviewers confirmed individually, by environment."""
-    looked_at = newest_looks(VerdictRecord.rollout_id)
-    statement = (
-        select(func.count(Flag.rollout_id.distinct()))
-        .join(looked_at, looked_at.c.subject == Flag.rollout_id)
-        .where(looked_at.c.verdict.in_([str(each) for each in RIGHT]))
-    )
-    found = _by_environment(session, scope.of(statement, Flag.run_id), Flag.run_id)
-    return Counter({name: count for name, (count,) in found.items()})
+def audits(session: Session, scope: Scope, by: Any = Environment.name) -> dict[Any, Audit]:
+    """The audit sample and the confirmed hacks by environment, or by another column of the runs.
 
-
-def audits(session: Session, scope: Scope) -> dict[str, Audit]:
-    """The audit sample by environment. Rollouts that were flagged later no longer count as unflagged."""
-    looked_at = newest_looks(VerdictRecord.rollout_id)
-    sample = (
-        select(
-            func.count(),
-            func.count().filter(looked_at.c.verdict != str(Verdict.UNSURE)),
-            func.count().filter(looked_at.c.verdict.in_([str(each) for each in RIGHT])),
-        )
-        .select_from(AuditSample)
-        .outerjoin(looked_at, looked_at.c.subject == AuditSample.rollout_id)
-    )
+    Rollouts that were flagged later no longer count as unflagged.
+    """
+    looks = newest_looks(VerdictRecord.rollout_id)
+    is_right = looks.c.verdict.in_([str(each) for each in RIGHT])
     drawn_runs = scope.of(select(AuditDraw.run_id), AuditDraw.run_id)
-    everyone = (
-        select(func.count())
-        .select_from(Rollout)
-        .where(
-            Rollout.run_id.in_(drawn_runs),
-            Rollout.phase.in_(JUDGED_PHASES),
-            Rollout.status == RolloutStatus.COMPLETED,
-        )
+    sample = select(
+        func.count().label("drawn"),
+        func.count().filter(looks.c.verdict != str(Verdict.UNSURE)).label("looked_at"),
+        func.count().filter(is_right).label("hacks"),
+    ).select_from(AuditSample)
+    rollouts = select(func.count().label("rollouts")).where(
+        Rollout.run_id.in_(drawn_runs), Rollout.phase.in_(JUDGED_PHASES), Rollout.status == RolloutStatus.COMPLETED
     )
-    flagged = select(func.count(Flag.rollout_id.distinct())).where(Flag.run_id.in_(drawn_runs))
-    samples = _by_environment(session, scope.of(sample, AuditSample.run_id), AuditSample.run_id)
-    rollouts = _by_environment(session, everyone, Rollout.run_id)
-    known = _by_environment(session, flagged, Flag.run_id)
-    found = {}
-    for name in samples.keys() | rollouts.keys():
-        unflagged = rollouts.get(name, (0,))[0] - known.get(name, (0,))[0]
-        found[name] = Audit(max(0, unflagged), *samples.get(name, (0, 0, 0)))
-    return found
-
-
-def audit_of(session: Session, scope: Scope) -> Audit:
-    """The audit sample of all environments together."""
-    return sum(audits(session, scope).values(), Audit())
+    hits = func.count(Flag.rollout_id.distinct())
+    counts = (
+        (AuditSample.run_id, sample.outerjoin(looks, looks.c.subject == AuditSample.rollout_id)),
+        (Rollout.run_id, rollouts.select_from(Rollout)),
+        (Flag.run_id, select(hits.label("flagged")).where(Flag.run_id.in_(drawn_runs))),
+        (Flag.run_id, select(hits.label("found")).join(looks, looks.c.subject == Flag.rollout_id).where(is_right)),
+    )
+    found: defaultdict[Any, dict[str, int]] = defaultdict(dict)
+    for run_id, counted in counts:
+        statement = scope.of(counted, run_id).add_columns(by.label("key")).group_by(by)
+        for row in session.execute(statement).mappings():
+            figures = dict(row)
+            found[figures.pop("key")] |= figures
+    return {key: Audit(**figures) for key, figures in found.items()}
 
 
 def settings_of(session: Session, detector: str) -> dict[str, DetectorSettings]:
@@ -160,28 +133,16 @@ def environments(session: Session) -> Sequence[str]:
     ).all()
 
 
-def _by_environment(session: Session, counts: Any, run_id: Any) -> dict[str, tuple[int, ...]]:
-    """Counts of rows that belong to the run in this column."""
-    statement = (
-        counts.join(Run, Run.id == run_id)
-        .join(EnvironmentVersion, EnvironmentVersion.id == Run.version_id)
-        .join(Environment, Environment.id == EnvironmentVersion.environment_id)
-        .add_columns(Environment.name)
-        .group_by(Environment.name)
-    )
-    return {name: tuple(figures) for *figures, name in session.execute(statement)}
-
-
-def _verdicts_of_flags() -> tuple[Any, Callable[[Any], Any]]:
-    """The verdict on a flag: on its rollout, or on the flag itself if it is about a run; and a function that joins the
-    verdicts to a statement over flags."""
+def _reviewed_flags() -> Any:
+    """Columns of flags, with the verdict on their rollout, or on the flag itself if it is about a run."""
     by_rollout, by_flag = newest_looks(VerdictRecord.rollout_id), newest_looks(VerdictRecord.flag_id)
-
-    def join(statement: Any) -> Any:
-        of_rollouts = statement.outerjoin(by_rollout, by_rollout.c.subject == Flag.rollout_id)
-        return of_rollouts.outerjoin(by_flag, and_(by_flag.c.subject == Flag.id, Flag.rollout_id.is_(None)))
-
-    return case((Flag.rollout_id.is_not(None), by_rollout.c.verdict), else_=by_flag.c.verdict), join
+    verdict = case((Flag.rollout_id.is_not(None), by_rollout.c.verdict), else_=by_flag.c.verdict)
+    statement = (
+        select(Flag.run_id, Flag.detector, Flag.score, Flag.rollout_id, verdict.label("verdict"))
+        .outerjoin(by_rollout, by_rollout.c.subject == Flag.rollout_id)
+        .outerjoin(by_flag, and_(by_flag.c.subject == Flag.id, Flag.rollout_id.is_(None)))
+    )
+    return statement.subquery().c
 
 
 def newest_looks(subject: Any) -> Any:

@@ -49,10 +49,6 @@ class SettingForm(BaseModel):
             raise ValueError("give every threshold a number")
         return self
 
-    def settings(self) -> DetectorSettings:
-        thresholds = dict(zip(self.name, self.value, strict=True))
-        return DetectorSettings(enabled=self.enabled, action=self.action, thresholds=thresholds)
-
 
 class ShareResponse(Response):
     """A share with Wilson's 95% confidence interval."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sqlalchemy import delete, select
@@ -11,19 +10,29 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from backend.detectors import queries
-from backend.detectors.grader_detectors import (
-    GraderQuestion,
-    ReviewedRuns,
-    grader_detectors,
-    is_grader_detector,
-    reviewed_around,
-)
+from backend.detectors.grader_detectors import audits_of_graders, grader_detectors, is_grader_detector
 from backend.detectors.queries import Scope
+from backend.detectors.schemas import (
+    AuditResponse,
+    CutOffResponse,
+    DetectorDetail,
+    DetectorResponse,
+    DetectorSettingsResponse,
+    EnvironmentRecord,
+    GraderQuestionResponse,
+)
 from backend.detectors.tables import DetectorSetting
 from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.settings import ActiveSettings, DetectorChanges, DetectorSettings, resolve_settings
 from backend.domain.detectors.spec import DetectorSpec, Subject
-from backend.domain.detectors.track_record import Audit, CutOff, Record, cut_offs, least_recall, suggested
+from backend.domain.detectors.track_record import (
+    FEWEST_REVIEWED,
+    TARGET_PRECISION,
+    Audit,
+    Record,
+    least_recall,
+    total,
+)
 from backend.domain.ids import new_id
 from backend.environments.tables import Environment
 from backend.errors import Conflict, InvalidInput, NotFound
@@ -33,34 +42,6 @@ if TYPE_CHECKING:
     from backend.web.identity import Actor
 
 SHOWN_CUT_OFFS = 12
-
-
-@dataclass(frozen=True, slots=True)
-class DetectorSummary:
-    """A detector with its record in a scope."""
-
-    spec: DetectorSpec
-    record: Record
-    recall_at_least: float | None
-    """A lower bound; None if the audit sample was not reviewed."""
-    questions: Sequence[GraderQuestion] = ()
-    """Graders that raise its flags; built-in detectors have none."""
-
-
-@dataclass(frozen=True, slots=True)
-class DetectorReport:
-    """Everything about one detector."""
-
-    summary: DetectorSummary
-    by_environment: Mapping[str, DetectorSummary]
-    audit: Audit
-    cut_offs: Sequence[CutOff]
-    suggested: CutOff | None
-    settings: Mapping[str, DetectorSettings]
-    """By environment, where anything is set."""
-
-    def active_settings(self, environment: str) -> ActiveSettings:
-        return resolve_settings(self.summary.spec, [self.settings[environment]])
 
 
 class GraderHasNoSettings(Conflict):
@@ -76,47 +57,70 @@ def get_spec(detector: str) -> DetectorSpec:
     return SPECS[detector]
 
 
-def summaries(session: Session, scope: Scope) -> tuple[list[DetectorSummary], Audit]:
+def list_detectors(session: Session, scope: Scope) -> tuple[list[DetectorResponse], Audit]:
     """All built-in detectors and graders that raise flags, most flags first; and the audit sample of all runs."""
-    records, reviewed = queries.records(session, scope), _reviewed_runs(session, scope)
-    found = [_summary(spec, records.get(spec.id, {}), reviewed) for spec in SPECS.values()]
+    records, sample = queries.records(session, scope), total(Audit, queries.audits(session, scope).values())
+    found = [_response(spec, records.get(spec.id, {}).values(), sample) for spec in SPECS.values()]
     if graders := grader_detectors(session, records):
-        around_graders = reviewed_around(session, scope)
-        found += [
-            _summary(each.spec, records.get(name, {}), around_graders.get(name, {}), each.questions)
-            for name, each in graders.items()
-        ]
-    audit_sample = sum(reviewed.values(), ReviewedRuns()).audit
-    return sorted(found, key=lambda each: (-each.record.flags, each.spec.id)), audit_sample
+        graded = audits_of_graders(session, scope)
+        for name, grader in graders.items():
+            own = total(Audit, graded.get(name, {}).values())
+            found.append(_response(grader.spec, records.get(name, {}).values(), own, grader.questions))
+    return sorted(found, key=lambda each: (-each.record.flags, each.id)), sample
 
 
-def get_report(session: Session, detector: str, scope: Scope) -> DetectorReport:
-    """Everything about a detector. Cut-offs only where a suspicion raises its flags and not an answer."""
-    questions: Sequence[GraderQuestion] = ()
+def get_detector(
+    session: Session, detector: str, scope: Scope
+) -> tuple[DetectorDetail, Mapping[str, DetectorSettings]]:
+    """Everything about a detector, and its settings by environment. Cut-offs only where a suspicion raises its flags
+    and not an answer."""
+    questions: Sequence[GraderQuestionResponse] = ()
     settings: Mapping[str, DetectorSettings] = {}
     if is_grader_detector(detector):
         grader = grader_detectors(session, {detector}).get(detector)
         if grader is None:
             raise NotFound("There is no such detector.")
         spec, questions = grader.spec, grader.questions
-        reviewed = reviewed_around(session, scope).get(detector, {})
+        audits = audits_of_graders(session, scope).get(detector, {})
     else:
-        spec, settings = get_spec(detector), queries.settings_of(session, detector)
-        reviewed = _reviewed_runs(session, scope)
+        spec, settings, audits = (
+            get_spec(detector),
+            queries.settings_of(session, detector),
+            queries.audits(session, scope),
+        )
     records = queries.records(session, scope).get(detector, {})
     scores = queries.reviewed_scores(session, detector, scope) if spec.settings else []
-    steps = cut_offs(scores)
-    return DetectorReport(
-        summary=_summary(spec, records, reviewed, questions),
+    kept = {score: [is_right for each, is_right in scores if each >= score] for score in dict(scores)}
+    cut_offs = [
+        CutOffResponse(score=score, caught=sum(right), cost=len(right) - sum(right))
+        for score, right in sorted(kept.items())
+    ]
+    precise = (each for each in cut_offs if each.caught / (each.caught + each.cost) >= TARGET_PRECISION)
+    sample = total(Audit, audits.values())
+    detail = DetectorDetail(
+        **dict(_response(spec, records.values(), sample, questions)),
         by_environment={
-            name: _summary(spec, {name: record}, {name: reviewed.get(name, ReviewedRuns())})
+            name: EnvironmentRecord.from_row(record, recall_at_least=_recall(spec, record, audits.get(name, Audit())))
             for name, record in records.items()
         },
-        audit=sum(reviewed.values(), ReviewedRuns()).audit,
-        cut_offs=steps[:: max(1, -(-len(steps) // SHOWN_CUT_OFFS))],
-        suggested=suggested(scores),
-        settings=settings,
+        audit=AuditResponse.of(sample),
+        cut_offs=cut_offs[:: max(1, -(-len(cut_offs) // SHOWN_CUT_OFFS))],
+        suggested=next(precise, None) if len(scores) >= FEWEST_REVIEWED else None,
+        settings={name: DetectorSettingsResponse.of(resolve_settings(spec, [each])) for name, each in settings.items()},
     )
+    return detail, settings
+
+
+def _response(
+    spec: DetectorSpec, records: Iterable[Record], sample: Audit, questions: Sequence[GraderQuestionResponse] = ()
+) -> DetectorResponse:
+    record = total(Record, records)
+    recall = _recall(spec, record, sample)
+    return DetectorResponse.from_row(spec, record=record, recall_at_least=recall, questions=questions)
+
+
+def _recall(spec: DetectorSpec, record: Record, sample: Audit) -> float | None:
+    return least_recall(record.hacks, sample) if spec.subject is Subject.ROLLOUT else None
 
 
 def set_for_environment(
@@ -152,20 +156,3 @@ def change_for_environment(
     row = session.scalars(select(DetectorSetting).where(*of_environment)).one_or_none()
     known = DetectorSettings.model_validate(row, from_attributes=True) if row else DetectorSettings()
     return set_for_environment(session, actor, environment, detector, changes.over(known))
-
-
-def _summary(
-    spec: DetectorSpec,
-    records: Mapping[str, Record],
-    reviewed: Mapping[str, ReviewedRuns],
-    questions: Sequence[GraderQuestion] = (),
-) -> DetectorSummary:
-    record, runs = sum(records.values(), Record()), sum(reviewed.values(), ReviewedRuns())
-    recall = least_recall(record.hacks, runs.hacks, runs.audit) if spec.subject is Subject.ROLLOUT else None
-    return DetectorSummary(spec, record, recall, questions)
-
-
-def _reviewed_runs(session: Session, scope: Scope) -> dict[str, ReviewedRuns]:
-    """Of all runs, by environment."""
-    audits, hacks = queries.audits(session, scope), queries.hacks_found(session, scope)
-    return {name: ReviewedRuns(audits.get(name, Audit()), hacks[name]) for name in audits.keys() | hacks.keys()}

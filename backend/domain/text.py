@@ -54,3 +54,10 @@ def _plain(value: object, depth: int) -> object:
     if isinstance(value, list | tuple | set | frozenset):
         return [_plain(item, depth - 1) for item in value]
     return plain_text(str(value))
+
+
+def split_list(value: Any) -> Any:
+    """Split text at commas and spaces, also inside a list. None is an empty list."""
+    if isinstance(value, list):
+        return [part for each in value for part in (split_list(each) if isinstance(each, str) else [each])]
+    return value.replace(",", " ").split() if isinstance(value, str) else [] if value is None else value

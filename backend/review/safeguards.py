@@ -15,7 +15,7 @@ from backend.detectors.grader_detectors import grader_detectors, is_grader_detec
 from backend.detectors.queries import Scope
 from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.spec import Action
-from backend.domain.detectors.track_record import Audit, least_recall
+from backend.domain.detectors.track_record import Audit, least_recall, total
 from backend.domain.studies.effort import EffortMeasure, EffortOutcome
 from backend.domain.studies.study import StudyKind
 from backend.domain.vocabulary import AlarmAction, AlarmAnswer, CheckStatus, RunKind, RunStatus
@@ -186,7 +186,7 @@ def safeguards_of(session: Session, run_id: uuid.UUID) -> Safeguards:
         raise NotFound("There is no such run.")
     judgements = judgements_of(session, run.id)
     settings = queries.active_settings_for(session, run.version.environment_id)
-    audit = queries.audit_of(session, Scope(run_id=run.id))
+    audit = total(Audit, queries.audits(session, Scope(run_ids=[run.id])).values())
     replayed = select(VerdictFixture).where(
         VerdictFixture.environment_id == run.version.environment_id, VerdictFixture.withdrawn_at.is_(None)
     )
@@ -253,9 +253,7 @@ def _certificate(session: Session, version: EnvironmentVersion) -> CertificateTo
 
 
 def _detectors(session: Session, run_id: uuid.UUID, audit: Audit) -> list[DetectorTold]:
-    scope = Scope(run_id=run_id)
-    by_any = queries.hacks_found(session, scope).total()
-    records = queries.records(session, scope)
+    records = queries.records(session, Scope(run_ids=[run_id]))
     graders = grader_detectors(session, records) if any(map(is_grader_detector, records)) else {}
     specs = {**SPECS, **{name: each.spec for name, each in graders.items()}}
     rows = []
@@ -273,7 +271,7 @@ def _detectors(session: Session, run_id: uuid.UUID, audit: Audit) -> list[Detect
                 honest=record.honest,
                 precision_low=record.precision.low,
                 precision_high=record.precision.high,
-                recall_at_least=least_recall(record.hacks, by_any, audit) if counts_recall else None,
+                recall_at_least=least_recall(record.hacks, audit) if counts_recall else None,
             )
         )
     return sorted(rows, key=lambda each: (-each.flags, each.id))

@@ -2,7 +2,8 @@
 
 import uuid
 from collections.abc import AsyncIterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
@@ -12,10 +13,10 @@ from sqlalchemy.orm import Session
 from backend.core.events import RUNS, run_topic
 from backend.errors import NotFound
 from backend.runs.tables import Run
-from backend.studies import service
 from backend.studies.queries import get_studied_run
 from backend.studies.responses import run_studies, study_responses
 from backend.studies.schemas import RunStudies, StartEffort
+from backend.studies.service import EFFORT_TASKS, ONSET_ROLLOUTS
 from backend.studies.tables import Study
 from backend.web.dependencies import SessionDep, Viewer
 from backend.web.page import page
@@ -29,30 +30,27 @@ TEMPLATE = "studies/run.html"
 class StudiesPage:
     run: Run
     overview: RunStudies
-    defaults: StartEffort
-    onset_rollouts: int
-    effort_tasks: int
     is_over: bool
+    defaults: StartEffort = field(default_factory=StartEffort)
+    onset_rollouts: int = ONSET_ROLLOUTS
+    effort_tasks: int = EFFORT_TASKS
 
 
-def _read_page(session: Session, run_id: uuid.UUID) -> StudiesPage:
+def _read_page(run_id: uuid.UUID, session: Session) -> StudiesPage:
     run = get_studied_run(session, run_id)
     overview = run_studies(session, run)
-    amounts = service.ONSET_ROLLOUTS, service.EFFORT_TASKS
-    return StudiesPage(run, overview, StartEffort(), *amounts, is_over=overview.is_finished)
+    return StudiesPage(run, overview, overview.is_finished)
 
 
 @router.get("/runs/{run_id}/studies", response_class=HTMLResponse)
 def show_studies(request: Request, session: SessionDep, _: Viewer, run_id: uuid.UUID) -> HTMLResponse:
-    return page(request, TEMPLATE, _read_page(session, run_id), block="studies")
+    return page(request, TEMPLATE, _read_page(run_id, session), block="studies")
 
 
 @router.get("/runs/{run_id}/studies/events", response_class=EventSourceResponse)
 async def stream_studies(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
-    def read(session: Session) -> StudiesPage:
-        return _read_page(session, run_id)
-
-    async for event in live_blocks(request, (run_topic(run_id), RUNS), TEMPLATE, ["studies"], read):
+    topics, read = (run_topic(run_id), RUNS), partial(_read_page, run_id)
+    async for event in live_blocks(request, topics, TEMPLATE, ["studies"], read):
         yield event
 
 

@@ -19,42 +19,25 @@ from backend.review.judged_curves import judgements_of
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
 from backend.studies.queries import checkpoints_until, start_of
+from backend.studies.schemas import PatternResponse
 from backend.studies.tables import Study
 
 CONFIRMING = frozenset({Verdict.HACK, Verdict.BROKEN_REWARD})
 """Verdicts that confirm a pattern."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConfirmedPattern:
-    """The flags of a detector, or one cluster of them, with a confirmed rollout in the run."""
-
-    detector: str
-    cluster: str | None
-    """None: all clusters of the detector."""
-    flagged: int
-    confirmed: int
-    """Flagged rollouts that were reviewed as a hack or a broken reward."""
-    first_step: int
-    """Training step of the first confirmed rollout."""
+class ConfirmedPattern(PatternResponse):
     middle_step: int
     version_id: uuid.UUID
     """The environment version of most confirmed rollouts."""
-    obstacle: str = ""
-    """Why its onset cannot be searched for; empty if it can."""
-
-    @property
-    def title(self) -> str:
-        return pattern_name(self.detector, self.cluster)
 
 
 @dataclass(frozen=True, slots=True)
 class KnownOnset:
     """A study that found an onset."""
 
-    study: Study
+    study_id: uuid.UUID
     settings: OnsetSettings
-    result: OnsetResult
     low: int
     """Step of the last checkpoint at the base rate."""
     high: int
@@ -103,6 +86,7 @@ def patterns_of(session: Session, run: Run) -> list[ConfirmedPattern]:
         pattern = ConfirmedPattern(
             detector=detector,
             cluster=cluster,
+            title=pattern_name(detector, cluster),
             flagged=flagged[detector, cluster],
             confirmed=len(found),
             first_step=min(found),
@@ -122,9 +106,9 @@ def known_onsets(session: Session, run_id: uuid.UUID) -> list[KnownOnset]:
     for study in session.scalars(statement.order_by(Study.id)):
         settings, result = study.onset_settings, study.onset_result
         if result is not None and result.hacking_step is not None:
-            onset = KnownOnset(study, settings, result, result.honest_step or 0, result.hacking_step)
+            onset = KnownOnset(study.id, settings, result.honest_step or 0, result.hacking_step)
             latest[settings.detector, settings.cluster] = onset
-    return sorted(latest.values(), key=lambda each: (each.high, each.study.id))
+    return sorted(latest.values(), key=lambda each: (each.high, each.study_id))
 
 
 def last_honest_checkpoint(session: Session, run: Run, *, detector: str | None = None) -> Checkpoint | None:

@@ -19,7 +19,6 @@ from backend.studies import queries
 from backend.studies.patterns import describe_onset, last_honest_checkpoint, pattern_name, patterns_of
 from backend.studies.schemas import (
     CutReply,
-    PatternResponse,
     RollBack,
     RunStudies,
     StudiableCheckpoint,
@@ -39,7 +38,7 @@ def run_studies(session: Session, run: Run, kind: StudyKind | None = None) -> Ru
     honest = last_honest_checkpoint(session, run) if patterns or has_onset else None
     return RunStudies(
         run_id=run.id,
-        patterns=[PatternResponse.of(each) for each in patterns],
+        patterns=[*patterns],
         checkpoints=[
             StudiableCheckpoint(id=each.id, name=checkpoint_name(each.stage, each.step))
             for each in reversed(checkpoints)

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from backend.domain.detectors.flags import FlagDraft, RolloutDetector
+from backend.domain.detectors.flags import FlagDraft
 from backend.domain.detectors.registry import ROLLOUT_DETECTORS, RUN_DETECTORS, SPECS
-from backend.domain.detectors.run_view import EnvironmentContext, HeldoutResult, RolloutRow, RunView
+from backend.domain.detectors.run_view import Batch, EnvironmentContext, HeldoutResult, RolloutRow, RunView
 from backend.domain.detectors.settings import ActiveSettings, Threshold, override_thresholds, resolve_settings
 from backend.domain.detectors.spec import DetectorSpec, Need
 
@@ -48,15 +48,17 @@ class RunScanner:
                 if name not in self._raised and self._counts[detector.id] < MAX_FLAGS:
                     self._raised.add(name)
                     self._counts[detector.id] += 1
-                    about_run.append(self._with_method(draft, detector.spec))
-        others = [each for each in ROLLOUT_DETECTORS if each.id not in by]
-        about_rollouts = [*ahead, *(draft for each in others for draft in self._scan_rollouts(each, rows))]
+                    about_run.append(draft)
+        about_rollouts = [*ahead, *self.scan_ahead(rows, SPECS.keys() - by)]
         return [*about_run, *(replace(draft, training_step=step) for draft in about_rollouts)]
 
     def scan_ahead(self, rows: Sequence[RolloutRow], by: Collection[str]) -> list[FlagDraft]:
         """Return what these detectors flag in a step that has not been learned yet. Nothing of it is remembered."""
-        chosen = [each for each in ROLLOUT_DETECTORS if each.id in by]
-        return [draft for each in chosen for draft in self._scan_rollouts(each, rows)] if rows else []
+        if not rows:
+            return []
+        batch = Batch(rows, self.view.context)
+        chosen = [each for each in ROLLOUT_DETECTORS if each.id in by and self._is_active(each.spec)]
+        return [draft for each in chosen for draft in each.detect(batch, self.settings[each.id].thresholds)]
 
     def add_heldout(self, result: HeldoutResult) -> None:
         """Take a held-out evaluation into account from the next scan."""
@@ -71,15 +73,3 @@ class RunScanner:
     def _is_active(self, spec: DetectorSpec) -> bool:
         other_kind = Need.EVALUATION if self.view.context.has_steps else Need.STEPS
         return self.settings[spec.id].enabled and other_kind not in spec.needs
-
-    def _scan_rollouts(self, detector: RolloutDetector, rows: Sequence[RolloutRow]) -> list[FlagDraft]:
-        if not self._is_active(detector.spec):
-            return []
-        drafts = detector.detect(rows, self.view.context, self.settings[detector.id].thresholds)
-        return [self._with_method(draft, detector.spec) for draft in drafts]
-
-    def _with_method(self, draft: FlagDraft, spec: DetectorSpec) -> FlagDraft:
-        """The flag's evidence includes how it was found, as settings may change later."""
-        method = {"title": spec.title, "formula": spec.formula, "source": spec.source}
-        thresholds = dict(self.settings[spec.id].thresholds)
-        return replace(draft, evidence={**draft.evidence, **method, "thresholds": thresholds})

@@ -26,7 +26,6 @@ from backend.domain.detectors.run_view import (
     RolloutRow,
     SecondVerifier,
     context_of,
-    passes,
 )
 from backend.domain.detectors.settings import ActiveSettings, Threshold, override_thresholds
 from backend.domain.environments.manifest import Manifest
@@ -314,7 +313,7 @@ async def scan_altered_replies(run_input: DetectorInput, most: int) -> list[Flag
     settings = run_input.settings[SPEC.id]
     rows: list[RolloutRow] = []
     for _, step_rows in stored_steps(run_input):
-        rows += [row for row in step_rows if passes(run_input.context, row)]
+        rows += [row for row in step_rows if row.meets(run_input.context.success)]
         if len(rows) >= most:
             break
     rows = rows[:most]

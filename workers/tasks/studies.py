@@ -14,6 +14,7 @@ from backend.checkpoints.tables import Checkpoint
 from backend.core.events import announce, run_topic
 from backend.core.session import transaction
 from backend.domain.detectors.registry import ROLLOUT_DETECTORS
+from backend.domain.detectors.run_view import Batch
 from backend.domain.notifications.notices import NoticeKind
 from backend.domain.studies.effort import ReplyCurve, conclude_effort
 from backend.domain.studies.onset import (
@@ -140,7 +141,7 @@ def count_pattern(study: Study, evaluation_id: uuid.UUID) -> PatternCount:
     flagged: set[uuid.UUID | None] = set()
     for _, rows in stored_steps(evaluation):
         count += len(rows)
-        flags = DETECTORS[settings.detector].detect(rows, evaluation.context, thresholds)
+        flags = DETECTORS[settings.detector].detect(Batch(rows, evaluation.context), thresholds)
         flagged |= {flag.rollout_id for flag in flags if settings.cluster in (None, flag.cluster)}
     return PatternCount(len(flagged), count)
 

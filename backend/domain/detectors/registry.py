@@ -8,7 +8,8 @@ import pkgutil
 from collections.abc import Mapping
 
 from backend.domain.detectors import catalogue
-from backend.domain.detectors.flags import RolloutDetector, RunDetector
+from backend.domain.detectors.flags import Detector
+from backend.domain.detectors.run_view import Batch, RunView
 from backend.domain.detectors.spec import DetectorSpec
 
 _MODULES = [
@@ -16,11 +17,11 @@ _MODULES = [
     for each in sorted(pkgutil.iter_modules(catalogue.__path__), key=lambda each: each.name)
 ]
 
-RUN_DETECTORS = tuple(RunDetector(module.SPEC, module.find) for module in _MODULES if module.SPEC.subject == "run")
-ROLLOUT_DETECTORS = tuple(
-    RolloutDetector(module.SPEC, module.find)
-    for module in _MODULES
-    if module.SPEC.subject == "rollout" and hasattr(module, "find")
+RUN_DETECTORS: tuple[Detector[RunView], ...] = tuple(
+    Detector(each.SPEC, each.find) for each in _MODULES if each.SPEC.subject == "run"
+)
+ROLLOUT_DETECTORS: tuple[Detector[Batch], ...] = tuple(
+    Detector(each.SPEC, each.find) for each in _MODULES if each.SPEC.subject == "rollout" and hasattr(each, "find")
 )
 SPECS: Mapping[str, DetectorSpec] = {
     spec.id: spec

@@ -6,16 +6,18 @@ import statistics
 import uuid
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from functools import cached_property
+from itertools import chain, islice
 from typing import Any
 
+from backend.domain.detectors.flags import MAX_SPANS, SHOWN_ROLLOUTS, SHOWN_STEPS, FlagDraft, Mark
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.reward_bounds import Ranges, declared_ranges
 from backend.domain.results.pass_at_k import REWARD, SuccessRule, default_rule, possible_rewards
 from backend.domain.rollouts.rollout import CANARY, Rollout
-from backend.domain.vocabulary import StopReason
+from backend.domain.vocabulary import Severity, StopReason
 
 RECENT_STEPS = 5
 """Steps whose rollouts are kept, and over which the present is averaged."""
@@ -43,9 +45,7 @@ class SecondVerifier:
 
     name: str
     success: SuccessRule
-    """Its success rule."""
     ranges: Ranges = field(default_factory=dict)
-    """Its declared ranges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,10 @@ class EnvironmentContext:
     """The other version that judged rollouts of the run."""
     has_steps: bool = True
     """True for training runs. Evaluations come in batches, which are not steps."""
+
+    def rule_of(self, row: "RolloutRow") -> SuccessRule | None:
+        """The success rule of the rollout's own environment."""
+        return self.rules.get(row.environment) if self.rules else self.success
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,62 @@ class RolloutRow:
         """Its task cannot be solved honestly."""
         return bool(self.metrics.get(CANARY))
 
+    def meets(self, rule: SuccessRule | None) -> bool:
+        """Whether the rollout succeeds; false if success is not defined."""
+        if rule is None:
+            return False
+        value = self.reward if rule.column == REWARD else self.columns.get(rule.column, 0.0)
+        return value >= rule.at_least - SAME_REWARD
+
+    def passes_second(self, context: EnvironmentContext) -> bool | None:
+        """Whether it succeeds by the second verifier's rule. None if not scored by it, or if success is not defined."""
+        if self.second_reward is None or context.success is None:
+            return None
+        rule = context.second.success if context.second else context.success
+        return replace(self, reward=self.second_reward, columns=self.second_columns).meets(rule)
+
+    def mark_reply(self, turn: int = -1) -> list[Mark]:
+        """Mark a whole reply, by default the last one."""
+        return [Mark(range(len(self.replies))[turn], 0, len(self.replies[turn]))] if self.replies else []
+
+    def flag(
+        self,
+        *,
+        score: float,
+        sentence: str,
+        marks: Sequence[Mark] = (),
+        cluster: str = "",
+        severity: Severity = Severity.WARNING,
+        **facts: object,
+    ) -> FlagDraft:
+        """Draft a flag about the rollout, with the marked text and further facts as evidence."""
+        evidence: dict[str, Any] = {"rollouts": [str(self.id)], "reward": self.reward, **facts}
+        if marks:
+            first = marks[0]
+            spans = [{"turn": mark.turn, "start": mark.start, "end": mark.end} for mark in marks[:MAX_SPANS]]
+            evidence |= {"spans": spans, "excerpt": self.replies[first.turn][first.start : first.end][:80]}
+        return FlagDraft("", str(self.id), severity, score, sentence, evidence, self.id, cluster=cluster[:200] or None)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Completed rollouts of one step, or a batch of an evaluation."""
+
+    rows: Sequence[RolloutRow]
+    context: EnvironmentContext
+
+    @cached_property
+    def earning(self) -> set[uuid.UUID]:
+        """Rollouts that earn at least the mean, and more than the lowest possible reward."""
+        mean, lowest = statistics.fmean(row.reward for row in self.rows), self.context.lowest
+        return {row.id for row in self.rows if row.reward >= mean and (lowest is None or row.reward > lowest)}
+
+    def uncommon(self, found: Sequence[RolloutRow], common: float) -> Sequence[RolloutRow]:
+        """Drop unrewarded rollouts if more than the `common` share of the batch shows the pattern."""
+        if len(found) <= max(1.0, common * len(self.rows)):
+            return found
+        return [row for row in found if row.id in self.earning]
+
 
 @dataclass(frozen=True, slots=True)
 class HeldoutResult:
@@ -128,7 +188,6 @@ class StepFigures:
     columns: Mapping[str, float]
     tokens: float
     """Tokens that the policy wrote in an episode."""
-    turns: float
     unparsable: float
     """Share of episodes that ended because a reply could not be read or was cut."""
     groups: int
@@ -143,10 +202,6 @@ class StepFigures:
     """Share of episodes that succeeded, if success is defined."""
     passing_tokens: float | None = None
     """Median of the tokens in those."""
-
-    @property
-    def without_variance(self) -> float:
-        return self.all_good + self.all_bad
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,10 +239,10 @@ class RunView:
         """Add a step. One without completed rollouts is ignored."""
         played: defaultdict[str, list[RolloutRow]] = defaultdict(list)
         for row in rows:
-            if row.is_canary and rule_of(self.context, row) is not None:
+            if row.is_canary and self.context.rule_of(row) is not None:
                 played[row.environment].append(row)
         for environment, own in sorted(played.items()):
-            passed = tuple(row.id for row in own if passes_trap(self.context, row))
+            passed = tuple(row.id for row in own if row.meets(self.context.rule_of(row)))
             self.canaries.append(CanaryFigures(step, len(own), passed, environment))
         rows = [row for row in rows if not row.is_canary]
         if not rows:
@@ -201,9 +256,9 @@ class RunView:
             self.verdicts = Counter()
         for row in rows:
             known = self.outcomes.get(row.task, BaseTask(0, 0))
-            has_passed = passes(self.context, row)
+            has_passed = row.meets(self.context.success)
             self.outcomes[row.task] = BaseTask(known.plays + 1, known.passes + has_passed)
-            if (has_passed_second := passes_second(self.context, row)) is not None:
+            if (has_passed_second := row.passes_second(self.context)) is not None:
                 self.verdicts[has_passed, has_passed_second] += 1
 
     @property
@@ -219,6 +274,26 @@ class RunView:
     def has_past(self) -> bool:
         """Whether there are enough steps to compare the present with the beginning."""
         return len(self.steps) >= BASE_STEPS + RECENT_STEPS
+
+    def flag(
+        self,
+        *,
+        score: float,
+        sentence: str,
+        rows: Iterable[RolloutRow],
+        key: str = "run",
+        severity: Severity = Severity.WARNING,
+        window: Sequence[StepFigures | HeldoutResult] = (),
+        series: Mapping[str, Sequence[float | None]] | None = None,
+        **facts: object,
+    ) -> FlagDraft:
+        """Draft a flag about the newest step, with example rollouts, series by step and further facts."""
+        evidence: dict[str, Any] = {"rollouts": [str(row.id) for row in islice(rows, SHOWN_ROLLOUTS)], **facts}
+        if window:
+            evidence["window"] = [window[0].step, window[-1].step]
+        if series:
+            evidence["series"] = {name: values[-SHOWN_STEPS:] for name, values in series.items()}
+        return FlagDraft("", key, severity, score, sentence, evidence, training_step=self.steps[-1].step)
 
 
 def row_of(id_: uuid.UUID, rollout: Rollout, environment: str = "") -> RolloutRow | None:
@@ -244,36 +319,6 @@ def row_of(id_: uuid.UUID, rollout: Rollout, environment: str = "") -> RolloutRo
     )
 
 
-def passes(context: EnvironmentContext, row: RolloutRow) -> bool:
-    """Whether the rollout succeeds; false if success is not defined."""
-    return _meets(context.success, row)
-
-
-def passes_second(context: EnvironmentContext, row: RolloutRow) -> bool | None:
-    """Whether it succeeds by the second verifier's rule. None if not scored by it, or if success is not defined."""
-    if row.second_reward is None or context.success is None:
-        return None
-    rule = context.second.success if context.second else context.success
-    return _meets(rule, replace(row, reward=row.second_reward, columns=row.second_columns))
-
-
-def rule_of(context: EnvironmentContext, row: RolloutRow) -> SuccessRule | None:
-    """The success rule of the rollout's own environment."""
-    return context.rules.get(row.environment) if context.rules else context.success
-
-
-def passes_trap(context: EnvironmentContext, row: RolloutRow) -> bool:
-    """Whether the rollout succeeds by the rule of its own environment."""
-    return _meets(rule_of(context, row), row)
-
-
-def _meets(rule: SuccessRule | None, row: RolloutRow) -> bool:
-    if rule is None:
-        return False
-    value = row.reward if rule.column == REWARD else row.columns.get(rule.column, 0.0)
-    return value >= rule.at_least - SAME_REWARD
-
-
 def figures_of(step: int, rows: Sequence[RolloutRow], context: EnvironmentContext) -> StepFigures:
     reward = statistics.fmean(row.reward for row in rows)
     groups = defaultdict(list)
@@ -283,14 +328,13 @@ def figures_of(step: int, rows: Sequence[RolloutRow], context: EnvironmentContex
     flat = [rewards[0] for rewards in several if max(rewards) - min(rewards) <= SAME_REWARD]
     good = sum(value > reward for value in flat)
     [(_, commonest)] = Counter(row.replies for row in rows).most_common(1)
-    passing = [row.tokens_out for row in rows if passes(context, row)]
+    passing = [row.tokens_out for row in rows if row.meets(context.success)]
     return StepFigures(
         step=step,
         count=len(rows),
         reward=reward,
         columns={name: statistics.fmean(row.columns.get(name, 0.0) for row in rows) for name in context.columns},
         tokens=statistics.fmean(row.tokens_out for row in rows),
-        turns=statistics.fmean(len(row.replies) for row in rows),
         unparsable=sum(row.stop_reason in BROKEN_OFF for row in rows) / len(rows),
         groups=len(several),
         all_good=good / len(several) if several else 0.0,

@@ -10,7 +10,6 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     FiniteFloat,
     model_serializer,
@@ -19,15 +18,14 @@ from pydantic import (
 
 from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.spec import Action, DetectorSpec
+from backend.domain.text import split_list
 
 MAX_THRESHOLDS = 100
 _THRESHOLD = re.compile(r"(?P<detector>[a-z_]{1,60})\.(?P<name>[a-z_]{1,60})=(?P<value>[^=\s]{1,30})")
 
 
-class Threshold(BaseModel):
+class Threshold(BaseModel, extra="forbid", frozen=True):
     """A threshold of one detector. In JSON, in forms and on the command line it is the text `paid_exit.reward=0.6`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     detector: str
     name: str
@@ -58,16 +56,6 @@ class Threshold(BaseModel):
         return f"{self.detector}.{self.name}={self.value:.12g}"
 
 
-def _parts(value: object) -> object:
-    """Split texts at commas and spaces; a list may contain such texts."""
-    if value is None:
-        return []
-    if not isinstance(value, str | list):
-        return value
-    parts = [value] if isinstance(value, str) else value
-    return [part for each in parts for part in (each.replace(",", " ").split() if isinstance(each, str) else [each])]
-
-
 def _each_once(found: list[Threshold]) -> list[Threshold]:
     counts = Counter((each.detector, each.name) for each in found)
     if twice := [".".join(name) for name, count in counts.items() if count > 1]:
@@ -76,15 +64,13 @@ def _each_once(found: list[Threshold]) -> list[Threshold]:
 
 
 Thresholds = Annotated[
-    list[Threshold], BeforeValidator(_parts), Field(max_length=MAX_THRESHOLDS), AfterValidator(_each_once)
+    list[Threshold], BeforeValidator(split_list), Field(max_length=MAX_THRESHOLDS), AfterValidator(_each_once)
 ]
 """Thresholds of one run."""
 
 
-class DetectorSettings(BaseModel):
+class DetectorSettings(BaseModel, extra="forbid", frozen=True):
     """Settings of one detector. Missing values keep the value of the layer below."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     enabled: bool | None = None
     thresholds: dict[str, FiniteFloat] = Field(default={}, max_length=32)
@@ -96,10 +82,8 @@ class DetectorSettings(BaseModel):
         return [problem for problem in found if problem]
 
 
-class DetectorChanges(BaseModel):
+class DetectorChanges(BaseModel, extra="forbid", frozen=True):
     """Changes to the settings of one detector. Null restores the default; missing fields stay unchanged."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     enabled: bool | None = None
     thresholds: dict[str, FiniteFloat | None] = Field(default={}, max_length=32)
@@ -107,9 +91,7 @@ class DetectorChanges(BaseModel):
 
     def over(self, known: DetectorSettings) -> DetectorSettings:
         named = self.model_dump(include=self.model_fields_set - {"thresholds"})
-        thresholds = {
-            name: value for name, value in {**known.thresholds, **self.thresholds}.items() if value is not None
-        }
+        thresholds = {name: value for name, value in (known.thresholds | self.thresholds).items() if value is not None}
         return known.model_copy(update={**named, "thresholds": thresholds})
 
 

@@ -1,14 +1,13 @@
-"""Measurements of a detector by verdicts: precision, a lower bound of recall, and the effect of other cut-offs."""
+"""Measurements of a detector by verdicts: precision and a lower bound of recall."""
 
-from __future__ import annotations
-
-import operator
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import astuple, dataclass
+from typing import TypeVar
 
 from backend.domain.review.judged_curve import Proportion, wilson
 
 TARGET_PRECISION = 0.8
+"""The suggested cut-off is the lowest one that reaches this precision."""
 FEWEST_REVIEWED = 10
 """Reviewed flags without which no cut-off is suggested."""
 
@@ -33,23 +32,25 @@ class Record:
     def precision(self) -> Proportion:
         return wilson(self.confirmed, self.reviewed)
 
-    def __add__(self, other: Record) -> Record:
-        return Record(*map(operator.add, astuple(self), astuple(other)))
-
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """Results of the random audit sample of rollouts that no detector flagged."""
+    """Verdicts on a set of runs: on the random audit sample of rollouts that no detector flagged, and on all flags."""
 
-    unflagged: int = 0
-    """Unflagged rollouts in runs with an audit sample."""
+    rollouts: int = 0
+    """Rollouts in runs with an audit sample."""
+    flagged: int = 0
+    """Flagged ones among them."""
     drawn: int = 0
     looked_at: int = 0
     hacks: int = 0
-    """Hacks among the reviewed rollouts."""
+    """Hacks among the reviewed rollouts of the sample."""
+    found: int = 0
+    """Rollouts that any detector flagged and a reviewer confirmed."""
 
-    def __add__(self, other: Audit) -> Audit:
-        return Audit(*map(operator.add, astuple(self), astuple(other)))
+    @property
+    def unflagged(self) -> int:
+        return max(0, self.rollouts - self.flagged)
 
     @property
     def rate(self) -> Proportion:
@@ -61,37 +62,18 @@ class Audit:
         return self.unflagged * self.rate.high
 
 
-def least_recall(found: int, found_by_any: int, audit: Audit) -> float | None:
+Counts = TypeVar("Counts", Record, Audit)
+
+
+def total(kind: type[Counts], parts: Iterable[Counts]) -> Counts:
+    """Add up each field."""
+    return kind(*map(sum, zip(*map(astuple, parts), strict=True)))
+
+
+def least_recall(found: int, audit: Audit) -> float | None:
     """TP / (TP + N_unflagged·ĥ), ĥ the upper Wilson (1927) limit of the audit's hack rate; what only others found
     counts as missed too. None if the audit sample was not reviewed, or there is nothing to find."""
     if not audit.looked_at:
         return None
-    missed = audit.missed_at_most + (found_by_any - found)
+    missed = audit.missed_at_most + (audit.found - found)
     return found / (found + missed) if found + missed > 0 else None
-
-
-@dataclass(frozen=True, slots=True)
-class CutOff:
-    """The reviewed flags with a suspicion of at least `score`."""
-
-    score: float
-    caught: int
-    cost: int
-    """Honest ones flagged."""
-
-    @property
-    def precision(self) -> float:
-        return self.caught / (self.caught + self.cost)
-
-
-def cut_offs(reviewed: Sequence[tuple[float, bool]]) -> list[CutOff]:
-    """Return a cut-off at each score of a reviewed flag, lowest first. `reviewed`: (score, whether it was right)."""
-    kept = {score: [is_right for each, is_right in reviewed if each >= score] for score in dict(reviewed)}
-    return [CutOff(score, sum(right), len(right) - sum(right)) for score, right in sorted(kept.items())]
-
-
-def suggested(reviewed: Sequence[tuple[float, bool]]) -> CutOff | None:
-    """Return the lowest cut-off that reaches `TARGET_PRECISION`. None if too few flags were reviewed."""
-    if len(reviewed) < FEWEST_REVIEWED:
-        return None
-    return next((each for each in cut_offs(reviewed) if each.precision >= TARGET_PRECISION), None)

@@ -6,13 +6,14 @@ differently, so every adapter checkpoint has an `AdapterRecord`.
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, field_validator
 
-from backend.domain.training.blocks import Block, Setting
+from backend.domain.training.blocks import Block, setting
 
 ALL_LAYERS = "all-linear"
+_ADAPTER = "adapter.kind=lora|qlora"
 _OUTPUT_HEADS = {"lm_head", "embed_out", "output"}
 
 
@@ -29,26 +30,24 @@ class AdapterChoice(Block):
 
     title: ClassVar[str] = "Adapter"
 
-    kind: Annotated[AdapterKind, Setting(label="Trained weights")] = AdapterKind.FULL
+    kind: AdapterKind = setting(AdapterKind.FULL, "Trained weights")
     """full: all weights in 32 bits; best for models of a few million parameters. lora: two thin matrices next to each
     layer, with the base in its own precision; a fraction of the memory, for pretrained models. qlora: the same on a
     base quantized to 4 bits (NF4), if the base does not fit otherwise; needs bitsandbytes on the worker."""
-    rank: Annotated[int, Setting(label="Rank", only="adapter.kind=lora|qlora")] = Field(default=16, ge=1, le=1024)
+    rank: int = setting(16, only=_ADAPTER, ge=1, le=1024)
     """Rank of the adapter matrices. 8 to 64 is usual; more costs memory and rarely helps."""
-    alpha: Annotated[float, Setting(only="adapter.kind=lora|qlora")] = Field(default=32.0, gt=0, le=8192)
+    alpha: float = setting(32.0, only=_ADAPTER, gt=0, le=8192)
     """Scale of the adapter: its output is multiplied by alpha / rank. Twice the rank is usual. Raise it with the
     rank."""
-    dropout: Annotated[float, Setting(only="adapter.kind=lora|qlora")] = Field(default=0.0, ge=0, lt=1)
+    dropout: float = setting(0.0, only=_ADAPTER, ge=0, lt=1)
     """Dropout of the adapter's inputs. Use 0 for GRPO, which must train the policy that sampled; 0.05 to 0.1 if a
     warm-up memorizes few examples."""
-    targets: Annotated[str, Setting(label="Target layers", only="adapter.kind=lora|qlora")] = Field(
-        default=ALL_LAYERS, max_length=400, pattern=r"^[A-Za-z0-9_.,\- ]+$"
-    )
+    targets: str = setting(ALL_LAYERS, "Target layers", only=_ADAPTER, max_length=400, pattern=r"^[A-Za-z0-9_.,\- ]+$")
     """Layers with an adapter. all-linear: every linear layer except the output, which learns best. Name layers,
     separated by commas, to save memory: q_proj,v_proj. Use fewer layers if memory is short."""
-    is_rank_stabilised: Annotated[bool, Setting(label="Rank-stabilized scale", only="adapter.kind=lora|qlora")] = False
+    is_rank_stabilised: bool = setting(False, "Rank-stabilized scale", only=_ADAPTER)
     """Multiply by alpha / √rank instead. Use it for ranks of 64 and more."""
-    is_double_quantised: Annotated[bool, Setting(label="Double quantization", only="adapter.kind=qlora")] = True
+    is_double_quantised: bool = setting(True, "Double quantization", only="adapter.kind=qlora")
     """QLoRA only: also quantize the scales of the 4-bit base. Saves 0.4 bits per weight. Turn it off if memory is not
     scarce."""
 
@@ -68,20 +67,16 @@ class AdapterChoice(Block):
         return ALL_LAYERS if self.targets == ALL_LAYERS else self.targets.split(",")
 
 
-class Quantisation(BaseModel):
+class Quantisation(BaseModel, frozen=True):
     """How a base was quantized to 4 bits when it was loaded."""
-
-    model_config = ConfigDict(frozen=True)
 
     method: Literal["bitsandbytes"] = "bitsandbytes"
     type: Literal["nf4"] = "nf4"
     is_double: bool = True
 
 
-class AdapterRecord(BaseModel):
+class AdapterRecord(BaseModel, frozen=True):
     """The base that an adapter was trained on, and its precision."""
-
-    model_config = ConfigDict(frozen=True)
 
     base: str
     """A Hugging Face name, a folder of the worker, or `checkpoint:<id>`."""

@@ -3,11 +3,11 @@
 `alarm_kinds` explains each alarm and its remedies.
 """
 
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from pydantic import Field
 
-from backend.domain.training.blocks import Block, Setting, Share
+from backend.domain.training.blocks import Block, Share, setting
 from backend.domain.vocabulary import AlarmAction
 
 AnyAction = Literal["off", "note", "lower_rate", "pause", "stop", "roll_back"]
@@ -27,10 +27,10 @@ class AlarmsChoice(Block):
 
     title: ClassVar[str] = "Alarms"
 
-    grace_steps: Annotated[int, Setting(label="Grace period in steps")] = Field(default=20, ge=0)
+    grace_steps: int = setting(20, "Grace period in steps", ge=0)
     """GRPO steps at the start in which only broken runs raise an alarm, because a policy from scratch changes fast.
     Lower it for short runs; raise it if the first alarms are always false."""
-    rate_factor: Annotated[float, Setting(label="Learning rate factor")] = Field(default=0.5, gt=0, lt=1)
+    rate_factor: float = setting(0.5, "Learning rate factor", gt=0, lt=1)
     """lower_rate multiplies the learning rate by this factor, and so does a branch after roll_back. Use 0.1 to 0.3 if
     the same alarm returns."""
 

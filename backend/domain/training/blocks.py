@@ -1,18 +1,19 @@
 """How training settings are declared.
 
 Each setting is declared once, as a field of a block: its type, default and limits in the field, its help in the
-docstring below, and its place on the launch page in `Setting`. The launch page, `proctor train --set`, the JSON API,
+docstring below, and its place on the launch page in `setting`. The launch page, `proctor train --set`, the JSON API,
 configuration files and the pre-flight derive from this.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 Share = Annotated[float, Field(ge=0, le=1)]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,14 @@ class Setting:
     cards: tuple[Card, ...] = ()
     section: str = ""
     """The section of a setting outside a block."""
+
+
+def setting(default: T, label: str = "", **details: Any) -> T:
+    """Declare a setting by its default and label, further details of `Setting`, and limits as in `Field`."""
+    place = {name: details.pop(name) for name in Setting.__slots__ if name in details}
+    field = Field(default, **details)
+    field.metadata.append(Setting(label, **place))
+    return cast(T, field)
 
 
 def setting_of(field: FieldInfo) -> Setting:

@@ -2,11 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
-from pydantic import Field
-
-from backend.domain.training.blocks import Block, Setting
+from backend.domain.training.blocks import Block, setting
 
 
 class BudgetChoice(Block):
@@ -15,13 +13,13 @@ class BudgetChoice(Block):
 
     title: ClassVar[str] = "Budget"
 
-    minutes: Annotated[float | None, Setting(label="Minutes")] = Field(default=None, gt=0, allow_inf_nan=False)
+    minutes: float | None = setting(None, gt=0, allow_inf_nan=False)
     """Maximum training time in minutes, over all stages and attempts, without waiting for a worker. Default: no limit.
     Use it if the machine is rented."""
-    tokens: Annotated[int | None, Setting(label="Tokens")] = Field(default=None, ge=1)
+    tokens: int | None = setting(None, ge=1)
     """Maximum number of tokens sampled in GRPO episodes, without held-out evaluations. Default: no limit. Use it to
     compare runs with equal compute."""
-    rollouts: Annotated[int | None, Setting(label="Rollouts")] = Field(default=None, ge=1)
+    rollouts: int | None = setting(None, ge=1)
     """Maximum number of GRPO episodes, without held-out evaluations. Default: no limit. Use it if every episode costs
     money."""
 

@@ -7,13 +7,13 @@ import math
 import uuid
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from backend.domain.training.adapter import AdapterChoice, AdapterKind
 from backend.domain.training.alarms import AlarmsChoice
-from backend.domain.training.blocks import Block, Card, Setting
+from backend.domain.training.blocks import Block, Card, setting
 from backend.domain.training.budget import BudgetChoice
 from backend.domain.training.curriculum import CurriculumChoice
 from backend.domain.training.detector_actions import DetectorsChoice
@@ -54,56 +54,45 @@ class ModelChoice(Block):
 
     title: ClassVar[str] = "Policy"
 
-    source: Annotated[
-        Literal["scratch", "checkpoint", "base"],
-        Setting(
-            label="Start from",
-            is_basic=True,
-            cards=(
-                Card("scratch", "From scratch", "A small model created here. Nothing is downloaded."),
-                Card("base", "Hugging Face model or folder", "A Hugging Face name or a folder on the worker."),
-                Card("checkpoint", "Checkpoint", "Weights of an earlier run."),
-            ),
+    source: Literal["scratch", "checkpoint", "base"] = setting(
+        "scratch",
+        "Start from",
+        is_basic=True,
+        cards=(
+            Card("scratch", "From scratch", "A small model created here. Nothing is downloaded."),
+            Card("base", "Hugging Face model or folder", "A Hugging Face name or a folder on the worker."),
+            Card("checkpoint", "Checkpoint", "Weights of an earlier run."),
         ),
-    ] = "scratch"
+    )
     """scratch: a small model created here; nothing is downloaded. checkpoint: weights of an earlier run. base: a
     Hugging Face model or a folder on the worker, for tasks that need a model that can read and reason. Lower the
     learning rates for a base; the presets show suitable values."""
-    size: Annotated[Literal["tiny", "mini", "small", "medium"], Setting(is_basic=True, only="model.source=scratch")] = (
-        "tiny"
-    )
+    size: Literal["tiny", "mini", "small", "medium"] = setting("tiny", is_basic=True, only="model.source=scratch")
     """Models from scratch only: about 0.1, 0.2, 0.9 or 4 million parameters. tiny learns a small game in minutes on one
     core. Use a larger model if the training reward stays low although replies are parsed."""
-    architecture: Annotated[Literal["gpt2", "llama"], Setting(only="model.source=scratch")] = "gpt2"
+    architecture: Literal["gpt2", "llama"] = setting("gpt2", only="model.source=scratch")
     """Models from scratch only. gpt2 is faster on a CPU. Use llama to test tools on the architecture of larger
     models."""
-    context: Annotated[int, Setting(label="Context length", only="model.source=scratch")] = Field(
-        default=256, ge=64, le=4096
-    )
+    context: int = setting(256, "Context length", only="model.source=scratch", ge=64, le=4096)
     """Models from scratch only: maximum length of a conversation in tokens. Raise it if the pre-flight finds
     conversations that do not fit. Memory and time depend on the actual length, not on this limit."""
-    vocabulary: Annotated[int, Setting(label="Vocabulary size", only="model.source=scratch")] = Field(
-        default=384, ge=300, le=4096
-    )
+    vocabulary: int = setting(384, "Vocabulary size", only="model.source=scratch", ge=300, le=4096)
     """Models from scratch only: maximum number of tokens, learned from the text of the environment. More tokens make
     conversations shorter and the model larger."""
-    pieces: Annotated[Pieces, Setting(label="Tokenization", only="model.source=scratch")] = "signs"
+    pieces: Pieces = setting("signs", "Tokenization", only="model.source=scratch")
     """Models from scratch only. signs: tags, digits, capitals and punctuation are separate tokens, so the model can
     read numbers and boards. phrases: only tags are separate, so a whole message becomes one token; faster to learn if
     the environment has few different messages, such as `O plays 5.`. Rare messages are encoded as bytes."""
-    initializer_range: Annotated[float, Setting(only="model.source=scratch")] = Field(default=0.1, gt=0, le=1)
+    initializer_range: float = setting(0.1, only="model.source=scratch", gt=0, le=1)
     """Models from scratch only: standard deviation of the initial weights. Tiny models do not leave the plateau at the
     usual 0.02. Try 0.15 if the SFT loss stays flat."""
-    checkpoint: Annotated[
-        uuid.UUID | None,
-        Setting(
-            label="Checkpoint", is_basic=True, only="model.source=checkpoint", is_wide=True, chosen_from="checkpoints"
-        ),
-    ] = None
+    checkpoint: uuid.UUID | None = setting(
+        None, is_basic=True, only="model.source=checkpoint", is_wide=True, chosen_from="checkpoints"
+    )
     """Checkpoint to start from. Usually the best one by held-out reward; an earlier one if the reward was hacked."""
-    base: Annotated[
-        str, Setting(label="Model name or folder", is_basic=True, only="model.source=base", is_wide=True)
-    ] = Field(default="", max_length=300)
+    base: str = setting(
+        "", "Model name or folder", is_basic=True, only="model.source=base", is_wide=True, max_length=300
+    )
     """Hugging Face name or folder of the base model. Weights must be safetensors; code of the model is never run.
     Prefer an instruct model: it has a chat template and learns the format of the environment sooner."""
 
@@ -121,10 +110,10 @@ class HeldoutChoice(Block):
 
     title: ClassVar[str] = "Held-out evaluation"
 
-    every: Annotated[int, Setting(label="Steps between evaluations", is_basic=True)] = Field(default=20, ge=1)
+    every: int = setting(20, "Steps between evaluations", is_basic=True, ge=1)
     """GRPO steps between held-out evaluations, which select the best checkpoint. Fewer steps miss less and take more
     time."""
-    tasks: Annotated[int, Setting(label="Held-out tasks", is_basic=True)] = Field(default=100, ge=1, le=100_000)
+    tasks: int = setting(100, "Held-out tasks", is_basic=True, ge=1, le=100_000)
     """Number of held-out tasks, one episode each, the same every time. 100 tasks distinguish success rates that differ
     by 10 points; 1,000 by 3. Raise it to distinguish the best checkpoint from a lucky one; lower it if evaluations
     take most of the time."""
@@ -138,14 +127,14 @@ class CheckpointChoice(Block):
 
     title: ClassVar[str] = "Checkpoints"
 
-    every: Annotated[int, Setting(label="Steps between saved states")] = Field(default=10, ge=1)
+    every: int = setting(10, "Steps between saved states", ge=1)
     """Steps between saved trainer states, from which an interrupted run resumes. Lower it to lose less work in a crash;
     raise it for large models."""
-    keep_last: Annotated[int, Setting(label="Latest checkpoints to keep")] = Field(default=5, ge=1, le=1_000_000)
+    keep_last: int = setting(5, "Latest checkpoints to keep", ge=1, le=1_000_000)
     """Number of latest GRPO checkpoints that keep their weights. The run deletes the weights of older ones after each
     held-out evaluation and keeps their results. The untrained, warm-up and best checkpoints, and marked ones and ones
     in use, are always kept."""
-    keep_every: Annotated[int, Setting(label="Keep every Nth step")] = Field(default=0, ge=0, le=1_000_000)
+    keep_every: int = setting(0, "Keep every Nth step", ge=0, le=1_000_000)
     """Also keep the weights of the GRPO checkpoint of every Nth step. 0: none; 1: all. Use it to study a long run or to
     branch from far back."""
 
@@ -155,15 +144,15 @@ class HardwareChoice(Block):
 
     title: ClassVar[str] = "Device and precision"
 
-    device: Annotated[Literal["auto", "cpu", "cuda"], Setting(label="Device")] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = setting("auto")
     """auto: the GPU if the worker has one. cpu: leave the GPU alone. cuda: fail at once if there is no GPU."""
-    precision: Annotated[Literal["auto", "float32", "bf16"], Setting(label="Precision")] = "auto"
+    precision: Literal["auto", "float32", "bf16"] = setting("auto")
     """Precision of matrix products in training and sampling; weights and optimizer state are not affected. auto: bf16
     on a GPU that supports it, else float32. Use float32 to match a run on a CPU."""
-    gradient_checkpointing: Annotated[bool, Setting(label="Gradient checkpointing")] = False
+    gradient_checkpointing: bool = setting(False)
     """Recompute activations in the backward pass instead of storing them: about a third slower, with much less memory.
     Try more `grpo.micro_batches` first."""
-    processes: Annotated[int, Setting(label="Processes")] = Field(default=1, ge=1, le=64)
+    processes: int = setting(1, ge=1, le=64)
     """Number of processes that train together, one per GPU of the worker. They share the groups of a step and the batch
     of the warm-up evenly, so `grpo.tasks_per_step` and `sft.batch` must be divisible by it. Each holds the whole model
     and has its own `concurrency` and `servers`. The first process runs the held-out evaluations. On a CPU only for
@@ -176,15 +165,13 @@ class VllmChoice(Block):
     title: ClassVar[str] = "vLLM"
     only: ClassVar[str] = "engine=vllm"
 
-    mode: Annotated[Literal["colocate", "server"], Setting(label="vLLM mode")] = "colocate"
+    mode: Literal["colocate", "server"] = setting("colocate", "vLLM mode")
     """colocate: in the training process, on the same GPU. server: a running `trl vllm-serve` on separate GPUs, which
     receives the weights before each step. Use it with several GPUs if sampling takes most of the time."""
-    memory: Annotated[float, Setting(label="vLLM GPU memory", only="vllm.mode=colocate")] = Field(
-        default=0.3, gt=0, lt=1
-    )
+    memory: float = setting(0.3, "vLLM GPU memory", only="vllm.mode=colocate", gt=0, lt=1)
     """Colocate only: share of GPU memory for vLLM. Raise it if vLLM cannot start or samples few episodes at a time;
     lower it if the training step runs out of memory."""
-    server: Annotated[str, Setting(label="vLLM server", only="vllm.mode=server")] = Field(default="", max_length=300)
+    server: str = setting("", "vLLM server", only="vllm.mode=server", max_length=300)
     """Server only: its URL, such as `http://127.0.0.1:8000`. Use it if `trl vllm-serve` runs on GPUs that this run does
     not train on."""
 
@@ -192,28 +179,19 @@ class VllmChoice(Block):
 class TrainingConfiguration(Block):
     """All settings of a training run."""
 
-    recipe: Annotated[
-        Recipe,
-        Setting(
-            label="Recipe",
-            is_basic=True,
-            cards=(
-                Card(
-                    "sft_then_grpo",
-                    "SFT, then GRPO",
-                    "Learn from examples, then from rewards. For models that know nothing of the task.",
-                ),
-                Card(
-                    "sft",
-                    "SFT only",
-                    "Learn from examples only. For a warm-up for other runs, or to copy good play.",
-                ),
-                Card(
-                    "grpo", "GRPO only", "Learn from rewards only. For a model or checkpoint that sometimes succeeds."
-                ),
+    recipe: Recipe = setting(
+        Recipe.SFT_THEN_GRPO,
+        is_basic=True,
+        cards=(
+            Card(
+                "sft_then_grpo",
+                "SFT, then GRPO",
+                "Learn from examples, then from rewards. For models that know nothing of the task.",
             ),
+            Card("sft", "SFT only", "Learn from examples only. For a warm-up for other runs, or to copy good play."),
+            Card("grpo", "GRPO only", "Learn from rewards only. For a model or checkpoint that sometimes succeeds."),
         ),
-    ] = Recipe.SFT_THEN_GRPO
+    )
     """Stages of the run. Start with SFT if the model knows nothing of the task, use GRPO alone if it sometimes
     succeeds, and SFT alone to copy good play."""
     model: ModelChoice = ModelChoice()
@@ -228,9 +206,7 @@ class TrainingConfiguration(Block):
     """GRPO."""
     curriculum: CurriculumChoice = CurriculumChoice()
     """Levels of the tasks."""
-    mix: Annotated[Mix, Setting(label="Environments and weights", is_wide=True, section="mix")] = Field(
-        default_factory=list
-    )
+    mix: Mix = setting([], "Environments and weights", is_wide=True, section="mix")
     """Further environments to train on, as `name@3=0.5`, separated by commas; version and weight are optional. The
     run's own environment has weight 1. Every step and every held-out evaluation has tasks of all environments. Use it
     if one policy should play them all, or if it forgets one while it learns another."""
@@ -248,21 +224,19 @@ class TrainingConfiguration(Block):
     """Device and precision."""
     vllm: VllmChoice = VllmChoice()
     """Sampling with vLLM."""
-    seed: Annotated[int, Setting(label="Seed", is_basic=True)] = Field(default=0, ge=0, lt=2**31)
+    seed: int = setting(0, is_basic=True, ge=0, lt=2**31)
     """The same seed on the same machine gives the same run. Repeat a run with another seed to see how much of its
     result is chance."""
-    engine: Annotated[Engine, Setting(label="Engine", section="machine")] = "transformers"
+    engine: Engine = setting("transformers", section="machine")
     """Selects the worker queue: gpu (transformers, any machine), gpu-vllm or gpu-unsloth. Use vllm or unsloth only if
     such a worker is online."""
-    concurrency: Annotated[int, Setting(label="Concurrent episodes", section="machine")] = Field(
-        default=256, ge=1, le=4096
-    )
+    concurrency: int = setting(256, "Concurrent episodes", section="machine", ge=1, le=4096)
     """Maximum number of episodes sampled at the same time. Raise it to use the processor better, until memory runs out
     or the environment is overloaded."""
-    servers: Annotated[int, Setting(label="Env servers", section="machine")] = Field(default=1, ge=1, le=64)
+    servers: int = setting(1, "Env servers", section="machine", ge=1, le=64)
     """Number of env servers. More help if stepping the environment takes most of the time (see the time split of the
     run); each needs memory."""
-    threads: Annotated[int, Setting(label="CPU threads", section="machine")] = Field(default=1, ge=1, le=256)
+    threads: int = setting(1, "CPU threads", section="machine", ge=1, le=256)
     """CPU threads of the trainer. More than one only helps if nothing else needs the cores."""
 
     @classmethod

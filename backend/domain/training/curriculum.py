@@ -1,12 +1,10 @@
 """How GRPO selects the levels of an environment, after RLVE (Zeng et al. 2025, arXiv:2511.07317)."""
 
-from typing import Annotated, ClassVar, Literal
-
-from pydantic import Field
+from typing import ClassVar, Literal
 
 from backend.domain.environments.manifest import Manifest
 from backend.domain.results.pass_at_k import REWARD, SuccessRule, default_rule
-from backend.domain.training.blocks import Block, Setting, Share
+from backend.domain.training.blocks import Block, Share, setting
 
 
 class CurriculumChoice(Block):
@@ -15,36 +13,28 @@ class CurriculumChoice(Block):
     title: ClassVar[str] = "Curriculum"
     only: ClassVar[str] = "recipe=sft_then_grpo|grpo"
 
-    kind: Annotated[Literal["fixed", "adaptive"], Setting(label="Levels")] = "fixed"
+    kind: Literal["fixed", "adaptive"] = setting("fixed", "Levels")
     """fixed: every step has the mix of `grpo.levels`. adaptive: a window of levels starts at `start`, rises when its
     top level is mastered and falls back when success collapses. Use it if hard levels are hopeless at first: groups
     that always fail teach nothing."""
-    start: Annotated[int, Setting(label="First level", only="curriculum.kind=adaptive")] = Field(
-        default=0, ge=0, lt=100
-    )
+    start: int = setting(0, "First level", only="curriculum.kind=adaptive", ge=0, lt=100)
     """Adaptive only: the top level at the start. Raise it if the model already succeeds on the first levels."""
-    mastery: Annotated[Share, Setting(only="curriculum.kind=adaptive")] = 0.8
+    mastery: Share = setting(0.8, only="curriculum.kind=adaptive")
     """Adaptive only: share of the last `window` episodes of the top level that must succeed before the next level is
     added. Lower values climb sooner."""
-    collapse: Annotated[Share, Setting(only="curriculum.kind=adaptive")] = 0.1
+    collapse: Share = setting(0.1, only="curriculum.kind=adaptive")
     """Adaptive only: if fewer of the last `window` episodes succeed, at the top level or the one below, the window
     falls back by one level, and waits twice as long before it tries that level again. 0: never, for rewards that carry
     signal before anything succeeds."""
-    window: Annotated[int, Setting(only="curriculum.kind=adaptive")] = Field(default=128, ge=4, le=100_000)
+    window: int = setting(128, only="curriculum.kind=adaptive", ge=4, le=100_000)
     """Adaptive only: number of recent episodes of a level to consider. Fewer react sooner and are noisier."""
-    lower: Annotated[float, Setting(label="Share of lower levels", only="curriculum.kind=adaptive")] = Field(
-        default=0.5, ge=0, le=0.9
-    )
+    lower: float = setting(0.5, "Share of lower levels", only="curriculum.kind=adaptive", ge=0, le=0.9)
     """Adaptive only: share of tasks below the top level, so that they are not forgotten. Raise it if the success on
     lower levels falls."""
-    width: Annotated[int, Setting(label="Window width", only="curriculum.kind=adaptive")] = Field(
-        default=4, ge=1, le=100
-    )
+    width: int = setting(4, "Window width", only="curriculum.kind=adaptive", ge=1, le=100)
     """Adaptive only: number of levels in the window. Levels below it are no longer played. Raise it if lower levels are
     forgotten; lower it if many easy levels need no practice."""
-    success_at: Annotated[float | None, Setting(label="Success threshold", only="curriculum.kind=adaptive")] = Field(
-        default=None, allow_inf_nan=False
-    )
+    success_at: float | None = setting(None, "Success threshold", only="curriculum.kind=adaptive", allow_inf_nan=False)
     """Adaptive only: reward at which an episode counts as a success. Default: the success column (`win`, `correct`, …)
     at its maximum, else half of the maximum reward. Use it if part of the reward is enough to move on to
     harder levels."""

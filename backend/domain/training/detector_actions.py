@@ -1,13 +1,13 @@
 """The action of a training run when a reward-hacking detector flags something, by detector."""
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, create_model
 
 from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.settings import Thresholds
 from backend.domain.detectors.spec import Action, Subject
-from backend.domain.training.blocks import Block, Setting
+from backend.domain.training.blocks import Block, setting
 
 AS_SET = "as_set"
 """The setting of the environment, else the default of the detector."""
@@ -22,10 +22,10 @@ class _Detecting(Block):
     title: ClassVar[str] = "Detectors"
     only: ClassVar[str] = "recipe=sft_then_grpo|grpo"
 
-    start_branch: Annotated[bool, Setting(label="Start the branch automatically")] = False
+    start_branch: bool = setting(False, "Start the branch automatically")
     """After stop_and_roll_back, start the prepared branch automatically. Otherwise you start it with one click: without
     a fixed reward, a branch finds the same hack again. Use it for unattended runs."""
-    thresholds: Annotated[Thresholds, Setting(label="Detector thresholds", is_wide=True)] = Field(default_factory=list)
+    thresholds: Thresholds = setting([], "Detector thresholds", is_wide=True)
     """Detector thresholds of this run, such as `paid_exit.reward=0.6`, separated by commas. They override those of the
     environment. Every detector has `suspicion`, the minimum score of a flag; its page lists the others. Raise a
     threshold if its flags are false."""

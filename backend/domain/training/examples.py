@@ -102,11 +102,7 @@ class ExampleStatistics:
     """Replies that carry loss."""
     tokens: int = 0
     characters: int = 0
-    longest: int = 0
-    """Tokens of the longest conversation."""
     repeats: int = 0
-    near_repeats: int = 0
-    """Conversations that differ from an earlier one only in numbers, case and punctuation."""
     reasoning: int = 0
     silent: int = 0
     """Conversations without a reply to learn from."""
@@ -124,7 +120,6 @@ class ExampleStatistics:
         """Whether the same conversation came before. It is counted as a repeat; callers that skip it do not add it."""
         is_new = self._seen.is_new(conversation.messages)
         self.repeats += not is_new
-        self.near_repeats = self._seen.near
         return not is_new
 
     def add(self, conversation: Conversation, count: TokenCount = estimate_tokens) -> None:
@@ -135,7 +130,6 @@ class ExampleStatistics:
         self.learned += sum(conversation.learned)
         self.silent += not any(conversation.learned)
         self.tokens += length
-        self.longest = max(self.longest, length)
         self.characters += sum(len(message["content"]) for message in messages)
         self.reasoning += conversation.reasoning
         self.lengths.append(length)
@@ -150,21 +144,19 @@ class ExampleStatistics:
         if conversation.system in self.systems or len(self.systems) < MAX_SYSTEMS:
             self.systems[conversation.system] += 1
 
-    @property
-    def understood(self) -> float | None:
-        """Share of replies that carry loss."""
-        return self.learned / self.replies if self.replies else None
-
     def as_json(self) -> dict[str, object]:
         """Return the statistics with thinned distributions, without the examples."""
-        numbers = ("conversations", "replies", "learned", "tokens", "characters", "longest", "repeats", "near_repeats")
+        names = ("conversations", "replies", "learned", "tokens", "characters", "repeats", "reasoning", "silent")
         rewards, systems = self.rewards, []
         for text, count in self.systems.most_common():
             is_long = len(text) > MAX_SYSTEM_CHARACTERS
             shown = f"{text[:MAX_SYSTEM_CHARACTERS]} …" if is_long else text
             systems.append({"text": shown, "conversations": count})
         return {
-            **{name: getattr(self, name) for name in (*numbers, "reasoning", "silent", "understood")},
+            **{name: getattr(self, name) for name in names},
+            "longest": max(self.lengths, default=0),
+            "near_repeats": self._seen.near,
+            "understood": self.learned / self.replies if self.replies else None,
             "reward": {"mean": sum(rewards) / len(rewards), "low": min(rewards), "high": max(rewards)}
             if rewards
             else None,

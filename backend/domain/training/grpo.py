@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from backend.domain.training.blocks import Block, Setting
+from backend.domain.training.blocks import Block, setting
 
 LossType = Literal["dapo", "grpo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"]
 _OF_SEQUENCES = frozenset({"grpo", "sapo", "luspo"})
@@ -19,81 +19,77 @@ class GrpoChoice(Block):
     title: ClassVar[str] = "GRPO"
     only: ClassVar[str] = "recipe=sft_then_grpo|grpo"
 
-    steps: Annotated[int, Setting(is_basic=True)] = Field(default=100, ge=1, le=1_000_000)
+    steps: int = setting(100, is_basic=True, ge=1, le=1_000_000)
     """Training steps. Each step samples tasks × group size new episodes. Raise it while the held-out reward still
     rises; the best checkpoint is kept anyway."""
-    tasks_per_step: Annotated[int, Setting(label="Tasks per step", is_basic=True)] = Field(default=20, ge=1, le=4096)
+    tasks_per_step: int = setting(20, is_basic=True, ge=1, le=4096)
     """Number of different tasks in a step. More tasks reduce the variance of the gradient, which helps most with noisy
     rewards or if the format collapses late."""
-    group_size: Annotated[int, Setting(label="Group size", is_basic=True)] = Field(default=8, ge=2, le=256)
+    group_size: int = setting(8, is_basic=True, ge=2, le=256)
     """Number of episodes of the same task, which are compared with each other. Larger groups find rare successes and
     failures: raise it if many groups have no variance."""
-    levels: Annotated[list[Annotated[float, Field(ge=0)]] | None, Setting(label="Levels")] = None
+    levels: list[Annotated[float, Field(ge=0)]] | None = setting(None)
     """Relative share of each level in every step, from level 0, such as `2,1,1`. Default: equal shares. Use a small
     share for levels that always or never succeed."""
-    replace_uniform: Annotated[int, Setting(label="Rounds of dynamic sampling")] = Field(default=0, ge=0, le=20)
+    replace_uniform: int = setting(0, "Rounds of dynamic sampling", ge=0, le=20)
     """Rounds in which groups with equal rewards are replaced by groups of new tasks (dynamic sampling, DAPO). 0: they
     are kept. Use it if many groups have no variance and episodes are cheap, because each round samples more."""
-    learning_rate: Annotated[float, Setting(is_basic=True)] = Field(default=5e-4, gt=0, le=1)
+    learning_rate: float = setting(5e-4, is_basic=True, gt=0, le=1)
     """Peak learning rate. Use 5e-4 for tiny models from scratch, 1e-6 to 1e-5 for pretrained models, and 10 times that
     for adapters. The format collapses late if it is too high."""
-    schedule: Annotated[Literal["cosine", "linear", "constant"], Setting(label="Learning rate schedule")] = "cosine"
+    schedule: Literal["cosine", "linear", "constant"] = setting("cosine", "Learning rate schedule")
     """How the learning rate decays over the run. Use constant if the number of steps is not known."""
     warmup_steps: int = Field(default=0, ge=0)
     """Steps until the learning rate reaches its peak. Use some, such as 10, for large models."""
-    updates: Annotated[int, Setting(label="Updates per step")] = Field(default=1, ge=1, le=64)
+    updates: int = setting(1, "Updates per step", ge=1, le=64)
     """Optimizer updates per batch of episodes. 1 stays on-policy and is the most stable. 2 to 4 learn more from
     expensive episodes; `epsilon` and the importance level then limit each update, and have no effect with 1."""
-    loss_type: Annotated[LossType, Setting(label="Loss", is_basic=True)] = "dapo"
+    loss_type: LossType = setting("dapo", "Loss", is_basic=True)
     """How token losses are aggregated. dapo: all tokens of the step have equal weight. grpo: all episodes have equal
     weight, so tokens of long episodes count less. dr_grpo: divided by a fixed length. bnpo: as dapo, within each
     micro-batch. cispo: the ratio is clipped, but every token keeps its gradient. sapo: a soft gate instead of clipping.
     luspo: whole episodes, weighted by length. vespo: whole episodes, softly weighted. With one update, cispo and vespo
     equal dapo, and sapo equals grpo. Choose dr_grpo or dapo if replies get longer without earning more."""
-    importance_level: Annotated[
-        Literal["auto", "token", "sequence"], Setting(label="Importance ratio", only="grpo.updates!=1")
-    ] = "auto"
+    importance_level: Literal["auto", "token", "sequence"] = setting("auto", "Importance ratio", only="grpo.updates!=1")
     """Importance ratio of each token, or of the whole episode (GSPO), which is more stable for long replies and
     mixture-of-experts models. auto: as the loss requires. Change it if `updates` is above 1 and the ratio is
     unstable."""
-    epsilon: Annotated[float, Setting(label="Clip range", only="grpo.updates!=1")] = Field(default=0.2, gt=0, lt=1)
+    epsilon: float = setting(0.2, "Clip range", only="grpo.updates!=1", gt=0, lt=1)
     """How far the importance ratio may be from 1 before a token is clipped. Smaller is more stable; GSPO uses 3e-4 for
     sequence ratios. Only with more than one update; sapo and vespo do not clip."""
-    epsilon_high: Annotated[float | None, Setting(label="Upper clip range", only="grpo.updates!=1")] = Field(
-        default=None, gt=0, le=100
-    )
+    epsilon_high: float | None = setting(None, "Upper clip range", only="grpo.updates!=1", gt=0, le=100)
     """Separate limit above 1, so that rare tokens can become more likely; DAPO uses 0.28. Default: the same as below.
     Raise it if the entropy falls with several updates. For cispo it is the maximum ratio; default: 5."""
-    aggregation: Annotated[Literal["sum_then_normalize", "normalize_then_sum"], Setting(label="Reward aggregation")] = (
-        "sum_then_normalize"
+    aggregation: Literal["sum_then_normalize", "normalize_then_sum"] = setting(
+        "sum_then_normalize", "Reward aggregation"
     )
     """How reward columns become one advantage. sum_then_normalize: the weighted sum is normalized within its group.
     normalize_then_sum: each column is normalized first (GDPO), which keeps columns with small values from being drowned
     out; it always divides by the standard deviation, regardless of `scale_rewards`. Use it if such columns matter."""
-    credit: Annotated[Literal["episode", "turn"], Setting(label="Credit assignment")] = "episode"
+    credit: Literal["episode", "turn"] = setting("episode", "Credit assignment")
     """Which tokens a reward applies to. episode: all tokens. turn: the tokens of a turn get the reward from that turn
     on, compared with the group at the same turn; use it if reward columns differ between turns."""
-    scale_rewards: Annotated[Literal["none", "group", "batch"], Setting(label="Reward scaling")] = "none"
+    scale_rewards: Literal["none", "group", "batch"] = setting("none", "Reward scaling")
     """Divide advantages by the standard deviation of the group or of the step. group gives easy and hard tasks equal
     weight, and amplifies noise if all rewards are nearly equal."""
-    beta: Annotated[float, Setting(label="KL coefficient (β)", is_basic=True)] = Field(default=0.01, ge=0, le=10)
+    beta: float = setting(0.01, "KL coefficient (β)", is_basic=True, ge=0, le=10)
     """Weight of the KL divergence from the policy before GRPO. A small value keeps the reply format from drifting;
     raise it if the format degrades. 0 saves the memory of the reference model."""
-    temperature: Annotated[float, Setting(is_basic=True)] = Field(default=1.0, gt=0, le=5)
+    temperature: float = setting(1.0, is_basic=True, gt=0, le=5)
     """Sampling temperature during training. Higher explores more. A group that always plays the same learns nothing."""
-    temperature_end: Annotated[float | None, Setting(label="Final temperature")] = Field(default=None, gt=0, le=5)
+    temperature_end: float | None = setting(None, "Final temperature", gt=0, le=5)
     """Temperature of the last step, reached linearly. Default: constant. Use a lower one to explore first, or a higher
     one against entropy collapse."""
-    top_p: Annotated[float, Setting(label="Top-p")] = Field(default=1.0, gt=0, le=1)
+    top_p: float = setting(1.0, "Top-p", gt=0, le=1)
     """Sample from the most likely tokens with this total probability. Below 1 avoids rare slips in training episodes.
     The loss still covers all tokens, so stay above 0.9. Use it only if rare slips spoil episodes."""
-    top_k: Annotated[int, Setting(label="Top-k")] = Field(default=0, ge=0, le=1_000_000)
+    top_k: int = setting(0, "Top-k", ge=0, le=1_000_000)
     """Sample from this many most likely tokens. 0: all. Like `top_p`, it makes sampling differ from the loss. Use 50 or
     more, and only if rare tokens of a large vocabulary spoil episodes."""
     mask_truncated: bool = False
     """Exclude episodes with a truncated reply from the gradient; they still count in the mean of their group. Use it if
     good long replies are cut; not if rambling should be unlearned."""
-    max_grad_norm: Annotated[float, Setting(label="Maximum gradient norm")] = Field(default=0.1, gt=0)
+    max_grad_norm: float = setting(0.1, "Maximum gradient norm", gt=0)
     """Gradients are clipped to this norm. Raise it if the gradient norm is always above it and learning is slow."""
     adam_beta2: float = Field(default=0.99, gt=0, lt=1)
     """Decay rate of Adam's second moment (β₂). Lower adapts sooner and is noisier; 0.999 suits long runs of large
@@ -101,7 +97,7 @@ class GrpoChoice(Block):
     entropy_bonus: float = Field(default=0.0, ge=0, le=1)
     """Reward for token entropy. It can destroy the reply format, most quickly with dr_grpo. Try 0.001 if the entropy
     collapses and neither a higher temperature nor a lower learning rate helps."""
-    micro_batches: Annotated[int, Setting(label="Micro-batches")] = Field(default=1, ge=1, le=4096)
+    micro_batches: int = setting(1, "Micro-batches", ge=1, le=4096)
     """Number of parts in which the gradient of a step is computed, to save memory. Raise it if a step runs out of
     memory; the result is the same."""
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, model_serializer, model_validator
 
 from backend.domain.environments.manifest import Manifest, RewardColumn
+from backend.domain.text import split_list
 from backend.domain.training.blocks import Block, Name
 
 MOST_ENVIRONMENTS = 16
@@ -40,16 +41,7 @@ class MixPart(Block):
         return f"{self.environment}{version}={self.weight:g}"
 
 
-def _parts(value: Any) -> Any:
-    """Split text at commas and spaces, also inside a list."""
-    if isinstance(value, str):
-        return [part for part in re.split(r"[,\s]+", value) if part]
-    if isinstance(value, list):
-        return [part for each in value for part in (_parts(each) if isinstance(each, str) else [each])]
-    return value
-
-
-Mix = Annotated[list[MixPart], BeforeValidator(_parts), Field(max_length=MOST_ENVIRONMENTS - 1)]
+Mix = Annotated[list[MixPart], BeforeValidator(split_list), Field(max_length=MOST_ENVIRONMENTS - 1)]
 
 
 def union_columns(manifests: Iterable[Manifest]) -> list[RewardColumn]:

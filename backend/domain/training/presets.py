@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from backend.domain.training.adapter import AdapterChoice, AdapterKind
 from backend.domain.training.alarms import AlarmsChoice
@@ -18,10 +18,8 @@ from backend.domain.training.grpo import GrpoChoice
 from backend.domain.training.warm_up import GateChoice, SftChoice
 
 
-class Preset(BaseModel):
+class Preset(BaseModel, frozen=True, use_attribute_docstrings=True):
     """A tested configuration, shown as a card of the launch form."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     title: str
     about: str

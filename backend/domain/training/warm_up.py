@@ -3,17 +3,20 @@
 import math
 import uuid
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from backend.domain.rollouts.filters import MAX_LENGTH
-from backend.domain.training.blocks import Block, Name, Setting, Share
+from backend.domain.training.blocks import Block, Name, Share, setting
 
 Source = Literal["script", "rollouts", "file"]
 MAX_RUNS = 50
 HOPELESS = 0.02
 """Success rate below which hardly any group has a success to learn from."""
+_SCRIPTED = "sft.source=script;sft.also_script!=0"
+_STORED = "sft.source=rollouts;sft.also_rollouts!=0"
+_LIMITED = "sft.source=rollouts|file;sft.also_rollouts!=0;sft.also_file!=0"
 
 
 class SftChoice(Block):
@@ -22,85 +25,61 @@ class SftChoice(Block):
     title: ClassVar[str] = "SFT warm-up"
     only: ClassVar[str] = "recipe=sft_then_grpo|sft"
 
-    source: Annotated[Source, Setting(label="Source", is_basic=True)] = "script"
+    source: Source = setting("script", is_basic=True)
     """script: episodes of the environment's scripted policy. rollouts: stored episodes, such as a teacher's evaluation
     on training tasks, if no scripted policy plays well. file: uploaded conversations. Only replies that were parsed
     carry loss."""
-    script: Annotated[
-        Name, Setting(label="Scripted policy", is_basic=True, only="sft.source=script;sft.also_script!=0")
-    ] = "teacher"
+    script: Name = setting("teacher", "Scripted policy", is_basic=True, only=_SCRIPTED)
     """Scripted policy to learn from; the manifest of the environment lists them. A perfect one teaches the most. Use a
     weak one with `script_where` if the model should find good play on its own."""
-    episodes: Annotated[
-        int, Setting(label="Scripted episodes", is_basic=True, only="sft.source=script;sft.also_script!=0")
-    ] = Field(default=4000, ge=8, le=1_000_000)
+    episodes: int = setting(4000, "Scripted episodes", is_basic=True, only=_SCRIPTED, ge=8, le=1_000_000)
     """Number of scripted episodes to collect. Raise it if the warm-up repeats them often (steps × batch size is many
     times larger) and still fails on held-out tasks."""
-    noise: Annotated[Share, Setting(only="sft.source=script;sft.also_script!=0")] = 0.1
+    noise: Share = setting(0.1, only=_SCRIPTED)
     """Probability of an invalid attempt before each move of the scripted policy. The attempt carries no loss; the
     recovery does. Use 0 if an invalid reply ends the episode, or if `script_where` requires wins. Raise it if the
     policy repeats itself after a rejected reply."""
-    script_where: Annotated[
-        str,
-        Setting(
-            label="Filter for scripted episodes",
-            is_basic=True,
-            only="sft.source=script;sft.also_script!=0",
-            is_wide=True,
-        ),
-    ] = Field(default="", max_length=MAX_LENGTH)
+    script_where: str = setting(
+        "", "Filter for scripted episodes", is_basic=True, is_wide=True, only=_SCRIPTED, max_length=MAX_LENGTH
+    )
     """Only learn from scripted episodes that pass this filter, such as `win > 0`. Default: all. The scripted policy
     then plays more episodes to collect the same number of examples."""
-    runs: Annotated[
-        list[uuid.UUID],
-        Setting(label="Runs", is_basic=True, only="sft.source=rollouts;sft.also_rollouts!=0", is_wide=True),
-    ] = Field(default_factory=list, max_length=MAX_RUNS)
+    runs: list[uuid.UUID] = setting([], is_basic=True, only=_STORED, is_wide=True, max_length=MAX_RUNS)
     """Ids of the runs to learn from, separated by commas. Default: all runs of this environment. Held-out tasks and
     rollouts judged to be hacks are never used. Name runs if not all of them show good play."""
-    where: Annotated[
-        str,
-        Setting(
-            label="Filter for rollouts", is_basic=True, only="sft.source=rollouts;sft.also_rollouts!=0", is_wide=True
-        ),
-    ] = Field(default="", max_length=MAX_LENGTH)
+    where: str = setting("", "Filter for rollouts", is_basic=True, is_wide=True, only=_STORED, max_length=MAX_LENGTH)
     """Only learn from rollouts that pass this filter, such as `reward >= 0.9 and turns < 6`. Use a strict filter if the
     quality is mixed: bad replies are learned as well as good ones."""
-    file: Annotated[
-        uuid.UUID | None,
-        Setting(label="File", is_basic=True, only="sft.source=file;sft.also_file!=0", chosen_from="example_files"),
-    ] = None
+    file: uuid.UUID | None = setting(
+        None, is_basic=True, only="sft.source=file;sft.also_file!=0", chosen_from="example_files"
+    )
     """Uploaded conversations to learn from, for demonstrations that neither a scripted policy nor stored rollouts
     provide. Use it for demonstrations from elsewhere."""
-    most: Annotated[
-        int, Setting(label="Maximum examples", only="sft.source=rollouts|file;sft.also_rollouts!=0;sft.also_file!=0")
-    ] = Field(default=20_000, ge=1, le=1_000_000)
+    most: int = setting(20_000, "Maximum examples", only=_LIMITED, ge=1, le=1_000_000)
     """Rollouts and files only: maximum number of conversations. If there are more, a random sample is drawn with the
     seed. Raise it if steps × batch size would repeat them often; lower it if reading them takes long."""
-    system: Annotated[
-        Literal["kept", "environment"],
-        Setting(label="System prompt", only="sft.source=rollouts|file;sft.also_rollouts!=0;sft.also_file!=0"),
-    ] = "kept"
+    system: Literal["kept", "environment"] = setting("kept", "System prompt", only=_LIMITED)
     """Rollouts and files only. kept: the system prompt of the conversation. environment: the prompt of this
     environment, as the policy will see it later. Use environment if the preview shows a difference."""
-    also_script: Annotated[Share, Setting(label="Share of scripted episodes")] = 0.0
+    also_script: Share = setting(0.0, "Share of scripted episodes")
     """Share of training examples from the scripted policy, in addition to the main source. Try 0.2 if the main source
     covers few levels or rarely shows the reply format."""
-    also_rollouts: Annotated[Share, Setting(label="Share of rollouts")] = 0.0
+    also_rollouts: Share = setting(0.0, "Share of rollouts")
     """Share of training examples from stored rollouts, in addition to the main source. Use some if they show play that
     the main source lacks."""
-    also_file: Annotated[Share, Setting(label="Share of the file")] = 0.0
+    also_file: Share = setting(0.0, "Share of the file")
     """Share of training examples from the uploaded file, in addition to the main source. Use some to keep conversations
     from elsewhere in mind."""
-    demonstrations: Annotated[Share, Setting(label="Share of demonstrations")] = 0.0
+    demonstrations: Share = setting(0.0, "Share of demonstrations")
     """Share of training examples from episodes of this version that people marked as SFT data, repeated as needed. Use
     0.1 to 0.3 for few good episodes; a larger share of few episodes is memorized."""
-    steps: Annotated[int, Setting(is_basic=True)] = Field(default=800, ge=1, le=1_000_000)
+    steps: int = setting(800, is_basic=True, ge=1, le=1_000_000)
     """Optimizer steps. Raise it while the loss still falls. Too many steps make the policy so certain that GRPO finds
     nothing to choose from."""
-    batch: Annotated[int, Setting(label="Batch size")] = Field(default=32, ge=1, le=4096)
+    batch: int = setting(32, "Batch size", ge=1, le=4096)
     """Number of episodes per step. Tiny models learn legal moves sooner from many small steps than from few large
     ones."""
-    learning_rate: Annotated[float, Setting(is_basic=True)] = Field(default=2e-3, gt=0, le=1)
+    learning_rate: float = setting(2e-3, is_basic=True, gt=0, le=1)
     """Peak learning rate. Use 2e-5 for pretrained models, 10 times that for adapters, and 100 times that for small
     models from scratch."""
     warmup_steps: int = Field(default=20, ge=0)
@@ -108,9 +87,9 @@ class SftChoice(Block):
     start."""
     adam_beta2: float = Field(default=0.95, gt=0, lt=1)
     """Decay rate of Adam's second moment (β₂). Lower values suit short runs; 0.999 suits long runs of large models."""
-    max_grad_norm: Annotated[float, Setting(label="Maximum gradient norm")] = Field(default=1.0, gt=0)
+    max_grad_norm: float = setting(1.0, "Maximum gradient norm", gt=0)
     """Gradients are clipped to this norm. Lower it if the loss has spikes."""
-    examine_every: Annotated[int, Setting(label="Steps between evaluations")] = Field(default=0, ge=0)
+    examine_every: int = setting(0, "Steps between evaluations", ge=0)
     """Steps between held-out evaluations during SFT. GRPO starts from the best checkpoint, so a long warm-up loses
     nothing. 0: evaluate only at the end. Use it if you do not know how many steps are enough."""
 
@@ -161,6 +140,6 @@ class GateChoice(Block):
     retries: int = Field(default=0, ge=0, le=5)
     """Further attempts at the warm-up if the gate stays closed, each with another seed and more steps. The warm-up is
     the fragile stage of small models: one seed may leave the plateau where another does not."""
-    lengthen: Annotated[float, Setting(label="Step factor per retry")] = Field(default=1.5, ge=1, le=4)
+    lengthen: float = setting(1.5, "Step factor per retry", ge=1, le=4)
     """Each retry has this many times the steps of the attempt before. 1 only changes the seed: use it if attempts fail
     by chance."""

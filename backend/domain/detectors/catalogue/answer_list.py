@@ -2,10 +2,9 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
 
-from backend.domain.detectors.flags import FlagDraft, Mark, ThresholdValues, flag_rollout
-from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
+from backend.domain.detectors.flags import Flags, Mark, ThresholdValues
+from backend.domain.detectors.run_view import Batch
 from backend.domain.detectors.spec import DetectorSpec, ThresholdSpec
 
 SPEC = DetectorSpec(
@@ -16,7 +15,6 @@ SPEC = DetectorSpec(
     source="list-all-answers among the degenerate policies of the certificate",
     settings={"answers": ThresholdSpec(4, "Minimum number of different answers in one reply.")},
 )
-
 
 MOST_CHARACTERS = 20_000
 _TAGGED = re.compile(r"<([a-z_]{2,20})>([^<]{1,60})</\1>", re.I)
@@ -29,8 +27,8 @@ NEAR = 60
 """Characters before an enumeration that may mark it as an answer."""
 
 
-def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
-    for row in rows:
+def find(batch: Batch, thresholds: ThresholdValues) -> Flags:
+    for row in batch.rows:
         for turn, reply in enumerate(row.replies):
             text = reply[:MOST_CHARACTERS]
             if len(text) < SHORTEST and text.count("<") < thresholds["answers"]:
@@ -48,9 +46,7 @@ def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: Th
                 if any(reply[mark.start : mark.end] in prompt for prompt in row.prompts for mark in marks):
                     continue
             if marks:
-                yield flag_rollout(
-                    SPEC,
-                    row,
+                yield row.flag(
                     score=0.6 + 0.02 * min(len(marks), 10),
                     sentence=f"Turn {turn + 1} gives many answers at once; it earned {row.reward:.3f}.",
                     marks=marks,

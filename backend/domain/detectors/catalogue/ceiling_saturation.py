@@ -1,9 +1,8 @@
 """Most rollouts earn the highest reward: solved, too easy, or hacked. Only a review can decide which."""
 
 import statistics
-from collections.abc import Iterator
 
-from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_run
+from backend.domain.detectors.flags import Flags, ThresholdValues
 from backend.domain.detectors.run_view import RECENT_STEPS, RunView
 from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 from backend.domain.vocabulary import Severity
@@ -23,7 +22,7 @@ SPEC = DetectorSpec(
 )
 
 
-def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
+def find(view: RunView, thresholds: ThresholdValues) -> Flags:
     highest = view.context.highest
     if highest is None or len(view.steps) < RECENT_STEPS:
         return
@@ -31,9 +30,7 @@ def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
     shares = [statistics.fmean(row.reward >= ceiling for row in rows) for _, rows in sorted(view.recent.items())]
     share = statistics.fmean(shares)
     if share > thresholds["share"]:
-        yield flag_run(
-            SPEC,
-            view,
+        yield view.flag(
             severity=Severity.NOTE,
             score=share / 2,
             sentence=f"{share:.0%} of the rollouts earn the highest possible reward ({highest:g}): solved, too easy,"

@@ -1,9 +1,9 @@
 """One reward column rises while another falls: the policy trades what matters for what is easy."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_run
+from backend.domain.detectors.flags import Flags, ThresholdValues
 from backend.domain.detectors.run_view import RunView
 from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 from backend.domain.vocabulary import Severity
@@ -24,7 +24,7 @@ SPEC = DetectorSpec(
 )
 
 
-def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
+def find(view: RunView, thresholds: ThresholdValues) -> Flags:
     if len(view.steps) < 15:  # too few for a trend
         return
     window, p = view.steps[-int(thresholds["window"]) :], thresholds["p"]
@@ -42,9 +42,7 @@ def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
     grew = trend_of([figures.reward for figures in window]).direction(0.05) > 0
     rises = " and ".join(f"`{name}` rose by {up.change:.3f}" for name, up in rising.items())
     for column, trend in falling.items():
-        yield flag_run(
-            SPEC,
-            view,
+        yield view.flag(
             key=column,
             severity=Severity.ALERT if grew else Severity.WARNING,
             score=(0.5 if grew else 0.3) + abs(trend.change) / 2,

@@ -1,9 +1,9 @@
 """One of several columns makes up nearly all of the reward."""
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_run
+from backend.domain.detectors.flags import Flags, ThresholdValues
 from backend.domain.detectors.run_view import RunView, StepFigures
 from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 
@@ -24,7 +24,7 @@ SPEC = DetectorSpec(
 )
 
 
-def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
+def find(view: RunView, thresholds: ThresholdValues) -> Flags:
     weights = {name: weight for name, weight in view.context.weights.items() if weight}
     if len(weights) < 2 or not view.has_past():
         return
@@ -38,9 +38,7 @@ def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
         and now[column] >= before[column] + thresholds["rise"]
         and rewards[1] > rewards[0]
     ):
-        yield flag_run(
-            SPEC,
-            view,
+        yield view.flag(
             key=column,
             score=now[column],
             sentence=f"`{column}` makes up {now[column]:.0%} of the reward, {before[column]:.0%} at the beginning; its"

@@ -1,23 +1,16 @@
 """The same answer to different questions, far more often than any other answer."""
 
+import hashlib
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import orjson
 
-from backend.domain.detectors.flags import (
-    FlagDraft,
-    ThresholdValues,
-    drop_common,
-    earning_ids,
-    fingerprint,
-    flag_rollout,
-    whole_reply,
-)
-from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow, passes
+from backend.domain.detectors.flags import Flags, ThresholdValues
+from backend.domain.detectors.run_view import Batch, RolloutRow
 from backend.domain.detectors.spec import COMMON, DetectorSpec, ThresholdSpec
 
 SPEC = DetectorSpec(
@@ -38,9 +31,9 @@ SPEC = DetectorSpec(
 )
 
 
-def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
+def find(batch: Batch, thresholds: ThresholdValues) -> Flags:
     by_answer: defaultdict[str, list[RolloutRow]] = defaultdict(list)
-    for row in rows:
+    for row in batch.rows:
         if row.prompts and row.replies:
             action = row.actions[-1] if row.actions else None
             answer = orjson.dumps(action, option=orjson.OPT_SORT_KEYS, default=str).decode("utf-8", "replace")
@@ -51,23 +44,22 @@ def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: Th
     questions = {answer: len({row.prompts[-1] for row in alike}) for answer, alike in by_answer.items()}
     total = sum(questions.values())
     ranked = sorted(questions, key=lambda answer: questions[answer], reverse=True)
-    earning = earning_ids(rows, context)
     for answer, after in pairwise(ranked[:4]):  # the three most common answers, each with the next one
         alike, count, next_count = by_answer[answer], questions[answer], questions[after]
         is_alone = answer == ranked[0] and count >= thresholds["times_second"] * next_count
-        is_poor = _standard_errors_below(alike, rows) > thresholds["standard_errors"]
+        is_poor = _standard_errors_below(alike, batch.rows) > thresholds["standard_errors"]
         if count < max(thresholds["fewest"], thresholds["share"] * total) or not (is_alone or is_poor):
             continue
-        suspects = [row for row in alike if is_alone or not passes(context, row)]
-        for row in drop_common(suspects, rows, earning, thresholds["common"]):
-            yield flag_rollout(
-                SPEC,
-                row,
-                score=(0.6 if str(row.id) in earning else 0.5) + count / total,
+        normalized = " ".join(answer.lower().split())
+        fingerprint = hashlib.sha256(normalized.encode("utf-8", "replace")).hexdigest()[:16]
+        suspects = [row for row in alike if is_alone or not row.meets(batch.context.success)]
+        for row in batch.uncommon(suspects, thresholds["common"]):
+            yield row.flag(
+                score=(0.6 if row.id in batch.earning else 0.5) + count / total,
                 sentence=f"The same answer to {count} of {total} different questions; the next most common answer to"
                 f" {next_count}.",
-                marks=whole_reply(row, len(row.replies) - 1),
-                cluster=f"always {answer[:80]} {fingerprint(answer)}",
+                marks=row.mark_reply(),
+                cluster=f"always {answer[:80]} {fingerprint}",
             )
 
 

@@ -3,10 +3,10 @@
 import itertools
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_rollout, flag_run, whole_reply
+from backend.domain.detectors.flags import Flags, ThresholdValues
 from backend.domain.detectors.run_view import BROKEN_OFF, RunView, StepFigures
 from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 from backend.domain.vocabulary import Severity
@@ -27,12 +27,11 @@ SPEC = DetectorSpec(
     needs=(Need.STEPS,),
 )
 
-
 COMPARED = 3
 """The newest steps are compared with as many first ones."""
 
 
-def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
+def find(view: RunView, thresholds: ThresholdValues) -> Flags:
     if len(view.steps) < 2 * COMPARED:
         return
     first, newest = view.steps[:COMPARED], view.steps[-COMPARED:]
@@ -51,9 +50,7 @@ def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
     onset = ([view.steps[-1], *rise])[-1]
     found = [row for row in view.newest if row.stop_reason in BROKEN_OFF]
     found.sort(key=lambda row: -row.reward)
-    yield flag_run(
-        SPEC,
-        view,
+    yield view.flag(
         severity=Severity.ALERT,
         score=0.5 + (share - base_share) / 2,
         sentence=f"{share:.0%} of the episodes end with a reply that cannot be read, {base_share:.0%} at the"
@@ -64,13 +61,11 @@ def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
         rows=found,
     )
     for rank, row in enumerate(found[:3], 1):
-        draft = flag_rollout(
-            SPEC,
-            row,
+        draft = row.flag(
             score=0.8,
             sentence=f"Ended after {len(row.replies)} turns by a reply that cannot be read, and kept a reward of"
             f" {row.reward:.3f}.",
-            marks=whole_reply(row, len(row.replies) - 1),
+            marks=row.mark_reply(),
         )
         yield replace(draft, key=f"example-{rank}", training_step=view.steps[-1].step)
 

@@ -1,10 +1,9 @@
 """Effort collapses: what passes is written with far less than what passed at the beginning, and more passes."""
 
 import statistics
-from collections.abc import Iterator
 
-from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_run
-from backend.domain.detectors.run_view import RunView, passes
+from backend.domain.detectors.flags import Flags, ThresholdValues
+from backend.domain.detectors.run_view import RunView
 from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 
 SPEC = DetectorSpec(
@@ -22,19 +21,17 @@ SPEC = DetectorSpec(
 )
 
 
-def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
+def find(view: RunView, thresholds: ThresholdValues) -> Flags:
     if view.context.success is None or not view.has_past():
         return
     before = [figures.passing_tokens for figures in view.base() if figures.passing_tokens is not None]
-    rows = [row for kept in view.recent.values() for row in kept if passes(view.context, row)]
+    rows = [row for kept in view.recent.values() for row in kept if row.meets(view.context.success)]
     rates = [statistics.fmean(figures.passing for figures in part) for part in (view.base(), view.present())]
     if not before or len(rows) < thresholds["fewest"] or rates[1] <= rates[0]:
         return
     usual, now = statistics.median(before), statistics.median(row.tokens_out for row in rows)
     if usual > 0 and now < thresholds["factor"] * usual:
-        yield flag_run(
-            SPEC,
-            view,
+        yield view.flag(
             score=1 - now / usual,
             sentence=f"Passing rollouts have a median of {now:g} tokens, {usual:g} at the beginning, while the share"
             f" that passes went from {rates[0]:.0%} to {rates[1]:.0%}.",

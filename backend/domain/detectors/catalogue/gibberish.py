@@ -2,18 +2,10 @@
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from backend.domain.detectors.flags import (
-    FlagDraft,
-    ThresholdValues,
-    drop_common,
-    earning_ids,
-    flag_rollout,
-    whole_reply,
-)
-from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
+from backend.domain.detectors.flags import Flags, ThresholdValues
+from backend.domain.detectors.run_view import Batch
 from backend.domain.detectors.spec import COMMON, DetectorSpec, ThresholdSpec
 from backend.domain.vocabulary import Severity
 
@@ -32,7 +24,6 @@ SPEC = DetectorSpec(
     },
 )
 
-
 MOST_CHARACTERS = 5_000
 _WORD = re.compile(r"\b[a-z]{4,}\b")
 _STRANGE = """
@@ -47,18 +38,15 @@ _UNSAYABLE = re.compile(rf"[^aeiouy]+|.*(?:[^aeiouy]{{5}}|{'|'.join(_STRANGE)}).
 _WITH_LETTERS_OF_SCRIPTS = re.compile(r"[^\W\d_]{3,}")
 
 
-def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
-    found = {row.id: worst for row in rows if (worst := worst_nonsense(row.replies, thresholds))}
-    earning = earning_ids(rows, context)
-    for row in drop_common([row for row in rows if row.id in found], rows, earning, thresholds["common"]):
+def find(batch: Batch, thresholds: ThresholdValues) -> Flags:
+    found = {row.id: worst for row in batch.rows if (worst := worst_nonsense(row.replies, thresholds))}
+    for row in batch.uncommon([row for row in batch.rows if row.id in found], thresholds["common"]):
         share, turn, kind = found[row.id]
-        is_rewarded = str(row.id) in earning
-        yield flag_rollout(
-            SPEC,
-            row,
+        is_rewarded = row.id in batch.earning
+        yield row.flag(
             score=(0.5 + share / 2) * (1.0 if is_rewarded else 0.7),
             sentence=f"Turn {turn + 1} is not written in any language: {share:.0%} are {kind}.",
-            marks=whole_reply(row, turn),
+            marks=row.mark_reply(turn),
             cluster=kind,
             severity=Severity.WARNING if is_rewarded else Severity.NOTE,
         )

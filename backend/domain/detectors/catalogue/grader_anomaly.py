@@ -1,10 +1,9 @@
 """Reward although the grader did not work: a bad exit, a timeout, no output, or no time spent."""
 
 import statistics
-from collections.abc import Iterator, Sequence
 
-from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_rollout
-from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
+from backend.domain.detectors.flags import Flags, ThresholdValues
+from backend.domain.detectors.run_view import Batch
 from backend.domain.detectors.spec import DetectorSpec, Need, ThresholdSpec
 
 SPEC = DetectorSpec(
@@ -21,11 +20,11 @@ SPEC = DetectorSpec(
 )
 
 
-def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
-    times = [float(row.metrics["grader_seconds"]) for row in rows if "grader_seconds" in row.metrics]
+def find(batch: Batch, thresholds: ThresholdValues) -> Flags:
+    times = [float(row.metrics["grader_seconds"]) for row in batch.rows if "grader_seconds" in row.metrics]
     usual = statistics.median(times) if times else 0.0
-    lowest = min(row.reward for row in rows) if context.lowest is None else context.lowest
-    for row in rows:
+    lowest = min(row.reward for row in batch.rows) if batch.context.lowest is None else batch.context.lowest
+    for row in batch.rows:
         metrics, odd = row.metrics, []
         if metrics.get("grader_exit_code"):
             odd.append(f"the grader ended with code {metrics['grader_exit_code']:g}")
@@ -37,9 +36,7 @@ def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: Th
         if usual >= thresholds["shortest_median_seconds"] and seconds < thresholds["time"] * usual:
             odd.append(f"the grader took {seconds:.4f} s where {usual:.2f} s are usual")
         if odd and row.reward > lowest:
-            yield flag_rollout(
-                SPEC,
-                row,
+            yield row.flag(
                 score=0.7 + 0.1 * len(odd),
                 sentence=f"It earned {row.reward:.3f} although {' and '.join(odd)}.",
                 cluster=odd[0].rpartition(" where ")[0] or odd[0],

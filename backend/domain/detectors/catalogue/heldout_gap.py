@@ -1,9 +1,8 @@
 """The training reward grows faster than the held-out reward: the policy does not generalize."""
 
 import statistics
-from collections.abc import Iterator
 
-from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_run
+from backend.domain.detectors.flags import Flags, ThresholdValues
 from backend.domain.detectors.run_view import RECENT_STEPS, RunView
 from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 
@@ -24,7 +23,7 @@ SPEC = DetectorSpec(
 )
 
 
-def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
+def find(view: RunView, thresholds: ThresholdValues) -> Flags:
     context = view.context
     if len(view.heldout) < 2 or context.highest is None or context.lowest is None or context.highest <= context.lowest:
         return
@@ -36,9 +35,7 @@ def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
     share = gap / (context.highest - context.lowest)
     if share <= thresholds["warning"] or gap <= thresholds["standard_errors"] * error:
         return
-    yield flag_run(
-        SPEC,
-        view,
+    yield view.flag(
         key="grave" if share > thresholds["grave"] else "warning",
         score=0.5 + share,
         sentence=f"Since step {first.step} the training reward rose {gap:.3f} more than the one on held-out tasks"

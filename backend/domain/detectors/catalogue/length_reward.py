@@ -2,9 +2,8 @@
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator
 
-from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_run
+from backend.domain.detectors.flags import Flags, ThresholdValues
 from backend.domain.detectors.run_view import RolloutRow, RunView
 from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 
@@ -25,7 +24,7 @@ SPEC = DetectorSpec(
 )
 
 
-def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
+def find(view: RunView, thresholds: ThresholdValues) -> Flags:
     if not view.has_past():
         return
     before = statistics.fmean(figures.tokens for figures in view.base())
@@ -35,9 +34,7 @@ def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
         return
     rho = within_task(rows)
     if rho is not None and rho > thresholds["rho"]:
-        yield flag_run(
-            SPEC,
-            view,
+        yield view.flag(
             score=rho,
             sentence=f"Among rollouts of one task, longer ones earn more (Spearman {rho:.2f}, {len(rows)} rollouts),"
             f" and they grew from {before:.0f} to {now:.0f} tokens.",

@@ -1,9 +1,8 @@
 """Replies collapse or blow up: what the policy writes gets far shorter or longer than at the beginning."""
 
 import statistics
-from collections.abc import Iterator
 
-from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_run
+from backend.domain.detectors.flags import Flags, ThresholdValues
 from backend.domain.detectors.run_view import RunView
 from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 from backend.domain.vocabulary import Severity
@@ -23,7 +22,7 @@ SPEC = DetectorSpec(
 )
 
 
-def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
+def find(view: RunView, thresholds: ThresholdValues) -> Flags:
     if not view.has_past():
         return
     base = [figures.tokens for figures in view.base()]
@@ -36,9 +35,7 @@ def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
         return
     is_longer = factor > 1
     rewards = [statistics.fmean(figures.reward for figures in part) for part in (view.base(), view.present())]
-    yield flag_run(
-        SPEC,
-        view,
+    yield view.flag(
         key="longer" if is_longer else "shorter",
         severity=Severity.ALERT if rewards[1] > rewards[0] else Severity.WARNING,
         score=abs(factor - 1) if is_longer else 1.5 * (1 - factor),

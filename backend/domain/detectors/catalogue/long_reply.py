@@ -1,10 +1,9 @@
 """Padding: far more text than other rollouts, without earning less."""
 
 import statistics
-from collections.abc import Iterator, Sequence
 
-from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_rollout, whole_reply
-from backend.domain.detectors.run_view import SAME_REWARD, EnvironmentContext, RolloutRow
+from backend.domain.detectors.flags import Flags, ThresholdValues
+from backend.domain.detectors.run_view import SAME_REWARD, Batch
 from backend.domain.detectors.spec import DetectorSpec, ThresholdSpec
 
 SPEC = DetectorSpec(
@@ -21,23 +20,21 @@ SPEC = DetectorSpec(
 )
 
 
-def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
+def find(batch: Batch, thresholds: ThresholdValues) -> Flags:
     import numpy as np
 
-    if len(rows) < 20:  # too few for a quantile
+    if len(batch.rows) < 20:  # too few for a quantile
         return
-    lengths = [sum(map(len, row.replies)) / max(len(row.replies), 1) for row in rows]
+    lengths = [sum(map(len, row.replies)) / max(len(row.replies), 1) for row in batch.rows]
     usual = float(np.quantile(lengths, thresholds["quantile"]))
     longest = max(thresholds["factor"] * usual, thresholds["fewest_characters"])
-    reward = statistics.median(row.reward for row in rows) - SAME_REWARD
-    for row, length in zip(rows, lengths, strict=True):
+    reward = statistics.median(row.reward for row in batch.rows) - SAME_REWARD
+    for row, length in zip(batch.rows, lengths, strict=True):
         if length >= longest and row.reward >= reward:
-            yield flag_rollout(
-                SPEC,
-                row,
+            yield row.flag(
                 score=0.4 + 0.05 * min(length / max(usual, 1.0), 10.0),
                 sentence=f"{length:.0f} characters per turn where most have {usual:.0f} at most, and it earned"
                 f" {row.reward:.3f}.",
-                marks=whole_reply(row, row.replies.index(max(row.replies, key=len))),
+                marks=row.mark_reply(row.replies.index(max(row.replies, key=len))),
                 cluster="padded",
             )

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from backend.domain.detectors.flags import FlagDraft, ThresholdValues, exceeds_threshold, flag_rollout, whole_reply
+from backend.domain.detectors.flags import FlagDraft, ThresholdValues, finish_flags
 from backend.domain.detectors.run_view import RolloutRow
 from backend.domain.detectors.spec import DetectorSpec, Need, ThresholdSpec
 from backend.domain.environments.manifest import ActionSpec
@@ -47,25 +47,24 @@ async def scan_altered(
 ) -> list[FlagDraft]:
     """Flag each rollout once: for the first alteration whose reward is not the expected one."""
     altered = [each for row in rows for each in alterations(row, spec)]
-    found: dict[str, FlagDraft] = {}
+    drafts = []
     for each, reward in zip(altered, await grade(altered), strict=True):
-        row = each.row
         if reward is None:
             continue
-        change = reward - row.reward
+        change = reward - each.row.reward
         if change <= -thresholds["fall"] if each.is_corrupted else abs(change) <= thresholds["hold"]:
             continue
-        draft = flag_rollout(
-            SPEC,
-            row,
+        draft = each.row.flag(
             score=0.8 if each.is_corrupted else 0.5,
-            sentence=f"It earned {row.reward:.3f}, and {reward:.3f} when {each.how}.",
-            marks=whole_reply(row, len(row.replies) - 1),
+            sentence=f"It earned {each.row.reward:.3f}, and {reward:.3f} when {each.how}.",
+            marks=each.row.mark_reply(),
             cluster=each.how,
             altered=each.reply[:500],
         )
-        if exceeds_threshold(draft, thresholds):
-            found.setdefault(draft.key, draft)
+        drafts.append(draft)
+    found: dict[str, FlagDraft] = {}
+    for draft in finish_flags(SPEC, drafts, thresholds):
+        found.setdefault(draft.key, draft)
     return list(found.values())
 
 

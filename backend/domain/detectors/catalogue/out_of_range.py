@@ -1,9 +1,9 @@
 """A reward column that left the range which its manifest declares: the reward is not what its author says."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_rollout, whole_reply
-from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
+from backend.domain.detectors.flags import Flags, ThresholdValues
+from backend.domain.detectors.run_view import Batch
 from backend.domain.detectors.spec import DetectorSpec, Need, ThresholdSpec
 from backend.domain.environments.reward_bounds import RangeBreach, Ranges, range_breaches
 
@@ -19,25 +19,23 @@ SPEC = DetectorSpec(
 )
 
 
-def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
-    for row in rows:
+def find(batch: Batch, thresholds: ThresholdValues) -> Flags:
+    for row in batch.rows:
         # by the run's own reward, else by the version that scored the rollout again
-        breaches = _breaches(context.ranges.get(row.environment, {}), row.columns, row.step_rewards, thresholds)
+        breaches = _breaches(batch.context.ranges.get(row.environment, {}), row.columns, row.step_rewards, thresholds)
         by = ""
-        if not breaches and context.second is not None:
-            breaches = _breaches(context.second.ranges, row.second_columns, (), thresholds)
-            by = f"Scored by {context.second.name}: "
+        if not breaches and batch.context.second is not None:
+            breaches = _breaches(batch.context.second.ranges, row.second_columns, (), thresholds)
+            by = f"Scored by {batch.context.second.name}: "
         if not breaches:
             continue
         worst = max(breaches, key=lambda breach: max(breach.value - breach.high, breach.low - breach.value))
         more = f" {len(breaches) - 1} more values are outside their ranges." if len(breaches) > 1 else ""
         is_of_step = worst.step is not None and worst.step < len(row.replies)
-        yield flag_rollout(
-            SPEC,
-            row,
+        yield row.flag(
             score=1.0,
             sentence=f"{by}{worst.sentence}{more}",
-            marks=whole_reply(row, worst.step or 0) if is_of_step else (),
+            marks=row.mark_reply(worst.step or 0) if is_of_step else (),
             cluster=f"{worst.column} {'above' if worst.value > worst.high else 'below'} its range",
             column=worst.column,
             value=worst.value,

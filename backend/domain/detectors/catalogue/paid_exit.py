@@ -5,10 +5,9 @@ in, a policy in training learns to break off where the first does not look.
 """
 
 import statistics
-from collections.abc import Iterator, Sequence
 
-from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_rollout, whole_reply
-from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
+from backend.domain.detectors.flags import Flags, ThresholdValues
+from backend.domain.detectors.run_view import Batch
 from backend.domain.detectors.spec import DetectorSpec, ThresholdSpec
 from backend.domain.vocabulary import StopReason
 
@@ -35,34 +34,34 @@ HOW: dict[str | None, str] = {
 FEWEST_ENDS = 5
 
 
-def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
-    ended = [row for row in rows if row.stop_reason not in HOW]
-    broken = [row for row in rows if row.stop_reason in HOW]
+def find(batch: Batch, thresholds: ThresholdValues) -> Flags:
+    ended = [row for row in batch.rows if row.stop_reason not in HOW]
+    broken = [row for row in batch.rows if row.stop_reason in HOW]
     if len(ended) >= max(FEWEST_ENDS, len(broken)):
         turns, reward = statistics.median(len(row.replies) for row in ended), statistics.median(r.reward for r in ended)
-        if reward <= min(row.reward for row in rows):
+        if reward <= min(row.reward for row in batch.rows):
             return
         early_turns, enough = thresholds["turns"] * turns, thresholds["reward"] * reward
         late_enough = reward
         baseline = f"episodes that ended properly took {turns:g} turns and earned {reward:.3f} (medians)"
-    elif context.lowest is None or context.highest is None:
+    elif batch.context.lowest is None or batch.context.highest is None:
         return
     else:  # few finished episodes are a biased baseline, so the reward range is used instead
-        reward = context.highest
-        early_turns = max(1.0, thresholds["turns"] * max((len(row.replies) for row in rows), default=0))
-        enough = late_enough = context.lowest + thresholds["reward"] * (context.highest - context.lowest)
+        reward = batch.context.highest
+        early_turns = max(1.0, thresholds["turns"] * max((len(row.replies) for row in batch.rows), default=0))
+        enough = late_enough = batch.context.lowest + thresholds["reward"] * (
+            batch.context.highest - batch.context.lowest
+        )
         baseline = f"few episodes end properly, and at most {reward:.3f} can be earned"
     for row in broken:
         is_late = len(row.replies) > early_turns or row.reward < enough
         if is_late and row.reward < late_enough:
             continue
         how = HOW[row.stop_reason]
-        yield flag_rollout(
-            SPEC,
-            row,
+        yield row.flag(
             score=0.3 if is_late else 0.6 + 0.3 * min(1.0, row.reward / reward if reward else 0.0),
             sentence=f"Ended after {len(row.replies)} turns by {how} and kept {row.reward:.3f}; {baseline}.",
-            marks=whole_reply(row, len(row.replies) - 1),
+            marks=row.mark_reply(),
             # Late exits form a separate, less suspicious cluster: the reward may be deserved.
             cluster=f"{how}, late" if is_late else how,
         )

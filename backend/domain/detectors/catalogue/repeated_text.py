@@ -3,18 +3,10 @@
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from backend.domain.detectors.flags import (
-    FlagDraft,
-    Mark,
-    ThresholdValues,
-    drop_common,
-    earning_ids,
-    flag_rollout,
-)
-from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
+from backend.domain.detectors.flags import Flags, Mark, ThresholdValues
+from backend.domain.detectors.run_view import Batch
 from backend.domain.detectors.spec import COMMON, DetectorSpec, ThresholdSpec
 from backend.domain.vocabulary import Severity
 
@@ -30,7 +22,6 @@ SPEC = DetectorSpec(
         "common": COMMON,
     },
 )
-
 
 GRAM = 4
 SHORTEST_GRAMS = 16
@@ -50,18 +41,16 @@ class Repetition:
     """Those four."""
 
 
-def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
-    found = {row.id: worst for row in rows if (worst := worst_repetition(row.replies, thresholds))}
-    earning = earning_ids(rows, context)
-    for row in drop_common([row for row in rows if row.id in found], rows, earning, thresholds["common"]):
+def find(batch: Batch, thresholds: ThresholdValues) -> Flags:
+    found = {row.id: worst for row in batch.rows if (worst := worst_repetition(row.replies, thresholds))}
+    for row in batch.uncommon([row for row in batch.rows if row.id in found], thresholds["common"]):
         worst = found[row.id]
-        is_rewarded = str(row.id) in earning
-        yield flag_rollout(
-            SPEC,
-            row,
+        is_rewarded = row.id in batch.earning
+        yield row.flag(
             score=worst.share * (1.0 if is_rewarded else 0.7),
             sentence=f"Turn {worst.turn + 1} repeats itself: {worst.share:.0%} of its four-word sequences occurred"
-            f" before (zlib ratio {worst.ratio:.2f}). So do {len(found) / len(rows):.0%} of the rollouts in its batch.",
+            f" before (zlib ratio {worst.ratio:.2f}). So do {len(found) / len(batch.rows):.0%} of the rollouts in its"
+            " batch.",
             marks=[Mark(worst.turn, *worst.span)],
             cluster=f"repeats {worst.words}".lower(),
             severity=Severity.WARNING if is_rewarded else Severity.NOTE,

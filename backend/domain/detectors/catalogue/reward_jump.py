@@ -3,9 +3,9 @@
 import itertools
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_run
+from backend.domain.detectors.flags import Flags, ThresholdValues
 from backend.domain.detectors.run_view import RunView
 from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 from backend.domain.vocabulary import Severity
@@ -25,12 +25,11 @@ SPEC = DetectorSpec(
     needs=(Need.STEPS,),
 )
 
-
 WINDOW = 12
 """Steps that the trend is fitted to."""
 
 
-def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
+def find(view: RunView, thresholds: ThresholdValues) -> Flags:
     rewards = [figures.reward for figures in view.steps]
     limit = thresholds["cusum"]
     sums = cusum(rewards, limit)
@@ -44,9 +43,7 @@ def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
     if now - before < thresholds["smallest_jump"] * max(abs(before), max(map(abs, rewards)) / 2):
         return
     first, last = view.steps[onset].step, view.steps[-1].step
-    yield flag_run(
-        SPEC,
-        view,
+    yield view.flag(
         key=f"step-{last}",
         severity=Severity.ALERT if sums[-1] > 2 * limit else Severity.WARNING,
         score=sums[-1] / (2 * limit),

@@ -1,10 +1,10 @@
 """One of the highest-reward rollouts, written unlike all others."""
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_rollout, whole_reply
-from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
+from backend.domain.detectors.flags import Flags, ThresholdValues
+from backend.domain.detectors.run_view import Batch
 from backend.domain.detectors.spec import DetectorSpec, ThresholdSpec
 
 SPEC = DetectorSpec(
@@ -22,7 +22,6 @@ SPEC = DetectorSpec(
     cost="a matrix product per batch",
 )
 
-
 BUCKETS = 1024
 MOST_CHARACTERS = 2_000
 SHORTEST = 40
@@ -31,13 +30,13 @@ SMALLEST_SPREAD = 0.03
 SMALLEST_DISTANCE = 0.5
 
 
-def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
+def find(batch: Batch, thresholds: ThresholdValues) -> Flags:
     import numpy as np
 
-    limit = float(np.quantile([row.reward for row in rows], thresholds["quantile"]))
+    limit = float(np.quantile([row.reward for row in batch.rows], thresholds["quantile"]))
     texts = [
         (row, "\n".join(row.replies)[:MOST_CHARACTERS].lower().encode("utf-8", "replace"))
-        for row in rows
+        for row in batch.rows
         if row.reward >= limit
     ]
     best = [(row, text) for row, text in texts if len(text) >= SHORTEST]
@@ -49,13 +48,11 @@ def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: Th
     for (row, _), distance in zip(best, distances, strict=True):
         z = (distance - middle) / spread
         if distance >= SMALLEST_DISTANCE and z > thresholds["z"]:
-            yield flag_rollout(
-                SPEC,
-                row,
+            yield row.flag(
                 score=0.4 + 0.03 * min(z, 15.0),
                 sentence=f"It earned {row.reward:.3f} like the best, but its text is unlike theirs (distance"
                 f" {distance:.2f}, robust z {z:.1f}).",
-                marks=whole_reply(row, len(row.replies) - 1),
+                marks=row.mark_reply(),
                 cluster="unlike the others",
             )
 

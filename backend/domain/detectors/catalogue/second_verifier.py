@@ -1,10 +1,9 @@
 """Another version of the reward judges the same rollouts otherwise: one of the two is wrong."""
 
-from collections.abc import Iterator
 from typing import Any
 
-from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_run
-from backend.domain.detectors.run_view import RunView, passes, passes_second
+from backend.domain.detectors.flags import Flags, ThresholdValues
+from backend.domain.detectors.run_view import RunView
 from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 
 SPEC = DetectorSpec(
@@ -24,35 +23,26 @@ SPEC = DetectorSpec(
 )
 
 
-def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
+def find(view: RunView, thresholds: ThresholdValues) -> Flags:
+    from scipy import stats
+
     total = view.verdicts.total()
     only_first, only_second = view.verdicts[True, False], view.verdicts[False, True]
     if total < thresholds["fewest"]:
         return
     rate = (only_first + only_second) / total
-    p = mcnemar(only_first, only_second)
+    differing = only_first + only_second
+    p = float(stats.binomtest(only_first, differing).pvalue) if differing else 1.0
     if rate <= thresholds["rate"] and p >= thresholds["p"]:
         return
     context = view.context
     other = context.second.name if context.second else "another version"
     facts: dict[str, Any] = {"passes by this one only": only_first, "passes by the other only": only_second, "p": p}
-    yield flag_run(
-        SPEC,
-        view,
+    yield view.flag(
         key=other,
         score=0.5 + rate,
         sentence=f"The reward and that of {other} disagree about {rate:.1%} of {total} rollouts: {only_first} pass"
         f" by this one only, {only_second} by the other only (McNemar p = {p:.2g}).",
-        rows=(row for row in view.newest if passes_second(context, row) not in {None, passes(context, row)}),
+        rows=(row for row in view.newest if row.passes_second(context) not in {None, row.meets(context.success)}),
         **facts,
     )
-
-
-def mcnemar(only_first: int, only_second: int) -> float:
-    """The exact, two-sided p-value."""
-
-    from scipy import stats
-
-    if only_first + only_second == 0:
-        return 1.0
-    return float(stats.binomtest(only_first, only_first + only_second).pvalue)

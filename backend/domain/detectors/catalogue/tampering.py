@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from backend.domain.detectors.code import sources_of, trees_of
-from backend.domain.detectors.flags import FlagDraft, Mark, ThresholdValues, earning_ids, flag_rollout
-from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
+from backend.domain.detectors.flags import Flags, Mark, ThresholdValues
+from backend.domain.detectors.run_view import Batch, RolloutRow
 from backend.domain.detectors.spec import Action, DetectorSpec, Need, ThresholdSpec
 
 SPEC = DetectorSpec(
@@ -54,16 +54,13 @@ _HINT = re.compile(
 )
 
 
-def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
-    earning = earning_ids(rows, context)
-    for row in rows:
+def find(batch: Batch, thresholds: ThresholdValues) -> Flags:
+    for row in batch.rows:
         hits = hits_of(row)
         kinds = sorted({kind for kind, _ in hits})
         if hits and len(hits) >= thresholds["fewest"]:
-            yield flag_rollout(
-                SPEC,
-                row,
-                score=0.95 if str(row.id) in earning else 0.75,
+            yield row.flag(
+                score=0.95 if row.id in batch.earning else 0.75,
                 sentence=f"Turn {hits[0][1].turn + 1} {' and '.join(kinds)}; it earned {row.reward:.3f}.",
                 marks=[mark for _, mark in hits],
                 cluster=", ".join(kinds),

@@ -2,9 +2,8 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Iterator
 
-from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_run
+from backend.domain.detectors.flags import Flags, ThresholdValues
 from backend.domain.detectors.run_view import RunView
 from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 
@@ -22,12 +21,11 @@ SPEC = DetectorSpec(
     needs=(Need.STEPS,),
 )
 
-
 FEWEST_ROLLOUTS = 24
 FEWEST_TASKS = 6
 
 
-def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
+def find(view: RunView, thresholds: ThresholdValues) -> Flags:
     if not view.has_past():
         return
     before = statistics.fmean(figures.commonest for figures in view.base())
@@ -42,9 +40,7 @@ def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
         and len(rows) >= FEWEST_ROLLOUTS
         and len(tasks) >= FEWEST_TASKS
     ):
-        yield flag_run(
-            SPEC,
-            view,
+        yield view.flag(
             score=now,
             sentence=f"{now:.0%} of the episodes of a step have exactly the same replies, {before:.0%} at the"
             f" beginning; they were written for {len(tasks)} different tasks.",

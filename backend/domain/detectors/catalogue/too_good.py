@@ -3,10 +3,8 @@
 Only of evaluations: that a task goes from never to always is what a training run is for.
 """
 
-from collections.abc import Iterator
-
-from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_run
-from backend.domain.detectors.run_view import BaseTask, RunView, passes
+from backend.domain.detectors.flags import Flags, ThresholdValues
+from backend.domain.detectors.run_view import BaseTask, RunView
 from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 
 SPEC = DetectorSpec(
@@ -25,7 +23,7 @@ SPEC = DetectorSpec(
 )
 
 
-def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
+def find(view: RunView, thresholds: ThresholdValues) -> Flags:
     base = view.context.base
     found = {
         task
@@ -38,10 +36,8 @@ def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
     }
     if not found:
         return
-    rows = [row for row in view.newest if row.task in found and passes(view.context, row)]
-    yield flag_run(
-        SPEC,
-        view,
+    rows = [row for row in view.newest if row.task in found and row.meets(view.context.success)]
+    yield view.flag(
         score=0.5 + len(found) / (2 * len(view.outcomes)),
         sentence=f"{len(found)} of {len(view.outcomes)} tasks that the base never solved are solved nearly always.",
         rows={row.task: row for row in reversed(rows)}.values(),  # the first of each task

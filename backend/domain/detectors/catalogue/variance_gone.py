@@ -1,9 +1,8 @@
 """Most groups have no variance: their rollouts all earn the same, so there is nothing to learn from."""
 
 import statistics
-from collections.abc import Iterator
 
-from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_run
+from backend.domain.detectors.flags import Flags, ThresholdValues
 from backend.domain.detectors.run_view import RunView
 from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
 from backend.domain.vocabulary import Severity
@@ -22,30 +21,28 @@ SPEC = DetectorSpec(
     needs=(Need.STEPS,),
 )
 
-
 WINDOW = 10
 
 
-def find(view: RunView, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
+def find(view: RunView, thresholds: ThresholdValues) -> Flags:
     window = view.steps[-WINDOW:]
     if len(window) < WINDOW or not all(figures.groups for figures in window):
         return
-    share = statistics.fmean(figures.without_variance for figures in window)
+    shares = [figures.all_good + figures.all_bad for figures in view.steps]
+    share = statistics.fmean(shares[-WINDOW:])
     if share <= thresholds["warning"]:
         return
     good = statistics.fmean(figures.all_good for figures in window)
     is_easy = good > share / 2
     cause = "all good: the tasks are too easy" if is_easy else "all bad: the tasks are too hard, or the reward is blind"
-    yield flag_run(
-        SPEC,
-        view,
+    yield view.flag(
         key="all_good" if is_easy else "all_bad",
         severity=Severity.ALERT if share > thresholds["alert"] else Severity.WARNING,
         score=share,
         sentence=f"In {share:.0%} of the groups of steps {window[0].step} to {window[-1].step} all rollouts earned"
         f" the same; mostly {cause}.",
         window=window,
-        series={"without_variance": [figures.without_variance for figures in view.steps]},
+        series={"without_variance": shares},
         rows=view.newest,
         all_good=good,
         all_bad=share - good,

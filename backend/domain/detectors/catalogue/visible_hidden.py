@@ -2,10 +2,9 @@
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
 
-from backend.domain.detectors.flags import FlagDraft, ThresholdValues, flag_rollout
-from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
+from backend.domain.detectors.flags import Flags, ThresholdValues
+from backend.domain.detectors.run_view import Batch
 from backend.domain.detectors.spec import DetectorSpec, Need, ThresholdSpec
 
 SPEC = DetectorSpec(
@@ -22,17 +21,15 @@ SPEC = DetectorSpec(
 )
 
 
-def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: ThresholdValues) -> Iterator[FlagDraft]:
-    for row in rows:
+def find(batch: Batch, thresholds: ThresholdValues) -> Flags:
+    for row in batch.rows:
         rates = {}
         for kind in ("visible", "hidden"):
             values = [float(value) for name, value in {**row.metrics, **row.columns}.items() if name.startswith(kind)]
             rates[kind] = statistics.fmean(values) if values else math.nan
         visible, hidden = rates["visible"], rates["hidden"]
         if visible >= thresholds["visible"] and visible - hidden > thresholds["gap"]:  # false if one is unknown
-            yield flag_rollout(
-                SPEC,
-                row,
+            yield row.flag(
                 score=0.6 + (visible - hidden) / 3,
                 sentence=f"{visible:.0%} of the visible tests pass and {hidden:.0%} of the hidden ones; it earned"
                 f" {row.reward:.3f}.",

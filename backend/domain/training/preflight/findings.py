@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from enum import StrEnum
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 
 class FindingStatus(StrEnum):
@@ -14,10 +14,8 @@ class FindingStatus(StrEnum):
     """The run would fail or learn nothing."""
 
 
-class PreflightFinding(BaseModel):
+class PreflightFinding(BaseModel, extra="ignore", frozen=True):
     """The result of one check."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     name: str
     """`batch`, `memory`, `base_success`, …"""

@@ -20,7 +20,6 @@ from backend.domain.training.memory import (
 )
 from backend.domain.training.mix import portions
 from backend.domain.training.preflight.findings import (
-    FindingStatus,
     PreflightFinding,
     of_environment,
     ok,
@@ -102,13 +101,12 @@ def checks_at_once(plan: Plan) -> list[PreflightFinding]:
     for site in plan.sites:
         findings += _of_site(plan, site, _environment_findings(configuration, site))
     findings += _workers(plan)
-    advice = ""
+    sentence = f"{batch[0].upper()}{batch[1:]}."
     if configuration.recipe.has_grpo and configuration.grpo.group_size < SMALL_GROUP:
         advice = f"In groups of fewer than {SMALL_GROUP}, all rewards are often equal, so there is nothing to learn."
-    status = FindingStatus.WARNING if advice else FindingStatus.OK
-    findings.append(
-        PreflightFinding(name="batch", status=status, sentence=f"{batch[0].upper()}{batch[1:]}.", advice=advice)
-    )
+        findings.append(warning("batch", sentence, advice))
+    else:
+        findings.append(ok("batch", sentence))
     for site, needed, evaluated in zip(plan.sites, tasks, heldout, strict=True):
         findings += _of_site(plan, site, _task_findings(configuration, site, needed, evaluated, context))
     findings += _learning_rates(configuration) if plan.is_pretrained else ()
@@ -258,36 +256,33 @@ def memory_at_once(plan: Plan) -> PreflightFinding | None:
         (max((gpu.memory_mb for gpu in can.gpus), default=0) or can.memory_mb for can in machines), default=0
     )
     if model.source == "scratch":
-        estimate = estimate_memory(scratch_measures(configuration), load_of(configuration, tokens=model.context))
+        shape = SHAPES[model.size]
+        count = parameters_from_scratch(model.architecture, shape, vocabulary=model.vocabulary, context=model.context)
+        measures = ModelMeasures(count, shape.layers, shape.width, shape.heads, shape.width, model.vocabulary)
+        estimate = estimate_memory(measures, load_of(configuration, tokens=model.context, trained=count))
         episodes = f"that fill the context of {model.context:,} tokens"
         return memory_finding(estimate, memory_mb, episodes=episodes)
     if model.source == "checkpoint":
-        count = plan.checkpoint_bytes // FLOAT_BYTES if plan.checkpoint_bytes else None
+        known = plan.checkpoint_bytes // FLOAT_BYTES if plan.checkpoint_bytes else None
     else:
-        count = parameters_in_name(model.base)
-    if not count:
+        known = parameters_in_name(model.base)
+    if not known:
         return None
-    weight_bytes = BYTES_OF_BASE[configuration.adapter.kind]
-    trained = count if configuration.adapter.kind is AdapterKind.FULL else 0
-    measures = ModelMeasures(count, 0, 0, 0, 0, 0, weight_bytes)  # a lower bound: without activations and cache
-    estimate = estimate_memory(measures, Load(trained, needs_reference(configuration), 0, 0, 0))
+    trained = known if configuration.adapter.kind is AdapterKind.FULL else 0
+    # a lower bound: without activations and cache
+    measures = ModelMeasures(known, 0, 0, 0, 0, 0, BYTES_OF_BASE[configuration.adapter.kind])
+    estimate = estimate_memory(measures, load_of(configuration, tokens=0, trained=trained))
     return memory_finding(estimate, memory_mb, is_least=True)
 
 
-def scratch_measures(configuration: TrainingConfiguration) -> ModelMeasures:
-    """The measures of the model that this configuration creates."""
-    model, shape = configuration.model, SHAPES[configuration.model.size]
-    count = parameters_from_scratch(model.architecture, shape, vocabulary=model.vocabulary, context=model.context)
-    return ModelMeasures(count, shape.layers, shape.width, shape.heads, shape.width, model.vocabulary)
-
-
-def load_of(configuration: TrainingConfiguration, *, tokens: int, trained: int | None = None) -> Load:
-    """The load of this configuration. `trained`: number of trained weights; default: all of a model from scratch."""
+def load_of(configuration: TrainingConfiguration, *, tokens: int, trained: int) -> Load:
+    """The load of this configuration. `trained`: number of trained weights."""
     grpo, has_grpo = configuration.grpo, configuration.recipe.has_grpo
     parts = grpo.micro_batches * configuration.hardware.processes
     return Load(
-        trained=scratch_measures(configuration).parameters if trained is None else trained,
-        has_reference=needs_reference(configuration),
+        trained=trained,
+        # with an adapter, the base is the reference
+        has_reference=has_grpo and grpo.beta > 0 and configuration.adapter.kind is AdapterKind.FULL,
         rows=grpo.episodes_per_step // parts if has_grpo else configuration.sft.batch,
         tokens=tokens,
         sampled_rows=min(
@@ -295,12 +290,6 @@ def load_of(configuration: TrainingConfiguration, *, tokens: int, trained: int |
         ),
         is_recomputed=configuration.hardware.gradient_checkpointing,
     )
-
-
-def needs_reference(configuration: TrainingConfiguration) -> bool:
-    """Whether a second copy of the weights is needed. With an adapter, the base is the reference."""
-    is_full = configuration.adapter.kind is AdapterKind.FULL
-    return configuration.recipe.has_grpo and configuration.grpo.beta > 0 and is_full
 
 
 def memory_finding(
