@@ -41,10 +41,6 @@ class CheckpointRetention:
     def binding(self) -> list[KeepReason]:
         return [reason for reason in self.reasons if reason.is_binding]
 
-    @property
-    def words(self) -> str:
-        return ", ".join(reason.words for reason in self.reasons)
-
 
 @dataclass(frozen=True, slots=True)
 class PrunePlan:

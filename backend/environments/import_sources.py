@@ -160,6 +160,7 @@ class _Git:
             else:  # explained without repeating it, because git quotes the server's own text
                 message = error.stderr.decode(errors="replace")
                 why = next((why for pattern, why in _REASONS if re.search(pattern, message)), "git failed")
+                why = why.format(limit=MAX_PACK_BYTES)
                 if status := re.search(r"returned error: (\d{3})\b", message):
                     why = f"{why} (HTTP {status[1]})"
             raise PackageInvalid(f"{url} cannot be cloned: {why}") from error
@@ -288,10 +289,7 @@ def _web_address(url: str) -> tuple[str, dict[str, str]]:
 
 
 _REASONS = (
-    (
-        "index-pack|unpack-objects|File too large",
-        f"it is larger than {MAX_PACK_BYTES:,} bytes, or the transfer was damaged",
-    ),
+    ("index-pack|unpack-objects|File too large", "it is larger than {limit:,} bytes, or the transfer was damaged"),
     ("Operation too slow", f"its server sent almost nothing for {SLOW_SECONDS} s"),
     (r"redirect|returned error: 30\d", "its server redirects; give the final address"),
     (r"Remote branch .* not found|couldn't find remote ref", "it has no such branch or tag"),

@@ -18,8 +18,6 @@ from backend.team.tables import Person
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentRow:
-    """One row of the list of environments."""
-
     environment: Environment
     latest: EnvironmentVersion | None
     versions: int

@@ -234,15 +234,11 @@ class NetworkResponse(Response):
     """The hosts that a manifest requests, and whether the version's servers may reach the network."""
 
     hosts: list[str]
-    """Hosts that the manifest requests; empty: none."""
     is_open: bool
-    """Whether its servers can reach the hosts."""
     is_granted: bool
-    """Whether an administrator granted it."""
     granted_by: str | None
     granted_at: datetime | None
     is_closed: bool
-    """The operator disabled network access."""
     words: str
 
 

@@ -67,8 +67,6 @@ def preview_examples(session: Session, actor: Actor, request: schemas.TrainingRe
     status=201,
     audited=False,
     max_body_size=example_files.MAX_UPLOAD_BYTES + 2**20,
-    page="/training/examples/{id}",
-    notice="{summary}",
 )
 def add_examples(session: Session, actor: Actor, request: schemas.UploadExamples) -> schemas.ExampleFileResponse:
     """Upload conversations: {"messages": […]} or {"prompt": …, "completion": …}, as TRL and OpenAI write them.

@@ -22,6 +22,7 @@ from backend.training.schemas import (
     SftFilter,
     SftPreview,
     TrainingRequest,
+    UploadExamples,
     read_training_request,
 )
 from backend.training.tables import ExampleFile
@@ -49,6 +50,17 @@ def list_files(
         "most_bytes": files.MAX_UPLOAD_BYTES,
     }
     return page(request, "training/examples.html", context)
+
+
+@router.post("/training/examples", response_class=HTMLResponse, max_body_size=files.MAX_UPLOAD_BYTES + 2**20)
+def add_file(
+    session: SessionDep, actor: Trainer, form: Annotated[UploadExamples, Depends(read_form(UploadExamples))]
+) -> Response:
+    with form.file.file as upload:
+        row = files.add_example_file(session, actor, upload, form.file.filename or "", form.name)
+    repeats = int(row.statistics["repeats"])
+    without = f" without {repeats:,} duplicates" if repeats else ""
+    return see_other(f"/training/examples/{row.id}", f"Uploaded {row.conversations:,} conversations{without}.")
 
 
 @router.api_route("/training/examples/preview", methods=["GET", "POST"], response_class=HTMLResponse)

@@ -104,9 +104,7 @@ class PresetResponse(Response):
 
 
 class ListSettings(Request):
-    preset: str | None = Field(
-        None, max_length=60, description="Show the values of this preset instead of the defaults."
-    )
+    preset: str | None = Field(None, max_length=60, description="Show this preset's values instead of the defaults.")
 
 
 class TrainingSetting(Response):
@@ -324,11 +322,6 @@ class ExampleFileResponse(Response):
     created_at: datetime
     deleted_at: datetime | None
     """When it was deleted. It can be restored for a week."""
-
-    @property
-    def summary(self) -> str:
-        repeats = int(str(self.statistics["repeats"]))
-        return f"Uploaded {self.conversations:,} conversations{f' without {repeats:,} duplicates' if repeats else ''}."
 
 
 class ExampleFileDetail(ExampleFileResponse):
