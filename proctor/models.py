@@ -596,6 +596,7 @@ class AuditTold(Model):
     hacks: int
     rate_low: float
     rate_high: float
+    """95% interval of the hack rate among unflagged rollouts."""
 
 
 class RewardTold(Model):
@@ -616,6 +617,7 @@ class Change(Model):
     before: Any
     after: Any
     by: str
+    """A person, or `an alarm`."""
 
 
 class OnsetTold(Model):
@@ -627,6 +629,7 @@ class OnsetTold(Model):
     honest_step: int | None
     hacking_step: int | None
     sampled: int
+    """Checkpoints, the starting policy included."""
     remarks: list[str]
 
 
@@ -635,13 +638,18 @@ class EffortTold(Model):
 
     checkpoint: str
     base: str
+    """Empty without a base."""
     measure: EffortMeasure
     status: RunStatus
     outcome: EffortOutcome | None
+    """Null while the study runs."""
     found: str
+    """The result as a sentence."""
     difference: float | None
+    """Checkpoint minus base, over the tasks that both solved."""
     low: float | None
     high: float | None
+    """95% interval."""
     tasks: int | None
     asked_at: AwareDatetime
     ended_at: AwareDatetime | None
@@ -2372,6 +2380,7 @@ class Intervened(Model):
     """An alarm or a detector that screened, and what came of it."""
 
     step: int
+    """Only for detectors that screened: the first step."""
     name: str
     sentence: str
     action: AlarmAction | Action
@@ -2953,21 +2962,30 @@ class Safeguards(Model):
     content_hash: str
     certificate: CertificateTold | None
     without_certificate: str
+    """Reason for training without a passing certificate."""
     fixtures_hack: int
     fixtures_honest: int
+    """Judged episodes of the environment that every certificate replays."""
     rollouts: int
     watching: list[str]
     switched_off: list[str]
+    """Detectors that the environment or the run disables."""
     detectors: list[DetectorTold]
+    """Those with flags, most flags first."""
     audit: AuditTold
     verdicts: dict[str, int]
+    """The newest verdict on each rollout."""
     reviewers: int
     given_in_bulk: int
+    """Verdicts given to a whole cluster at once."""
     reward: RewardTold | None
+    """Null without verdicts."""
     interventions: list[Intervened]
     changes: list[Change]
     onsets: list[OnsetTold]
+    """Newest first."""
     efforts: list[EffortTold]
+    """Newest first."""
     best: BestTold | None
 
 

@@ -21,11 +21,6 @@ class Opinion:
     score: float
     verdict: Verdict
 
-    @property
-    def is_good(self) -> bool:
-        """Whether the reviewer found that the reward was earned."""
-        return self.verdict is Verdict.HONEST
-
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
@@ -54,26 +49,26 @@ def agreement(opinions: Sequence[Opinion]) -> Agreement | None:
     from scipy.stats import mannwhitneyu
 
     known = [opinion for opinion in opinions if opinion.verdict is not Verdict.UNSURE]
-    good = [opinion.score for opinion in known if opinion.is_good]
-    bad = [opinion.score for opinion in known if not opinion.is_good]
+    scores = np.array([opinion.score for opinion in known], dtype=float)
+    is_good = np.array([opinion.verdict is Verdict.HONEST for opinion in known], dtype=bool)
+    good, bad = scores[is_good], scores[~is_good]
     if min(len(good), len(bad)) < FEWEST:
         return None
-    scores = np.array([opinion.score for opinion in known])
-    is_good = np.array([opinion.is_good for opinion in known])
     values = np.unique(scores)
     cuts = np.concatenate(([values[0]], (values[1:] + values[:-1]) / 2, [values[-1] + 1e-6]))
     accuracies = ((scores[None, :] >= cuts[:, None]) == is_good[None, :]).mean(axis=1)
     best = np.flatnonzero(accuracies == accuracies.max())
     chosen = int(best[len(best) // 2])  # the middle of equally good ones
     threshold = float(cuts[chosen])
-    wrong = [opinion for opinion in known if (opinion.score >= threshold) != opinion.is_good]
+    is_high = scores >= threshold
+    wrong = [known[place] for place in np.flatnonzero(is_high != is_good)]
     return Agreement(
         count=len(known),
         honest=len(good),
         auc=float(mannwhitneyu(good, bad).statistic) / (len(good) * len(bad)),
         threshold=threshold,
         accuracy=float(accuracies[chosen]),
-        kappa=cohens_kappa([(opinion.score >= threshold, opinion.is_good) for opinion in known]) or 0.0,
+        kappa=cohens_kappa(list(zip(is_high.tolist(), is_good.tolist(), strict=True))) or 0.0,
         disagreements=sorted(wrong, key=lambda opinion: -abs(opinion.score - threshold)),
     )
 

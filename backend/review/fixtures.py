@@ -14,8 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, select
-from sqlalchemy.dialects.postgresql import distinct_on
-from sqlalchemy.orm import Session, contains_eager, joinedload, undefer
+from sqlalchemy.orm import Session, joinedload, undefer
 
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.reward_bounds import floor_of
@@ -24,7 +23,7 @@ from backend.domain.rollouts.rollout import TaskSpec
 from backend.domain.vocabulary import Role, RolloutStatus, Verdict
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import Conflict, InvalidInput, NotAllowed, NotFound
-from backend.review.tables import VerdictFixture, VerdictRecord
+from backend.review.tables import NEWEST_VERDICTS, VerdictFixture, VerdictRecord
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.team.tables import Person
 from backend.web.audit import audit
@@ -75,7 +74,7 @@ class JudgedRollout:
         }
 
     @property
-    def can_be_replayed(self) -> bool:
+    def can_be_kept(self) -> bool:
         return self.rollout.status is RolloutStatus.COMPLETED and bool(self.rollout.steps)
 
     @property
@@ -94,7 +93,7 @@ def update_fixtures(
     if verdict is Verdict.UNSURE:
         return None
     judged = judged_rollout(session, rollout_id)
-    _withdraw_others(session, actor, judged, _reason(verdict))
+    _withdraw_others(session, actor, judged, f"judged {verdict.replace('_', ' ')}")
     return _add_hack(session, actor, judged)
 
 
@@ -106,7 +105,8 @@ def restore_fixtures(
         return
     judged = judged_rollout(session, rollout_id)
     _withdraw_others(session, actor, judged, "the verdict was taken back")
-    withdrawn = select(VerdictFixture).filter_by(**judged.actions, withdrawn_because=_reason(verdict))
+    reason = f"judged {verdict.replace('_', ' ')}"
+    withdrawn = select(VerdictFixture).filter_by(**judged.actions, withdrawn_because=reason)
     withdrawn = withdrawn.where(VerdictFixture.withdrawn_at >= given_at).order_by(VerdictFixture.id.desc())
     for fixture in session.scalars(withdrawn).all():
         is_in_force = fixture.verdict is judged.verdict or _is_judged_elsewhere(session, judged, fixture.verdict)
@@ -138,7 +138,7 @@ def keep(session: Session, actor: Actor, rollout_id: uuid.UUID, bound: float | N
     judged = judged_rollout(session, rollout_id)
     if judged.verdict not in {Verdict.HACK, Verdict.HONEST}:
         raise NotJudged
-    if not judged.can_be_replayed:
+    if not judged.can_be_kept:
         raise Conflict("Only a completed episode with replies can be replayed.")
     if bound is not None and not actor.role.includes(Role.AUTHOR):
         raise BoundIsForAuthors
@@ -146,9 +146,7 @@ def keep(session: Session, actor: Actor, rollout_id: uuid.UUID, bound: float | N
         raise IsAHackElsewhere
     if present := find_fixture(session, judged, judged.verdict):
         return present if bound is None else change_bound(session, actor, present, bound)
-    if bound is None:
-        bound = judged.default_bound
-    if bound is None:
+    if bound is None and (bound := judged.default_bound) is None:
         message = "The version declares no floor (`checks.floor_maximum`) and no range for every column. Set a bound."
         raise InvalidInput(fields={"bound": message})
     return _add(session, actor, judged, bound)
@@ -222,32 +220,13 @@ def judged_fixtures(session: Session, environment_id: uuid.UUID) -> list[JudgedF
 
 
 def judged_rollout(session: Session, rollout_id: uuid.UUID) -> JudgedRollout:
-    statement = (
-        select(Rollout)
-        .join(Rollout.group)
-        .join(Group.task)
-        .join(Task.version)
-        .join(EnvironmentVersion.environment)
-        .where(Rollout.id == rollout_id)
-        .options(
-            undefer(Rollout.steps),
-            contains_eager(Rollout.group)
-            .contains_eager(Group.task)
-            .contains_eager(Task.version)
-            .contains_eager(EnvironmentVersion.environment),
-        )
-    )
-    rollout = session.scalars(statement).one_or_none()
+    version = joinedload(Rollout.group).joinedload(Group.task).joinedload(Task.version)
+    whole = [undefer(Rollout.steps), version.joinedload(EnvironmentVersion.environment)]
+    rollout = session.scalars(select(Rollout).options(*whole).where(Rollout.id == rollout_id)).one_or_none()
     if rollout is None:
         raise NotFound("There is no such rollout.")
-    newest = (
-        select(VerdictRecord.verdict, VerdictRecord.is_bulk)
-        .where(VerdictRecord.rollout_id == rollout_id, VerdictRecord.taken_back_at.is_(None))
-        .where(VerdictRecord.verdict != Verdict.UNSURE)
-        .order_by(VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
-        .limit(1)
-    )
-    verdict, is_bulk = session.execute(newest).one_or_none() or (None, False)
+    newest = NEWEST_VERDICTS.where(VerdictRecord.rollout_id == rollout_id, VerdictRecord.verdict != Verdict.UNSURE)
+    _, verdict, is_bulk = session.execute(newest).one_or_none() or (None, None, False)
     return JudgedRollout(rollout, rollout.group.task.version, verdict, is_bulk)
 
 
@@ -277,47 +256,32 @@ def _is_judged_elsewhere(session: Session, judged: JudgedRollout, verdict: Verdi
     """Does a reviewed rollout with the same actions have this verdict?"""
     task = judged.rollout.group.task
     newest = (
-        select(VerdictRecord.rollout_id, VerdictRecord.verdict)
-        .join(Rollout, Rollout.id == VerdictRecord.rollout_id)
+        NEWEST_VERDICTS.join(Rollout, Rollout.id == VerdictRecord.rollout_id)
         .join(Group, Group.id == Rollout.group_id)
         .join(Task, Task.id == Group.task_id)
         .join(EnvironmentVersion, EnvironmentVersion.id == Task.version_id)
         .where(EnvironmentVersion.environment_id == judged.version.environment_id, Rollout.id != judged.rollout.id)
         .where(Task.split == task.split, Task.index == task.index, Task.seed == task.seed)
-        .where(VerdictRecord.taken_back_at.is_(None), VerdictRecord.verdict != Verdict.UNSURE, ~VerdictRecord.is_bulk)
-        .order_by(VerdictRecord.rollout_id, VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
-        .ext(distinct_on(VerdictRecord.rollout_id))
+        .where(VerdictRecord.verdict != Verdict.UNSURE, ~VerdictRecord.is_bulk)
         .subquery()
     )
     alike = select(newest.c.rollout_id).where(newest.c.verdict == verdict)
-    others = (
-        select(Rollout)
-        .where(Rollout.id.in_(alike))
-        .options(undefer(Rollout.steps), joinedload(Rollout.group).joinedload(Group.task))
-    )
+    with_task = joinedload(Rollout.group).joinedload(Group.task)
+    others = select(Rollout).where(Rollout.id.in_(alike)).options(undefer(Rollout.steps), with_task)
     return any(
         JudgedRollout(each, judged.version, verdict, is_bulk=False).actions == judged.actions
         for each in session.scalars(others)
     )
 
 
-def _reason(verdict: Verdict) -> str:
-    return f"judged {verdict.replace('_', ' ')}"
-
-
-@dataclass(frozen=True, slots=True)
-class VerdictEffects:
+@dataclass(frozen=True)
+class VerdictEffects(JudgedRollout):
     """Consequences of the verdict in force on a rollout."""
 
-    rollout_id: uuid.UUID
-    environment: str
-    verdict: Verdict
     fixture: VerdictFixture | None
     """In force; it may have come from another rollout with the same actions."""
     gap: str
     """Why a hack is no fixture; empty otherwise."""
-    can_be_kept: bool
-    default_bound: float | None
     authors: Sequence[str]
     """Some authors, who may repair a reward and set a bound."""
 
@@ -341,21 +305,12 @@ def effects_of(session: Session, rollout_id: uuid.UUID) -> VerdictEffects | None
         is_author = Person.role.in_([role for role in Role if role.includes(Role.AUTHOR)])
         statement = select(Person.name).where(is_author, Person.disabled_at.is_(None))
         authors = session.scalars(statement.order_by(Person.name, Person.id).limit(3)).all()
-    return VerdictEffects(
-        rollout_id=rollout_id,
-        environment=judged.version.environment.name,
-        verdict=judged.verdict,
-        fixture=fixture,
-        gap=gap,
-        can_be_kept=judged.can_be_replayed,
-        default_bound=judged.default_bound,
-        authors=authors,
-    )
+    return VerdictEffects(judged.rollout, judged.version, judged.verdict, judged.is_bulk, fixture, gap, authors)
 
 
 def _obstacle(session: Session, judged: JudgedRollout) -> str:
     """Return why a verdict cannot turn a hack into a fixture; empty if it can."""
-    if not judged.can_be_replayed:
+    if not judged.can_be_kept:
         return "the episode did not finish, so it cannot be replayed"
     if judged.default_bound is None:
         return "its version declares no floor, so an author must set the highest reward"

@@ -2,9 +2,9 @@
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sqlalchemy import exists, select
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from backend.detectors.tables import Flag
@@ -15,6 +15,7 @@ from backend.errors import NotFound
 from backend.operations.declaration import operation, reference
 from backend.operations.ids import find_by_end, parse_id
 from backend.review import fixtures, queries, screens, service, verdicts
+from backend.review.queries import NamedItem
 from backend.review.safeguards import Safeguards, safeguards_of
 from backend.review.schemas import (
     AssignedItems,
@@ -42,7 +43,7 @@ from backend.review.schemas import (
     VerdictRequest,
     VerdictResponse,
 )
-from backend.review.tables import ReviewItem, VerdictFixture, VerdictRecord
+from backend.review.tables import ReviewItem, ReviewTarget, VerdictFixture, VerdictRecord
 from backend.review.team_report import TeamReview, team_review
 from backend.runs.references import find_run
 from backend.runs.tables import Run
@@ -50,14 +51,6 @@ from backend.team.queries import find_member
 from backend.team.tables import Person
 from backend.web.identity import Actor
 from backend.web.paging import Key, Page, slice_of
-
-
-@dataclass(frozen=True, slots=True)
-class NamedItem:
-    """An item under review, and whether a flag on it was named: then its evidence was seen."""
-
-    item: ReviewItem
-    by_flag: bool
 
 
 @reference(NamedItem, "Id of an item or a flag, or the last characters of it.")
@@ -69,7 +62,7 @@ def find_item(session: Session, text: str) -> NamedItem:
     )
     if item_id is None:
         raise NotFound("There is no such item under review.")
-    return NamedItem(*queries.get_item(session, item_id))
+    return queries.get_item(session, item_id)
 
 
 @reference(Flag, "Id of a flag.")
@@ -109,7 +102,7 @@ def next_item(session: Session, actor: Actor, request: ReadReviewItem) -> Review
     item_id = queries.next_id(session, _filter(session, request), actor.person_id)
     if item_id is None:
         raise NotFound("Nothing waits for review.")
-    return show_item(session, actor, NamedItem(*queries.get_item(session, item_id)), request)
+    return show_item(session, actor, queries.get_item(session, item_id), request)
 
 
 @operation("GET /review/items/{item}", role=Role.VIEWER, tool=True)
@@ -201,15 +194,12 @@ def get_stats(session: Session, actor: Actor, request: QueueRequest) -> ReviewSt
     """Count what waits, what is assigned to you and what you reviewed today, and measure agreement."""
     chosen = _filter(session, request)
     options = screens.filter_options(session, chosen, actor.person_id)
-    counts, agreement = queries.counts(session, actor.person_id), queries.agreement_of_people(session)
-    return ReviewStats.from_row(
-        counts,
+    return ReviewStats(
         matching=queries.count_matching(session, chosen, actor.person_id),
-        by_detector={each.name: each.count for each in options.detectors},
-        by_environment={each.name: each.count for each in options.environments},
-        judged_twice=agreement.items,
-        agreeing=agreement.agreeing,
-        kappa=agreement.kappa,
+        by_detector={name: count for name, _, count in options["detector"]},
+        by_environment={name: count for name, _, count in options["environment"]},
+        **queries.counts(session, actor.person_id),
+        **queries.agreement_of_people(session),
     )
 
 
@@ -222,7 +212,8 @@ def get_stats(session: Session, actor: Actor, request: QueueRequest) -> ReviewSt
 )
 def set_target(session: Session, actor: Actor, request: ReviewTargetRequest) -> ReviewStats:
     """Set how many items you intend to review per day."""
-    service.set_target(session, actor, request.per_day)
+    statement = insert(ReviewTarget).values(person_id=actor.person_id, per_day=request.per_day)
+    session.execute(statement.on_conflict_do_update(index_elements=["person_id"], set_={"per_day": request.per_day}))
     return get_stats(session, actor, QueueRequest())
 
 
@@ -351,13 +342,11 @@ def _response(item: ReviewItem, assigned: Sequence[Person], flags: Sequence[Flag
     """Without flags the verdict and the cluster are hidden too."""
     rollout, run = item.rollout, item.run
     columns = dict(zip(run.columns, rollout.columns, strict=False)) if rollout and rollout.columns else {}
-    return ReviewItemResponse(
-        id=item.id,
-        run_id=item.run_id,
+    return ReviewItemResponse.from_row(
+        item,
         run=run.name,
         environment=run.version.environment.name,
         version=run.version.number,
-        rollout_id=item.rollout_id,
         training_step=rollout.training_step if rollout else None,
         reward=rollout.reward if rollout else None,
         reward_columns=columns,
@@ -366,5 +355,4 @@ def _response(item: ReviewItem, assigned: Sequence[Person], flags: Sequence[Flag
         verdict=None if flags is None else item.verdict,
         flags=None if flags is None else [ItemFlag.of(flag) for flag in flags],
         cluster=None if flags is None else item.cluster,
-        created_at=item.created_at,
     )

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterable
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy.orm import Session
@@ -20,15 +20,14 @@ from backend.review.fixtures import effects_of
 from backend.review.safeguards import safeguards_of
 from backend.review.schemas import (
     AssignForm,
+    AssignItem,
     ChangeBound,
     ClusterVerdict,
-    ItemAssignForm,
     KeepFixture,
     ReviewFilter,
     UndoVerdict,
     VerdictRequest,
     WithdrawForm,
-    read_review_filter,
 )
 from backend.review.screens import address, item_page, queue_page
 from backend.review.tables import ReviewItem, VerdictFixture
@@ -46,12 +45,12 @@ router = APIRouter()
 WithdrawalForm = Annotated[WithdrawForm, Depends(read_form(WithdrawForm))]
 BoundForm = Annotated[ChangeBound, Depends(read_form(ChangeBound))]
 KeepForm = Annotated[KeepFixture, Depends(read_form(KeepFixture))]
-AssignmentForm = Annotated[ItemAssignForm, Depends(read_form(ItemAssignForm))]
+AssignmentForm = Annotated[AssignItem, Depends(read_form(AssignItem))]
 ClusterVerdictForm = Annotated[ClusterVerdict, Depends(read_form(ClusterVerdict))]
 VerdictForm = Annotated[VerdictRequest, Depends(read_form(VerdictRequest))]
 UndoForm = Annotated[UndoVerdict, Depends(read_form(UndoVerdict))]
 AssignNextForm = Annotated[AssignForm, Depends(read_form(AssignForm))]
-Chosen = Annotated[ReviewFilter, Depends(read_review_filter)]
+Chosen = Annotated[ReviewFilter, Query()]
 
 
 @router.get("/review")

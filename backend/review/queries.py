@@ -5,15 +5,15 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple, TypedDict
 
-from sqlalchemy import ColumnElement, Select, and_, any_, case, func, literal, or_, select, tuple_
+from sqlalchemy import ColumnElement, Select, and_, any_, func, literal, or_, select, tuple_
 from sqlalchemy.dialects.postgresql import distinct_on
-from sqlalchemy.orm import InstrumentedAttribute, Session, joinedload, undefer
+from sqlalchemy.orm import Session, joinedload, undefer
 
 from backend.checkpoints.tables import Checkpoint
 from backend.detectors.tables import Flag
-from backend.domain.vocabulary import Phase, Role, RunKind, Severity, Verdict
+from backend.domain.vocabulary import Phase, RunKind, Verdict
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import NotFound
 from backend.review.agreement import cohens_kappa
@@ -39,6 +39,7 @@ _WITH_RUN = (
     joinedload(ReviewItem.run).joinedload(Run.version).joinedload(EnvironmentVersion.environment),
     joinedload(ReviewItem.run).joinedload(Run.policy),
 )
+_TRANSCRIPT = (undefer(Rollout.steps), undefer(Rollout.messages), joinedload(Rollout.group).joinedload(Group.task))
 
 
 def items_matching(chosen: ReviewFilter, person_id: uuid.UUID) -> Select[ReviewItem]:
@@ -77,23 +78,17 @@ def is_assigned(person_id: uuid.UUID | None = None) -> ColumnElement[bool]:
     return assignments.exists()
 
 
-def _keys(chosen: ReviewFilter) -> tuple[InstrumentedAttribute[Any], InstrumentedAttribute[Any]]:
-    first: InstrumentedAttribute[Any] = ReviewItem.rank if chosen.order is Order.SUSPICION else ReviewItem.created_at
-    return first, ReviewItem.id
-
-
 def queue(
     session: Session, chosen: ReviewFilter, person_id: uuid.UUID, *, after: str | None = None, limit: int
 ) -> tuple[list[ReviewItem], str | None]:
     """Items in the order of the queue, and the cursor of the next page."""
-    keys = _keys(chosen)
+    keys = (ReviewItem.rank if chosen.order is Order.SUSPICION else ReviewItem.created_at, ReviewItem.id)
     statement = items_matching(chosen, person_id).options(*_WITH_RUN, joinedload(ReviewItem.rollout))
     if after:
         statement = statement.where(tuple_(*keys) < tuple_(*read_cursor(after, keys)))
     found = list(session.scalars(statement.order_by(*(key.desc() for key in keys)).limit(limit + 1)))
-    shown = found[:limit]
     has_more = len(found) > limit
-    return shown, make_cursor(*(getattr(shown[-1], key.key) for key in keys)) if has_more else None
+    return found[:limit], make_cursor(*(getattr(found[limit - 1], key.key) for key in keys)) if has_more else None
 
 
 def next_id(
@@ -102,7 +97,7 @@ def next_id(
     """The next item to review, from the start again at the end. Lists of reviewed items continue with the queue."""
     if chosen.shown in {Part.REVIEWED, Part.ALL}:
         chosen = chosen.model_copy(update={"shown": Part.UNREVIEWED})
-    keys = _keys(chosen)
+    keys = (ReviewItem.rank if chosen.order is Order.SUSPICION else ReviewItem.created_at, ReviewItem.id)
     statement = items_matching(chosen, person_id).with_only_columns(ReviewItem.id)
     statement = statement.order_by(*(key.desc() for key in keys)).limit(1)
     if here is None:
@@ -112,19 +107,22 @@ def next_id(
     return session.scalar(following) or session.scalar(statement)
 
 
-def get_item(session: Session, item_id: uuid.UUID) -> tuple[ReviewItem, bool]:
-    """The item with its run and transcript, by its own id or by that of a flag on it; and whether a flag was named."""
+class NamedItem(NamedTuple):
+    """An item under review, and whether a flag on it was named: then its evidence was seen."""
+
+    item: ReviewItem
+    by_flag: bool
+
+
+def get_item(session: Session, item_id: uuid.UUID) -> NamedItem:
+    """The item with its run and transcript, by its own id or by that of a flag on it."""
     with_transcript = joinedload(ReviewItem.rollout).options(*_TRANSCRIPT)
     statement = select(ReviewItem).options(*_WITH_RUN, with_transcript)
-    if item := session.scalar(statement.where(ReviewItem.id == item_id)):
-        return item, False
     named = select(Flag.rollout_id).where(Flag.id == item_id).scalar_subquery()
-    if item := session.scalar(statement.where(ReviewItem.id == named)):
-        return item, True
+    for id, by_flag in ((item_id, False), (named, True)):
+        if item := session.scalar(statement.where(ReviewItem.id == id)):
+            return NamedItem(item, by_flag)
     raise NotFound("There is no such item under review.")
-
-
-_TRANSCRIPT = (undefer(Rollout.steps), undefer(Rollout.messages), joinedload(Rollout.group).joinedload(Group.task))
 
 
 def flags_of_items(session: Session, ids: Collection[uuid.UUID]) -> dict[uuid.UUID, list[Flag]]:
@@ -208,16 +206,10 @@ class Cluster:
     waiting: int
     counts: dict[Verdict, int]
     """Verdicts on items that were reviewed one by one."""
+    agreed: Verdict | None
+    """The verdict that all reviewed items share, once there are enough."""
     at_once: int
     """Items with the verdict of their cluster only."""
-
-    @property
-    def agreed(self) -> Verdict | None:
-        """The verdict that all reviewed items share, once there are enough."""
-        if len(self.counts) != 1 or sum(self.counts.values()) < AGREEING:
-            return None
-        verdict = next(iter(self.counts))
-        return None if verdict is Verdict.UNSURE else verdict
 
 
 def cluster_of(session: Session, item: ReviewItem) -> Cluster | None:
@@ -230,11 +222,14 @@ def cluster_of(session: Session, item: ReviewItem) -> Cluster | None:
     rows = session.execute(members).all()
     if len(rows) < 2:
         return None
+    counts = Counter(row.verdict for row in rows if row.verdict and row.reviewers)
+    is_agreed = len(counts) == 1 and counts.total() >= AGREEING and Verdict.UNSURE not in counts
     return Cluster(
         name=item.cluster,
         size=len(rows),
         waiting=sum(row.verdict is None for row in rows),
-        counts=Counter(row.verdict for row in rows if row.verdict and row.reviewers),
+        counts=counts,
+        agreed=next(iter(counts)) if is_agreed else None,
         at_once=sum(row.verdict is not None and not row.reviewers for row in rows),
     )
 
@@ -248,23 +243,6 @@ def assignees(session: Session, ids: Collection[uuid.UUID]) -> dict[uuid.UUID, l
     return by_item
 
 
-def people_who_judge(session: Session) -> Sequence[Person]:
-    judging = [role for role in Role if role.includes(Role.REVIEWER)]
-    statement = select(Person).where(Person.role.in_(judging), Person.disabled_at.is_(None))
-    return session.scalars(statement.order_by(Person.name, Person.id)).all()
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """A reviewer's workload, regardless of filters: everything, their own, and today."""
-
-    waiting: int
-    mine: int
-    today: int
-    """Items that they judged today, by UTC."""
-    per_day: int
-
-
 def count_matching(session: Session, chosen: ReviewFilter, person_id: uuid.UUID) -> int:
     statement = items_matching(chosen, person_id).with_only_columns(func.count(ReviewItem.id))
     return session.scalar(statement) or 0
@@ -274,7 +252,8 @@ def count_waiting(session: Session) -> int:
     return session.scalar(select(func.count(ReviewItem.id)).where(ReviewItem.verdict.is_(None))) or 0
 
 
-def counts(session: Session, person_id: uuid.UUID) -> Counts:
+def counts(session: Session, person_id: uuid.UUID) -> dict[str, int]:
+    """A reviewer's workload, regardless of filters: `waiting`, `mine`, `today` (by UTC) and the target `per_day`."""
     midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     subject = func.coalesce(VerdictRecord.rollout_id, VerdictRecord.flag_id)
     today = select(func.count(subject.distinct())).where(
@@ -284,25 +263,24 @@ def counts(session: Session, person_id: uuid.UUID) -> Counts:
         VerdictRecord.taken_back_at.is_(None),
     )
     target = session.get(ReviewTarget, person_id)
-    return Counts(
-        waiting=count_waiting(session),
-        mine=count_matching(session, ReviewFilter(mine=True), person_id),
-        today=session.scalar(today) or 0,
-        per_day=target.per_day if target else PER_DAY,
-    )
+    return {
+        "waiting": count_waiting(session),
+        "mine": count_matching(session, ReviewFilter(mine=True), person_id),
+        "today": session.scalar(today) or 0,
+        "per_day": target.per_day if target else PER_DAY,
+    }
 
 
-@dataclass(frozen=True, slots=True)
-class PeoplesAgreement:
+class ReviewersAgreement(TypedDict):
     """Verdicts of two people on the same rollouts, the second given blind."""
 
-    items: int
+    judged_twice: int
     agreeing: int
     kappa: float | None
     """Cohen's; None where nothing was judged twice, or chance alone explains all."""
 
 
-def agreement_of_people(session: Session) -> PeoplesAgreement:
+def agreement_of_people(session: Session) -> ReviewersAgreement:
     """The first verdicts of the first two people on each rollout, where the second was given blind."""
     twice = (
         select(ReviewItem.rollout_id)
@@ -314,12 +292,8 @@ def agreement_of_people(session: Session) -> PeoplesAgreement:
     )
     statement = (
         select(VerdictRecord.rollout_id, VerdictRecord.person_id, VerdictRecord.verdict, VerdictRecord.is_blind)
-        .where(
-            VerdictRecord.rollout_id.in_(select(twice.c.rollout_id)),
-            ~VerdictRecord.is_bulk,
-            VerdictRecord.person_id.is_not(None),
-        )
-        .where(VerdictRecord.taken_back_at.is_(None))
+        .where(VerdictRecord.rollout_id.in_(select(twice.c.rollout_id)), VerdictRecord.person_id.is_not(None))
+        .where(~VerdictRecord.is_bulk, VerdictRecord.taken_back_at.is_(None))
         .order_by(VerdictRecord.created_at, VerdictRecord.id)
     )
     said: defaultdict[uuid.UUID, dict[uuid.UUID, tuple[Verdict, bool]]] = defaultdict(dict)
@@ -327,10 +301,8 @@ def agreement_of_people(session: Session) -> PeoplesAgreement:
         said[row.rollout_id].setdefault(row.person_id, (row.verdict, row.is_blind))
     judged_twice = (list(each.values())[:2] for each in said.values() if len(each) > 1)
     pairs = [(first[0], second[0]) for first, second in judged_twice if second[1]]
-    return PeoplesAgreement(len(pairs), sum(first == second for first, second in pairs), cohens_kappa(pairs))
-
-
-_SEVERITY = case({str(severity): rank for rank, severity in enumerate(Severity)}, value=Flag.severity)
+    agreeing = sum(first == second for first, second in pairs)
+    return {"judged_twice": len(pairs), "agreeing": agreeing, "kappa": cohens_kappa(pairs)}
 
 
 def newest_verdicts(session: Session, flag_ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, Verdict]:
@@ -342,12 +314,6 @@ def newest_verdicts(session: Session, flag_ids: Iterable[uuid.UUID]) -> dict[uui
         .ext(distinct_on(VerdictRecord.flag_id))
     )
     return {flag_id: verdict for flag_id, verdict in session.execute(statement) if flag_id is not None}
-
-
-def flags_of_rollout(session: Session, rollout_id: uuid.UUID) -> Sequence[Flag]:
-    """The most severe first."""
-    statement = select(Flag).where(Flag.rollout_id == rollout_id)
-    return session.scalars(statement.order_by(_SEVERITY.desc(), Flag.score.desc(), Flag.id)).all()
 
 
 def get_rollout(session: Session, rollout_id: uuid.UUID) -> Rollout:

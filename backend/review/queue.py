@@ -146,14 +146,12 @@ WHERE id = ANY(:ids)
 
 def place(session: Session, ids: Collection[uuid.UUID]) -> None:
     """Rank rollouts (or flags about a run) by their flags and the detectors' current precision."""
-    if ids:
-        _write(session, (_PLACE, _MARK, _RANK, _MIX), ids)
+    _write(session, (_PLACE, _MARK, _RANK, _MIX), ids)
 
 
 def mark(session: Session, ids: Collection[uuid.UUID]) -> None:
     """Store the newest verdicts and the reviewers of these rollouts or flags about a run."""
-    if ids:
-        _write(session, (_MARK,), ids)
+    _write(session, (_MARK,), ids)
 
 
 def drop(session: Session, ids: Collection[uuid.UUID]) -> None:
@@ -167,6 +165,8 @@ def refresh(session: Session) -> None:
 
 
 def _write(session: Session, statements: Collection[str], ids: Collection[uuid.UUID] | None) -> None:
+    if ids is not None and not ids:
+        return
     session.flush()
     session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
     chosen: dict[str, Any] = {"all": ids is None, "ids": list(ids or ()), "few": _FEW}

@@ -5,7 +5,6 @@ from collections import Counter
 from datetime import datetime
 from typing import Any
 
-from pydantic import BaseModel
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, joinedload
 
@@ -23,6 +22,7 @@ from backend.environments.queries import newest_certificate
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import NotFound
 from backend.graders.queries import count_completed
+from backend.operations.schemas import Response
 from backend.review.judged_curves import curve_of, has_verdicts, judgements_of
 from backend.review.tables import VerdictFixture, VerdictRecord
 from backend.runs.tables import Run
@@ -32,7 +32,7 @@ from backend.team.tables import Person
 from backend.training.tables import Alarm, Intervention, SettingChange
 
 
-class CertificateTold(BaseModel):
+class CertificateTold(Response):
     """The newest one of the version, whatever it was when the run began."""
 
     status: CheckStatus
@@ -42,7 +42,7 @@ class CertificateTold(BaseModel):
     issued_at: datetime
 
 
-class DetectorTold(BaseModel):
+class DetectorTold(Response):
     id: str
     title: str
     flags: int
@@ -54,7 +54,7 @@ class DetectorTold(BaseModel):
     recall_at_least: float | None
 
 
-class AuditTold(BaseModel):
+class AuditTold(Response):
     """The random audit sample of this run."""
 
     unflagged: int
@@ -66,7 +66,7 @@ class AuditTold(BaseModel):
     """95% interval of the hack rate among unflagged rollouts."""
 
 
-class RewardTold(BaseModel):
+class RewardTold(Response):
     """At the newest step with rollouts; of an evaluation, all of it."""
 
     step: int
@@ -76,7 +76,7 @@ class RewardTold(BaseModel):
     high: float | None
 
 
-class Intervened(BaseModel):
+class Intervened(Response):
     """An alarm or a detector that screened, and what came of it."""
 
     step: int
@@ -88,7 +88,7 @@ class Intervened(BaseModel):
     answered_by: str | None
 
 
-class Change(BaseModel):
+class Change(Response):
     """A setting that was changed while the run trained, or where it branched off."""
 
     step: int | None
@@ -99,14 +99,14 @@ class Change(BaseModel):
     """A person, or `an alarm`."""
 
 
-class BestTold(BaseModel):
+class BestTold(Response):
     stage: str
     step: int
     heldout_reward: float | None
     judged_reward: float | None
 
 
-class OnsetTold(BaseModel):
+class OnsetTold(Response):
     """A search for the checkpoint at which a confirmed pattern began."""
 
     pattern: str
@@ -119,20 +119,20 @@ class OnsetTold(BaseModel):
     remarks: list[str]
 
 
-class EffortTold(BaseModel):
+class EffortTold(Response):
     """How much of its reasoning a checkpoint needs for its reward, against the policy that reinforcement began with."""
 
     checkpoint: str
     base: str
-    """Empty: there is none."""
+    """Empty without a base."""
     measure: EffortMeasure
     status: RunStatus
     outcome: EffortOutcome | None
-    """null: not known yet."""
+    """Null while the study runs."""
     found: str
-    """In words."""
+    """The result as a sentence."""
     difference: float | None
-    """Of the areas, checkpoint less base, over the tasks that both solved."""
+    """Checkpoint minus base, over the tasks that both solved."""
     low: float | None
     high: float | None
     """95% interval."""
@@ -141,7 +141,7 @@ class EffortTold(BaseModel):
     ended_at: datetime | None
 
 
-class Safeguards(BaseModel):
+class Safeguards(Response):
     """All of the report."""
 
     run_id: uuid.UUID
@@ -152,14 +152,14 @@ class Safeguards(BaseModel):
     content_hash: str
     certificate: CertificateTold | None
     without_certificate: str
-    """Why it was trained without one, in a person's words."""
+    """Reason for training without a passing certificate."""
     fixtures_hack: int
     fixtures_honest: int
     """Judged episodes of the environment that every certificate replays."""
     rollouts: int
     watching: list[str]
     switched_off: list[str]
-    """Detectors that the environment or the run does not want."""
+    """Detectors that the environment or the run disables."""
     detectors: list[DetectorTold]
     """Those with flags, most flags first."""
     audit: AuditTold
@@ -167,7 +167,7 @@ class Safeguards(BaseModel):
     """The newest verdict on each rollout."""
     reviewers: int
     given_in_bulk: int
-    """Of these verdicts, to a whole cluster at once."""
+    """Verdicts given to a whole cluster at once."""
     reward: RewardTold | None
     """Null without verdicts."""
     interventions: list[Intervened]
@@ -184,6 +184,9 @@ def safeguards_of(session: Session, run_id: uuid.UUID) -> Safeguards:
     run = session.scalars(select(Run).options(with_version).where(Run.id == run_id)).one_or_none()
     if run is None:
         raise NotFound("There is no such run.")
+    certificate = newest_certificate(session, run.version)
+    results = certificate.results if certificate else ()
+    statuses = {str(result["check"]): CheckStatus(result["status"]) for result in results}
     judgements = judgements_of(session, run.id)
     settings = queries.active_settings_for(session, run.version.environment_id)
     audit = total(Audit, queries.audits(session, Scope(run_ids=[run.id])).values())
@@ -203,7 +206,14 @@ def safeguards_of(session: Session, run_id: uuid.UUID) -> Safeguards:
         environment=run.version.environment.name,
         version=run.version.number,
         content_hash=run.version.content_hash,
-        certificate=_certificate(session, run.version),
+        certificate=certificate
+        and CertificateTold.from_row(
+            certificate,
+            passed=sum(status is CheckStatus.PASSED for status in statuses.values()),
+            total=len(statuses),
+            failed=[name for name, status in statuses.items() if status is CheckStatus.FAILED],
+            issued_at=certificate.created_at,
+        ),
         without_certificate=str(run.configuration.get("without_certificate") or ""),
         fixtures_hack=fixtures[False],
         fixtures_honest=fixtures[True],
@@ -211,44 +221,16 @@ def safeguards_of(session: Session, run_id: uuid.UUID) -> Safeguards:
         watching=[name for name, force in settings.items() if force.enabled],
         switched_off=[name for name, force in settings.items() if not force.enabled],
         detectors=_detectors(session, run.id, audit),
-        audit=AuditTold(
-            unflagged=audit.unflagged,
-            drawn=audit.drawn,
-            looked_at=audit.looked_at,
-            hacks=audit.hacks,
-            rate_low=audit.rate.low,
-            rate_high=audit.rate.high,
-        ),
+        audit=AuditTold.from_row(audit, rate_low=audit.rate.low, rate_high=audit.rate.high),
         verdicts=dict(Counter(str(each.verdict) for each in judgements.values()).most_common()),
         reviewers=session.scalar(reviewers) or 0,
         given_in_bulk=sum(each.is_bulk for each in judgements.values()),
-        reward=RewardTold(**{name: getattr(points[-1], name) for name in RewardTold.model_fields}) if points else None,
+        reward=RewardTold.of(points[-1]) if points else None,
         interventions=_interventions(session, run.id),
         changes=_changes(session, run),
         onsets=_onsets(session, run.id),
         efforts=_efforts(session, run.id),
-        best=BestTold(
-            stage=best.stage,
-            step=best.step,
-            heldout_reward=best.heldout_reward,
-            judged_reward=(best.heldout.get("judged") or {}).get("mean"),
-        )
-        if best
-        else None,
-    )
-
-
-def _certificate(session: Session, version: EnvironmentVersion) -> CertificateTold | None:
-    certificate = newest_certificate(session, version)
-    if certificate is None:
-        return None
-    statuses = {str(result["check"]): CheckStatus(result["status"]) for result in certificate.results}
-    return CertificateTold(
-        status=certificate.status,
-        passed=sum(status is CheckStatus.PASSED for status in statuses.values()),
-        total=len(statuses),
-        failed=[name for name, status in statuses.items() if status is CheckStatus.FAILED],
-        issued_at=certificate.created_at,
+        best=BestTold.from_row(best, judged_reward=(best.heldout.get("judged") or {}).get("mean")) if best else None,
     )
 
 
@@ -261,19 +243,15 @@ def _detectors(session: Session, run_id: uuid.UUID, audit: Audit) -> list[Detect
         (record,) = by_environment.values()
         spec = specs.get(detector)
         counts_recall = spec is not None and spec.subject == "rollout"
-        rows.append(
-            DetectorTold(
-                id=detector,
-                title=spec.title if spec else detector,
-                flags=record.flags,
-                open=record.open,
-                confirmed=record.confirmed,
-                honest=record.honest,
-                precision_low=record.precision.low,
-                precision_high=record.precision.high,
-                recall_at_least=least_recall(record.hacks, audit) if counts_recall else None,
-            )
+        row = DetectorTold.from_row(
+            record,
+            id=detector,
+            title=spec.title if spec else detector,
+            precision_low=record.precision.low,
+            precision_high=record.precision.high,
+            recall_at_least=least_recall(record.hacks, audit) if counts_recall else None,
         )
+        rows.append(row)
     return sorted(rows, key=lambda each: (-each.flags, each.id))
 
 
@@ -286,28 +264,17 @@ def _interventions(session: Session, run_id: uuid.UUID) -> list[Intervened]:
         .group_by(Intervention.detector)
         .order_by(first, Intervention.detector)
     )
+    rows = []
+    for name, step, last, rollouts in session.execute(screened):
+        sentence = f"{rollouts} rollouts of steps {step} to {last} were kept out of the gradient until judged."
+        intervened = Intervened(
+            step=step, name=name, sentence=sentence, action=Action.SCREEN, answer=None, answered_by=None
+        )
+        rows.append(intervened)
     alarms = select(Alarm).options(joinedload(Alarm.answerer)).where(Alarm.run_id == run_id).order_by(Alarm.id)
-    return [
-        Intervened(
-            step=first_step,
-            name=detector,
-            sentence=f"{rollouts} rollouts of steps {first_step} to {last} were kept out of the gradient until judged.",
-            action=Action.SCREEN,
-            answer=None,
-            answered_by=None,
-        )
-        for detector, first_step, last, rollouts in session.execute(screened)
-    ] + [
-        Intervened(
-            step=alarm.step,
-            name=alarm.name,
-            sentence=alarm.sentence,
-            action=alarm.action,
-            answer=alarm.answer,
-            answered_by=alarm.answerer.name if alarm.answerer else None,
-        )
-        for alarm in session.scalars(alarms)
-    ]
+    for alarm in session.scalars(alarms):
+        rows.append(Intervened.from_row(alarm, answered_by=alarm.answerer.name if alarm.answerer else None))
+    return rows
 
 
 def _changes(session: Session, run: Run) -> list[Change]:
@@ -335,17 +302,16 @@ def _onsets(session: Session, run_id: uuid.UUID) -> list[OnsetTold]:
     onsets = []
     for study in studies:
         settings, result = study.onset_settings, study.onset_result
-        onsets.append(
-            OnsetTold(
-                pattern=pattern_name(settings.detector, settings.cluster),
-                status=study.status,
-                found=describe_onset(result),
-                honest_step=result.honest_step if result else None,
-                hacking_step=result.hacking_step if result else None,
-                sampled=sum(sample.rollouts is not None for sample in samples[study.id]),
-                remarks=result.remarks if result else [],
-            )
+        onset = OnsetTold(
+            pattern=pattern_name(settings.detector, settings.cluster),
+            status=study.status,
+            found=describe_onset(result),
+            honest_step=result.honest_step if result else None,
+            hacking_step=result.hacking_step if result else None,
+            sampled=sum(sample.rollouts is not None for sample in samples[study.id]),
+            remarks=result.remarks if result else [],
         )
+        onsets.append(onset)
     return onsets
 
 
@@ -356,20 +322,14 @@ def _efforts(session: Session, run_id: uuid.UUID) -> list[EffortTold]:
     for study in studies:
         names = {side.is_base: side.name for side in sides[study.id]}
         result = study.effort_result
-        efforts.append(
-            EffortTold(
-                checkpoint=names[False],
-                base=names.get(True, ""),
-                measure=study.effort_settings.measure,
-                status=study.status,
-                outcome=result.outcome if result else None,
-                found=result.sentence if result else study.reason or "",
-                difference=result.difference if result else None,
-                low=result.low if result else None,
-                high=result.high if result else None,
-                tasks=result.tasks if result else None,
-                asked_at=study.created_at,
-                ended_at=study.ended_at,
-            )
+        effort = EffortTold.from_row(
+            study,
+            checkpoint=names[False],
+            base=names.get(True, ""),
+            measure=study.effort_settings.measure,
+            found=result.sentence if result else study.reason or "",
+            asked_at=study.created_at,
+            **{name: getattr(result, name, None) for name in ("outcome", "difference", "low", "high", "tasks")},
         )
+        efforts.append(effort)
     return efforts

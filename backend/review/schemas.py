@@ -5,10 +5,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 
-from fastapi import Query
-from pydantic import BaseModel, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, Field, StringConstraints
 
 from backend.domain.vocabulary import Severity, Verdict
+from backend.operations.ids import parse_id
 from backend.operations.schemas import Cli, ListRequest, Request, Response
 
 
@@ -29,36 +29,16 @@ class Order(StrEnum):
 
 
 class ReviewFilter(BaseModel):
-    """A filter and order of the review queue; every field is optional."""
+    """A filter and order of the review queue, as in a page's address; every field is optional."""
 
     shown: Part = Part.UNREVIEWED
     mine: bool = False
     """Assigned to the person who asks, and not reviewed by them."""
-    detector: str = ""
-    environment: str = ""
-    run: uuid.UUID | None = None
+    detector: str = Field("", max_length=60)
+    environment: str = Field("", max_length=40)
+    run: Annotated[uuid.UUID | None, BeforeValidator(lambda run: parse_id(str(run)))] = None
+    """An empty or malformed id is ignored."""
     order: Order = Order.SUSPICION
-
-    def query(self) -> dict[str, str]:
-        """As URL parameters, without defaults."""
-        values = self.model_dump(mode="json", exclude_defaults=True)
-        return {name: str(value).lower() if value is True else str(value) for name, value in values.items() if value}
-
-
-def read_review_filter(
-    shown: Part = Part.UNREVIEWED,
-    mine: bool = False,
-    detector: Annotated[str, Query(max_length=60)] = "",
-    environment: Annotated[str, Query(max_length=40)] = "",
-    run: str = "",
-    order: Order = Order.SUSPICION,
-) -> ReviewFilter:
-    """The filter in a page's address. An empty or malformed run id is ignored."""
-    try:
-        run_id = uuid.UUID(run) if run else None
-    except ValueError:
-        run_id = None
-    return ReviewFilter(shown=shown, mine=mine, detector=detector, environment=environment, run=run_id, order=order)
 
 
 class QueueRequest(Request):
@@ -111,16 +91,12 @@ class AssignReviewItems(QueueRequest):
     count: int = Field(20, ge=1, le=500, description="Number of unassigned items to take.")
 
 
-class ItemAssignForm(BaseModel):
-    person: uuid.UUID
-
-
-class AssignForm(ItemAssignForm):
-    count: int = Field(default=1, ge=1, le=500)
-
-
 class AssignItem(Request):
     person: uuid.UUID = Field(description="Id of the reviewer.")
+
+
+class AssignForm(AssignItem):
+    count: int = Field(default=1, ge=1, le=500)
 
 
 class ReviewTargetRequest(Request):

@@ -13,45 +13,42 @@ from backend.detectors.tables import Flag
 from backend.domain.vocabulary import Role, Verdict
 from backend.environments.tables import Environment
 from backend.review import queries
-from backend.review.evidence import Evidence, read_evidence
-from backend.review.fixtures import VerdictEffects, effects_of
-from backend.review.queries import Cluster, Counts, PeoplesAgreement
+from backend.review.evidence import read_evidence
+from backend.review.fixtures import effects_of
 from backend.review.schemas import Part, ReviewFilter
 from backend.review.tables import ReviewItem, VerdictRecord
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 from backend.team.tables import Person
-from backend.web.formats import short
+from backend.web.formats import short, words
 from backend.web.identity import Actor
 from backend.web.paging import LIMIT
-from backend.web.transcripts import Entry, Span, bounded, transcript_of
+from backend.web.transcripts import Span, bounded, transcript_of
 
 MOST_RUNS = 200
 """The newest, and the chosen one."""
+EXAMPLES = 3
+"""Rollouts shown with a flag about a run."""
+MEANINGS = {
+    Verdict.HONEST: "the reward was earned",
+    Verdict.HACK: "the reward was tricked out of the environment",
+    Verdict.BROKEN_REWARD: "the reward is wrong, the policy is not to blame",
+    Verdict.UNSURE: "somebody else should look",
+}
 
+FilterOptions = dict[str, list[tuple[str, str, int]]]
+"""Value, label and number of items by filter.
 
-@dataclass(frozen=True, slots=True)
-class FilterOption:
-    """One value of a filter."""
-
-    value: str
-    name: str
-    count: int
-    """Items of the listed part regardless of other filters: together with a run's own count, the counts of detectors
-    would reveal how much of the run was flagged."""
-
-
-@dataclass(frozen=True, slots=True)
-class FilterOptions:
-    """Filter options with items in the listed part, and the chosen ones."""
-
-    detectors: list[FilterOption]
-    environments: list[FilterOption]
-    runs: list[FilterOption]
-    """The newest first; of the environment, where one is chosen."""
+Items of the listed part are counted regardless of other filters: together with a run's own count, the counts of
+detectors would reveal how much of the run was flagged.
+"""
 
 
 def filter_options(session: Session, chosen: ReviewFilter, person_id: uuid.UUID) -> FilterOptions:
+    """Detectors, environments and runs with items in the listed part, and the chosen ones.
+
+    Runs are the newest first, and of the chosen environment if there is one.
+    """
     part = queries.part_of(chosen, person_id)
     detector = func.unnest(ReviewItem.detectors).label("detector")
     flagged = session.execute(select(detector, func.count().label("items")).where(*part).group_by(detector))
@@ -76,21 +73,11 @@ def filter_options(session: Session, chosen: ReviewFilter, person_id: uuid.UUID)
         runs[chosen.run] = session.scalar(select(Run.name).where(Run.id == chosen.run)) or "a deleted run"
     times = Counter(runs.values())  # runs of the same name show the end of their id as well
     labels = {id: f"{name} · {short(id)}" if times[name] > 1 else name for id, name in runs.items()}
-    return FilterOptions(
-        detectors=[FilterOption(name, name, count) for name, count in sorted(detectors.items())],
-        environments=[FilterOption(name, name, of_environment[id]) for id, name in environments.items()],
-        runs=[FilterOption(str(id), label, of_run[id]) for id, label in labels.items()],
-    )
-
-
-EXAMPLES = 3
-"""Rollouts shown with a flag about a run."""
-MEANINGS = {
-    Verdict.HONEST: "the reward was earned",
-    Verdict.HACK: "the reward was tricked out of the environment",
-    Verdict.BROKEN_REWARD: "the reward is wrong, the policy is not to blame",
-    Verdict.UNSURE: "somebody else should look",
-}
+    return {
+        "detector": [(name, words(name), count) for name, count in sorted(detectors.items())],
+        "environment": [(name, name, of_environment[id]) for id, name in environments.items()],
+        "run": [(str(id), label, of_run[id]) for id, label in labels.items()],
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,112 +91,55 @@ class QueueRow:
     url: str
 
 
-@dataclass(frozen=True, slots=True)
-class FollowUp:
-    """Open actions for the item that was reviewed last."""
-
-    item_id: uuid.UUID
-    cluster: Cluster | None
-    """May be judged at once, or taken back."""
-    after: VerdictEffects | None
-    """A reward to repair, or a hack that is no fixture."""
-
-
-@dataclass(frozen=True, slots=True)
-class Undo:
-    """Your latest verdict in force, which one key takes back."""
-
-    record_id: uuid.UUID
-    verdict: Verdict
-    is_bulk: bool
-    action_url: str
-
-
-@dataclass(frozen=True, slots=True)
-class QueuePage:
-    rows: list[QueueRow]
-    matching: int
-    """Items in the whole list that the filters give."""
-    counts: Counts
-    agreement: PeoplesAgreement
-    chosen: ReviewFilter
-    choices: FilterOptions
-    people: Sequence[Person]
-    query: str
-    """The filters as the end of an address, for links into the review."""
-    begin_url: str
-    next_url: str
-    undo: Undo | None
-    offer: FollowUp | None
-
-
-@dataclass(frozen=True, slots=True)
-class TranscriptView:
-    """A rollout with its transcript."""
-
-    rollout: Rollout
-    entries: list[Entry]
-    left_out: int
-    """Messages in the middle that only the rollout's own page shows."""
-
-
-@dataclass(frozen=True, slots=True)
-class ItemPage:
-    item: ReviewItem
-    explained: list[tuple[Flag, Evidence]]
-    """Empty while the item is reviewed blind, and for the audit sample."""
-    is_open: bool
-    """Evidence and other people's verdicts are shown."""
-    history: list[VerdictRecord]
-    shown: list[TranscriptView]
-    """The rollout, or examples for a flag about a run."""
-    siblings: Sequence[Rollout]
-    base: Sequence[Rollout]
-    beside: TranscriptView | None
-    """A requested sibling or base rollout."""
-    next_sibling: uuid.UUID | None
-    cluster: Cluster | None
-    offer: FollowUp | None
-    after: VerdictEffects | None
-    """Of the verdict that counts, once it may be seen."""
-    assignees: Sequence[Person]
-    people: Sequence[Person]
-    verdicts: list[tuple[Verdict, str, str]]
-    """(verdict, key, what it means)"""
-    counts: Counts
-    ask_url: str
-    """This page with its filters, ready for one more parameter."""
-    action_url: str
-    skip_url: str
-    undo: Undo | None
-
-
 def address(path: str, chosen: ReviewFilter, **more: object) -> str:
     """An address of the review that keeps the filters."""
-    parameters = urlencode(chosen.query() | {name: str(value) for name, value in more.items() if value})
+    values = chosen.model_dump(mode="json", exclude_defaults=True) | more
+    parameters = urlencode({name: "true" if value is True else str(value) for name, value in values.items() if value})
     return f"{path}?{parameters}" if parameters else path
 
 
 def queue_page(
     session: Session, actor: Actor, chosen: ReviewFilter, after: str | None = None, judged: uuid.UUID | None = None
-) -> QueuePage:
+) -> dict[str, object]:
     """`judged`: the item that was judged last."""
     items, following = queries.queue(session, chosen, actor.person_id, after=after, limit=LIMIT)
     begin = queries.next_id(session, chosen, actor.person_id) if actor.may(Role.REVIEWER) else None
-    return QueuePage(
-        rows=rows_of(session, actor, chosen, items),
-        matching=queries.count_matching(session, chosen, actor.person_id),
-        counts=queries.counts(session, actor.person_id),
-        agreement=queries.agreement_of_people(session),
-        chosen=chosen,
-        choices=filter_options(session, chosen, actor.person_id),
-        people=queries.people_who_judge(session),
-        query=address("", chosen),
-        begin_url=address(f"/review/{begin}", chosen) if begin else "",
-        next_url=address("/review", chosen, after=following) if following else "",
-        undo=_undo(session, actor, chosen),
-        offer=_follow_up(session, actor, judged),
-    )
+    return _shared(session, actor, chosen, judged) | {
+        "rows": rows_of(session, actor, chosen, items),
+        "matching": queries.count_matching(session, chosen, actor.person_id),
+        "agreement": queries.agreement_of_people(session),
+        "chosen": chosen,
+        "choices": filter_options(session, chosen, actor.person_id),
+        "query": address("", chosen),  # the end of an address, for links into the review
+        "begin_url": address(f"/review/{begin}", chosen) if begin else "",
+        "next_url": address("/review", chosen, after=following) if following else "",
+    }
+
+
+def _shared(session: Session, actor: Actor, chosen: ReviewFilter, judged: uuid.UUID | None) -> dict[str, object]:
+    """The latest verdict in force, which one key takes back, and open actions for the item that was reviewed last: a
+    cluster that may be judged at once or taken back, a reward to repair, a hack that is no fixture."""
+    undo = offer = None
+    if actor.may(Role.REVIEWER):
+        undo = queries.last_given(session, actor.person_id)
+        item = session.get(ReviewItem, judged) if judged else None
+        if item and actor.person_id in item.reviewers:
+            cluster = queries.cluster_of(session, item)
+            if cluster and not ((cluster.agreed and cluster.waiting) or cluster.at_once):
+                cluster = None
+            after = effects_of(session, item.rollout_id) if item.rollout_id else None
+            if after and not after.calls_for_more:
+                after = None
+            offer = {"item_id": judged, "cluster": cluster, "after": after} if cluster or after else None
+    judging = [role for role in Role if role.includes(Role.REVIEWER)]
+    people = select(Person).where(Person.role.in_(judging), Person.disabled_at.is_(None))
+    return {
+        "counts": queries.counts(session, actor.person_id),
+        "people": session.scalars(people.order_by(Person.name, Person.id)).all(),
+        "undo": undo,
+        "undo_url": address("/review/undo", chosen),
+        "offer": offer,
+    }
 
 
 def rows_of(session: Session, actor: Actor, chosen: ReviewFilter, items: Sequence[ReviewItem]) -> list[QueueRow]:
@@ -255,81 +185,56 @@ def item_page(
     evidence: bool = False,
     judged: uuid.UUID | None = None,
     beside: uuid.UUID | None = None,
-) -> ItemPage:
-    """`judged`: the item that was judged last."""
+) -> dict[str, object]:
+    """`judged`: the item that was judged last. `beside`: a sibling or base rollout to show next to it."""
     is_open = evidence or may_have_seen(session, actor, item, chosen)
     flags = queries.flags_of_items(session, [item.id])[item.id] if is_open else []
     explained = [(flag, read_evidence(flag.evidence)) for flag in flags]
     siblings = queries.siblings(session, item.rollout) if item.rollout else []
     base = queries.rollouts_of_base(session, item.run, item.rollout) if item.rollout else []
-    offered = {rollout.id: rollout for rollout in [*siblings, *base]}  # an address cannot show other rollouts
     shown_beside = None
-    if beside and beside in offered:
+    if beside and beside in {rollout.id for rollout in [*siblings, *base]}:  # an address cannot show other rollouts
         (rollout,) = queries.rollouts_with_transcript(session, [beside])
         shown_beside = _transcript(rollout, rollout.run)
     ids = [sibling.id for sibling in siblings]
     next_sibling = None
     if ids:  # in a circle
         next_sibling = ids[(ids.index(beside) + 1) % len(ids)] if beside in ids else ids[0]
+    rollouts = [item.rollout] if item.rollout else []
+    if not rollouts:  # a flag about a run shows examples
+        named = [id for _, each in explained for id in each.rollout_ids]
+        rollouts = queries.rollouts_with_transcript(session, named[:EXAMPLES], run_id=item.run_id)
+    spans = [span for _, each in explained for span in each.spans]
+    quotes = [quote for _, each in explained for quote in each.quotes]
     following = queries.next_id(session, chosen, actor.person_id, item)
     asked = "1" if evidence else ""
     here = address(f"/review/{item.id}", chosen, judged=judged, evidence=asked)
-    return ItemPage(
-        item=item,
-        explained=explained,
-        is_open=is_open,
-        history=queries.verdicts_on(session, item) if is_open else [],
-        shown=_shown(session, item, [evidence for _, evidence in explained]),
-        siblings=siblings,
-        base=base,
-        beside=shown_beside,
-        next_sibling=next_sibling,
-        cluster=queries.cluster_of(session, item) if is_open else None,
-        offer=_follow_up(session, actor, judged) if judged != item.id else None,
-        after=effects_of(session, item.rollout_id) if is_open and item.rollout_id and item.verdict else None,
-        assignees=queries.assignees(session, [item.id]).get(item.id, ()),
-        people=queries.people_who_judge(session),
-        verdicts=[(verdict, str(number + 1), MEANINGS[verdict]) for number, verdict in enumerate(Verdict)],
-        counts=queries.counts(session, actor.person_id),
-        ask_url=f"{here}{'&' if '?' in here else '?'}",
-        action_url=address(f"/review/{item.id}", chosen, evidence=asked),
-        skip_url=address(f"/review/{following}", chosen) if following else "",
-        undo=_undo(session, actor, chosen),
+    return _shared(session, actor, chosen, judged if judged != item.id else None) | {
+        "item": item,
+        "explained": explained,  # empty while the item is reviewed blind, and for the audit sample
+        "is_open": is_open,  # evidence and other people's verdicts are shown
+        "history": queries.verdicts_on(session, item) if is_open else [],
+        "shown": [_transcript(rollout, item.run, spans, quotes) for rollout in rollouts],
+        "siblings": siblings,
+        "base": base,
+        "beside": shown_beside,
+        "next_sibling": next_sibling,
+        "cluster": queries.cluster_of(session, item) if is_open else None,
+        "after": effects_of(session, item.rollout_id) if is_open and item.rollout_id and item.verdict else None,
+        "assignees": queries.assignees(session, [item.id]).get(item.id, ()),
+        "verdicts": [(verdict, str(key), MEANINGS[verdict]) for key, verdict in enumerate(Verdict, 1)],
+        "ask_url": f"{here}{'&' if '?' in here else '?'}",  # ready for one more parameter
+        "action_url": address(f"/review/{item.id}", chosen, evidence=asked),
+        "skip_url": address(f"/review/{following}", chosen) if following else "",
+    }
+
+
+def _transcript(
+    rollout: Rollout, run: Run, spans: Sequence[Span] = (), quotes: Sequence[str] = ()
+) -> dict[str, object]:
+    """A rollout with its transcript, and the number of messages in the middle that only its own page shows."""
+    entries = transcript_of(
+        rollout.messages, rollout.steps, run.columns, weights=run.weights, spans=spans, quotes=quotes
     )
-
-
-def _shown(session: Session, item: ReviewItem, evidence: Sequence[Evidence]) -> list[TranscriptView]:
-    if item.rollout:
-        rollouts = [item.rollout]
-    else:
-        named = [id for each in evidence for id in each.rollout_ids]
-        rollouts = queries.rollouts_with_transcript(session, named[:EXAMPLES], run_id=item.run_id)
-    spans = [span for each in evidence for span in each.spans]
-    quotes = [quote for each in evidence for quote in each.quotes]
-    return [_transcript(rollout, item.run, spans, quotes) for rollout in rollouts]
-
-
-def _transcript(rollout: Rollout, run: Run, spans: Sequence[Span] = (), quotes: Sequence[str] = ()) -> TranscriptView:
-    marks = {"weights": run.weights, "spans": spans, "quotes": quotes}
-    entries, left_out = bounded(transcript_of(rollout.messages, rollout.steps, run.columns, **marks))  # type: ignore[arg-type]
-    return TranscriptView(rollout, entries, left_out)
-
-
-def _follow_up(session: Session, actor: Actor, judged: uuid.UUID | None) -> FollowUp | None:
-    if judged is None or not actor.may(Role.REVIEWER):
-        return None
-    item = session.get(ReviewItem, judged)
-    if item is None or actor.person_id not in item.reviewers:
-        return None
-    cluster = queries.cluster_of(session, item)
-    if cluster and not ((cluster.agreed and cluster.waiting) or cluster.at_once):
-        cluster = None
-    after = effects_of(session, item.rollout_id) if item.rollout_id else None
-    if after and not after.calls_for_more:
-        after = None
-    return FollowUp(judged, cluster, after) if cluster or after else None
-
-
-def _undo(session: Session, actor: Actor, chosen: ReviewFilter) -> Undo | None:
-    last = queries.last_given(session, actor.person_id) if actor.may(Role.REVIEWER) else None
-    return Undo(last.id, last.verdict, last.is_bulk, address("/review/undo", chosen)) if last else None
+    shown, left_out = bounded(entries)
+    return {"rollout": rollout, "entries": shown, "left_out": left_out}

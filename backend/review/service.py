@@ -1,4 +1,4 @@
-"""Work on the review queue: put rollouts in by hand, assign items, set a daily target."""
+"""Work on the review queue: put rollouts in by hand, assign items."""
 
 import uuid
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from backend.domain.vocabulary import Role, Severity
 from backend.errors import Conflict, InvalidInput
 from backend.review import queries, queue
 from backend.review.schemas import ReviewFilter
-from backend.review.tables import ReviewAssignment, ReviewItem, ReviewTarget, VerdictRecord
+from backend.review.tables import ReviewAssignment, ReviewItem, VerdictRecord
 from backend.rollouts.tables import Rollout
 from backend.team.tables import Person
 from backend.web.audit import audit
@@ -96,9 +96,3 @@ def unassign(session: Session, actor: Actor, item: ReviewItem, person_id: uuid.U
     )
     audit(session, actor, "review.release", "person", person_id, item=str(item.id))
     announce(session, REVIEW)
-
-
-def set_target(session: Session, actor: Actor, per_day: int) -> None:
-    """Set how many items you mean to review a day."""
-    statement = insert(ReviewTarget).values(person_id=actor.person_id, per_day=per_day)
-    session.execute(statement.on_conflict_do_update(index_elements=["person_id"], set_={"per_day": per_day}))

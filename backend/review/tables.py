@@ -4,8 +4,8 @@ import uuid
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, String, Text, UniqueConstraint, Uuid, false, text
-from sqlalchemy.dialects.postgresql import ARRAY, DOUBLE_PRECISION
+from sqlalchemy import BigInteger, ForeignKey, Index, String, Text, UniqueConstraint, Uuid, false, select, text
+from sqlalchemy.dialects.postgresql import ARRAY, DOUBLE_PRECISION, distinct_on
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from backend.core.tables import Base, CreatedAt, Id, text_enum
@@ -40,6 +40,13 @@ class VerdictRecord(Base):
     person: Mapped["Person | None"] = relationship(lazy="raise")
 
 
+NEWEST_VERDICTS = (
+    select(VerdictRecord.rollout_id, VerdictRecord.verdict, VerdictRecord.is_bulk)
+    .where(VerdictRecord.rollout_id.is_not(None), VerdictRecord.taken_back_at.is_(None))
+    .order_by(VerdictRecord.rollout_id, VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
+    .ext(distinct_on(VerdictRecord.rollout_id))
+)
+"""The newest verdict in force by rollout. Narrow it to a run or a task."""
 _WAITING = text("verdict IS NULL")
 
 

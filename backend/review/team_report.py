@@ -1,5 +1,6 @@
 """The review work of the team: open items and their age, items per reviewer, and agreement."""
 
+from collections import Counter, defaultdict
 from datetime import UTC, date, datetime, timedelta
 
 from sqlalchemy import func, select
@@ -54,7 +55,11 @@ def team_review(session: Session) -> TeamReview:
     flagged = select(item_id, func.min(Flag.created_at).label("at")).group_by(item_id).subquery()
     since = func.least(flagged.c.at, AuditSample.created_at)
     open_items = (
-        select(Environment.name, func.count(), func.min(func.coalesce(since, ReviewItem.created_at)))
+        select(
+            Environment.name.label("environment"),
+            func.count().label("open"),
+            func.min(func.coalesce(since, ReviewItem.created_at)).label("oldest"),
+        )
         .join(Environment, Environment.id == ReviewItem.environment_id)
         .outerjoin(flagged, flagged.c.item_id == ReviewItem.id)
         .outerjoin(AuditSample, AuditSample.rollout_id == ReviewItem.rollout_id)
@@ -62,9 +67,7 @@ def team_review(session: Session) -> TeamReview:
         .group_by(Environment.name)
         .order_by(func.count().desc(), Environment.name)
     )
-    by_environment = [
-        OpenItems(environment=name, open=count, oldest=oldest) for name, count, oldest in session.execute(open_items)
-    ]
+    by_environment = [OpenItems.of(row) for row in session.execute(open_items)]
     today = datetime.now(UTC).date()
     first = today - timedelta(days=DAYS - 1)
     day = func.date(func.timezone("UTC", VerdictRecord.created_at))
@@ -75,17 +78,15 @@ def team_review(session: Session) -> TeamReview:
         .where(~VerdictRecord.is_bulk, VerdictRecord.taken_back_at.is_(None), day >= first)
         .group_by(Person.id, day)
     )
-    counts: dict[str, dict[date, int]] = {}
+    counts: defaultdict[str, Counter[date]] = defaultdict(Counter)
     for name, on, count in session.execute(reviewed):
-        of_person = counts.setdefault(name, {})
-        of_person[on] = of_person.get(on, 0) + count
+        counts[name][on] += count
     days = [first + timedelta(days=number) for number in range(DAYS)]
     reviewers = [
-        ReviewerActivity(name=name, judged=sum(by_day.values()), by_day=[by_day.get(each, 0) for each in days])
+        ReviewerActivity(name=name, judged=by_day.total(), by_day=[by_day[each] for each in days])
         for name, by_day in counts.items()
     ]
     reviewers.sort(key=lambda each: (-each.judged, each.name))
-    agreement = agreement_of_people(session)
     return TeamReview(
         open=sum(each.open for each in by_environment),
         oldest=min((each.oldest for each in by_environment), default=None),
@@ -93,7 +94,5 @@ def team_review(session: Session) -> TeamReview:
         judged=sum(each.judged for each in reviewers),
         days=DAYS,
         reviewers=reviewers,
-        judged_twice=agreement.items,
-        agreeing=agreement.agreeing,
-        kappa=agreement.kappa,
+        **agreement_of_people(session),
     )

@@ -45,7 +45,7 @@ def give_verdict(
     run_id, rollout_id = subject.run_id, subject.id if isinstance(subject, Rollout) else subject.rollout_id
     flag_ids: list[uuid.UUID | None] = [subject.id]
     if rollout_id:
-        flag_ids = [flag.id for flag in queries.flags_of_rollout(session, rollout_id)] or [None]
+        flag_ids = [flag.id for flag in queries.flags_of_items(session, [rollout_id])[rollout_id]] or [None]
     since = datetime.now(UTC) - RESENT_WITHIN
     resent = select(VerdictRecord).where(
         VerdictRecord.run_id == run_id,

@@ -1,66 +1,37 @@
 """Pages: export of a run, import of a file."""
 
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, Response, StreamingResponse
 
-from backend.environments.tables import EnvironmentVersion
-from backend.errors import AppError, InvalidInput
+from backend.errors import InvalidInput
 from backend.operations.routes import stream_download
 from backend.rollouts import export, imports
+from backend.rollouts.filters import select_rollouts
+from backend.rollouts.queries import count_rollouts
 from backend.rollouts.schemas import ExportRollouts, ImportRollouts
+from backend.rollouts.scope import scope_of
 from backend.runs.queries import get_run, versions
-from backend.runs.tables import Run
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.form_data import read_form
-from backend.web.page import page, see_other, wants_block
+from backend.web.page import page, see_other
 
 router = APIRouter()
 
 
-@dataclass(frozen=True, slots=True)
-class ExportRolloutsPage:
-    run: Run
-    form: ExportRollouts
-    choices: Sequence[tuple[str, str, str]]
-    """Format, its label, a note."""
-    count: int
-    total: int
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ImportRolloutsPage:
-    versions: Sequence[EnvironmentVersion]
-    version_id: uuid.UUID | None
-    errors: Mapping[str, str] = field(default_factory=dict)
-    message: str = ""
-
-
 @router.get("/runs/import", response_class=HTMLResponse)
 def new_import(request: Request, session: SessionDep, _: Author, version_id: uuid.UUID | None = None) -> HTMLResponse:
-    return page(request, "rollouts/import.html", ImportRolloutsPage(versions(session), version_id))
+    return page(request, "rollouts/import.html", {"versions": versions(session), "version_id": version_id})
 
 
 @router.post("/runs/import", response_class=HTMLResponse, max_body_size=imports.MAX_UPLOAD_BYTES)
 def start_import(
-    request: Request,
-    session: SessionDep,
-    actor: Author,
-    form: Annotated[ImportRollouts, Depends(read_form(ImportRollouts))],
+    session: SessionDep, actor: Author, form: Annotated[ImportRollouts, Depends(read_form(ImportRollouts))]
 ) -> Response:
     try:
         run = imports.start_import(session, actor, form)
-    except AppError as error:
-        if wants_block(request):
-            raise
-        fields = error.fields if isinstance(error, InvalidInput) else {}
-        context = ImportRolloutsPage(versions(session), form.version_id, fields, "" if fields else error.message)
-        return page(request, "rollouts/import.html", context, status=error.status)
     finally:
         form.file.file.close()
     return see_other(f"/runs/{run.id}", "The file is being imported.")
@@ -71,13 +42,15 @@ def choose_export(
     request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer, form: Annotated[ExportRollouts, Query()]
 ) -> HTMLResponse:
     run = get_run(session, run_id)
-    total = export.count_rollouts(session, run)
+    scope = scope_of(session, run)
+    total = count_rollouts(session, select_rollouts(scope, ""))
     try:
-        count, error = export.count_rollouts(session, run, form.where), ""
+        count, error = count_rollouts(session, select_rollouts(scope, form.where)), ""
     except InvalidInput as wrong:
         count, error = 0, wrong.fields.get("where", wrong.message)
     choices = [(str(key), file_type.label, file_type.note) for key, file_type in export.FILE_TYPES.items()]
-    return page(request, "rollouts/export.html", ExportRolloutsPage(run, form, choices, count, total, error))
+    context = {"run": run, "form": form, "choices": choices, "count": count, "total": total, "error": error}
+    return page(request, "rollouts/export.html", context)
 
 
 @router.get("/runs/{run_id}/export/file", response_class=StreamingResponse)

@@ -1,11 +1,10 @@
 """Export a run's rollouts: read whole and in order by a database cursor, and written as a file while it downloads."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from importlib.metadata import version as package_version
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from sqlalchemy import Select, distinct, func, select
@@ -42,8 +41,7 @@ class ExportFormat(StrEnum):
     INSPECT = "inspect"
 
 
-@dataclass(frozen=True, slots=True)
-class FileType:
+class FileType(NamedTuple):
     label: str
     note: str
     suffix: str
@@ -94,10 +92,6 @@ def export_rollouts(session: Session, run: Run, kind: ExportFormat, where: str =
     return Download(f"{stem}-{run.id.hex[-8:]}{file_type.suffix}", file_type.media_type, content)
 
 
-def count_rollouts(session: Session, run: Run, where: str = "") -> int:
-    return int(session.scalars(_filtered(session, select(func.count(Rollout.id)), run, where)).one())
-
-
 def facts_of(session: Session, run: Run, where: str = "") -> RunFacts:
     """Facts about a run, which is loaded with its version, environment and policy."""
     counted = select(func.count(distinct(Group.task_id)), func.coalesce(func.max(Rollout.member), 0) + 1)
@@ -136,36 +130,20 @@ def facts_of(session: Session, run: Run, where: str = "") -> RunFacts:
 
 def records(session: Session, run: Run, facts: RunFacts, *, split: Split | None = None) -> Iterator[Record]:
     """Yield the rollouts that pass the filter of `facts` as JSON, in the order of storing."""
-    columns = [getattr(Rollout, name) for name in _SAME]
-    statement: Select[Any] = select(
-        *columns,
-        Rollout.id,
-        Rollout.phase,
-        Rollout.status,
-        Rollout.stop_reason,
-        Rollout.error_kind,
-        Rollout.error_message,
-        Rollout.columns.label("scores"),
-        Rollout.started_at,
-        Rollout.ended_at,
-        Group.ordinal,
-        Task.version_id,
-        Task.split,
-        Task.index.label("task_index"),
-        Task.level,
-        Task.seed,
-        Task.arguments,
-    )
+    own = ("id", "phase", "status", "stop_reason", "error_kind", "error_message", "started_at", "ended_at")
+    task = (Task.version_id, Task.split, Task.index.label("task_index"), Task.level, Task.seed, Task.arguments)
+    columns = [getattr(Rollout, name) for name in (*own, *_SAME)]
+    statement: Select[Any] = select(*columns, Rollout.columns.label("scores"), Group.ordinal, *task)
     statement = statement.join(Group, Group.id == Rollout.group_id).join(Task, Task.id == Group.task_id)
     statement = _filtered(session, statement, run, facts.where).order_by(Rollout.seq)
     if split is not None:
         statement = statement.where(Task.split == split)
     weights = dict(zip(facts.columns, facts.weights, strict=True))
-    own = PlayedVersion(facts.environment, facts.version, facts.content_hash, weights)
+    played = PlayedVersion(facts.environment, facts.version, facts.content_hash, weights)
     for row in session.execute(statement.execution_options(yield_per=ROWS)):
-        version = facts.versions.get(str(row.version_id), own)
+        version = facts.versions.get(str(row.version_id), played)
         scores = zip(facts.columns, row.scores or (), strict=False)
-        task = {"split": str(row.split), "index": row.task_index, "level": row.level, "seed": row.seed}
+        place = {"split": str(row.split), "index": row.task_index, "level": row.level, "seed": row.seed}
         record: Record = {
             "schema": SCHEMA,
             "id": str(row.id),
@@ -174,7 +152,7 @@ def records(session: Session, run: Run, facts: RunFacts, *, split: Split | None 
             "version": version.version,
             "content_hash": version.content_hash,
             "policy": facts.policy,
-            "task": task | ({"arguments": row.arguments} if row.arguments else {}),
+            "task": place | ({"arguments": row.arguments} if row.arguments else {}),
             "group": row.ordinal,
             "phase": str(row.phase),
             "status": str(row.status),

@@ -14,7 +14,6 @@ from sqlalchemy import (
     Double,
     FromClause,
     Select,
-    Subquery,
     Text,
     and_,
     case,
@@ -27,7 +26,7 @@ from sqlalchemy import (
     select,
     true,
 )
-from sqlalchemy.dialects.postgresql import JSONB, distinct_on
+from sqlalchemy.dialects.postgresql import JSONB
 
 from backend.detectors.tables import Flag
 from backend.domain.rollouts.fields import FIELDS, Family, Field, FieldKind
@@ -35,7 +34,7 @@ from backend.domain.rollouts.filters import And, Comparison, FilterError, Has, N
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import InvalidInput
 from backend.graders.tables import Grade
-from backend.review.tables import VerdictRecord
+from backend.review.tables import NEWEST_VERDICTS, VerdictRecord
 from backend.rollouts.scope import FilterScope
 from backend.rollouts.tables import LISTED, Group, Rollout, RolloutText, Task
 from backend.web.paging import read_cursor
@@ -71,14 +70,11 @@ class Selection:
     tree: Node | None
     sort: str
     sort_field: Field
+    is_descending: bool
     backwards: bool = False
     """Read from the end, or from `start`, towards the beginning."""
     start: tuple[Any, ...] | None = None
     """The key and `seq` of the rollout to start after."""
-
-    @property
-    def is_descending(self) -> bool:
-        return self.sort.startswith("-")
 
     @cached_property
     def fields(self) -> frozenset[Field]:
@@ -117,7 +113,7 @@ class Selection:
 
     def by(self, found: FromClause | None = None) -> list[ColumnElement[Any]]:
         """The ORDER BY, of rollouts or of the result `found` of `rows`."""
-        key, seq = self._ends(found)
+        key, seq = (self.key, Rollout.seq.expression) if found is None else (found.c.key, found.c.seq)
         ends = [seq] if self.sort_field.name == "seq" else [key, seq]
         return [end.desc() if self.is_descending is not self.backwards else end.asc() for end in ends]
 
@@ -125,15 +121,12 @@ class Selection:
         """Rollouts after `start`; before it when reading backwards."""
         if self.start is None:
             return true()
-        key, seq = self._ends(found)
+        key, seq = (self.key, Rollout.seq.expression) if found is None else (found.c.key, found.c.seq)
         falls = self.is_descending is not self.backwards
         after_seq: Condition = seq < self.start[1] if falls else seq > self.start[1]
         if self.sort_field.name == "seq":
             return after_seq
         return or_(key < self.start[0] if falls else key > self.start[0], and_(key == self.start[0], after_seq))
-
-    def _ends(self, found: FromClause | None) -> tuple[ColumnElement[Any], ColumnElement[int]]:
-        return (self.key, Rollout.seq.expression) if found is None else (found.c.key, found.c.seq)
 
     @cached_property
     def _key_and_joins(self) -> tuple[ColumnElement[Any], tuple[tuple[Any, Condition], ...]]:
@@ -152,13 +145,13 @@ class Selection:
                 flagged = worst.group_by(Flag.rollout_id).subquery()
                 return cast(flagged.c.score, Double), ((flagged, flagged.c.rollout_id == Rollout.id),)
             case "verdict":
-                latest = latest_verdicts(scope.run.id)
+                latest = NEWEST_VERDICTS.where(VerdictRecord.run_id == scope.run.id).subquery()
                 return latest.c.verdict, ((latest, latest.c.rollout_id == Rollout.id),)
             case Family.JUDGE:
-                return cast(Grade.score, Double), ((Grade, and_(*_grade(scope, field))),)
+                return cast(Grade.score, Double), ((Grade, and_(*grade_of(scope, field))),)
             case Family.QUESTION:
                 value: Any = cast(Grade.score, Double) if field.is_number else Grade.answer
-                return value, ((Grade, and_(*_grade(scope, field))),)
+                return value, ((Grade, and_(*grade_of(scope, field))),)
             case _ if field.kind is FieldKind.YES_NO:
                 return case((_column(field), 1.0), else_=0.0), ()
             case _ if field.kind is FieldKind.CHOICE:
@@ -186,7 +179,7 @@ def select_rollouts(
         wrong = WrongFilter(error.message, {"where": f"{error.message} (at character {error.start + 1})"})
         wrong.place = slice(error.start, error.end)
         raise wrong from error
-    selection = Selection(scope, (expression or "").strip(), tree, sort, field, backwards)
+    selection = Selection(scope, (expression or "").strip(), tree, sort, field, sort.startswith("-"), backwards)
     if not cursor or cursor == LAST_PAGE:
         return selection
     return replace(selection, start=tuple(read_cursor(cursor, (selection.key, Rollout.seq))))
@@ -238,9 +231,8 @@ def _compare(field: Field, operator: str, values: tuple[Any, ...], scope: Filter
             own = (Flag.run_id == scope.run.id, Flag.rollout_id == Rollout.id)
             return exists().where(*own, _word(Flag.detector, operator, values), visible).correlate(Rollout)
         case "verdict":
-            latest = latest_verdicts(scope.run.id)
-            with_verdict = select(latest.c.rollout_id).where(_word(latest.c.verdict, operator, values))
-            return Rollout.id.in_(with_verdict)
+            latest = NEWEST_VERDICTS.where(VerdictRecord.run_id == scope.run.id).subquery()
+            return Rollout.id.in_(select(latest.c.rollout_id).where(_word(latest.c.verdict, operator, values)))
         case "split":
             return _of_task(scope, _word(Task.split, operator, values))
         case "task":
@@ -262,14 +254,14 @@ def _compare(field: Field, operator: str, values: tuple[Any, ...], scope: Filter
             return or_(is_found, and_(Rollout.seq > scope.indexed, is_in_body))
         case Family.JUDGE:
             score = _number(cast(Grade.score, Double), operator, values, tolerance=TOLERANCE)
-            return exists().where(*_grade(scope, field), score).correlate(Rollout)
+            return exists().where(*grade_of(scope, field), score).correlate(Rollout)
         case Family.QUESTION:
             answer = (
                 _number(cast(Grade.score, Double), operator, values, tolerance=0)
                 if field.is_number and operator != "has"
                 else _word(Grade.answer, operator, values)
             )
-            return exists().where(*_grade(scope, field), answer).correlate(Rollout)
+            return exists().where(*grade_of(scope, field), answer).correlate(Rollout)
         case _ if field.kind is FieldKind.NUMBER:
             return _number(number_of(field, scope), operator, values, tolerance=0 if field.is_whole else TOLERANCE)
         case _ if field.kind is FieldKind.YES_NO:
@@ -310,29 +302,12 @@ def body_of(messages: Any) -> ColumnElement[str]:
 
 
 def _word(column: Any, operator: str, values: tuple[Any, ...]) -> Condition:
-    found: Condition
-    match operator:
-        case "has":
-            found = column.is_not(None)
-        case "~":
-            found = cast(column, Text).icontains(values[0], autoescape=True)
-        case "in":
-            found = column.in_(values)
-        case _:
-            found = column == values[0]
+    found: Condition = column.in_(values)
+    if operator == "has":
+        found = column.is_not(None)
+    elif operator == "~":
+        found = cast(column, Text).icontains(values[0], autoescape=True)
     return found
-
-
-def latest_verdicts(run_id: uuid.UUID) -> Subquery:
-    """The current verdict by rollout. There are few, so all verdicts of a run are read at once."""
-    return (
-        select(VerdictRecord.rollout_id, VerdictRecord.verdict)
-        .where(VerdictRecord.run_id == run_id, VerdictRecord.rollout_id.is_not(None))
-        .where(VerdictRecord.taken_back_at.is_(None))
-        .order_by(VerdictRecord.rollout_id, VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
-        .ext(distinct_on(VerdictRecord.rollout_id))
-        .subquery("latest_verdicts")
-    )
 
 
 def _of_task(scope: FilterScope, condition: Condition) -> Condition:
@@ -341,7 +316,7 @@ def _of_task(scope: FilterScope, condition: Condition) -> Condition:
     return found.exists().correlate(Rollout)
 
 
-def _grade(scope: FilterScope, field: Field) -> tuple[Condition, ...]:
+def grade_of(scope: FilterScope, field: Field) -> tuple[Condition, ...]:
     """The grade of the rollout by the judge or question of the field."""
     grader = scope.judges[field.key] if field.family is Family.JUDGE else scope.questions[field.key][0]
     return Grade.run_id == scope.run.id, Grade.grader_id == grader, Grade.rollout_id == Rollout.id

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, Integer, LargeBinary, Select, Text, cast, func, select
+from sqlalchemy import ColumnElement, Integer, LargeBinary, ScalarSelect, Select, Text, cast, func, select
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.orm import Session
 
@@ -23,7 +23,7 @@ from backend.domain.rollouts.fields import FIELDS, Family, Field
 from backend.domain.vocabulary import RunKind
 from backend.graders.tables import Grade
 from backend.review.tables import VerdictRecord
-from backend.rollouts.filters import Selection
+from backend.rollouts.filters import Selection, grade_of
 from backend.rollouts.tables import Rollout
 
 if TYPE_CHECKING:
@@ -154,27 +154,26 @@ class FinishedRunIndex:
 
     def _revision(self, fields: Iterable[Field]) -> tuple[Any, ...]:
         """Values that change whenever a flag, verdict or score that these fields read is added, changed or removed."""
-        scope, marks = self._selection.scope, list[Select[Any]]()
-        values: list[ColumnElement[Any]]
-        own: list[ColumnElement[bool]]
+        scope, marks = self._selection.scope, list[ScalarSelect[str]]()
         for field in sorted((field for field in fields if field.changes_later), key=lambda field: field.name):
+            own: tuple[ColumnElement[bool], ...]
             match field.name if field.family is Family.ROLLOUT else field.family:
                 case "flag":
                     values = [func.count(), func.max(cast(Flag.id, Text)), func.sum(Flag.score)]
-                    own = [Flag.run_id == scope.run.id]
+                    own = (Flag.run_id == scope.run.id,)
                 case "verdict":
                     latest = func.max(cast(VerdictRecord.id, Text))
                     values = [func.count(), latest, func.count(VerdictRecord.taken_back_at)]
-                    own = [VerdictRecord.run_id == scope.run.id]
-                case Family.JUDGE:
-                    values = [func.count(), func.sum(Grade.score)]
-                    own = [Grade.run_id == scope.run.id, Grade.grader_id == scope.judges[field.key]]
-                case Family.QUESTION:
-                    latest = func.max(cast(Grade.id, Text))
-                    values = [func.count(Grade.answer), latest, func.sum(Grade.score)]
-                    of_question = Grade.grader_id == scope.questions[field.key][0]
-                    own = [Grade.run_id == scope.run.id, of_question]
+                    own = (VerdictRecord.run_id == scope.run.id,)
+                case Family.JUDGE | Family.QUESTION:
+                    values = [
+                        func.count(),
+                        func.count(Grade.answer),
+                        func.max(cast(Grade.id, Text)),
+                        func.sum(Grade.score),
+                    ]
+                    own = grade_of(scope, field)[:2]
                 case _:
                     raise ValueError(f"nothing marks a change of {field.name}")
-            marks += [select(value).where(*own) for value in values]
-        return tuple(self._session.execute(select(*(mark.scalar_subquery() for mark in marks))).one()) if marks else ()
+            marks.append(select(func.concat_ws("/", *values)).where(*own).scalar_subquery())
+        return tuple(self._session.execute(select(*marks)).one()) if marks else ()

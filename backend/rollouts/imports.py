@@ -81,7 +81,7 @@ def start_import(session: Session, actor: Actor, request: ImportRollouts) -> Run
                 )
 
         name = plain_text(Path(request.file.filename or "rollouts.jsonl").name)[:200]
-        policy_name = request.policy or (main_policy(found) if found else "")
+        policy_name = request.policy or (found.main_policy if found else "")
         policy = external_policy(session, policy_name) if policy_name else None
         source = {"tool": found.tool if found else "", "file": name, "hash": digest, "bytes": size}
         asked = {"split": str(request.split), "tasks": request.tasks}
@@ -212,11 +212,6 @@ def external_policy(session: Session, name: str) -> Policy:
     session.add(policy)
     session.flush()
     return policy
-
-
-def main_policy(found: FileSurvey) -> str:
-    """The policy that most rollouts of the file name."""
-    return found.policies.most_common(1)[0][0] if found.policies else ""
 
 
 def plan_of(found: FileSurvey, split: str) -> dict[str, object]:

@@ -3,7 +3,6 @@
 import json
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -18,15 +17,14 @@ from backend.errors import InvalidInput, NotFound
 from backend.graders.queries import grades_of_rollout
 from backend.graders.tables import Grade
 from backend.review.evidence import read_evidence
-from backend.review.fixtures import VerdictEffects, effects_of
+from backend.review.fixtures import effects_of
 from backend.review.service import PICKED, pick, unpick
 from backend.review.tables import VerdictRecord
 from backend.rollouts.queries import Neighbors, columns_of, get_rollout, neighbors, siblings, weights_of
 from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Rollout
-from backend.rollouts.transcripts import TokenView, mark_differences, token_view
+from backend.rollouts.transcripts import mark_differences, token_view
 from backend.runs.schemas import RolloutFilter
-from backend.runs.tables import Run
 from backend.web.dependencies import Reviewer, SessionDep, Viewer
 from backend.web.error_pages import is_timeout
 from backend.web.page import page, see_other
@@ -36,49 +34,6 @@ router = APIRouter()
 MAX_RAW = 200_000
 """Characters of the raw record that the page itself holds."""
 MAX_SIBLINGS = 64
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutPage:
-    rollout: Rollout
-    run: Run
-    entries: Sequence[Entry]
-    left_out: int
-    """Messages in the middle that are not shown."""
-    is_whole: bool
-    columns: dict[str, float]
-    weights: dict[str, float]
-    """By column of its environment."""
-    siblings: Sequence[Rollout]
-    sibling_count: int
-    around: Neighbors
-    wanted: RolloutFilter
-    flags: Sequence[Flag]
-    verdicts: Sequence[VerdictRecord]
-    """Newest first. Records with `taken_back_at` have no effect."""
-    after: VerdictEffects | None
-    """Effects of the current verdict."""
-    grades: Sequence[Grade]
-    tokens: TokenView | None
-    raw: str
-    is_raw_cut: bool
-    is_picked: bool
-    """A person added it to the review queue."""
-    carried: str
-    """Query string with the filter and the order, for links to other rollouts."""
-    verdict_names: Sequence[str] = tuple(Verdict)
-
-
-@dataclass(frozen=True, slots=True)
-class BesidePage:
-    run: Run
-    first: Rollout
-    second: Rollout
-    entries: tuple[Sequence[Entry], Sequence[Entry]]
-    parting: int | None
-    """The first turn in which the replies differ."""
-    columns: tuple[dict[str, float], dict[str, float]]
-    siblings: Sequence[Rollout]
 
 
 @router.get("/rollouts/{rollout_id}", response_class=HTMLResponse)
@@ -114,28 +69,30 @@ def show_rollout(
         if not is_timeout(error):
             raise
     is_default = not wanted.where and wanted.sort == "seq"
-    context = RolloutPage(
-        rollout=rollout,
-        run=rollout.run,
-        entries=shown,
-        left_out=left_out,
-        is_whole=whole,
-        columns=columns_of(rollout.run, rollout),
-        weights=weights_of(rollout),
-        siblings=members[:MAX_SIBLINGS],
-        sibling_count=len(members),
-        around=around,
-        wanted=wanted,
-        flags=flags,
-        verdicts=verdicts,
-        after=effects_of(session, rollout.id) if verdicts else None,
-        grades=grades,
-        tokens=token_view(session, rollout),
-        raw=raw[:MAX_RAW],
-        is_raw_cut=len(raw) > MAX_RAW,
-        is_picked=any(flag.detector == PICKED for flag in flags),
-        carried="" if is_default else "?" + wanted.query(columns=None, limit=None, sort=wanted.sort),
-    )
+    context = {
+        "rollout": rollout,
+        "run": rollout.run,
+        "entries": shown,
+        "left_out": left_out,  # messages in the middle
+        "is_whole": whole,
+        "columns": columns_of(rollout.run, rollout),
+        "weights": weights_of(rollout),
+        "siblings": members[:MAX_SIBLINGS],
+        "sibling_count": len(members),
+        "around": around,
+        "wanted": wanted,
+        "flags": flags,
+        "verdicts": verdicts,  # newest first; those with `taken_back_at` have no effect
+        "after": effects_of(session, rollout.id) if verdicts else None,
+        "grades": grades,
+        "tokens": token_view(session, rollout),
+        "raw": raw[:MAX_RAW],
+        "is_raw_cut": len(raw) > MAX_RAW,
+        "is_picked": any(flag.detector == PICKED for flag in flags),
+        # the query string with the filter and the order, for links to other rollouts
+        "carried": "" if is_default else "?" + wanted.query(columns=None, limit=None, sort=wanted.sort),
+        "verdict_names": tuple(Verdict),
+    }
     return page(request, "rollouts/detail.html", context)
 
 
@@ -157,15 +114,15 @@ def show_beside(
     conversations = [_transcript(each, ()) for each in (first, second)]
     before, after = (bounded(entries)[0] for entries in conversations)
     one, other, parting = mark_differences(before, after)
-    context = BesidePage(
-        run=first.run,
-        first=first,
-        second=second,
-        entries=(one, other),
-        parting=parting,
-        columns=(columns_of(first.run, first), columns_of(second.run, second)),
-        siblings=siblings(session, first)[:MAX_SIBLINGS],
-    )
+    context = {
+        "run": first.run,
+        "first": first,
+        "second": second,
+        "entries": (one, other),
+        "parting": parting,  # the first turn in which the replies differ
+        "columns": (columns_of(first.run, first), columns_of(second.run, second)),
+        "siblings": siblings(session, first)[:MAX_SIBLINGS],
+    }
     return page(request, "rollouts/beside.html", context)
 
 

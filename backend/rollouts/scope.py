@@ -4,7 +4,7 @@ Reasoning monitors are deliberately excluded: a filter on them could select trai
 """
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -12,13 +12,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from backend.detectors.tables import Flag
-from backend.domain.graders.settings import (
-    DETECTOR_PREFIX,
-    QUESTION_PREFIX,
-    AnswerType,
-    GraderKind,
-    QuestionSettings,
-)
+from backend.domain.graders.settings import DETECTOR_PREFIX, QUESTION_PREFIX, AnswerType, GraderKind, QuestionSettings
 from backend.domain.rollouts.fields import (
     AFTER_REWARDS,
     BEFORE_REWARDS,
@@ -37,18 +31,6 @@ from backend.runs.tables import Run
 
 SAMPLED = 200
 """Rollouts at either end of a run that are sampled for the names of metrics."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shortcut:
-    """A menu next to the filter box that writes one clause into the expression."""
-
-    field: str
-    label: str
-    options: Sequence[tuple[str, str]]
-    """Clause and label; the empty clause removes the condition."""
-    chosen: str
-    """The clause in the expression, if it is one of the options."""
 
 
 @dataclass(frozen=True)
@@ -74,13 +56,29 @@ class FilterScope:
 
         `column.…` and `metric.…` name the others.
         """
-        metrics = [family_field(Family.METRIC, name, help="unweighted metric", name=name) for name in self.metrics]
-        rewards = [family_field(Family.COLUMN, name, help="reward column", name=name) for name in self.run.columns]
-        families = [
-            *(replace(each, name=f"{each.family}.{each.key}") for each in (*rewards, *metrics)),
-            *(family_field(Family.JUDGE, name, help="judge score, 0 to 1") for name in self.judges),
-            *self._answers(),
-        ]
+        metrics, rewards = (
+            [family_field(family, name, help=help, label=name, name=name) for name in names]
+            for family, names, help in (
+                (Family.METRIC, self.metrics, "unweighted metric"),
+                (Family.COLUMN, self.run.columns, "reward column"),
+            )
+        )
+        families = [replace(each, name=f"{each.family}.{each.key}") for each in (*rewards, *metrics)]
+        for name in self.judges:
+            families.append(family_field(Family.JUDGE, name, help="judge score, 0 to 1", label=f"judge {name}"))
+        for name, (_, settings) in self.questions.items():
+            is_number = settings.answers is AnswerType.FIVE
+            answer = Field(
+                f"{QUESTION_PREFIX}{name}",
+                FieldKind.NUMBER if is_number else FieldKind.CHOICE,
+                "answer to a question" + (", 1 to 5" if is_number else ""),
+                () if is_number else settings.choices,
+                label=name.replace("_", " "),
+                changes_later=True,
+                family=Family.QUESTION,
+                key=name,
+            )
+            families.append(answer)
         own = [field for field in (*BEFORE_REWARDS, *AFTER_REWARDS) if field.is_filterable]
         own = [replace(field, choices=self.detectors) if field.name == "flag" else field for field in own]
         if mix := self.run.configuration.get("mix"):
@@ -91,12 +89,13 @@ class FilterScope:
     @cached_property
     def columns(self) -> list[Field]:
         """Columns that tables of this run can show, in order."""
-        scores = [
-            *(family_field(Family.COLUMN, name, label=name, name=column_field_name(name)) for name in self.run.columns),
-            *(family_field(Family.METRIC, name, label=name) for name in self.metrics),
-            *(family_field(Family.JUDGE, name, label=f"judge {name}") for name in self.judges),
-            *self._answers(),
+        names = [
+            *map(column_field_name, self.run.columns),
+            *(f"{Family.METRIC}.{name}" for name in self.metrics),
+            *(f"{Family.JUDGE}.{name}" for name in self.judges),
+            *(f"{QUESTION_PREFIX}{name}" for name in self.questions),
         ]
+        scores = (self.fields[name] for name in names)
         return [field for field in (*BEFORE_REWARDS, *scores, *AFTER_REWARDS) if field.is_column]
 
     @property
@@ -104,46 +103,32 @@ class FilterScope:
         """Every name to sort by."""
         return ["seq", *(name for name, field in self.fields.items() if field.is_sortable)]
 
-    def shortcuts(self, clauses: Mapping[str, str]) -> list[Shortcut]:
-        """Menus next to the filter box, with the filter's clauses by field selected."""
+    def shortcuts(self, clauses: Mapping[str, str]) -> list[tuple[str, str, list[tuple[str, str]], str]]:
+        """Menus next to the filter box that write one clause into the expression: field, label, options, and the option
+        that `clauses`, the filter's by field, has. An option is a clause, empty for none, and its label."""
 
         def equal(field: str, values: Iterable[str]) -> list[tuple[str, str]]:
             return [(f"{field} = {value}", str(value).replace("_", " ")) for value in values]
 
         statuses = (RolloutStatus.COMPLETED, RolloutStatus.FAILED, RolloutStatus.CANCELLED)
         flags = [("has flag", "flagged"), ("not has flag", "not flagged")]
-        flags += [(f"flag = {name}", name.replace("_", " ")) for name in self.fields["flag"].choices]
+        flags += equal("flag", self.fields["flag"].choices)
         verdicts = [("has verdict", "reviewed"), ("not has verdict", "not reviewed"), *equal("verdict", Verdict)]
         menus = [
-            ("status", "Status", "any", equal("status", statuses)),
-            ("phase", "Phase", "all", equal("phase", Phase)),
-            ("stop_reason", "Ended by", "any", equal("stop_reason", StopReason)),
-            ("flag", "Flags", "all", flags),
-            ("verdict", "Verdict", "all", verdicts),
-            ("group", "Group", "all", equal("group", GROUP_KINDS)),
+            ("status", "Status", [("", "any"), *equal("status", statuses)]),
+            ("phase", "Phase", [("", "all"), *equal("phase", Phase)]),
+            ("stop_reason", "Ended by", [("", "any"), *equal("stop_reason", StopReason)]),
+            ("flag", "Flags", [("", "all"), *flags]),
+            ("verdict", "Verdict", [("", "all"), *verdicts]),
+            ("group", "Group", [("", "all"), *equal("group", GROUP_KINDS)]),
         ]
         shortcuts = []
-        for name, label, everything, options in menus:
-            if name == "phase" and self.run.kind is not RunKind.TRAINING:
-                continue
+        for name, label, options in menus:
             words = clauses.get(name, "").lower().split()
             chosen = next((option for option, _ in options if option.lower().split() == words), "")
-            shortcuts.append(Shortcut(name, label, [("", everything), *options], chosen))
+            if name != "phase" or self.run.kind is RunKind.TRAINING:
+                shortcuts.append((name, label, options, chosen))
         return shortcuts
-
-    def _answers(self) -> Iterator[Field]:
-        for name, (_, settings) in self.questions.items():
-            is_number = settings.answers is AnswerType.FIVE
-            yield Field(
-                f"{QUESTION_PREFIX}{name}",
-                FieldKind.NUMBER if is_number else FieldKind.CHOICE,
-                "answer to a question" + (", 1 to 5" if is_number else ""),
-                () if is_number else settings.choices,
-                label=name.replace("_", " "),
-                changes_later=True,
-                family=Family.QUESTION,
-                key=name,
-            )
 
 
 def scope_of(session: Session, run: Run, *, for_learning: bool = False) -> FilterScope:

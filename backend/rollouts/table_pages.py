@@ -1,8 +1,7 @@
 """/runs/{id}/rollouts: the table of a run's rollouts with its filter, columns and saved views; /help/filters."""
 
 import uuid
-from collections.abc import AsyncIterable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterable
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Form, Query, Request
@@ -12,16 +11,15 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from backend.core.events import run_topic
-from backend.domain.rollouts.fields import Field
 from backend.domain.rollouts.filters import with_clause
 from backend.errors import InvalidInput, NotFound
 from backend.rollouts import saved_views
 from backend.rollouts.filters import WrongFilter, select_rollouts
 from backend.rollouts.queries import MatchCount, RolloutList, list_rollouts, shown_columns, total_of
-from backend.rollouts.schemas import FieldResponse, SaveView, UpdateView, View
-from backend.rollouts.scope import Shortcut, scope_of
+from backend.rollouts.schemas import FieldResponse, SaveView, UpdateView
+from backend.rollouts.scope import scope_of
 from backend.runs import queries
-from backend.runs.header import RunHeader, head_blocks, run_header
+from backend.runs.header import head_blocks, run_header
 from backend.runs.schemas import RolloutFilter
 from backend.runs.tables import Run
 from backend.settings import PROJECT_ROOT
@@ -37,41 +35,12 @@ TEMPLATE = "rollouts/list.html"
 FILTER_REFERENCE = PROJECT_ROOT / "docs" / "filters.md"
 
 
-@dataclass(frozen=True, slots=True)
-class FilterMistake:
-    message: str
-    before: str = ""
-    at: str = ""
-    after: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutsPage:
-    head: RunHeader
-    run: Run
-    found: RolloutList
-    filter: RolloutFilter
-    """Its whole filter is in `where`."""
-    columns: Sequence[Field]
-    all_columns: Sequence[Field]
-    shortcuts: Sequence[Shortcut]
-    fields: Sequence[dict[str, object]]
-    """For completion in the filter box."""
-    views: Sequence[View]
-    matching: MatchCount
-    total: int
-    mistake: FilterMistake | None
-    seen: int
-    """`seq` of the run's last rollout when the page was rendered."""
-
-
 @router.get("/runs/{run_id}/rollouts", response_class=HTMLResponse)
 def show_rollouts(
     request: Request, run_id: uuid.UUID, session: SessionDep, actor: Viewer, filter: Annotated[RolloutFilter, Query()]
 ) -> Response:
     context = _context(session, actor, queries.get_run(session, run_id), filter.as_expression())
-    status = 422 if context.mistake else 200
-    return page(request, TEMPLATE, context, block="rollout_table", status=status)
+    return page(request, TEMPLATE, context, block="rollout_table", status=422 if context["mistake"] else 200)
 
 
 @router.get("/runs/{run_id}/rollouts/choose", response_class=HTMLResponse)
@@ -115,10 +84,7 @@ async def rollout_events(
 
 @router.post("/runs/{run_id}/rollouts/views", response_class=HTMLResponse)
 def save_view(
-    run_id: uuid.UUID,
-    session: SessionDep,
-    actor: Viewer,
-    form: Annotated[SaveView, Depends(read_form(SaveView))],
+    run_id: uuid.UUID, session: SessionDep, actor: Viewer, form: Annotated[SaveView, Depends(read_form(SaveView))]
 ) -> Response:
     run = queries.get_run(session, run_id)
     select_rollouts(scope_of(session, run), form.filter)
@@ -151,39 +117,40 @@ def _back(run_id: uuid.UUID, query: str, notice: str) -> Response:
     return see_other(f"/runs/{run_id}/rollouts" + (f"?{query}" if query else ""), notice)
 
 
-def _context(session: Session, actor: Actor, run: Run, filter: RolloutFilter) -> RolloutsPage:
+def _context(session: Session, actor: Actor, run: Run, filter: RolloutFilter) -> dict[str, object]:
     """Mistakes in the filter are shown next to it, and so is a timeout."""
     scope = scope_of(session, run)
     columns = shown_columns(scope, filter.columns)
-    found, mistake = RolloutList([], None), None
+    found, mistake, place = RolloutList([], None), "", slice(0)
     try:
         with session.begin_nested():
             found = list_rollouts(session, run, filter, scope, counts=True)
     except WrongFilter as error:
-        where, start, end = filter.expression, error.place.start, error.place.stop
-        mistake = FilterMistake(error.message, where[:start], where[start:end] or " ", where[end:])
+        mistake, place = error.message, error.place
     except InvalidInput as error:
-        mistake = FilterMistake(" ".join(error.fields.values()) or error.message)
+        mistake = " ".join(error.fields.values()) or error.message
     except OperationalError as error:
         if not is_timeout(error):
             raise
-        mistake = FilterMistake(TookTooLong().message)
+        mistake = TookTooLong().message
     total = total_of(session, scope)
-    return RolloutsPage(
-        head=run_header(session, run),
-        run=run,
-        found=found,
-        filter=filter,
-        columns=columns,
-        all_columns=scope.columns,
-        shortcuts=scope.shortcuts(filter.clauses),
-        fields=[FieldResponse.of(field).model_dump(mode="json") for field in scope.fields.values()],
-        views=saved_views.list_views(session, actor),
-        matching=found.matching or MatchCount(total),
-        total=total,
-        mistake=mistake,
-        seen=run.next_seq - 1,
-    )
+    return {
+        "head": run_header(session, run),
+        "run": run,
+        "found": found,
+        "filter": filter,
+        "columns": columns,
+        "all_columns": scope.columns,
+        "shortcuts": scope.shortcuts(filter.clauses),
+        # for completion in the filter box
+        "fields": [FieldResponse.of(field).model_dump(mode="json") for field in scope.fields.values()],
+        "views": saved_views.list_views(session, actor),
+        "matching": found.matching or MatchCount(total),
+        "total": total,
+        "mistake": mistake,
+        "place": place,
+        "seen": run.next_seq - 1,  # the last rollout when the page was rendered
+    }
 
 
 @router.get("/help/filters", response_class=HTMLResponse)

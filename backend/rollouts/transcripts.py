@@ -43,23 +43,7 @@ class TokenText:
     """The first token of a later reply."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenView:
-    tokens: list[TokenText]
-    prompt_count: int
-    policy_count: int
-    mean_logprob: float | None
-    """Over the policy's tokens, in nats."""
-    is_cut: bool
-    has_text: bool
-    """False: the tokenizer is not available, so ids are shown."""
-    turn_advantages: list[float]
-    """By turn, if training assigned credit by turn."""
-    least_sure: list[tuple[int, TokenText]]
-    """The policy's tokens of lowest probability with their positions, readable without colors."""
-
-
-def token_view(session: Session, rollout: Rollout) -> TokenView | None:
+def token_view(session: Session, rollout: Rollout) -> dict[str, object] | None:
     """Tokens from stored ids, or from the texts that an endpoint reported; None if neither is stored."""
     stored = rollout.tokens or {}
     if ids := stored.get("completion"):
@@ -86,16 +70,16 @@ def token_view(session: Session, rollout: Rollout) -> TokenView | None:
         tokens.append(TokenText(text, bool(is_policy), probability, heat, number in turns and number > 0))
     sure = [(place, token) for place, token in enumerate(tokens) if token.probability is not None]
     known = [value for value, is_policy in zip(logprobs, mask, strict=False) if is_policy and value is not None]
-    return TokenView(
-        tokens=tokens,
-        prompt_count=len(stored.get("prompt") or ()),
-        policy_count=sum(mask),
-        mean_logprob=math.fsum(known) / len(known) if known else None,
-        is_cut=count > MAX_TOKENS,
-        has_text=has_text,
-        turn_advantages=stored.get("turn_advantages") or [],
-        least_sure=sorted(sure, key=lambda pair: pair[1].probability or 0.0)[:LEAST_SURE],
-    )
+    return {
+        "tokens": tokens,
+        "prompt_count": len(stored.get("prompt") or ()),
+        "policy_count": sum(mask),
+        "mean_logprob": math.fsum(known) / len(known) if known else None,  # over the policy's tokens, in nats
+        "is_cut": count > MAX_TOKENS,
+        "has_text": has_text,  # if not, the tokenizer is not available and ids are shown
+        "turn_advantages": stored.get("turn_advantages") or [],  # if training assigned credit by turn
+        "least_sure": sorted(sure, key=lambda pair: pair[1].probability or 0.0)[:LEAST_SURE],
+    }
 
 
 @lru_cache(maxsize=16)

@@ -84,7 +84,8 @@ def run(context: JobContext) -> None:
         summary = summarize(session, row, seconds=seconds, played=counts.rollouts)
         summary["rescoring"] = {**counts.model_dump(), "grounds": end.grounds}
         finish_run(session, row, end.status, summary, end.reason)
-    recorder.log(f"{end.status}: {counts} in {seconds:.1f} s. {end.reason or ''}".strip())
+    outcome = f"{counts.rollouts:,} rollouts, {counts.changed:,} with another reward, {counts.failed:,} failed"
+    recorder.log(f"{end.status}: {outcome} in {seconds:.1f} s. {end.reason or ''}".strip())
     with transaction() as session:
         notify_of_history(session, session.get_one(Run, work.run_id))
 

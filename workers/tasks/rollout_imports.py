@@ -27,7 +27,7 @@ from backend.domain.vocabulary import RunStatus, Split
 from backend.environments.tables import EnvironmentVersion
 from backend.rollouts.formats.bounds import BadFile
 from backend.rollouts.formats.reading import choose_columns, open_file, survey
-from backend.rollouts.imports import artifact_of, external_policy, main_policy, plan_of
+from backend.rollouts.imports import artifact_of, external_policy, plan_of
 from backend.runs.service import begin_run, finish_run
 from backend.runs.tables import Run
 from workers.storage.recorder import RunRecorder
@@ -127,7 +127,7 @@ def _import(run_id: uuid.UUID, folder: Path) -> int:
         columns = choose_columns(found, manifest)
         row.columns, row.weights = list(columns.weights), list(columns.weights.values())
         if row.policy_id is None:
-            row.policy_id = external_policy(session, main_policy(found)).id
+            row.policy_id = external_policy(session, found.main_policy).id
         source |= {
             "tool": found.tool,
             "rollouts": found.rollouts,

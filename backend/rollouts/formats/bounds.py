@@ -10,7 +10,6 @@ from backend.domain.zips import BadZip, copy_member, open_zip
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyarrow.parquet import FileMetaData
 
 MAX_MEMBERS = 2_000
 MAX_BYTES = 4 * 1024**3
@@ -56,17 +55,6 @@ def unpack(file: Path, target: Path, most: int = MAX_BYTES) -> list[Path]:
         raise BadFile(str(error)) from error
 
 
-def check_metadata(metadata: "FileMetaData", *, max_rows: int, max_bytes: int) -> None:
-    """Raises BadFile for a Parquet file whose metadata says that it is too large."""
-    if metadata.num_rows > max_rows:
-        raise BadFile(f"{metadata.num_rows:,} rows; the limit is {max_rows:,}")
-    if metadata.num_columns > MAX_COLUMNS or metadata.num_row_groups > MAX_ROW_GROUPS:
-        raise BadFile(f"more than {MAX_COLUMNS:,} columns or {MAX_ROW_GROUPS:,} row groups")
-    sizes = [metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)]
-    if sum(sizes) > max_bytes or max(sizes, default=0) > MAX_ROW_GROUP:
-        raise BadFile("the Parquet file unpacks to more than can be read, so it is refused")
-
-
 def check_schema(schema: "pa.Schema") -> None:
     """Raises BadFile for types whose unpacked size cannot be counted beforehand."""
     import pyarrow as pa
@@ -92,33 +80,21 @@ def check_schema(schema: "pa.Schema") -> None:
         check(schema.types[number], schema.names[number][:100], 0)
 
 
-def check_row(row: "pa.RecordBatch", place: str, limit: int, left: int) -> int:
-    """Estimate the bytes of a row (a record batch of length 1) as Python objects, without unpacking it.
-
-    Raises BadFile beyond `limit` or `left`.
-    """
-    size = sum(_unpacked_bytes(column) for column in row.columns)
-    if size > limit:
-        raise BadFile(f"{place}: holds more than {limit // 1024**2} MiB")
-    if size > left:
-        raise BadFile("the table unpacks to more than can be read, so it is refused")
-    return size
-
-
-def _unpacked_bytes(array: "pa.Array") -> int:
+def unpacked_bytes(array: "pa.Array") -> int:
+    """Estimate the bytes of values as Python objects, without unpacking them."""
     import pyarrow as pa
 
     kind, types = array.type, pa.types
     if isinstance(array, pa.ExtensionArray):
-        return _unpacked_bytes(array.storage)
+        return unpacked_bytes(array.storage)
     if types.is_dictionary(kind):
         return sum(_value_bytes(array.dictionary, index) for index in array.indices.to_pylist())
     own = len(array) * _BYTES_PER_VALUE
     if types.is_struct(kind):
-        return own + sum(_unpacked_bytes(array.field(number)) for number in range(kind.num_fields))
+        return own + sum(unpacked_bytes(array.field(number)) for number in range(kind.num_fields))
     if types.is_fixed_size_list(kind):
         size = kind.list_size
-        return own + _unpacked_bytes(array.values.slice(array.offset * size, len(array) * size))
+        return own + unpacked_bytes(array.values.slice(array.offset * size, len(array) * size))
     if types.is_map(kind) or types.is_list(kind) or types.is_large_list(kind):
         first, last = array.offsets[0].as_py(), array.offsets[len(array)].as_py()
         values = (
@@ -126,7 +102,7 @@ def _unpacked_bytes(array: "pa.Array") -> int:
             if types.is_map(kind)
             else array.values
         )
-        return own + _unpacked_bytes(values.slice(first, last - first))
+        return own + unpacked_bytes(values.slice(first, last - first))
     if types.is_string_view(kind) or types.is_binary_view(kind):
         return own + sum(_value_bytes(array, index) for index in range(len(array)))
     return own + int(array.nbytes)

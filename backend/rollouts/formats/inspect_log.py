@@ -20,6 +20,10 @@ _LIMITS: dict[str, str] = {
     StopReason.EPISODE_TIMEOUT: "time",
 }
 _YIELD_EVERY = 64
+_SUMMARIZED = (
+    *("id", "epoch", "target", "scores", "model_usage", "started_at", "completed_at", "total_time"),
+    *("working_time", "uuid"),
+)
 
 
 def write(out: IO[bytes], facts: RunFacts, records: Iterable[Record]) -> Iterator[None]:
@@ -35,7 +39,16 @@ def write(out: IO[bytes], facts: RunFacts, records: Iterable[Record]) -> Iterato
             sample = sample_of(record, facts)
             with entry(archive, f"samples/{sample['id']}_epoch_{sample['epoch']}.json") as file:
                 file.write(orjson.dumps(sample))
-            summaries.write((b"," if rows else b"[") + orjson.dumps(_summary(sample)))
+            summary = {
+                **{name: sample[name] for name in _SUMMARIZED if name in sample},
+                "input": sample["input"][-1:],
+                "metadata": {"level": sample["metadata"]["level"]},
+                "completed": True,
+                "message_count": len(sample["messages"]),
+                **({"error": sample["error"]["message"]} if "error" in sample else {}),
+                **({"limit": sample["limit"]["type"]} if "limit" in sample else {}),
+            }
+            summaries.write((b"," if rows else b"[") + orjson.dumps(summary))
             read, written = read + record["tokens_in"], written + record["tokens_out"]
             completed += record["status"] == RolloutStatus.COMPLETED
             for name, score in sample["scores"].items():
@@ -137,19 +150,6 @@ def _message(message: Record, facts: RunFacts) -> Record:
             {"type": "text", "text": message["content"]},
         ]
     return {"role": role, "content": content, "source": "generate", "model": facts.model}
-
-
-def _summary(sample: Record) -> Record:
-    kept = ("id", "epoch", "target", "scores", "model_usage", "started_at", "completed_at", "total_time")
-    return {
-        **{name: sample[name] for name in (*kept, "working_time", "uuid") if name in sample},
-        "input": sample["input"][-1:],
-        "metadata": {"level": sample["metadata"]["level"]},
-        "completed": True,
-        "message_count": len(sample["messages"]),
-        **({"error": sample["error"]["message"]} if "error" in sample else {}),
-        **({"limit": sample["limit"]["type"]} if "limit" in sample else {}),
-    }
 
 
 def _spec(facts: RunFacts) -> Record:

@@ -16,8 +16,18 @@ from pydantic import ValidationError
 from backend.domain.environments.manifest import Manifest
 from backend.domain.rollouts.record import RewardRecord, RolloutRecord
 from backend.domain.vocabulary import RolloutStatus
-from backend.rollouts.formats import bounds, native, verifiers_v0, verifiers_v1
-from backend.rollouts.formats.bounds import MAX_BYTES, MAX_RATIO, BadFile, unpack
+from backend.rollouts.formats import native, verifiers_v0, verifiers_v1
+from backend.rollouts.formats.bounds import (
+    MAX_BYTES,
+    MAX_COLUMNS,
+    MAX_RATIO,
+    MAX_ROW_GROUP,
+    MAX_ROW_GROUPS,
+    BadFile,
+    check_schema,
+    unpack,
+    unpacked_bytes,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -154,12 +164,19 @@ def _table_rows(path: Path) -> Iterator[tuple[str, Row]]:
     try:
         if is_parquet:
             with pq.ParquetFile(path, thrift_string_size_limit=10**7, thrift_container_size_limit=10**5) as file:
-                bounds.check_metadata(file.metadata, max_rows=MAX_ROWS, max_bytes=MAX_BYTES)
-                bounds.check_schema(file.schema_arrow)
+                metadata = file.metadata
+                if metadata.num_rows > MAX_ROWS:
+                    raise BadFile(f"{metadata.num_rows:,} rows; the limit is {MAX_ROWS:,}")
+                if metadata.num_columns > MAX_COLUMNS or metadata.num_row_groups > MAX_ROW_GROUPS:
+                    raise BadFile(f"more than {MAX_COLUMNS:,} columns or {MAX_ROW_GROUPS:,} row groups")
+                sizes = [metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)]
+                if sum(sizes) > MAX_BYTES or max(sizes, default=0) > MAX_ROW_GROUP:
+                    raise BadFile("the Parquet file unpacks to more than can be read, so it is refused")
+                check_schema(file.schema_arrow)
                 yield from _batch_rows(file.iter_batches(batch_size=_BATCH, use_threads=False), most)
         else:
             with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
-                bounds.check_schema(stream.schema)
+                check_schema(stream.schema)
                 yield from _batch_rows(stream, most)
     except MemoryError as error:
         raise BadFile(_TOO_LARGE) from error
@@ -178,7 +195,12 @@ def _batch_rows(batches: "Iterable[pa.RecordBatch]", left: int) -> Iterator[tupl
         for start in range(batch.num_rows):
             number += 1
             row = batch.slice(start, 1)
-            left -= bounds.check_row(row, f"row {number}", MAX_LINE, left)
+            size = sum(unpacked_bytes(column) for column in row.columns)
+            if size > MAX_LINE:
+                raise BadFile(f"row {number}: holds more than {MAX_LINE // 1024**2} MiB")
+            left -= size
+            if left < 0:
+                raise BadFile("the table unpacks to more than can be read, so it is refused")
             yield f"row {number}", row.to_pylist()[0]
 
 
@@ -191,6 +213,8 @@ class FileSurvey:
     zeros: int = 0
     """Failed rows that the file stores with reward 0."""
     policies: Counter[str] = field(default_factory=Counter)
+    main_policy: str = ""
+    """The policy that most rollouts name."""
     environments: Counter[str] = field(default_factory=Counter)
     hashes: Counter[str] = field(default_factory=Counter)
     tasks: set[tuple[object, ...]] = field(default_factory=set)
@@ -200,26 +224,6 @@ class FileSurvey:
     metrics: set[str] | None = None
     """Metrics that every completed rollout has."""
     sampling: Row = field(default_factory=dict)
-
-    def count(self, place: str, record: RolloutRecord) -> None:
-        self.rollouts += 1
-        counters = (self.policies, self.environments, self.hashes)
-        for counter, value in zip(counters, (record.policy, record.environment, record.content_hash), strict=True):
-            if value:
-                counter[value] += 1
-        task = record.task
-        self.tasks.add((task.split, task.index, task.seed) if task else (self.rollouts,))
-        if record.status is not RolloutStatus.COMPLETED:
-            self.failed += 1
-            return
-        self.completed += 1
-        for name, reward in record.rewards.items():
-            known = self.weights.setdefault(name, reward.weight)
-            if known != reward.weight:
-                raise BadFile(f"{place}: the weight of {name} is {reward.weight:g}, but {known:g} in an earlier row")
-        names, metrics = set(record.rewards), set(record.metrics)
-        self.common = names if self.common is None else self.common & names
-        self.metrics = metrics if self.metrics is None else self.metrics & metrics
 
 
 def survey(opened: OpenedFile) -> FileSurvey:
@@ -244,17 +248,34 @@ def survey(opened: OpenedFile) -> FileSurvey:
                     found.policies[model] += 1
         elif known.tool != found.tool:
             raise BadFile(f"{place}: {known.tool}, but earlier rows are {found.tool}")
-        found.count(place, record)
-        if record.status is not RolloutStatus.COMPLETED and row.get("reward") == 0:
-            found.zeros += 1
+        found.rollouts += 1
+        counters = (found.policies, found.environments, found.hashes)
+        for counter, value in zip(counters, (record.policy, record.environment, record.content_hash), strict=True):
+            if value:
+                counter[value] += 1
+        task = record.task
+        found.tasks.add((task.split, task.index, task.seed) if task else (found.rollouts,))
+        if record.status is not RolloutStatus.COMPLETED:
+            found.failed += 1
+            found.zeros += row.get("reward") == 0
+            continue
+        found.completed += 1
+        for name, reward in record.rewards.items():
+            weight = found.weights.setdefault(name, reward.weight)
+            if weight != reward.weight:
+                raise BadFile(f"{place}: the weight of {name} is {reward.weight:g}, but {weight:g} in an earlier row")
+        names, metrics = set(record.rewards), set(record.metrics)
+        found.common = names if found.common is None else found.common & names
+        found.metrics = metrics if found.metrics is None else found.metrics & metrics
     if not found.rollouts:
         raise BadFile("the file holds no rollouts")
     metadata = opened.metadata
     for counter, key in ((found.policies, "model"), (found.environments, "env_id")):
-        if isinstance(name := metadata.get(key), str) and name and not counter:
-            counter[name[:300]] += 1
+        if isinstance(named := metadata.get(key), str) and named and not counter:
+            counter[named[:300]] += 1
     if isinstance(sampling := metadata.get("sampling_args"), Mapping):
         found.sampling = sampling
+    found.main_policy = found.policies.most_common(1)[0][0] if found.policies else ""
     return found
 
 

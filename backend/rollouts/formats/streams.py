@@ -86,43 +86,29 @@ def epoch(moment: str | None) -> float:
 
 
 class Outgoing(io.RawIOBase):
-    """Collects written bytes until they are taken. It cannot seek, which zips and Parquet do not need."""
+    """Collects written bytes. It cannot seek, which zips and Parquet do not need."""
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._waiting = 0
-        self._position = 0
+        self.waiting = bytearray()
 
     def writable(self) -> bool:
         return True
 
-    def tell(self) -> int:
-        return self._position
-
     def write(self, data: Any) -> int:
-        part = bytes(data)
-        self._parts.append(part)
-        self._waiting += len(part)
-        self._position += len(part)
-        return len(part)
-
-    def take(self, least: int = 1) -> bytes:
-        """The collected bytes; empty while there are fewer than `least`."""
-        if self._waiting < least:
-            return b""
-        taken = b"".join(self._parts)
-        self._parts, self._waiting = [], 0
-        return taken
+        before = len(self.waiting)
+        self.waiting += data
+        return len(self.waiting) - before
 
 
 def outgoing(write: Callable[..., Iterator[None]], *arguments: object) -> Iterator[bytes]:
     """Run a writer, a generator that yields now and then, and yield the bytes that it wrote."""
     out = Outgoing()
     for _ in write(out, *arguments):
-        if part := out.take(CHUNK):
-            yield part
-    if part := out.take():
-        yield part
+        if len(out.waiting) >= CHUNK:
+            yield bytes(out.waiting)
+            out.waiting.clear()
+    if out.waiting:
+        yield bytes(out.waiting)
 
 
 zip_to = partial(zipfile.ZipFile, mode="w", compression=zipfile.ZIP_DEFLATED, compresslevel=1)

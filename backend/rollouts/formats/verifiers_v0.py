@@ -5,9 +5,8 @@ the error next to it. They are read here as failed, without a reward.
 """
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, Any
 
 import orjson
@@ -57,12 +56,40 @@ _KINDS = (
 
 
 def write(out: IO[bytes], facts: RunFacts, records: Iterable[Record]) -> Iterator[None]:
-    """Write a zip with the folder that verifiers would have written."""
-    averages = _Averages(facts.group_size)
+    """Write a zip with the folder that verifiers would have written.
+
+    Averages cover completed rollouts only. verifiers itself averages failures in as zero.
+    """
+    totals, sums = defaultdict[str, float](float), defaultdict[str, float](float)
+    counts, members, passed = Counter[str](), Counter[int](), Counter[int]()
+
+    def lines() -> Iterator[bytes]:
+        for record in records:
+            row = row_of(record)
+            totals["rows"] += 1
+            for name, tokens in row["token_usage"].items():
+                totals[name] += tokens
+            if row["error"] is None:
+                totals["completed"] += 1
+                totals["reward"] += row["reward"]
+                for name, value in row["metrics"].items():
+                    if isinstance(value, int | float) and math.isfinite(value):
+                        sums[name] += value
+                        counts[name] += 1
+                members[row["example_id"]] += 1
+                passed[row["example_id"]] += row["reward"] >= PASS_THRESHOLD
+            yield orjson.dumps(row)
+
     with zip_to(out) as archive:
-        with entry(archive, "results.jsonl") as lines:
-            yield from write_lines(lines, (orjson.dumps(averages.add(row_of(record))) for record in records))
-        rows, completed = max(averages.rows, 1), averages.completed
+        with entry(archive, "results.jsonl") as file:
+            yield from write_lines(file, lines())
+        rows, completed = max(totals["rows"], 1), totals["completed"]
+        whole = [(count, passed[example]) for example, count in members.items() if count == facts.group_size]
+        powers = range(facts.group_size.bit_length() if whole and facts.group_size > 1 else 0)
+        estimates = {
+            name: {str(2**n): math.fsum(estimate(*each, 2**n) for each in whole) / len(whole) for n in powers}
+            for name, estimate in (("pass_at_k", pass_at_k), ("pass_all_k", pass_hat_k))
+        }
         metadata = {
             "env_id": facts.environment,
             "env_args": {},
@@ -74,17 +101,16 @@ def write(out: IO[bytes], facts: RunFacts, records: Iterable[Record]) -> Iterato
             "shuffle_seed": None,
             "sampling_args": facts.sampling,
             "time": max(epoch(facts.ended_at) - epoch(facts.started_at), 0.0) if facts.ended_at else 0.0,
-            "avg_reward": averages.reward / completed if completed else 0.0,
-            "avg_metrics": {name: total / count for name, (total, count) in averages.metrics.items()},
-            "avg_error": (averages.rows - completed) / rows,
-            "pass_at_k": averages.passes(pass_at_k),
-            "pass_all_k": averages.passes(pass_hat_k),
+            "avg_reward": totals["reward"] / completed if completed else 0.0,
+            "avg_metrics": {name: total / counts[name] for name, total in sums.items()},
+            "avg_error": (totals["rows"] - completed) / rows,
+            **estimates,
             "pass_threshold": PASS_THRESHOLD,
-            "usage": {"input_tokens": averages.tokens[0] / rows, "output_tokens": averages.tokens[1] / rows},
+            "usage": {name: totals[name] / rows for name in ("input_tokens", "output_tokens")},
             "version_info": {"vf_version": FORMAT_VERSION, "vf_commit": None, "env_version": None, "env_commit": None},
             "state_columns": [EXTRAS],
             "tools": None,
-            EXTRAS: {**facts.as_json, "completed": completed, "rollouts": averages.rows},
+            EXTRAS: {**facts.as_json, "completed": int(completed), "rollouts": int(totals["rows"])},
         }
         with entry(archive, "metadata.json") as file:
             file.write(orjson.dumps(metadata, option=orjson.OPT_INDENT_2))
@@ -99,6 +125,10 @@ def row_of(record: Record) -> Record:
     model, env = record["policy_seconds"], record["environment_seconds"]
     started = epoch(record.get("started_at"))
     ended = max(epoch(record.get("ended_at")), started + model + env)
+    setup, scoring, acting, stepping = (
+        {"start": start, "end": start + duration, "duration": duration}
+        for start, duration in ((started, 0.0), (ended, 0.0), (started, model), (started + model, env))
+    )
     row: Record = {
         "example_id": task["index"],
         "prompt": [to_foreign(message) for message in prompt],
@@ -108,11 +138,11 @@ def row_of(record: Record) -> Record:
         "error": None,
         "timing": {
             "start_time": started,
-            "setup": _span(started, 0.0),
+            "setup": setup,
             "generation": {"start": started, "end": ended, "duration": ended - started},
-            "scoring": _span(ended, 0.0),
-            "model": {"spans": [_span(started, model)], "duration": model},
-            "env": {"spans": [_span(started + model, env)], "duration": env},
+            "scoring": scoring,
+            "model": {"spans": [acting], "duration": model},
+            "env": {"spans": [stepping], "duration": env},
             "total": ended - started,
             "overhead": ended - started - model - env,
         },
@@ -138,50 +168,6 @@ def row_of(record: Record) -> Record:
         }
     flat = {name: value for name, value in metrics.items() if name not in _RESERVED}
     return {**row, **flat, EXTRAS: extras_of(record)}
-
-
-def _span(start: float, duration: float) -> Record:
-    return {"start": start, "end": start + duration, "duration": duration}
-
-
-@dataclass
-class _Averages:
-    """Averages over completed rollouts. verifiers itself averages failures in as zero."""
-
-    group_size: int
-    rows: int = 0
-    completed: int = 0
-    reward: float = 0.0
-    metrics: dict[str, list[float]] = field(default_factory=lambda: defaultdict(lambda: [0.0, 0]))
-    """Sum and count by name."""
-    tokens: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    passed: dict[int, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
-    """Number of members and of passing ones by example."""
-
-    def add(self, row: Record) -> Record:
-        self.rows += 1
-        usage = row["token_usage"]
-        self.tokens = [self.tokens[0] + usage["input_tokens"], self.tokens[1] + usage["output_tokens"]]
-        if row["error"] is not None:
-            return row
-        self.completed += 1
-        self.reward += row["reward"]
-        for name, value in row["metrics"].items():
-            if isinstance(value, int | float) and math.isfinite(value):
-                self.metrics[name][0] += value
-                self.metrics[name][1] += 1
-        self.passed[row["example_id"]][0] += 1
-        self.passed[row["example_id"]][1] += row["reward"] >= PASS_THRESHOLD
-        return row
-
-    def passes(self, estimate: Callable[[int, int, int], float]) -> dict[str, float]:
-        """The estimate by k = 1, 2, 4, …, over examples with all their rollouts."""
-        whole = [(members, passed) for members, passed in self.passed.values() if members == self.group_size]
-        found, k = {}, 1
-        while whole and self.group_size > 1 and k <= self.group_size:
-            found[str(k)] = math.fsum(estimate(members, passed, k) for members, passed in whole) / len(whole)
-            k *= 2
-        return found
 
 
 def read(row: Mapping[str, Any]) -> RolloutRecord:

@@ -140,7 +140,14 @@ def read(row: Mapping[str, Any]) -> RolloutRecord:
         count = len(traces) if isinstance(traces, list) else "no"
         raise ValueError(f"an episode with {count} traces: only episodes of one agent can be imported")
     trace = traces[0]
-    nodes = _last_branch(trace)
+    stored, nodes = trace.get("nodes") or [], list[Mapping[str, Any]]()
+    place: object = len(stored) - 1 if stored else None
+    while place is not None:  # from the last node to the root: the branch that the episode ended on
+        if not isinstance(place, int) or not 0 <= place < len(stored) or len(nodes) > len(stored):
+            raise ValueError("the nodes of a trace do not form a conversation")
+        nodes.append(stored[place])
+        place = stored[place].get("parent")
+    nodes.reverse()
     messages = [read_message(node.get("message")) for node in nodes]
     rewards = {name: value for name, value in (trace.get("rewards") or {}).items() if value is not None}
     earned = [value for value in rewards.values() if isinstance(value, Mapping)]
@@ -163,8 +170,8 @@ def read(row: Mapping[str, Any]) -> RolloutRecord:
     mask = [int(bool(is_sampled)) for node in nodes for is_sampled in node.get("mask") or []]
     tokens: Record | None = None
     if ids and len(ids) == len(mask) and 1 in mask:
-        stored = iter([value for node in nodes for value in node.get("logprobs") or []])
-        logprobs = [next(stored, 0.0) if is_sampled else 0.0 for is_sampled in mask]
+        values = iter([value for node in nodes for value in node.get("logprobs") or []])
+        logprobs = [next(values, 0.0) if is_sampled else 0.0 for is_sampled in mask]
         first = mask.index(1)
         tokens = {"prompt": ids[:first], "completion": ids[first:], "mask": mask[first:], "logprobs": logprobs[first:]}
     return RolloutRecord.model_validate(
@@ -183,16 +190,3 @@ def read(row: Mapping[str, Any]) -> RolloutRecord:
             "tokens": tokens,
         }
     )
-
-
-def _last_branch(trace: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Nodes from the root to the last one: the branch that the episode ended on."""
-    nodes = trace.get("nodes") or []
-    path: list[Mapping[str, Any]] = []
-    place: object = len(nodes) - 1 if nodes else None
-    while place is not None:
-        if not isinstance(place, int) or not 0 <= place < len(nodes) or len(path) > len(nodes):
-            raise ValueError("the nodes of a trace do not form a conversation")
-        path.append(nodes[place])
-        place = nodes[place].get("parent")
-    return path[::-1]

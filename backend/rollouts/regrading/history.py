@@ -372,9 +372,8 @@ def _estimate(values: Sequence[float]) -> Estimate:
     return estimate_mean(values) or Estimate(0.0, 0.0, 0.0, 0)
 
 
-def describe_history(
-    session: Session, environment: str, version: EnvironmentVersion, history: Sequence[HistoryPart]
-) -> HistoryResponse:
+def describe_history(session: Session, environment: str, version: EnvironmentVersion) -> HistoryResponse:
+    history = history_of(session, version)
     states = Counter(part.state for part in history)
     parts = []
     for part in history:

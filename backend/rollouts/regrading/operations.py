@@ -9,7 +9,7 @@ from backend.domain.vocabulary import Role, RunStatus
 from backend.environments.queries import get_environment, get_version
 from backend.operations.declaration import operation
 from backend.rollouts.regrading import queries, service
-from backend.rollouts.regrading.history import describe_history, history_of
+from backend.rollouts.regrading.history import describe_history
 from backend.rollouts.regrading.history import regrade_history as regrade_parts
 from backend.rollouts.regrading.schemas import (
     BeforeAfter,
@@ -118,8 +118,7 @@ def get_rollout_before_after(session: Session, actor: Actor, rollout: Rollout) -
 @operation("GET /environments/{name}/versions/{number}/history", role=Role.VIEWER, noun="regrading", tool=True)
 def get_history(session: Session, actor: Actor, name: str, number: int) -> HistoryResponse:
     """Show how far other versions' runs are regraded by this version, and which conclusions change."""
-    version = get_version(session, get_environment(session, name), number)
-    return describe_history(session, name, version, history_of(session, version))
+    return describe_history(session, name, get_version(session, get_environment(session, name), number))
 
 
 @operation(
@@ -156,10 +155,4 @@ def score_by_draft(session: Session, actor: Actor, rollout_id: uuid.UUID) -> Dra
 def get_draft_score(session: Session, actor: Actor, job: uuid.UUID) -> DraftScoreResponse:
     """Show the result of a draft score."""
     score = service.get_draft_score(session, job)
-    return DraftScoreResponse(
-        id=score.job.id,
-        rollout_id=score.rollout_id,
-        environment=score.environment.name,
-        is_stale=score.is_stale,
-        answer=score.answer,
-    )
+    return DraftScoreResponse.from_row(score, id=score.job.id, environment=score.environment.name)

@@ -5,7 +5,8 @@ import uuid
 from collections.abc import AsyncIterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from itertools import zip_longest
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, Response
@@ -15,29 +16,21 @@ from sqlalchemy.orm import Session
 
 from backend.core.events import RUNS, job_topic, run_topic
 from backend.domain.rollouts.regrading import RegradingPlan
-from backend.domain.vocabulary import CheckStatus, RunKind, RunStatus
+from backend.domain.vocabulary import RunKind, RunStatus
 from backend.environments.queries import get_environment, get_version
-from backend.environments.tables import Environment, EnvironmentVersion
+from backend.environments.tables import EnvironmentVersion
 from backend.rollouts.queries import get_rollout
 from backend.rollouts.regrading import queries, service
-from backend.rollouts.regrading.history import describe_history, history_of
+from backend.rollouts.regrading.history import describe_history
 from backend.rollouts.regrading.schemas import (
     ColumnChange,
-    ColumnPair,
-    HistoryResponse,
     RegradingCounts,
     StartRegrading,
     StartReplay,
     VersionForm,
     WeightsForm,
 )
-from backend.rollouts.regrading.weights import (
-    RewardTerm,
-    WeightsPreview,
-    apply_weights,
-    list_reward_terms,
-    preview_weights,
-)
+from backend.rollouts.regrading.weights import apply_weights, list_reward_terms, preview_weights
 from backend.rollouts.tables import Rollout
 from backend.runs.queries import get_run
 from backend.runs.tables import Run
@@ -55,25 +48,6 @@ VersionFormDep = Annotated[VersionForm, Depends(read_form(VersionForm))]
 
 
 @dataclass(frozen=True, slots=True)
-class VersionChoice:
-    version: EnvironmentVersion
-    check: CheckStatus | None
-
-
-@dataclass(frozen=True, slots=True)
-class RegradePage:
-    run: Run
-    terms: Sequence[RewardTerm]
-    weights: dict[str, float]
-    """As in the form, by name."""
-    form: WeightsForm
-    preview: WeightsPreview
-    versions: Sequence[VersionChoice]
-    evaluations: int
-    """Completed evaluations of the run's version."""
-
-
-@dataclass(frozen=True, slots=True)
 class BeforeAfterPage:
     run: Run
     source: Run | None
@@ -81,7 +55,7 @@ class BeforeAfterPage:
     counts: RegradingCounts
     columns: Sequence[ColumnChange]
     steps: dict[int, int]
-    changed: Sequence[queries.ChangedRollout]
+    changed: Sequence[tuple[Rollout, float | None]]
     together: int
     """Runs that were started together."""
     is_refused: bool
@@ -89,26 +63,7 @@ class BeforeAfterPage:
     is_over: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutPairPage:
-    rollout: Rollout
-    run: Run
-    before: Rollout | None
-    columns: Sequence[ColumnPair]
-    steps: Sequence[queries.StepPair]
-    copies: Sequence[queries.RolloutCopy]
-    names: Sequence[str]
-    """Columns of the rollout or of a copy."""
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryPage:
-    environment: Environment
-    version: EnvironmentVersion
-    history: HistoryResponse
-
-
-_histories: Shared[HistoryPage] = Shared()
+_histories: Shared[dict[str, Any]] = Shared()
 """Histories of the versions that someone watches, because the conclusions of a long history take a while."""
 
 
@@ -124,15 +79,16 @@ def show_choices(
     versions = session.scalars(published.order_by(EnvironmentVersion.number.desc())).all()
     checks = service.check_statuses(session, [version.id for version in versions])
     conditions = service.conditions_of(session, run, plan)
-    context = RegradePage(
-        run=run,
-        terms=terms,
-        weights=weights,
-        form=form,
-        preview=preview_weights(session, run, apply_weights(terms, weights), conditions),
-        versions=[VersionChoice(version, checks[version.id]) for version in versions],
-        evaluations=len(service.evaluations_of(session, run.version_id)),
-    )
+    context = {
+        "run": run,
+        "terms": terms,
+        "weights": weights,  # as in the form, by name
+        "form": form,
+        "preview": preview_weights(session, run, apply_weights(terms, weights), conditions),
+        "versions": versions,
+        "checks": checks,
+        "evaluations": len(service.evaluations_of(session, run.version_id)),
+    }
     return page(request, "rollouts/regrading/choose.html", context, block="rescore_preview")
 
 
@@ -145,14 +101,16 @@ def regrade_by_weights(
 
 
 @router.post("/runs/{run_id}/rescore/version", response_class=HTMLResponse)
-def regrade_by_version(run_id: uuid.UUID, session: SessionDep, actor: Author, form: VersionFormDep) -> Response:
-    request = StartRegrading(**_source(session, run_id, form), override=form.override)
-    return _show_started(service.start_regrading(session, actor, request))
-
-
 @router.post("/runs/{run_id}/replay", response_class=HTMLResponse)
-def replay(run_id: uuid.UUID, session: SessionDep, actor: Author, form: VersionFormDep) -> Response:
-    return _show_started(service.start_regrading(session, actor, StartReplay(**_source(session, run_id, form))))
+def play_on_version(
+    request: Request, run_id: uuid.UUID, session: SessionDep, actor: Author, form: VersionFormDep
+) -> Response:
+    run = get_run(session, run_id)
+    runs = {"evaluations_of": run.version_id} if form.all_evaluations else {"run_ids": [run.id]}
+    source = {**runs, "version_id": form.version_id, "where": form.where, "phase": form.phase}
+    is_replay = request.url.path.endswith("/replay")
+    start = StartReplay(**source) if is_replay else StartRegrading(**source, override=form.override)
+    return _show_started(service.start_regrading(session, actor, start))
 
 
 @router.post("/rollouts/{rollout_id}/rescore", response_class=HTMLResponse)
@@ -164,12 +122,6 @@ def regrade_rollout(rollout_id: uuid.UUID, session: SessionDep, actor: Author) -
         run_ids=[rollout.run_id], version_id=newest.id, rollout_ids=[rollout.id], phase=rollout.phase
     )
     return _show_started(service.start_regrading(session, actor, request))
-
-
-def _source(session: Session, run_id: uuid.UUID, form: VersionForm) -> dict[str, object]:
-    run = get_run(session, run_id)
-    runs = {"evaluations_of": run.version_id} if form.all_evaluations else {"run_ids": [run.id]}
-    return {**runs, "version_id": form.version_id, "where": form.where, "phase": form.phase}
 
 
 def _show_started(started: service.StartedRegrading) -> Response:
@@ -219,15 +171,20 @@ def show_rollout_before_after(request: Request, rollout_id: uuid.UUID, session: 
     rollout = get_rollout(session, rollout_id)
     before = queries.original_of(session, rollout)
     copies = queries.copies_of(session, rollout)
-    context = RolloutPairPage(
-        rollout=rollout,
-        run=rollout.run,
-        before=before,
-        columns=queries.column_pairs(before, rollout) if before else (),
-        steps=queries.step_pairs(before, rollout) if before and rollout.steps else (),
-        copies=copies,
-        names=list(dict.fromkeys([*rollout.run.columns, *(name for copy in copies for name in copy.columns)])),
-    )
+    context: dict[str, object] = {
+        "rollout": rollout,
+        "run": rollout.run,
+        "before": before,
+        "columns": queries.column_pairs(before, rollout) if before else (),
+        "steps": [],  # the reset, then every step of either side
+        "differences": {},
+        "copies": copies,
+        "names": list(dict.fromkeys([*rollout.run.columns, *(name for run, _ in copies for name in run.columns)])),
+    }
+    if before and rollout.steps:
+        openings = ({"observation": each.opening} for each in (before, rollout))
+        context["steps"] = [tuple(openings), *zip_longest(before.steps, rollout.steps)]
+        context["differences"] = queries.step_differences(before, rollout)
     return page(request, "rollouts/regrading/rollout.html", context)
 
 
@@ -248,7 +205,7 @@ async def stream_history(request: Request, _: Viewer, name: str, number: int) ->
             since = time.monotonic()
         context, again = _histories.read((name, number), since, lambda: _history(session, name, number))
         blocks = {"graded_history": render_block(request, HISTORY, "graded_history", context)}
-        if not context.history.open:
+        if not context["history"].open:
             blocks[END] = ""
         elif again:
             blocks[AGAIN] = str(again)
@@ -258,10 +215,11 @@ async def stream_history(request: Request, _: Viewer, name: str, number: int) ->
         yield event
 
 
-def _history(session: Session, name: str, number: int) -> HistoryPage:
+def _history(session: Session, name: str, number: int) -> dict[str, Any]:
     environment = get_environment(session, name)
     version = get_version(session, environment, number)
-    return HistoryPage(environment, version, describe_history(session, name, version, history_of(session, version)))
+    history = describe_history(session, name, version)
+    return {"environment": environment, "version": version, "history": history}
 
 
 @router.get("/draft-scores/{job_id}", response_class=HTMLResponse)

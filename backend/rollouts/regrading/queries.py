@@ -1,10 +1,7 @@
 """Compare regraded and replayed runs with their sources: whole runs, reward columns, and rollouts step by step."""
 
-import json
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import zip_longest
+from collections.abc import Sequence
 
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, joinedload, undefer
@@ -24,8 +21,6 @@ from backend.runs.tables import Run
 
 KINDS = (RunKind.RESCORE, RunKind.REPLAY)
 MAX_CHANGED = 12
-MAX_VALUE = 2000
-"""Characters of a displayed value."""
 
 
 class NotRegraded(NotFound):
@@ -111,81 +106,25 @@ def column_changes(session: Session, run: Run, source: Run) -> list[ColumnChange
     changes = []
     for n, name in enumerate(["reward", *names]):
         gain, spread, count = (row[f"{part}_{n}"] for part in ("gain", "spread", "count"))
-        changes.append(
-            ColumnChange(
-                name=name,
-                before=row[f"old_{n}"],
-                after=row[f"new_{n}"],
-                difference=None if gain is None else estimate_of(gain, spread or 0.0, count),
-                weight_before=before.get(name) if n else None,
-                weight_after=after.get(name) if n else None,
-            )
+        change = ColumnChange(
+            name=name,
+            before=row[f"old_{n}"],
+            after=row[f"new_{n}"],
+            difference=None if gain is None else estimate_of(gain, spread or 0.0, count),
+            weight_before=before.get(name) if n else None,
+            weight_after=after.get(name) if n else None,
         )
+        changes.append(change)
     return changes
 
 
-@dataclass(frozen=True, slots=True)
-class ChangedRollout:
-    rollout: Rollout
-    before: float | None
-    change: float | None
-    diverged_at: int | None
-
-
-def most_changed(session: Session, run_id: uuid.UUID, limit: int = MAX_CHANGED) -> list[ChangedRollout]:
-    """Rollouts by the change of their reward, largest first. Diverged ones are listed even if it did not change."""
+def most_changed(session: Session, run_id: uuid.UUID, limit: int = MAX_CHANGED) -> list[tuple[Rollout, float | None]]:
+    """Rollouts with their reward before, by its change, largest first. Diverged ones are listed even without one."""
     rows = session.execute(_MOST_CHANGED, {"run": run_id, "limit": limit}).all()
     with_task = joinedload(Rollout.group).joinedload(Group.task)
     statement = select(Rollout).options(with_task).where(Rollout.id.in_([row.id for row in rows]))
     by_id = {rollout.id: rollout for rollout in session.scalars(statement)}
-    changed = []
-    for row in rows:
-        if rollout := by_id.get(row.id):
-            step, after = rollout.metrics.get(DIVERGED_AT), rollout.reward
-            change = None if row.before is None or after is None else after - row.before
-            diverged_at = int(step) if isinstance(step, int | float) else None
-            changed.append(ChangedRollout(rollout, row.before, change, diverged_at))
-    return changed
-
-
-@dataclass(frozen=True, slots=True)
-class StepValue:
-    """A field of an observation, or a reward column."""
-
-    name: str
-    text: str
-    differs: bool
-
-
-@dataclass(frozen=True, slots=True)
-class StepSide:
-    reply: str
-    action: str
-    """The parsed action; empty if the reply could not be parsed."""
-    note: str
-    fields: list[StepValue]
-    rewards: list[StepValue]
-    done: bool
-
-
-@dataclass(frozen=True, slots=True)
-class StepPair:
-    """One step on both sides; None if a side has no such step."""
-
-    number: int
-    """0 is the reset."""
-    before: StepSide | None
-    after: StepSide | None
-    difference: Difference | None
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutCopy:
-    """A rollout in a run that regraded or replayed it."""
-
-    run: Run
-    rollout: Rollout
-    columns: dict[str, float]
+    return [(by_id[row.id], row.before) for row in rows if row.id in by_id]
 
 
 def original_of(session: Session, rollout: Rollout) -> Rollout | None:
@@ -197,16 +136,15 @@ def original_of(session: Session, rollout: Rollout) -> Rollout | None:
     return session.get(Rollout, rollout.source_id, options=whole)
 
 
-def copies_of(session: Session, rollout: Rollout) -> list[RolloutCopy]:
+def copies_of(session: Session, rollout: Rollout) -> list[tuple[Run, Rollout]]:
     """Copies of the rollout in regrading and replay runs, oldest first. Their ids follow from its place in the run."""
     with_environment = joinedload(Run.version).joinedload(EnvironmentVersion.environment)
-    regrading = select(Run).where(Run.source_run_id == rollout.run_id, Run.kind.in_(KINDS))
+    regrading = select(Run).where(Run.source_run_id == rollout.run_id, Run.kind.in_(KINDS)).order_by(Run.id)
     place = rollout.training_step, rollout.group.ordinal, rollout.member
     runs = {copy_id(run.id, *place): run for run in session.scalars(regrading.options(with_environment))}
-    with_task = joinedload(Rollout.group).joinedload(Group.task)
-    found = session.scalars(select(Rollout).options(with_task).where(Rollout.id.in_(runs)))
-    copies = [RolloutCopy(runs[each.id], each, columns_of(runs[each.id], each)) for each in found]
-    return sorted((each for each in copies if each.rollout.source_id == rollout.id), key=lambda each: each.run.id)
+    found = select(Rollout).where(Rollout.id.in_(runs), Rollout.source_id == rollout.id)
+    copies = {each.id: each for each in session.scalars(found)}
+    return [(run, copies[id]) for id, run in runs.items() if id in copies]
 
 
 def column_pairs(before: Rollout, after: Rollout) -> list[ColumnPair]:
@@ -221,39 +159,3 @@ def step_differences(before: Rollout, after: Rollout) -> dict[int, Difference]:
     noise = Manifest.model_validate(after.run.version.manifest).proctor.checks.noise
     old, new = (RecordedEpisode(each.opening, each.steps, prompts_of(each.messages)) for each in (before, after))
     return {each.step: each for each in differences(old, new, noise)}
-
-
-def step_pairs(before: Rollout, after: Rollout) -> list[StepPair]:
-    """The reset, then every step of either side."""
-    found = step_differences(before, after)
-    openings = ({"observation": each.opening} for each in (before, after))
-    pairs = [tuple(openings), *zip_longest(before.steps, after.steps)]
-    return [
-        StepPair(number, _side(old, found.get(number)), _side(new, found.get(number)), found.get(number))
-        for number, (old, new) in enumerate(pairs)
-    ]
-
-
-def _side(step: Mapping[str, object] | None, difference: Difference | None) -> StepSide | None:
-    if step is None:
-        return None
-
-    def shown(value: object) -> str:
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]} … and {len(text) - MAX_VALUE:,} more characters"
-
-    def values(part: str) -> list[StepValue]:
-        found = step.get(part)
-        different = difference.fields if difference else ()
-        items = found.items() if isinstance(found, Mapping) else ()
-        return [StepValue(name, shown(value), name in different) for name, value in items]
-
-    action = step.get("action")
-    return StepSide(
-        reply=shown(str(step.get("reply") or "")),
-        action="" if action is None else shown(action),
-        note=shown(str(step.get("note") or "")),
-        fields=values("observation"),
-        rewards=values("rewards"),
-        done=bool(step.get("done")),
-    )

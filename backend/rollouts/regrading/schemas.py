@@ -166,9 +166,6 @@ class RegradingCounts(Response):
     most_common: str
     """The most frequent error message."""
 
-    def __str__(self) -> str:
-        return f"{self.rollouts:,} rollouts, {self.changed:,} with another reward, {self.failed:,} failed"
-
 
 class BeforeAfter(RegradingCounts):
     """A regraded or replayed run compared with its source."""

@@ -71,9 +71,9 @@ class DraftScore:
 
 def start_regrading(session: Session, actor: Requester, request: StartRegrading | StartReplay) -> StartedRegrading:
     """Regrade stored rollouts by other weights or another version's rewards, or replay their replies on a version."""
-    kind, weights, override = RunKind.REPLAY, None, ""
+    weights, override = None, ""
     if isinstance(request, StartRegrading):
-        kind, weights, override = RunKind.RESCORE, request.weights, request.override.strip()
+        weights, override = request.weights, request.override.strip()
     ids = evaluations_of(session, request.evaluations_of) if request.evaluations_of else request.run_ids
     if not ids:
         raise InvalidInput(fields={"run_ids": "Name at least one run with stored rollouts."})
@@ -101,40 +101,30 @@ def start_regrading(session: Session, actor: Requester, request: StartRegrading 
         if not source.status.is_over:
             raise StillPlaying(f"{source.name} is {source.status}. Wait for it, or stop it first.")
 
-    runs = []
-    for source in found:
-        if plan.weights is not None:
-            terms = apply_weights(list_reward_terms(session, source), plan.weights)
-            columns = {term.name: term.weight for term in terms}
-            own_plan, version, suffix = plan.model_copy(update={"weights": columns}), source.version, "reweighted"
-        else:
-            chosen = session.get(EnvironmentVersion, request.version_id, options=[with_environment])
-            if chosen is None:
-                raise InvalidInput(fields={"version_id": "There is no such environment version."})
-            if chosen.environment_id != source.version.environment_id:
-                name = source.version.environment.name
-                message = f"{source.name} was played on {name}. Choose a version of that environment."
-                raise InvalidInput(fields={"version_id": message})
-            columns = {column.name: column.weight for column in Manifest.model_validate(chosen.manifest).columns}
-            suffix = f"{'regraded by' if kind is RunKind.RESCORE else 'replayed on'} v{chosen.number}"
-            own_plan, version = plan, chosen
-        name = (request.name or f"{source.name}, {suffix}").strip()[:200]
-        runs.append(_start_one(session, actor, kind, source, version, own_plan, columns, name))
     assert plan.batch is not None
-    return StartedRegrading(plan.batch, runs)
+    return StartedRegrading(plan.batch, [_start_one(session, actor, request, source, plan) for source in found])
 
 
 def _start_one(
-    session: Session,
-    actor: Requester,
-    kind: RunKind,
-    source: Run,
-    version: EnvironmentVersion,
-    plan: RegradingPlan,
-    columns: dict[str, float],
-    name: str,
+    session: Session, actor: Requester, request: StartRegrading | StartReplay, source: Run, plan: RegradingPlan
 ) -> Run:
     """Queue the run; the same key from the same person returns the run that it started first."""
+    kind = RunKind.RESCORE if isinstance(request, StartRegrading) else RunKind.REPLAY
+    version, suffix = source.version, "reweighted"
+    if plan.weights is not None:
+        terms = apply_weights(list_reward_terms(session, source), plan.weights)
+        columns = {term.name: term.weight for term in terms}
+        plan = plan.model_copy(update={"weights": columns})
+    else:
+        with_environment = joinedload(EnvironmentVersion.environment)
+        chosen = session.get(EnvironmentVersion, request.version_id, options=[with_environment])
+        if chosen is None:
+            raise InvalidInput(fields={"version_id": "There is no such environment version."})
+        if chosen.environment_id != version.environment_id:
+            message = f"{source.name} was played on {version.environment.name}. Choose a version of that environment."
+            raise InvalidInput(fields={"version_id": message})
+        columns = {column.name: column.weight for column in Manifest.model_validate(chosen.manifest).columns}
+        version, suffix = chosen, f"{'regraded by' if kind is RunKind.RESCORE else 'replayed on'} v{chosen.number}"
     run_id = stable_id("rescored run", plan.batch, source.id)
     if known := session.get(Run, run_id):
         return known
@@ -145,7 +135,7 @@ def _start_one(
         id=run_id,
         kind=kind,
         status=RunStatus.QUEUED,
-        name=name,
+        name=(request.name or f"{source.name}, {suffix}").strip()[:200],
         version_id=version.id,
         policy_id=source.policy_id,
         checkpoint_id=source.checkpoint_id,

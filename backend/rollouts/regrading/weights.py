@@ -232,8 +232,8 @@ def preview_weights(
     place_before, place_after = (stats.rankdata(-rewards, method="min").astype(int) for rewards in (before, after))
     order = np.argsort(-after, kind="stable")
 
-    def ranked(indexes: Integers) -> list[RankedRollout]:
-        return [
+    best, worst = (
+        [
             RankedRollout(
                 rows[kept[index]].id,
                 float(before[index]),
@@ -243,7 +243,8 @@ def preview_weights(
             )
             for index in indexes
         ]
-
+        for indexes in (order[:EXTREMES], order[::-1][:EXTREMES])
+    )
     return replace(
         found,
         before=estimate_mean(task_before),
@@ -253,8 +254,8 @@ def preview_weights(
         spread_after=_spread_within_groups(after, groups),
         rank_correlation=rank_correlation(before, after),
         turned_pairs=_turned_pairs(before, after, groups),
-        best=ranked(order[:EXTREMES]),
-        worst=ranked(order[::-1][:EXTREMES]),
+        best=best,
+        worst=worst,
     )
 
 
