@@ -36,7 +36,7 @@ NEWEST_VERDICT = (
     .limit(1)
     .scalar_subquery()
 )
-"""Of a rollout."""
+"""The latest verdict on a rollout that is not unsure."""
 _BATCH = 500
 _PLAYED = (RunKind.EVALUATION, RunKind.TRAINING, RunKind.PLAY)
 """Kinds of runs that are searched by default. Runs that regrade or replay rollouts have no new conversations."""
