@@ -39,7 +39,7 @@ from benchmarks.harness import Measure, Options, create_run, import_built_in, in
 from workers.detectors.scanner import RunScanner
 from workers.environments.client import EnvHost, EnvServer
 from workers.policies.base import EpisodeStart, Player, Policy, Reply, TokenTrace, Turn
-from workers.rollouts.engine import GroupPlan, play_groups
+from workers.rollouts.engine import GroupPlan, RolloutPool
 from workers.storage.recorder import RunRecorder
 from workers.tasks.detectors import run as detect
 from workers.tasks.registry import JobContext
@@ -191,7 +191,7 @@ async def _play(
 ) -> list[Rollout]:
     """Play training tasks from number `first` on, one rollout each."""
     played: list[Rollout] = []
-    await play_groups(
+    await RolloutPool(
         [GroupPlan(task_of(manifest, Split.TRAIN, first + index), index, (0,)) for index in range(count)],
         server=server,
         policy=policy,
@@ -200,7 +200,7 @@ async def _play(
         seed=seed,
         concurrency=8,
         on_rollout=played.append,
-    )
+    ).play()
     return played
 
 

@@ -25,8 +25,8 @@ from backend.domain.environments.manifest import Manifest
 from backend.domain.vocabulary import Role, RunKind, RunStatus
 from benchmarks.harness import Measure, Options, create_run, import_built_in, installation, percentile, sign_in, web
 from benchmarks.rollouts import sample_rollout
+from workers.rollouts.limits import BATCH_SECONDS
 from workers.storage.recorder import RunRecorder
-from workers.storage.rollout_writer import BATCH_SECONDS
 
 REPEATS = 1
 ROLLOUTS_PER_SECOND = 100

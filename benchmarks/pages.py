@@ -51,7 +51,7 @@ from backend.runs.schemas import RolloutFilter
 from backend.runs.tables import Run
 from backend.web.paging import make_cursor
 from benchmarks.harness import Measure, Options, create_run, installation, percentile, sign_in, tree_cpu_seconds, web
-from workers.storage.text_index import index_texts
+from workers.tasks.housekeeping import index_texts
 
 REPEATS = 1
 RARE, COMMON = "zebrafish", "your move"

@@ -83,6 +83,7 @@ if TYPE_CHECKING:
         ReviewItemResponse,
         ReviewStats,
         RevokedAccess,
+        RevokedSession,
         RolloutBeforeAfter,
         RolloutCount,
         RunDetailResponse,
@@ -2786,7 +2787,12 @@ class RolloutsOperations(Namespace):
         - `where`: A filter: `has flag and win = 0 and tokens > 200`. The parameters below are added to it with
           `and`.
         - `columns`: Columns to show, separated by commas.
+        - `status`: State of the rollout.
+        - `phase`: Part of the run.
         - `step`: Training step.
+        - `level`: Difficulty level.
+        - `min_reward`: Minimum reward.
+        - `max_reward`: Maximum reward.
         - `column`: The reward column of `min_column` and `max_column`.
         - `text`: Text anywhere in the conversation.
         - `sort`: `seq` or any field with one value, such as `reward`, `tokens` or a reward column. Descending:
@@ -2840,7 +2846,12 @@ class RolloutsOperations(Namespace):
         - `where`: A filter: `has flag and win = 0 and tokens > 200`. The parameters below are added to it with
           `and`.
         - `columns`: Columns to show, separated by commas.
+        - `status`: State of the rollout.
+        - `phase`: Part of the run.
         - `step`: Training step.
+        - `level`: Difficulty level.
+        - `min_reward`: Minimum reward.
+        - `max_reward`: Maximum reward.
         - `column`: The reward column of `min_column` and `max_column`.
         - `text`: Text anywhere in the conversation.
         - `sort`: `seq` or any field with one value, such as `reward`, `tokens` or a reward column. Descending:
@@ -2978,16 +2989,23 @@ class RunsOperations(Namespace):
           Default: latest version.
         - `policy`: Name or id of the policy.
         - `checkpoint_id`: Local policies only. Default: the best checkpoint, else the latest one.
+        - `split`: Split to take the tasks from.
+        - `tasks`: Number of tasks.
+        - `first_task`: Index of the first task.
         - `group_size`: Rollouts per task.
-        - `temperature`: 0 is greedy.
-        - `max_tokens_per_turn`: Default: the environment's setting.
+        - `temperature`: Sampling temperature. 0: greedy.
+        - `top_p`: Nucleus sampling.
+        - `max_tokens_per_turn`: Maximum tokens per turn. Default: the environment's setting.
         - `concurrency`: Maximum number of concurrent episodes per worker. Default: chosen by policy and
           environment.
         - `task_indexes`: These tasks instead of `tasks` and `first_task`.
         - `workers`: Number of jobs that share the groups.
         - `retries`: Further attempts at a failed rollout.
-        - `context`: The part of the conversation that the policy reads. Default: the environment's setting.
+        - `context`: The part of the conversation that the policy reads: full, or last:N for its start and the last
+          N turns. Default: the environment's setting.
         - `judge_ids`: Judges that grade the rollouts at the end of the run.
+        - `seed`: Sampling seed.
+        - `name`: Name of the run.
         - `key`: Any text. Repeating a key returns the run that it started first."""
         return self._call(
             "RunDetailResponse",
@@ -3083,17 +3101,17 @@ class RunsOperations(Namespace):
         )
 
     def get_points(
-        self, run: str | UUID, *, name: Sequence[str] | None = None, low: int | None = None, high: int | None = None
+        self, run: str | UUID, *, low: int | None = None, high: int | None = None, name: Sequence[str] | None = None
     ) -> dict[str, Any]:
         """Return curves as columns: `{"x": [steps], "series": [{"label", "unit", "values"}], "cursor"}`.
 
         Beyond 4,000 points, each bucket keeps its minimum and maximum.
 
         - `run`: Id of a run, the last characters of it, or `last` for the newest run.
-        - `name`: Metrics, such as `reward`. Default: all.
         - `low`: First step.
-        - `high`: Last step."""
-        return self._call("", "GET", f"/runs/{segment(run)}/points", "query", name=name, low=low, high=high)
+        - `high`: Last step.
+        - `name`: Metrics, such as `reward`. Default: all."""
+        return self._call("", "GET", f"/runs/{segment(run)}/points", "query", low=low, high=high, name=name)
 
     def resume(self, run: str | UUID) -> RunResponse:
         """Queue a stopped, paused or failed run again. It continues where it stopped.
@@ -3128,10 +3146,10 @@ class SessionsOperations(Namespace):
             "query",
         )
 
-    def revoke(self, session_id: str | UUID) -> RevokedAccess:
+    def revoke(self, session_id: str | UUID) -> RevokedSession:
         """End a session and revoke the tokens created in it. Needs a browser session."""
         return self._call(
-            "RevokedAccess",
+            "RevokedSession",
             "DELETE",
             f"/sessions/{segment(session_id)}",
             "query",
@@ -3300,7 +3318,9 @@ class TokensOperations(Namespace):
         )
 
     def revoke(self, token: str | UUID) -> None:
-        """Revoke a token and all tokens created with it."""
+        """Revoke a token and all tokens created with it.
+
+        Members revoke their own tokens, administrators any. A token of a lower role revokes itself and its descendants."""
         return self._call(
             "",
             "DELETE",

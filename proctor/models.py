@@ -129,13 +129,13 @@ class GradingEstimateResponse(Model):
     """Rollouts, or groups of a contrast, without a grade."""
     graded: int
     """Rollouts or groups that already have a grade."""
-    tokens_in: float | None
-    tokens_out: float | None
-    cost: float | None
+    tokens_in: float | None = None
+    tokens_out: float | None = None
+    cost: float | None = None
     """US dollars, canaries included; null without a price."""
-    basis: str
+    basis: str = ""
     """Basis of the estimate."""
-    problem: str
+    problem: str = ""
     """Why there is nothing to grade."""
 
 
@@ -225,6 +225,15 @@ class RolloutCount(Model):
 
     matching: int
     total: int
+
+
+class RevokedSession(Model):
+    sessions: int
+    """Number of sessions that ended."""
+    tokens: int
+    """Number of API tokens that were revoked."""
+    device: str
+    """Its browser and system."""
 
 
 class SftPreview(Model):

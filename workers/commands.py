@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from proctor_sandbox.memory import descendants
+
 _LAUNCHER = Path(__file__).with_name("bounded_command.py")
 _WATCH_SECONDS = 0.1
 
@@ -27,6 +29,8 @@ class Bounds:
     """Printed, in all."""
     written_bytes: int | None = None
     """Written to files and pipes by the command itself, in all. Linux only."""
+    memory_bytes: int | None = None
+    """Memory of all its processes together. Linux only."""
     limits: Mapping[str, int] = field(default_factory=dict)
     """Resource limits of each process by name, such as `AS` or `CPU`; never a core file."""
 
@@ -45,6 +49,7 @@ async def run_command(
     given: str = "",
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> Finished:
     """Run a command that reads `given`. Raises CommandStopped.
 
@@ -57,6 +62,7 @@ async def run_command(
             *bounded(command, bounds.limits),
             env=environment,
             cwd=folder,
+            pass_fds=pass_fds,
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
@@ -89,6 +95,34 @@ async def end_group(process: asyncio.subprocess.Process) -> None:
     await process.wait()
 
 
+def resident_bytes(pid: int) -> int:
+    """Resident memory of one process; 0 if it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def used_bytes(pids: list[int], allowed: int = 0) -> int:
+    """Memory of several processes together, shared pages once (PSS). Only root may read that; else the sum of each.
+
+    If even the sum, which is cheap to read, is at most `allowed`, it is the answer.
+    """
+    total, resident = 0, sum(map(resident_bytes, pids))
+    if resident <= allowed:
+        return resident
+    try:
+        for pid in pids:
+            try:
+                text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            total += next((int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("Pss:")), 0)
+    except PermissionError:
+        return resident
+    return total
+
+
 async def _watch(process: asyncio.subprocess.Process, bounds: Bounds, outputs: Sequence[IO[bytes]]) -> None:
     """Wait for the command and check its output periodically. Raises CommandStopped."""
     ended = asyncio.ensure_future(process.wait())
@@ -100,6 +134,8 @@ async def _watch(process: asyncio.subprocess.Process, bounds: Bounds, outputs: S
                 raise CommandStopped(f"it printed more than {bounds.output_bytes >> 10:,} KB")
             if is_over:
                 return
+            if bounds.memory_bytes and used_bytes(descendants(process.pid), bounds.memory_bytes) > bounds.memory_bytes:
+                raise CommandStopped(f"it used more than {bounds.memory_bytes >> 20} MB of memory")
             if bounds.written_bytes is not None:
                 with contextlib.suppress(OSError):  # it has ended, or this is not Linux
                     lines = counters.read_text().splitlines()

@@ -5,20 +5,18 @@ from typing import Annotated
 import typer
 
 from backend.cli.connection import connect
-from backend.cli.derived import Json, renders
+from backend.cli.derived import Json, renders, takes_request
 from backend.cli.names import run_of, short
-from backend.cli.options import AsJson
-from backend.cli.output import BAD_RESULT, fail, say, write_error, write_fields, write_json, write_table
+from backend.cli.output import BAD_RESULT, AsJson, fail, group, say, write_error, write_fields, write_json, write_table
+from backend.cli.views import estimate
 
-app = typer.Typer(
-    help="Saved weights: show the tree over runs and disk usage, keep and prune checkpoints.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = group(help="Saved weights: show the tree over runs and disk usage, keep and prune checkpoints.")
 
 
 @app.command("prune")
+@takes_request("checkpoints.prune", "keep_last", "keep_every", "dry_run")
 def prune(
+    request: Json,
     checkpoints: Annotated[
         list[str] | None,
         typer.Argument(
@@ -26,11 +24,6 @@ def prune(
         ),
     ] = None,
     run: Annotated[str | None, typer.Option(help="Only checkpoints of this run.")] = None,
-    keep_last: Annotated[
-        int | None, typer.Option(min=0, help="Number of latest checkpoints to keep. Default: the rule of each run.")
-    ] = None,
-    keep_every: Annotated[int | None, typer.Option(min=0, help="Also keep the checkpoint of every Nth step.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be pruned.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -42,15 +35,10 @@ def prune(
     never deleted. Exits with 1 if a selected checkpoint is in use.
     """
     client = connect()
-    selected = [client.get(f"/checkpoints/{each}")["id"] for each in checkpoints or ()]
-    request = {
-        "checkpoint_ids": selected,
-        "run_id": run_of(client, run)["id"] if run else None,
-        "keep_last": keep_last,
-        "keep_every": keep_every,
-    }
+    request["checkpoint_ids"] = [client.get(f"/checkpoints/{each}")["id"] for each in checkpoints or ()]
+    request["run_id"] = run_of(client, run)["id"] if run else None
     plan = client.post("/checkpoints/prune", request | {"dry_run": True})
-    if plan["pruned"] and not dry_run:
+    if plan["pruned"] and not request.get("dry_run"):
         if not yes:
             if as_json:
                 fail("--json needs --yes to delete weights; --dry-run shows what would be deleted")
@@ -118,10 +106,8 @@ def _name(found: Json) -> str:
 
 
 def _reward(found: Json) -> str:
-    if found["heldout_reward"] is None:
-        return "–"
-    interval = found["heldout_interval"]
-    return f"{found['heldout_reward']:.3f}" + (f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else "")
+    low, high = found["heldout_interval"] or (None, None)
+    return estimate({"mean": found["heldout_reward"], "low": low, "high": high})
 
 
 def _size(count: int) -> str:

@@ -1,13 +1,17 @@
 """Commands derived from the API's description: every operation that declares a command gets one.
 
 Fields of the request become options with their defaults, limits and help; rows of the address become arguments. The
-result is shown as a table, as fields or as a notice; with `--json` it is the response itself.
+result is shown as a table, as fields or as a notice; with `--json` it is the response itself. Hand-written commands
+take the options of an operation with `takes_request`.
 """
 
 import inspect
+import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.resources import files
 from inspect import Parameter
 from pathlib import Path
 from types import MappingProxyType
@@ -17,13 +21,16 @@ from urllib.parse import quote
 import typer
 
 from backend.cli.connection import connect
-from backend.cli.options import AsJson, NoWait
-from backend.cli.output import BAD_RESULT, fail, plain, say, write_fields, write_json, write_table
+from backend.cli.output import BAD_RESULT, AsJson, NoWait, fail, plain, say, write_fields, write_json, write_table
+from backend.cli.output import group as new_group
 from backend.cli.watching import wait_for
 from proctor import Client
 from proctor import Json as Json
 
 Renderer = TypeVar("Renderer", bound=Callable[..., None])
+OutFile = Annotated[
+    Path | None, typer.Option("--out", "--output", "-o", help="File or folder to write. Default: the file's own name.")
+]
 
 _TYPES: dict[str, type] = {"integer": int, "number": float, "boolean": bool}
 _FIELD = re.compile(r"{(\w+)}")
@@ -96,39 +103,37 @@ class Described:
     extension: Mapping[str, Json]
 
     def call(self, client: Client, given: Mapping[str, Json]) -> Json:
-        values = {
-            each.name: read_text(given[each.name])
-            if each.schema.get("x-cli", {}).get("reads_file")
-            else given[each.name]
-            for each in self.inputs
-        }
+        sent = _sent(self.inputs, given)
         path = self.path.format(
-            **{each.name: quote(str(values.pop(each.name)), safe="") for each in self.inputs if each.is_segment}
+            **{each.name: quote(str(sent.pop(each.name)), safe="") for each in self.inputs if each.is_segment}
         )
-        defaults = {each.name: each.schema.get("default") for each in self.inputs}
-        sent = {name: value for name, value in values.items() if value not in (None, [], defaults[name])}
         if self.extension.get("downloads"):
             if given["out"]:
                 given["out"].parent.mkdir(parents=True, exist_ok=True)
             file = client.download(path, given["out"], **sent)
             return {"file": str(file), "bytes": file.stat().st_size}
-        if files := self.extension.get("uploads"):
-            return client.upload(path, {name: Path(sent.pop(name)) for name in files if name in sent}, sent)
+        if uploads := self.extension.get("uploads"):
+            return client.upload(path, {name: Path(sent.pop(name)) for name in uploads if name in sent}, sent)
         if self.is_list:
             return list(client.pages(path, limit=given.get("limit"), **sent))
         return client.request(self.method, path, **{"body" if self.sends_body else "query": sent})
 
     def command(self, fixed: Mapping[str, Json] = MappingProxyType({})) -> Callable[..., None]:
-        """Return a function with the signature that Typer expects. Inputs with a `fixed` value are no options."""
+        """Return a function with the signature that Typer expects. Inputs with a `fixed` value are no options.
 
-        def run(**given: Json) -> None:
+        As the callback of a group it does nothing if a command of the group follows.
+        """
+
+        def run(group: typer.Context, **given: Json) -> None:
+            if group.invoked_subcommand:
+                return
             client, given = connect(), {**given, **fixed}
             result = self.call(client, given)
-            if self.extension.get("waits") and not given.get("no_wait"):
+            has_waited = self.extension.get("waits") and not given.get("no_wait")
+            if has_waited:
                 poll = self._fill(self.extension["poll"], result, given)
                 result = wait_for(client, poll, result, quiet=given["as_json"])
             self._write(result, given)
-            has_waited = self.extension.get("waits") and not given.get("no_wait")
             if (has_waited and not result["is_successful"]) or (isinstance(result, dict) and result.get("problem")):
                 raise typer.Exit(BAD_RESULT)
 
@@ -141,16 +146,16 @@ class Described:
             ("out", OutFile, None, self.extension.get("downloads")),
             ("as_json", AsJson, False, True),
         ]
-        parameters = [each.parameter() for each in self.inputs if each.name not in fixed] + [
-            Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
-            for name, annotation, default, is_offered in common
-            if is_offered
+        parameters = [
+            Parameter("group", Parameter.KEYWORD_ONLY, annotation=typer.Context),
+            *(each.parameter() for each in self.inputs if each.name not in fixed),
+            *(
+                Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+                for name, annotation, default, is_offered in common
+                if is_offered
+            ),
         ]
-        parameters.sort(key=lambda each: each.default is not Parameter.empty)
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {each.name: each.annotation for each in parameters}
-        run.__doc__ = self.summary
-        return run
+        return _with_signature(run, parameters, self.summary)
 
     def _write(self, result: Json, given: Mapping[str, Json]) -> None:
         if given["as_json"]:
@@ -176,40 +181,101 @@ class Described:
 
 
 def add_commands(app: typer.Typer, groups: Mapping[str, typer.Typer], document: Json) -> None:
-    """Add each described command to the group of its first words, or to the program itself."""
+    """Add each described command to the group of its first words, or to the program itself.
+
+    A command with the name of a group runs if no command of the group follows.
+    """
     groups = dict(groups)
     for operation in described(document):
-        *words, name = operation.extension["command"].split()
-        group = " ".join(words)
-        if group and group not in groups:
-            groups[group] = typer.Typer(help=f"Commands for {group}.", no_args_is_help=True, rich_markup_mode=None)
-            app.add_typer(groups[group], name=group)
-        (groups[group] if group else app).command(name)(operation.command())
+        if (whole := operation.extension.get("command")) in groups:
+            groups[whole].callback(invoke_without_command=True)(operation.command())
+        elif whole:
+            *words, name = whole.split()
+            group = " ".join(words)
+            if group and group not in groups:
+                groups[group] = new_group(help=f"Commands for {group}.")
+                app.add_typer(groups[group], name=group)
+            (groups[group] if group else app).command(name)(operation.command())
 
 
-def read_text(given: Json) -> Json:
-    """Return the value, or for `@FILE` the content of the file."""
-    if not isinstance(given, str) or not given.startswith("@"):
-        return given
-    try:
-        return Path(given[1:]).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        fail(f"{given[1:]} cannot be read: {error}")
+def takes_request(
+    operation: str, *names: str, optional: bool = False
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a hand-written command the options of these fields of an operation, in place of its parameter `request`.
+
+    `request` holds the values that differ from the defaults. `optional`: the fields have no defaults.
+    """
+
+    def declare(command: Callable[..., None]) -> Callable[..., None]:
+        inputs = [each for name in names for each in operations()[operation].inputs if each.name == name]
+        if optional:
+            inputs = [
+                replace(each, is_required=False, schema={k: v for k, v in each.schema.items() if k != "default"})
+                for each in inputs
+            ]
+
+        def run(**given: Json) -> None:
+            request = _sent(inputs, {each.name: given.pop(each.name) for each in inputs})
+            command(**given, request=request)
+
+        parameters: list[Parameter] = []
+        for each in inspect.signature(command).parameters.values():
+            if each.name == "request":
+                parameters += [each.parameter() for each in inputs]
+            else:
+                parameters.append(each.replace(kind=Parameter.KEYWORD_ONLY))
+        return _with_signature(run, parameters, inspect.getdoc(command) or "")
+
+    return declare
+
+
+def _sent(inputs: Sequence[Input], given: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the values that differ from the defaults, with the content of files for `@FILE`."""
+    values = {}
+    for each in inputs:
+        value = given[each.name]
+        if value in (None, [], each.schema.get("default")):
+            continue
+        if each.schema.get("x-cli", {}).get("reads_file") and value.startswith("@"):
+            try:
+                value = Path(value[1:]).read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                fail(f"{value[1:]} cannot be read: {error}")
+        values[each.name] = value
+    return values
+
+
+def _with_signature(run: Callable[..., None], parameters: list[Parameter], summary: str) -> Callable[..., None]:
+    """Give Typer a function's parameters, required ones first, and its help."""
+    parameters.sort(key=lambda each: each.default is not Parameter.empty)
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    run.__doc__ = summary
+    return run
+
+
+@lru_cache(maxsize=1)
+def api_description() -> Json:
+    return json.loads(files("proctor").joinpath("openapi.json").read_bytes())
+
+
+@lru_cache(maxsize=1)
+def operations() -> dict[str, Described]:
+    """Return the operations of this version by id, such as `runs.stop`."""
+    return {each.id: each for each in described(api_description())}
 
 
 def described(document: Json) -> Iterator[Described]:
-    """Yield the operations that have a command."""
+    """Yield the operations of an API's description."""
     schemas = document["components"]["schemas"]
 
     def resolve(schema: Json) -> Json:
         """Follow references, and read `T | null` as T."""
+        rest = {name: value for name, value in schema.items() if name not in {"$ref", "anyOf"}}
         if "$ref" in schema:
-            return resolve(
-                schemas[schema["$ref"].rsplit("/", 1)[-1]] | {k: v for k, v in schema.items() if k != "$ref"}
-            )
+            return resolve(schemas[schema["$ref"].rsplit("/", 1)[-1]] | rest)
         options = [option for option in schema.get("anyOf", ()) if option.get("type") != "null"]
         if len(options) == 1:
-            rest = {name: value for name, value in schema.items() if name != "anyOf"}
             return resolve(options[0]) | rest
         if "items" in schema:
             return schema | {"items": resolve(schema["items"])}
@@ -217,8 +283,7 @@ def described(document: Json) -> Iterator[Described]:
 
     for path, methods in document["paths"].items():
         for method, route in methods.items():
-            extension = route.get("x-proctor", {})
-            if "command" not in extension:
+            if not (extension := route.get("x-proctor")):
                 continue
             answer: Json = next((found for status, found in route["responses"].items() if status.startswith("2")), {})
             result = answer.get("content", {}).get("application/json", {}).get("schema", {})
@@ -252,9 +317,3 @@ def described(document: Json) -> Iterator[Described]:
                 sends_body=body is not None,
                 extension=extension,
             )
-
-
-OutFile = Annotated[
-    Path | None,
-    typer.Option("--out", "--output", "-o", help="File or folder to write. Default: the file's own name."),
-]

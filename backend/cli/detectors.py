@@ -7,36 +7,24 @@ import typer
 from backend.cli.connection import connect
 from backend.cli.derived import renders
 from backend.cli.names import short, split_pair
-from backend.cli.options import AsJson
-from backend.cli.output import BAD_RESULT, fail, say, write_error, write_fields, write_json, write_table
+from backend.cli.output import BAD_RESULT, AsJson, fail, say, write_error, write_fields, write_json, write_table
 from backend.domain.detectors.spec import SUSPICION, Action
 from proctor import Json
 
 app = typer.Typer(help="Detectors of reward hacking. Without a command: list them.", rich_markup_mode=None)
 
-Environment = Annotated[str, typer.Option(help="Only flags and verdicts of this environment.")]
 _HEAD = ("flags", "open", "reviewed", "precision, 95%", "recall at least")
-Detector = Annotated[str, typer.Argument(metavar="DETECTOR", help="Its id, such as `paid_exit`.")]
 
 
-@app.callback(invoke_without_command=True)
-def detectors(context: typer.Context, environment: Environment = "", as_json: AsJson = False) -> None:
-    """List detectors with their flags, precision by verdicts, and a lower bound of recall by the audit sample.
-
-    Questions whose answers raise flags are listed as `question:NAME`.
-    """
-    if context.invoked_subcommand:
-        return
-    found = list(connect().pages("/detectors", environment=environment or None))
-    if as_json:
-        return write_json(found)
+@renders("detectors.list")
+def _show_detectors(found: list[Json]) -> None:
     rows = [(each["id"], *_figures(each["record"], each["recall_at_least"])) for each in found]
     write_table(("detector", *_HEAD), rows, empty="There are no detectors.")
 
 
 @app.command("set")
 def set_(
-    detector: Detector,
+    detector: Annotated[str, typer.Argument(metavar="DETECTOR", help="Its id, such as `paid_exit`.")],
     environment: Annotated[str, typer.Argument(metavar="ENVIRONMENT", help="An environment's name.")],
     pairs: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME=NUMBER]...", help="Thresholds. `NAME=` restores the default.")
@@ -76,8 +64,9 @@ def set_(
             fail("nothing to set: pass thresholds as name=number, --on, --off, --action, --suggested or --default")
         settings = client.request("PATCH", path, body={**changes, "thresholds": thresholds})
     if as_json:
-        return write_json(settings)
-    say(f"{detector} in {environment}: {_settings(settings)}")
+        write_json(settings)
+    else:
+        say(f"{detector} in {environment}: {_settings(settings)}")
 
 
 @renders("detectors.get")
@@ -91,7 +80,7 @@ def _show_detector(found: Json) -> None:
             "source": found["source"],
             "needs": ", ".join(found["needs"]) or "nothing else",
             "cost": found["cost"],
-            "thresholds": _thresholds(found["thresholds"]),
+            "thresholds": ", ".join(f"{name} {value:g}" for name, value in found["thresholds"].items()),
             "default action": found["action"].replace("_", " "),
             "suggested": f"{SUSPICION} from {suggested['score']:.4g}: {suggested['caught']} caught, "
             f"{suggested['cost']} honest ones flagged"
@@ -121,14 +110,11 @@ def _show_scan(scan: Json) -> None:
 
 def _settings(settings: Json) -> str:
     state = "on" if settings["enabled"] else "off"
-    return f"{state}, {settings['action'].replace('_', ' ')}, {_thresholds(settings['thresholds'])}"
+    thresholds = ", ".join(f"{name} {value:g}" for name, value in settings["thresholds"].items())
+    return f"{state}, {settings['action'].replace('_', ' ')}, {thresholds}"
 
 
 def _figures(record: Json, recall: float | None) -> tuple[object, ...]:
     share = record["precision"]
     precision = f"{share['value']:.0%} ({share['low']:.0%} to {share['high']:.0%})" if share["looked_at"] else "–"
     return record["flags"], record["open"], record["reviewed"], precision, "–" if recall is None else f"{recall:.0%}"
-
-
-def _thresholds(found: dict[str, float]) -> str:
-    return ", ".join(f"{name} {value:g}" for name, value in found.items())

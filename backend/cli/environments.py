@@ -8,16 +8,15 @@ from typing import Annotated
 import typer
 
 from backend.cli.connection import connect
-from backend.cli.derived import renders
-from backend.cli.names import short, version_of
-from backend.cli.options import AsJson, EnvironmentName, NoWait
-from backend.cli.output import BAD_RESULT, OK, console, fail, say, write_json, write_table
+from backend.cli.derived import Json, renders, takes_request
+from backend.cli.names import EnvironmentName, short, version_of
+from backend.cli.output import BAD_RESULT, OK, AsJson, NoWait, console, fail, group, say, write_json, write_table
 from backend.cli.watching import POLL_SECONDS, watch
 from backend.domain.text import JsonObject
 
 MARKS = {"passed": ("✓", "green"), "warned": ("!", "yellow"), "failed": ("✗", "red"), "skipped": ("–", "dim")}
 
-app = typer.Typer(help="Write, check and play environments.", no_args_is_help=True, rich_markup_mode=None)
+app = group(help="Write, check and play environments.")
 
 
 @app.command("init")
@@ -35,9 +34,17 @@ def init(
 ) -> None:
     """Write a new package from a template. Needs no server."""
     from backend.cli import working_copy  # imports the manifest, which `up` does not need
+    from backend.domain.environments.manifest import ManifestInvalid
+    from backend.domain.environments.packages import PackageInvalid
+    from backend.environments.library import render_template, templates
 
     target = folder or Path(name)
-    files = working_copy.new_package(name, template)
+    try:
+        files = render_template(template, name)
+    except KeyError:
+        fail(f"there is no template {template!r}; there are {', '.join(known.name for known in templates())}")
+    except (ManifestInvalid, PackageInvalid) as error:
+        fail(f"{name!r} cannot be an environment's name: {error}")
     working_copy.write_folder(target, files)
     if as_json:
         return write_json({"folder": str(target), "files": sorted(files)})
@@ -45,14 +52,15 @@ def init(
 
 
 @app.command("push")
+@takes_request("environments.publish", "notes")
 def push(
+    request: Json,
     folder: Annotated[Path, typer.Argument(help="The package's folder.")] = Path(),
     publish: Annotated[bool, typer.Option("--publish", help="Publish the next version and run its checks.")] = False,
     no_check: Annotated[bool, typer.Option("--no-check", help="With --publish: do not run the checks.")] = False,
     regrade: Annotated[
         bool, typer.Option("--regrade", help="With --publish: score past rollouts with the new version's rewards.")
     ] = False,
-    notes: Annotated[str, typer.Option(help="Release notes of the version.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Overwrite a draft that has changed in the meantime.")] = False,
     to_hub: Annotated[str, typer.Option("--to-hub", metavar="OWNER/NAME", help="Send it as a Space instead.")] = "",
     private: Annotated[bool, typer.Option("--private", help="With --to-hub: a private Space.")] = False,
@@ -65,8 +73,10 @@ def push(
     With --to-hub nothing is sent to Proctor: the complete OpenEnv package becomes a Space of the Hugging Face Hub.
     """
     if to_hub:
-        _push_to_hub(folder, to_hub, private, dry_run, notes, as_json)
-        return
+        from backend.cli.hub import push_to_hub
+
+        message = request.get("notes", "Sent by Proctor")
+        return push_to_hub(folder, to_hub, message, is_private=private, is_dry_run=dry_run, as_json=as_json)
     if dry_run or private:
         fail("--dry-run and --private belong to --to-hub")
     if (no_check or regrade) and not publish:
@@ -78,8 +88,8 @@ def push(
     name, problems = draft["environment"], draft["validation"]["problems"]
     version = None
     if publish and draft["validation"]["is_publishable"]:
-        sent = {"notes": notes, "revision": draft["revision"], "check": not no_check, "regrade": regrade}
-        version = client.post(f"/environments/{name}/publish", sent)
+        request |= {"revision": draft["revision"], "check": not no_check, "regrade": regrade}
+        version = client.post(f"/environments/{name}/publish", request)
     if as_json:
         write_json({"environment": name, "revision": draft["revision"], "problems": problems, "version": version})
     else:
@@ -166,14 +176,13 @@ def show_environments(environments: list[JsonObject]) -> None:
 
 
 @app.command("check")
+@takes_request("environments.start_checks", "policy")
 def check(
     environment: EnvironmentName,
+    request: Json,
     show: Annotated[
         bool, typer.Option("--show", help="Show the latest certificate without running the checks.")
     ] = False,
-    policy: Annotated[
-        str, typer.Option(help="Policy (name or id) that also attempts the tasks, to measure how often it succeeds.")
-    ] = "",
     no_wait: NoWait = False,
     as_json: AsJson = False,
 ) -> None:
@@ -182,23 +191,48 @@ def check(
     version = version_of(client, environment)
     address = f"/environments/{version['environment']}/versions/{version['number']}"
     if not show:
-        started = client.post(f"{address}/checks", {"policy": policy})
+        started = client.post(f"{address}/checks", request)
         if no_wait:
             return write_json(started)
         run = watch(client, client.get(f"/runs/{started['run_id']}"), quiet=as_json)
         if run["status"] != "completed":
             fail(run["reason"] or f"the checks ended {run['status']}", BAD_RESULT)
     certificate = client.get(f"{address}/certificate")
-    (write_json if as_json else show_certificate)(certificate)
-    raise typer.Exit(BAD_RESULT if certificate["status"] == "failed" else OK)
+    status = BAD_RESULT if certificate["status"] == "failed" else OK
+    if as_json:
+        write_json(certificate)
+        raise typer.Exit(status)
+    theme = None
+    for result in certificate["results"]:
+        if result.get("theme") != theme:
+            theme = result.get("theme")
+            say(f"\n{theme}" if theme else "", "bold")
+        mark, style = MARKS[result["status"]]
+        console().print(f"{mark} {result['check']:<22} {result['sentence']}", style=style, markup=False)
+        cost = f"  ({result['seconds']:.2f} s, {result['episodes']} episodes)" if result.get("episodes") else ""
+        say(f"    {result['evidence']}{cost}")
+        if result["status"] in {"failed", "warned"}:
+            if result.get("advice"):
+                say(f"    {result['advice']}", "dim")
+            if result.get("rollouts"):
+                say("    rollouts: " + " ".join(short(str(rollout)) for rollout in result["rollouts"]), "dim")
+    states = [
+        str(result["status"]) if result.get("applies", True) else "not applicable" for result in certificate["results"]
+    ]
+    counts = ", ".join(f"{count} {state}" for state, count in Counter(states).most_common())
+    seconds = sum(result["seconds"] for result in certificate["results"])
+    episodes = sum(result.get("episodes", 0) for result in certificate["results"])
+    _, style = MARKS[certificate["status"]]
+    say(f"\n{certificate['status']}: {counts}; {episodes:,} episodes in {seconds:.1f} s", style)
+    say(f"holds for {certificate['content_hash']}", "dim")
+    raise typer.Exit(status)
 
 
 @app.command("play")
+@takes_request("environments.start_play", "level", "index", "seed")
 def play(
     environment: EnvironmentName,
-    level: Annotated[int | None, typer.Option(min=0, help="Difficulty level. Default: random.")] = None,
-    index: Annotated[int | None, typer.Option(min=0, help="Number of the task. Default: random.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the task. Default: random.")] = None,
+    request: Json,
     policy: Annotated[str, typer.Option(help="Policy (name or id) that plays while you watch.")] = "",
     turns: Annotated[
         int | None,
@@ -211,16 +245,14 @@ def play(
     if turns is not None and not policy:
         fail("--turns belongs to --policy")
     client = connect()
-    task = {"level": level, "index": index, "seed": seed}
-    play_episode(client, version_of(client, environment), task, policy=policy, turns=turns)
+    play_episode(client, version_of(client, environment), request, policy=policy, turns=turns)
 
 
 @app.command("try")
+@takes_request("environments.reset_trial", "level", "index", "seed")
 def try_draft(
     environment: Annotated[str, typer.Argument(help="An environment, or a package's folder, which is pushed first.")],
-    level: Annotated[int | None, typer.Option(min=0, help="Difficulty level. Default: random.")] = None,
-    index: Annotated[int | None, typer.Option(min=0, help="Number of the task. Default: random.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the task. Default: random.")] = None,
+    request: Json,
     script: Annotated[
         str, typer.Option(help="Scripted policy of the package that plays to the end, for example `gold`.")
     ] = "",
@@ -242,8 +274,7 @@ def try_draft(
             first = problems[0]
             fail(f"{first['path']}:{first['line']}: {first['key']} {first['message']}", BAD_RESULT)
         environment = str(draft["environment"])
-    task = {"level": level, "index": index, "seed": seed}
-    try_episode(client, environment, task, script=script, replies=reply or [], as_json=as_json)
+    try_episode(client, environment, request, script=script, replies=reply or [], as_json=as_json)
 
 
 @app.command("score-draft")
@@ -295,46 +326,3 @@ def grant(
         say(f"{version['environment']}@{version['number']}: network {state['words']}{hosts}{by}")
     is_done = not state["is_granted"] if withdraw else state["is_open"]
     raise typer.Exit(OK if is_done or show else BAD_RESULT)
-
-
-def show_certificate(certificate: JsonObject) -> None:
-    """Print every check by theme, in the order checked, and the outcome at the end."""
-    theme = None
-    for result in certificate["results"]:
-        if result.get("theme") != theme:
-            theme = result.get("theme")
-            say(f"\n{theme}" if theme else "", "bold")
-        mark, style = MARKS[result["status"]]
-        console().print(f"{mark} {result['check']:<22} {result['sentence']}", style=style, markup=False)
-        cost = f"  ({result['seconds']:.2f} s, {result['episodes']} episodes)" if result.get("episodes") else ""
-        say(f"    {result['evidence']}{cost}")
-        if result["status"] in {"failed", "warned"}:
-            if result.get("advice"):
-                say(f"    {result['advice']}", "dim")
-            if result.get("rollouts"):
-                say("    rollouts: " + " ".join(short(str(rollout)) for rollout in result["rollouts"]), "dim")
-    states = [
-        str(result["status"]) if result.get("applies", True) else "not applicable" for result in certificate["results"]
-    ]
-    counts = ", ".join(f"{count} {state}" for state, count in Counter(states).most_common())
-    seconds = sum(result["seconds"] for result in certificate["results"])
-    episodes = sum(result.get("episodes", 0) for result in certificate["results"])
-    _, style = MARKS[certificate["status"]]
-    say(f"\n{certificate['status']}: {counts}; {episodes:,} episodes in {seconds:.1f} s", style)
-    say(f"holds for {certificate['content_hash']}", "dim")
-
-
-def _push_to_hub(folder: Path, repository: str, private: bool, dry_run: bool, notes: str, as_json: bool) -> None:
-    from backend.cli import hub
-
-    files, added = hub.prepare(folder, repository)
-    sizes = {path: len(text.encode()) for path, text in sorted(files.items())}
-    address = None if dry_run else hub.send(repository, files, notes or "Sent by Proctor", is_private=private)
-    if as_json:
-        summary = {"space": repository, "private": private, "files": list(sizes), "added": added}
-        return write_json(summary | {"bytes": sum(sizes.values()), "address": address})
-    rows = [(path, f"{size:,}", "generated for the export" if path in added else "") for path, size in sizes.items()]
-    write_table(("file", "bytes", ""), rows, empty="Nothing.")
-    space = f"{'private ' if private else ''}Docker Space {repository}"
-    size = f"{space}: {len(files)} files, {sum(sizes.values()):,} bytes"
-    say(f"would be sent to the {size}. Nothing was sent." if dry_run else f"sent to the {size}: {address}")

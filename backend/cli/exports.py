@@ -10,15 +10,14 @@ from urllib.parse import quote
 import typer
 
 from backend.cli.connection import connect
-from backend.cli.derived import Json
+from backend.cli.derived import Json, takes_request
 from backend.cli.names import find_checkpoint, short
-from backend.cli.options import AsJson
-from backend.cli.output import BAD_RESULT, fail, say, write_json, write_table
+from backend.cli.output import BAD_RESULT, AsJson, fail, say, write_json, write_table
 from backend.cli.watching import POLL_SECONDS, wait_for
-from backend.domain.vocabulary import ExportForm
 from proctor import Client
 
 
+@takes_request("exports.start", "form", "gguf_type")
 def export(
     checkpoint: Annotated[
         str,
@@ -27,16 +26,13 @@ def export(
             help="Id of a checkpoint or its last characters; a policy or run (`last`): its best checkpoint.",
         ),
     ],
-    form: Annotated[
-        ExportForm | None, typer.Option(help="Default: all weights, or the adapter merged into its base model.")
-    ] = None,
+    request: Json,
     to: Annotated[Path, typer.Option(help="Folder for the zip.")] = Path(),
     unpack: Annotated[bool, typer.Option("--unpack", help="Unpack the zip into a folder.")] = False,
     store: Annotated[bool, typer.Option("--store", help="Also keep the unpacked files in the artifact store.")] = False,
     licence: Annotated[
         str, typer.Option("--license", "--licence", help="License as model hubs spell it, such as apache-2.0.")
     ] = "",
-    gguf_type: Annotated[str, typer.Option(help="Precision of a GGUF file: f16, bf16 or f32.")] = "f16",
     hub: Annotated[str, typer.Option(metavar="OWNER/NAME", help="Upload it to the Hugging Face Hub.")] = "",
     private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
     is_dry_run: Annotated[
@@ -49,15 +45,22 @@ def export(
     if is_dry_run and not hub:
         fail("--dry-run needs --hub OWNER/NAME")
     client = connect()
-    checkpoint_id = _checkpoint_id(client, checkpoint)
+    found = find_checkpoint(client, checkpoint) if checkpoint != "last" else None
+    if found is None:  # the best one of a run
+        run = client.find(f"/runs/{quote(checkpoint, safe='')}")
+        if run is None:
+            fail(f"there is no checkpoint, trained policy or run {checkpoint!r}; `proctor checkpoints list` shows them")
+        found = next(iter(client.pages("/checkpoints", run_id=run["id"], is_best=True)), None)
+        if found is None:
+            fail(f"{run['name']} has no checkpoint with a held-out reward yet")
     if forms:
-        offered = client.get(f"/checkpoints/{checkpoint_id}/exports/forms")["items"]
+        offered = client.get(f"/checkpoints/{found['id']}/exports/forms")["items"]
         if as_json:
             return write_json(offered)
         rows = [(each["form"], "no" if each["refusal"] else "yes", each["refusal"] or each["help"]) for each in offered]
         return write_table(("form", "available", "why"), rows, empty="There are no forms.")
-    request = {"form": form, "licence": licence, "gguf_type": gguf_type, "is_stored": store}
-    started = client.post("/exports", request | {"checkpoint_id": checkpoint_id})
+    request |= {"licence": licence, "is_stored": store, "checkpoint_id": found["id"]}
+    started = client.post("/exports", request)
     done = wait_for(client, f"/exports/{started['id']}", started, quiet=as_json)
     if done["status"] != "completed":
         if as_json:
@@ -79,19 +82,6 @@ def export(
         write_json(done)
     else:
         say(f"{done['file']} ({done['bytes'] / 1e6:.1f} MB, {done['form']}), {client.url}/exports/{done['id']}")
-
-
-def _checkpoint_id(client: Client, name: str) -> str:
-    """A checkpoint by id or the end of it, the best one of a policy, or the best one of a run."""
-    found = find_checkpoint(client, name) if name != "last" else None
-    if found is None:
-        run = client.find(f"/runs/{quote(name, safe='')}")
-        if run is None:
-            fail(f"there is no checkpoint, trained policy or run {name!r}; `proctor checkpoints list` shows them")
-        found = next(iter(client.pages("/checkpoints", run_id=run["id"], is_best=True)), None)
-        if found is None:
-            fail(f"{run['name']} has no checkpoint with a held-out reward yet")
-    return str(found["id"])
 
 
 def _upload(client: Client, export_id: str, repository: str, private: bool, *, is_dry_run: bool, quiet: bool) -> Json:

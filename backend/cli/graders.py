@@ -1,29 +1,20 @@
 """How the command line shows graders; the old groups `judge` and `question`, which work for one release."""
 
-from functools import partial
 from typing import Annotated
 
 import typer
 
 from backend.cli.connection import connect
-from backend.cli.derived import described, read_text, renders
-from backend.cli.figures import estimate
+from backend.cli.derived import operations, renders, takes_request
 from backend.cli.names import short
-from backend.cli.options import AsJson
-from backend.cli.output import BAD_RESULT, fail, say, write_fields, write_json, write_table
+from backend.cli.output import BAD_RESULT, AsJson, fail, group, say, write_fields, write_json, write_table
+from backend.cli.views import estimate
 from backend.cli.watching import wait_for
 from proctor import Json
 
-_COMMON = {"show": "show", "delete": "delete", "stop": "stop", "results": "results"}
-_RENAMED = {
-    "judge": _COMMON | {"run": "run"},
-    "question": _COMMON | {"look": "estimate", "ask": "run", "flag": "flag"},
-}
-"""Old commands and the commands of `proctor grader` with the same arguments and options."""
-_group = partial(
-    typer.Typer, help="Renamed to `grader`. Works for one release.", no_args_is_help=True, rich_markup_mode=None
-)
-judge_app, question_app = _group(), _group()
+_RENAMED = {"look": "estimate", "ask": "run", "flag": "flag_answers", "results": "list_results", "show": "get"}
+"""Old commands whose operation has another name."""
+judge_app, question_app = (group(help="Renamed to `grader`. Works for one release.") for _ in range(2))
 
 Name = Annotated[str, typer.Argument(help="Name of the grader.")]
 
@@ -95,7 +86,7 @@ def show_try(result: Json, *, with_request: bool = False) -> None:
             say(exchange["replies"][-1] if exchange["replies"] else "")
 
 
-def add_old_groups(app: typer.Typer, document: Json) -> None:
+def add_old_groups(app: typer.Typer) -> None:
     """Register `judge` and `question` with the commands of `grader` under their old names."""
 
     def announce(context: typer.Context) -> None:
@@ -103,24 +94,14 @@ def add_old_groups(app: typer.Typer, document: Json) -> None:
         message = f"`proctor {context.info_name}` is now `proctor grader`. The old name works until the next release."
         say(message, "yellow", is_error=True)
 
-    commands = {each.extension["command"]: each for each in described(document)}
-    for name, group in {"judge": judge_app, "question": question_app}.items():
-        for old, new in _RENAMED[name].items():
-            group.command(old, deprecated=True)(commands[f"grader {new}"].command())
-        group.callback()(announce)
-        app.add_typer(group, name=name)
-    judge_app.command("add", deprecated=True)(commands["grader create"].command({"kind": "judge"}))
-
-
-@judge_app.command("list", deprecated=True)
-def list_judges(as_json: AsJson = False) -> None:
-    """List judges."""
-    graders = list(connect().pages("/graders", kind="judge"))
-    if as_json:
-        return write_json(graders)
-    columns = ("target", "scale", "repeats")
-    rows = [(each["name"], each["policy"], *(each["settings"][column] for column in columns)) for each in graders]
-    write_table(("judge", "policy", *columns), rows, empty="No judges yet.")
+    for name, old_app, own in (("judge", judge_app, ("run",)), ("question", question_app, ("look", "ask", "flag"))):
+        for old in ("show", "delete", "stop", "results", *own):
+            operation = operations()[f"graders.{_RENAMED.get(old, old)}"]
+            old_app.command(old, deprecated=True)(operation.command())
+        old_app.callback()(announce)
+        app.add_typer(old_app, name=name)
+    for old, new in (("add", "create"), ("list", "list")):
+        judge_app.command(old, deprecated=True)(operations()[f"graders.{new}"].command({"kind": "judge"}))
 
 
 @judge_app.command("test", deprecated=True)
@@ -148,41 +129,22 @@ def list_questions(as_json: AsJson = False) -> None:
 
 
 @question_app.command("add", deprecated=True)
+@takes_request(
+    "graders.create",
+    *("name", "policy", "text", "labels", "flags", "flags_from", "shows_reasoning", "max_tokens", "concurrency"),
+    *("temperature", "each"),
+)
 def add_question(
-    name: Name,
-    policy: Annotated[str, typer.Option(help="Name or id of the policy that grades.")],
-    text: Annotated[str, typer.Option(help="`@FILE` reads a file.")] = "",
+    request: Json,
     kind: Annotated[str, typer.Option(help="question, monitor or contrast.")] = "question",
-    labels: Annotated[str, typer.Option(help="Answers, separated by commas.")] = "",
     scale: Annotated[bool, typer.Option("--scale", help="Answers from 1 to 5.")] = False,
-    flags: Annotated[str, typer.Option(help="Answers that raise a flag, separated by commas.")] = "",
-    flags_from: Annotated[float, typer.Option(min=0, max=1)] = 0.7,
-    reasoning: Annotated[bool, typer.Option("--reasoning", help="Show the policy's reasoning.")] = False,
-    max_tokens: Annotated[int, typer.Option(min=16, help="Maximum tokens per reply.")] = 1024,
-    concurrency: Annotated[int, typer.Option(min=1, max=256, help="Maximum number of concurrent requests.")] = 8,
-    temperature: Annotated[float, typer.Option(min=0, max=2, help="Sampling temperature.")] = 0.0,
-    each: Annotated[int, typer.Option(min=1, max=6)] = 4,
     as_json: AsJson = False,
 ) -> None:
     """Create a question, a monitor or a contrast."""
     if kind not in (kinds := ("question", "monitor", "contrast")):
         fail(f"--kind is one of {', '.join(kinds)}")
-    body = {
-        "name": name,
-        "policy": policy,
-        "kind": kind,
-        "text": read_text(text),
-        "answers": "labels" if labels else "one_to_five" if scale else "yes_no",
-        "labels": [labels],
-        "flags": [flags],
-        "flags_from": flags_from,
-        "shows_reasoning": reasoning,
-        "max_tokens": max_tokens,
-        "concurrency": concurrency,
-        "temperature": temperature,
-        "each": each,
-    }
-    grader = connect().post("/graders", body)
+    answers = "labels" if "labels" in request else "one_to_five" if scale else "yes_no"
+    grader = connect().post("/graders", request | {"kind": kind, "answers": answers})
     if as_json:
         write_json(grader)
     else:

@@ -5,30 +5,38 @@ import tempfile
 from pathlib import Path
 
 from backend.cli import working_copy
-from backend.cli.output import BAD_RESULT, fail
+from backend.cli.output import BAD_RESULT, fail, say, write_json, write_table
 from backend.domain.checkpoints.exports import REPOSITORY
 from backend.domain.environments.manifest import ManifestInvalid, read_manifest
 from backend.domain.environments.packages import MANIFEST_PATH
 from backend.environments.export import for_space
 
 
-def prepare(folder: Path, repository: str) -> tuple[dict[str, str], list[str]]:
-    """Return the files of the Space, and the paths of new and changed files.
-
-    Ends the command if the package or the name cannot be used.
-    """
+def push_to_hub(
+    folder: Path, repository: str, message: str, *, is_private: bool, is_dry_run: bool, as_json: bool
+) -> None:
+    """Send a package as a Space and show its files. Ends the command if the package or the name cannot be used."""
     if not re.fullmatch(REPOSITORY, repository):
         fail(f"{repository!r} is not the name of a Space: write owner/name")
-    files = working_copy.read_folder(folder)
+    own = working_copy.read_folder(folder)
     try:
-        manifest = read_manifest(files[MANIFEST_PATH])
+        files = for_space(own, read_manifest(own[MANIFEST_PATH]))
     except ManifestInvalid as error:
         fail(f"{MANIFEST_PATH}: {error}")
-    complete = for_space(files, manifest)
-    return complete, sorted(path for path in complete if complete[path] != files.get(path))
+    added = sorted(path for path in files if files[path] != own.get(path))
+    sizes = {path: len(text.encode()) for path, text in sorted(files.items())}
+    address = None if is_dry_run else _send(repository, files, message, is_private=is_private)
+    if as_json:
+        summary = {"space": repository, "private": is_private, "files": list(sizes), "added": added}
+        return write_json(summary | {"bytes": sum(sizes.values()), "address": address})
+    rows = [(path, f"{size:,}", "generated for the export" if path in added else "") for path, size in sizes.items()]
+    write_table(("file", "bytes", ""), rows, empty="Nothing.")
+    space = f"{'private ' if is_private else ''}Docker Space {repository}"
+    size = f"{space}: {len(files)} files, {sum(sizes.values()):,} bytes"
+    say(f"would be sent to the {size}. Nothing was sent." if is_dry_run else f"sent to the {size}: {address}")
 
 
-def send(repository: str, files: dict[str, str], message: str, *, is_private: bool) -> str:
+def _send(repository: str, files: dict[str, str], message: str, *, is_private: bool) -> str:
     """Create the Space if it does not exist, upload the files in one commit, and return the Space's URL."""
     try:
         from huggingface_hub import HfApi

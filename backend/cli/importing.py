@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from backend.cli.connection import connect
+from backend.cli.derived import Json, takes_request
 from backend.cli.names import split_pair
-from backend.cli.options import AsJson, NoWait
-from backend.cli.output import BAD_RESULT, OK, console, fail, say, write_json
+from backend.cli.output import BAD_RESULT, OK, AsJson, NoWait, fail, say, write_json
 from backend.cli.watching import POLL_SECONDS, work_bar
 from backend.domain.text import JsonObject
 
@@ -23,12 +23,12 @@ _SEEDS = {
 }
 
 
+@takes_request("imports.start", "name", "path")
 def import_package(
     source: Annotated[
         str, typer.Argument(help="A folder, a zip, a git address, or with --running a server's address.")
     ],
-    path: Annotated[str, typer.Option(help="Folder of the package, if the source has several.")] = "",
-    name: Annotated[str, typer.Option(help="Name of the environment. Default: the package's name.")] = "",
+    request: Json,
     reference: Annotated[str, typer.Option("--ref", help="Branch or tag of a git repository.")] = "",
     running: Annotated[
         bool, typer.Option("--running", help="SOURCE is the address of a running OpenEnv server.")
@@ -53,8 +53,8 @@ def import_package(
     """
     client = connect()
     variables = dict(split_pair(entry, "write --set NAME=value") for entry in set_ or [])
-    options = {"name": name, "path": path, "requires": add or [], "variables": variables}
-    found = client.post("/imports", {**_source_of(source, reference, path, running=running), **options})
+    files = _source_of(source, reference, request.get("path", ""), running=running)
+    found = client.post("/imports", {**files, **request, "requires": add or [], "variables": variables})
     if no_wait:
         return write_json(found)
     with work_bar("import", f"The import continues: {client.url}/imports/{found['id']}", quiet=as_json) as move:
@@ -65,7 +65,7 @@ def import_package(
     if found["report"].get("starts") and columns_from:
         found = client.put(f"/imports/{found['id']}/columns", {"columns_from": columns_from})
     if found["report"].get("starts") and create:
-        found = client.post(f"/imports/{found['id']}/environment", {"name": name or None})
+        found = client.post(f"/imports/{found['id']}/environment", {"name": request.get("name")})
     if as_json:
         write_json(found)
     else:
@@ -87,31 +87,29 @@ def _source_of(source: str, reference: str, path: str, *, running: bool) -> Json
         return {"archive": base64.b64encode(local.read_bytes()).decode(), "source": local.name}
     try:
         if local.is_dir():
-            return {"archive": _zipped(read_tree(local)), "source": local.resolve().name}
-        if "://" not in source and not source.startswith("git@"):
+            files, source = read_tree(local), local.resolve().name
+        elif "://" in source or source.startswith("git@"):
+            files = read_repository(source, reference, path, is_own=True)
+        else:
             fail(f"there is no folder or zip {source!r}, and it is not the address of a repository")
-        return {"archive": _zipped(read_repository(source, reference, path, is_own=True)), "source": source}
     except PackageInvalid as error:
         fail(str(error))
-
-
-def _zipped(files: dict[str, bytes]) -> str:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for path, data in files.items():
             archive.writestr(path, data)
-    return base64.b64encode(buffer.getvalue()).decode()
+    return {"archive": base64.b64encode(buffer.getvalue()).decode(), "source": source}
 
 
 def _tell(found: JsonObject) -> None:
-    shown, report = console(), found["report"]
+    report = found["report"]
     for note in report.get("notes", []):
-        shown.print(f"- {note}", markup=False)
+        say(f"- {note}")
     for left in report.get("left_out", []):
-        shown.print(f"- skipped {left['path']}: {left['why']}", markup=False)
+        say(f"- skipped {left['path']}: {left['why']}")
     if not report.get("starts"):
-        shown.print(f"{found['name']} cannot be played as it is. The end of its log:", markup=False)
-        shown.print(report.get("why_not") or found["phase"], markup=False)
+        say(f"{found['name']} cannot be played as it is. The end of its log:")
+        say(report.get("why_not") or found["phase"])
         return
     played = report["played"]
     low, high = played["reward_lowest"], played["reward_highest"]
@@ -128,8 +126,8 @@ def _tell(found: JsonObject) -> None:
         *(f"refused or broke on: {error}" for error in played["errors"]),
     ]
     for line in filter(None, lines):
-        shown.print(line, markup=False)
+        say(line)
     for problem in found["problems"]:
-        shown.print(f"to complete: {problem}", markup=False)
+        say(f"to complete: {problem}")
     if found["environment"]:
-        shown.print(f"{found['environment']} begins as a draft: complete its manifest and publish it.", markup=False)
+        say(f"{found['environment']} begins as a draft: complete its manifest and publish it.")

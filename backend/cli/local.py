@@ -16,8 +16,8 @@ from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Table
 
 from backend.cli.connection import left_token
-from backend.cli.figures import estimate
-from backend.cli.output import BAD_RESULT, console, fail, say, write_json
+from backend.cli.output import BAD_RESULT, AsJson, console, fail, say, write_json
+from backend.cli.views import estimate
 from backend.cli.watching import progress_columns
 from backend.settings import get_settings
 from backend.showcase import Story
@@ -195,7 +195,7 @@ def migrate_data_command(
     has_backup: Annotated[
         bool, typer.Option("--has-backup", help="Confirm that the database of DATABASE_URL has been backed up.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Convert the data of Proctor 0.1 for this version. Stop Proctor first.
 

@@ -1,10 +1,8 @@
 """All commands by name."""
 
-import json
 import sys
-from functools import partial
+from collections.abc import Callable
 from importlib.metadata import version as package_version
-from importlib.resources import files
 from typing import Annotated
 
 import typer
@@ -14,7 +12,6 @@ from backend.cli import (
     derived,
     detectors,
     environments,
-    exchange,
     exports,
     graders,
     importing,
@@ -25,47 +22,20 @@ from backend.cli import (
     review,
     rollouts,
     runs,
-    starting,
     studies,
     training,
 )
 from backend.cli.mcp import mcp
-from backend.cli.output import BAD_RESULT, WRONG_USAGE, write_error
+from backend.cli.output import BAD_RESULT, WRONG_USAGE, group, write_error
 from backend.cli.serve import serve
 from proctor import ProctorError
 
 app = typer.Typer(
-    name="proctor",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-    rich_markup_mode=None,
+    name="proctor", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, rich_markup_mode=None
 )
-app.command("up")(local.up_command)
-app.command("demo")(local.demo_command)
-app.command("migrate-data")(local.migrate_data_command)
-environments.app.command("import")(importing.import_package)
-app.command("eval")(starting.evaluate)
-app.command("train")(training.train)
-app.add_typer(exchange.rollouts_app, name="rollouts")
-exchange.rollouts_app.command("list")(rollouts.rollouts)
-runs.app.command("onset")(studies.onset)
-runs.app.command("effort")(studies.effort)
-app.add_typer(exchange.data_app, name="data")
-exchange.data_app.add_typer(training.examples_app, name="examples")
-exchange.data_app.add_typer(training.examples_app, name="lessons", hidden=True)  # the old spelling
-app.command("serve")(serve)
-app.command("mcp")(mcp)
-app.command("compare")(results.compare)
-app.command("regrade")(regrading.regrade)
-app.command("rescore", hidden=True)(regrading.regrade)  # the old spelling
-app.command("replay")(regrading.replay)
-environments.app.command("history")(regrading.history)
-app.command("export")(exports.export)
-
-
-group = partial(typer.Typer, no_args_is_help=True, rich_markup_mode=None)
 GROUPS = {
+    "rollouts": rollouts.app,
+    "data": rollouts.data_app,
     "grader": group(help="Graders: create, try, estimate their cost, start them on a run."),
     "checkpoints": checkpoints.app,
     "detectors": detectors.app,
@@ -78,14 +48,33 @@ GROUPS = {
     "member": group(help="Members of the team: invite, change, sign out."),
     "notifications": group(help="Notices: read them, choose where they are sent, check deliveries."),
 }
+COMMANDS: dict[str, Callable[..., None]] = {
+    "up": local.up_command,
+    "demo": local.demo_command,
+    "migrate-data": local.migrate_data_command,
+    "eval": runs.evaluate,
+    "train": training.train,
+    "serve": serve,
+    "mcp": mcp,
+    "compare": results.compare,
+    "regrade": regrading.regrade,
+    "replay": regrading.replay,
+    "export": exports.export,
+}
+for name, command in COMMANDS.items():
+    app.command(name)(command)
 for name, typer_group in GROUPS.items():
     app.add_typer(typer_group, name=name)
+app.command("rescore", hidden=True)(regrading.regrade)  # the old spelling
+rollouts.data_app.add_typer(training.examples_app, name="examples")
+rollouts.data_app.add_typer(training.examples_app, name="lessons", hidden=True)  # the old spelling
+environments.app.command("import")(importing.import_package)
+environments.app.command("history")(regrading.history)
+runs.app.command("onset")(studies.onset)
+runs.app.command("effort")(studies.effort)
 GROUPS["policy"].command("models")(renderers.list_models)
-document = json.loads(files("proctor").joinpath("openapi.json").read_bytes())
-derived.add_commands(
-    app, GROUPS | {"data examples": training.examples_app, "rollouts": exchange.rollouts_app}, document
-)
-graders.add_old_groups(app, document)
+derived.add_commands(app, GROUPS | {"data examples": training.examples_app}, derived.api_description())
+graders.add_old_groups(app)
 
 
 def show_version(is_requested: bool) -> None:

@@ -1,10 +1,17 @@
 """Find things by what people type: `tictactoe`, `tictactoe@3`, a policy's name, the last characters of a run's id."""
 
+from typing import Annotated
 from urllib.parse import quote
+
+import typer
 
 from backend.cli.output import fail
 from proctor import Client, Json
 
+EnvironmentName = Annotated[
+    str, typer.Argument(metavar="ENVIRONMENT", help="Name of an environment, or `name@version`.")
+]
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, the end of it, or `last`.")]
 SEARCHED = 500
 """Maximum number of checkpoints that are searched."""
 
@@ -31,14 +38,6 @@ def version_of(client: Client, name: str) -> Json:
     if latest is None:
         fail(f"{environment} has no published version: `proctor env push --publish`")
     return latest
-
-
-def policy_of(client: Client, name: str) -> Json:
-    """Return a policy by name or id."""
-    for policy in client.pages("/policies"):
-        if name in {policy["name"], policy["id"]}:
-            return policy
-    fail(f"there is no policy {name!r}; `proctor policy list` shows them")
 
 
 def run_of(client: Client, name: str) -> Json:

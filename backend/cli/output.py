@@ -1,26 +1,31 @@
-"""Output of commands: tables for people, JSON for programs, and exit codes."""
+"""Output of commands: tables for people, JSON for programs, exit codes, and the options that many commands have."""
 
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from functools import partial
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-WIDTH_WITHOUT_TERMINAL = 240
 OK, BAD_RESULT, WRONG_USAGE = 0, 1, 2
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Return at once instead of waiting.")]
+
+group = partial(typer.Typer, no_args_is_help=True, rich_markup_mode=None)
+"""A group of commands."""
 
 
 def fail(message: str, status: int = WRONG_USAGE) -> NoReturn:
-    """Print a message on standard error and exit."""
     write_error(message)
     raise typer.Exit(status)
 
 
 def write_error(message: str) -> None:
-    console(is_error=True).print(f"proctor: {message}", style="red", markup=False)
+    say(f"proctor: {message}", "red", is_error=True)
 
 
 def say(text: str, style: str | None = None, *, is_error: bool = False) -> None:
@@ -31,7 +36,7 @@ def say(text: str, style: str | None = None, *, is_error: bool = False) -> None:
 def console(*, is_error: bool = False) -> Console:
     """Return a console as wide as the terminal, or wide enough for any table if there is none."""
     stream = sys.stderr if is_error else sys.stdout
-    width = None if stream.isatty() else WIDTH_WITHOUT_TERMINAL
+    width = None if stream.isatty() else 240
     return Console(file=stream, width=width, soft_wrap=True, highlight=False)
 
 
@@ -58,7 +63,6 @@ def write_fields(fields: Mapping[str, object]) -> None:
 
 
 def plain(value: object) -> str:
-    """Format a value as one line of text."""
     match value:
         case None:
             return "–"

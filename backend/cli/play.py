@@ -12,11 +12,9 @@ from proctor import Client, Json
 
 POLL_SECONDS = 0.15
 _BROKEN = {"failed", "stuck"}
-Task = dict[str, int | None]
-"""The chosen `level`, `index` and `seed`; None is random."""
 
 
-def play_episode(client: Client, version: Json, task: Task, *, policy: str, turns: int | None) -> None:
+def play_episode(client: Client, version: Json, task: Json, *, policy: str, turns: int | None) -> None:
     """Play until the episode ends or Ctrl-C or Ctrl-D. `policy` plays first: `turns` of it, or to the end."""
     output, name = console(), version["environment"]
     view = client.post(f"/environments/{name}/play", {"version": version["number"], **task})
@@ -75,7 +73,7 @@ def _print_prompt(output: Console, view: JsonObject) -> bool:
 
 
 def try_episode(
-    client: Client, environment: str, task: Task, *, script: str, replies: list[str], as_json: bool
+    client: Client, environment: str, task: Json, *, script: str, replies: list[str], as_json: bool
 ) -> None:
     """Reset the draft, then let a script play to the end, send the given replies, or prompt for replies."""
     address = f"/environments/{environment}/try"

@@ -5,30 +5,27 @@ from typing import Annotated
 import typer
 
 from backend.cli.connection import connect
-from backend.cli.derived import Json
-from backend.cli.figures import estimate
-from backend.cli.names import run_of, short, version_of
-from backend.cli.options import AsJson, EnvironmentName, NoWait, RunName
-from backend.cli.output import BAD_RESULT, OK, fail, say, write_json, write_table
+from backend.cli.derived import Json, takes_request
+from backend.cli.names import EnvironmentName, RunName, run_of, short, version_of
+from backend.cli.output import BAD_RESULT, OK, AsJson, NoWait, fail, say, write_json, write_table
+from backend.cli.views import estimate
 from backend.cli.watching import watch
 from proctor import Client
 
-Where = Annotated[str, typer.Option(help="Filter on the rollouts, such as `win = 0 and tokens > 200`.")]
-Name = Annotated[str | None, typer.Option(help="Name of the new run.")]
 All = Annotated[bool, typer.Option("--all", help="Every completed evaluation of the run's version, one new run each.")]
 
 
+@takes_request("regrading.start", "where", "name")
 def regrade(
     run: RunName,
+    request: Json,
     version: Annotated[int | None, typer.Option(min=1, help="Number of the version whose rewards to use.")] = None,
     weights: Annotated[
         str | None, typer.Option(help="New weights: win=1,format=0.5,judge.strict=2. Others keep their weight.")
     ] = None,
-    where: Where = "",
     reason: Annotated[str, typer.Option(help="Reason to continue if regrading is not faithful.")] = "",
     everything: All = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Preview the effect of weights; store nothing.")] = False,
-    name: Name = None,
     no_wait: NoWait = False,
     as_json: AsJson = False,
 ) -> None:
@@ -40,8 +37,9 @@ def regrade(
     if dry_run:
         if weights is None:
             fail("--dry-run previews weights; to try a version, regrade a part of the rollouts with --where")
-        body = {"run_id": source["id"], "weights": read_weights(weights), "where": where}
-        found = client.post("/rescores/preview", body)
+        request.pop("name", None)
+        request |= {"run_id": source["id"], "weights": read_weights(weights)}
+        found = client.post("/rescores/preview", request)
         if as_json:
             return write_json(found)
         preview = found["preview"]
@@ -59,12 +57,8 @@ def regrade(
         if preview["without_value"]:
             say(f"{preview['without_value']} have no value in some column and would be stored as failed", "yellow")
         return
-    if weights is not None:
-        how: Json = {"weights": read_weights(weights)}
-    else:
-        how = {"version_id": _version_id(client, source, version), "override": reason}
-    started = client.post("/rescores", {**_runs(source, everything), **how, "where": where, "name": name})
-    results = _results(client, started, no_wait=no_wait, as_json=as_json)
+    request |= {"override": reason} if weights is None else {"weights": read_weights(weights)}
+    results = _results(client, "/rescores", source, version, everything, request, no_wait=no_wait, as_json=as_json)
     is_bad = False
     for each in results:
         before = client.get(f"/runs/{each['source_run_id']}")["summary"] if each["source_run_id"] else {}
@@ -72,21 +66,19 @@ def regrade(
     raise typer.Exit(BAD_RESULT if is_bad else OK)
 
 
+@takes_request("regrading.start_replay", "where", "name")
 def replay(
     run: RunName,
+    request: Json,
     version: Annotated[int, typer.Option(min=1, help="Number of the version to play on.")],
-    where: Where = "",
     everything: All = False,
-    name: Name = None,
     no_wait: NoWait = False,
     as_json: AsJson = False,
 ) -> None:
     """Replay a run's stored replies on another version. Exits with 1 if a rollout diverges, as diff does."""
     client = connect()
     source = run_of(client, run)
-    body = {"version_id": _version_id(client, source, version), "where": where, "name": name}
-    started = client.post("/replays", {**_runs(source, everything), **body})
-    results = _results(client, started, no_wait=no_wait, as_json=as_json)
+    results = _results(client, "/replays", source, version, everything, request, no_wait=no_wait, as_json=as_json)
     is_bad = any(each["run"]["status"] != "completed" or each["diverged"] or each["failed"] for each in results)
     raise typer.Exit(BAD_RESULT if is_bad else OK)
 
@@ -118,14 +110,9 @@ def history(
         conclusions = found["conclusions"]
         for ranking in conclusions["rankings"]:
             say(f"\n{ranking['label']}; Kendall's tau {_number(ranking['rank_correlation'])}")
+            names = ("place_after", "place_before", "name")
             rows = [
-                (
-                    each["place_after"],
-                    each["place_before"],
-                    each["name"],
-                    estimate(each["before"]),
-                    estimate(each["after"]),
-                )
+                (*(each[name] for name in names), estimate(each["before"]), estimate(each["after"]))
                 for each in ranking["contenders"]
             ]
             write_table(("rank", "was", "policy", "before [95%]", "after [95%]"), rows, empty="")
@@ -146,7 +133,6 @@ def history(
 
 
 def read_weights(text: str) -> dict[str, float]:
-    """Parse `win=1,format=0.5`."""
     weights = {}
     for part in filter(None, text.split(",")):
         name, equals, value = part.rpartition("=")
@@ -161,16 +147,22 @@ def read_weights(text: str) -> dict[str, float]:
     return weights
 
 
-def _version_id(client: Client, source: Json, number: int | None) -> str:
-    return str(version_of(client, f"{source['environment']}@{number}")["id"])
-
-
-def _runs(source: Json, everything: bool) -> dict[str, object]:
-    return {"evaluations_of": source["version_id"]} if everything else {"run_ids": [source["id"]]}
-
-
-def _results(client: Client, started: Json, *, no_wait: bool, as_json: bool) -> list[Json]:
-    """Wait for the runs, print what changed, and return it."""
+def _results(
+    client: Client,
+    path: str,
+    source: Json,
+    version: int | None,
+    everything: bool,
+    body: Json,
+    *,
+    no_wait: bool,
+    as_json: bool,
+) -> list[Json]:
+    """Start the new runs, wait for them, print what changed, and return it."""
+    body |= {"evaluations_of": source["version_id"]} if everything else {"run_ids": [source["id"]]}
+    if version is not None:
+        body["version_id"] = version_of(client, f"{source['environment']}@{version}")["id"]
+    started = client.post(path, body)
     if no_wait:
         if as_json:
             write_json(started)

@@ -6,8 +6,7 @@ import typer
 
 from backend.cli.connection import connect
 from backend.cli.derived import renders
-from backend.cli.options import AsJson
-from backend.cli.output import console, say, write_fields, write_json, write_table
+from backend.cli.output import AsJson, console, say, write_fields, write_json, write_table
 from backend.cli.watching import wait_for
 from proctor import Json
 

@@ -6,12 +6,9 @@ import typer
 
 from backend.cli.connection import connect
 from backend.cli.derived import Json, renders
-from backend.cli.figures import chance, dollars, estimate
-from backend.cli.options import AsJson
-from backend.cli.output import BAD_RESULT, fail, say, write_json, write_table
+from backend.cli.output import BAD_RESULT, AsJson, fail, say, write_json, write_table
+from backend.cli.views import dollars, estimate
 from proctor import ProctorError
-
-NOT_COMPARABLE = 409
 
 
 def compare(
@@ -41,7 +38,7 @@ def compare(
     try:
         result = connect().get("/compare", run=runs, tasks=1000 if as_json else 0)
     except ProctorError as refused:
-        if refused.status != NOT_COMPARABLE:
+        if refused.status != 409:
             raise
         fail(str(refused), BAD_RESULT)
     (write_json if as_json else show_comparison)(result)
@@ -58,7 +55,7 @@ def show_comparison(result: Json) -> None:
                 f"{letters[place]} {run['policy']}",
                 estimate(run["reward"]),
                 estimate(pairing["columns"][0]["difference"]) if pairing else "–",
-                chance(pairing["permutation_test"]) if pairing else "–",
+                _chance(pairing["permutation_test"]) if pairing else "–",
                 *(
                     "–" if place == other else f"{against['wins']}–{against['losses']}"
                     for other, against in enumerate(result["matrix"][place])
@@ -77,8 +74,8 @@ def show_comparison(result: Json) -> None:
     write_table(("", f"before: {before}", f"after: {after}", "difference [95%]"), rows, empty="Nothing to compare.")
     say(
         f"\n{result['shared_tasks']:,} tasks: better on {result['wins']} tasks, worse on {result['losses']},"
-        f" the same on {result['ties']}; sign test {chance(result['sign_test'])},"
-        f" permutation test {chance(result['permutation_test'])}"
+        f" the same on {result['ties']}; sign test {_chance(result['sign_test'])},"
+        f" permutation test {_chance(result['permutation_test'])}"
     )
     for baseline in result["baselines"]:
         say(f"baseline {baseline['script']}: {estimate(baseline['reward'])}")
@@ -98,6 +95,10 @@ def show_leaderboard(board: Json) -> None:
     if board["apart"]:
         say("\nnot ranked", "bold")
         write_table(("reason", *columns[1:]), [(row["reason"], *_row(row)) for row in board["apart"]], empty="")
+
+
+def _chance(p: float | None) -> str:
+    return "–" if p is None else "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
 def _row(row: Json) -> tuple[object, ...]:

@@ -1,42 +1,20 @@
-"""`proctor review …`: the queue and the next item; how results of review operations are shown."""
+"""`proctor review …`: the next item and your target; how results of review operations are shown."""
 
 from typing import Annotated
 
 import typer
 
 from backend.cli.connection import connect
-from backend.cli.derived import renders
+from backend.cli.derived import renders, takes_request
 from backend.cli.names import short
-from backend.cli.options import AsJson, Limit
-from backend.cli.output import fail, say, write_fields, write_json, write_table
+from backend.cli.output import BAD_RESULT, AsJson, fail, say, write_fields, write_json, write_table
 from proctor import Json
 
 app = typer.Typer(help="Review flagged rollouts. Without a command: list the queue.", rich_markup_mode=None)
 
-Run = Annotated[str | None, typer.Option(help="Items of this run only.")]
-Detector = Annotated[str | None, typer.Option(help="Items flagged by this detector only. The review is not blind.")]
-Environment = Annotated[str | None, typer.Option(help="Items of this environment only.")]
-Mine = Annotated[bool, typer.Option("--mine", help="Items assigned to you only.")]
 
-
-@app.callback(invoke_without_command=True)
-def review(
-    context: typer.Context,
-    shown: Annotated[str, typer.Option(help="unreviewed, second, reviewed or all.")] = "unreviewed",
-    run: Run = None,
-    detector: Detector = None,
-    environment: Environment = None,
-    mine: Mine = False,
-    limit: Limit = 20,
-    as_json: AsJson = False,
-) -> None:
-    """List the review queue in its order."""
-    if context.invoked_subcommand:
-        return
-    chosen = {"shown": shown, "run": run, "detector": detector, "environment": environment, "mine": mine or None}
-    found = list(connect().pages("/review/items", limit=limit, **chosen))
-    if as_json:
-        return write_json(found)
+@renders("review.list_items")
+def _show_queue(found: list[Json]) -> None:
     rows = [
         (short(item["id"]), item["environment"], short(item["run_id"]), item["reward"], item["verdict"], _reasons(item))
         for item in found
@@ -46,21 +24,14 @@ def review(
 
 
 @app.command("next")
-def show_next(
-    run: Run = None,
-    detector: Detector = None,
-    environment: Environment = None,
-    mine: Mine = False,
-    evidence: Annotated[bool, typer.Option("--evidence", help="Show flags. The review is not blind.")] = False,
-    as_json: AsJson = False,
-) -> None:
+@takes_request("review.next_item", "run", "detector", "environment", "mine", "evidence")
+def show_next(request: Json, as_json: AsJson = False) -> None:
     """Show the next item to review: its conversation and rewards."""
     client = connect()
-    chosen = {"run": run, "detector": detector, "environment": environment, "mine": mine or None}
-    waiting = client.get("/review/items", limit=1, **chosen)["items"]
+    waiting = client.get("/review/items", limit=1, **{**request, "evidence": None})["items"]
     if not waiting:
-        fail("nothing to review", status=1)
-    item = client.get(f"/review/items/{waiting[0]['id']}", evidence=evidence or None, **chosen)
+        fail("nothing to review", BAD_RESULT)
+    item = client.get(f"/review/items/{waiting[0]['id']}", **request)
     if as_json:
         return write_json(item)
     write_fields(
@@ -132,28 +103,24 @@ def _show_fixtures(found: list[Json]) -> None:
 @renders("review.get_safeguards")
 def _show_safeguards(found: Json) -> None:
     certificate, reward, audit = found["certificate"], found["reward"], found["audit"]
-    write_fields(
-        {
-            "environment": f"{found['environment']} v{found['version']}",
-            "certificate": f"{certificate['status']}, {certificate['passed']} of {certificate['total']} passed"
-            if certificate
-            else "none",
-            "fixtures": f"{found['fixtures_hack']} hacks, {found['fixtures_honest']} honest",
-            "flags": ", ".join(f"{each['id']} {each['flags']}" for each in found["detectors"]) or "none",
-            "verdicts": ", ".join(f"{count} {verdict}" for verdict, count in found["verdicts"].items()) or "none",
-            "audit sample": f"{audit['hacks']} hacks in {audit['looked_at']} of {audit['drawn']} sampled",
-            "reward": f"{reward['judged']:.4g} by verdicts, {reward['trained']:.4g} as trained"
-            if reward
-            else "not reviewed",
-            "effort scores": ", ".join(
-                f"{each['checkpoint']} {each['outcome'] or each['status']}" for each in found["efforts"]
-            )
-            or "none",
-            "interventions": ", ".join(f"{each['name']} at {each['step']}" for each in found["interventions"])
-            or "none",
-            "changes": ", ".join(each["name"] for each in found["changes"]) or "none",
-        }
-    )
+    fields = {
+        "environment": f"{found['environment']} v{found['version']}",
+        "certificate": certificate
+        and f"{certificate['status']}, {certificate['passed']} of {certificate['total']} passed",
+        "fixtures": f"{found['fixtures_hack']} hacks, {found['fixtures_honest']} honest",
+        "flags": ", ".join(f"{each['id']} {each['flags']}" for each in found["detectors"]),
+        "verdicts": ", ".join(f"{count} {verdict}" for verdict, count in found["verdicts"].items()),
+        "audit sample": f"{audit['hacks']} hacks in {audit['looked_at']} of {audit['drawn']} sampled",
+        "reward": f"{reward['judged']:.4g} by verdicts, {reward['trained']:.4g} as trained"
+        if reward
+        else "not reviewed",
+        "effort scores": ", ".join(
+            f"{each['checkpoint']} {each['outcome'] or each['status']}" for each in found["efforts"]
+        ),
+        "interventions": ", ".join(f"{each['name']} at {each['step']}" for each in found["interventions"]),
+        "changes": ", ".join(each["name"] for each in found["changes"]),
+    }
+    write_fields({name: value or "none" for name, value in fields.items()})
 
 
 def _reasons(item: Json) -> str:

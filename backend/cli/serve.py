@@ -20,12 +20,10 @@ from backend.cli.connection import connect
 from backend.cli.names import SEARCHED, find_checkpoint
 from backend.cli.output import BAD_RESULT, console, fail, say
 from backend.core.embedded import die_with_parent
-from backend.settings import PROJECT_ROOT
+from backend.settings import LOOPBACK_HOSTS, PROJECT_ROOT
 from proctor import Client, Json
 
 MODULE = ("workers.begin", "workers.models.serve")
-END_SECONDS = 10.0
-LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 def serve(
@@ -49,7 +47,7 @@ def serve(
     A policy's name selects its best checkpoint, else its newest one, and is the model's name for clients.
     Concurrent requests are answered in one batch.
     """
-    if host not in LOOPBACK and not token:
+    if host not in LOOPBACK_HOSTS and not token:
         fail(f"{host} can be reached from other machines: set a --token that clients must send")
     with _ended_by_signals(), _weights(checkpoint) as (folder, model):
         options = {"folder": str(folder), "name": name or model, "host": host, "port": port, "token": token}
@@ -144,7 +142,7 @@ def _run(options: dict[str, Json], *, as_json: bool) -> int:
             if child.poll() is None:
                 child.terminate()
             try:
-                child.wait(END_SECONDS)
+                child.wait(10.0)
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()

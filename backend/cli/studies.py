@@ -5,11 +5,11 @@ from typing import Annotated
 import typer
 
 from backend.cli.connection import connect
-from backend.cli.derived import Json, renders
-from backend.cli.names import run_of
-from backend.cli.options import AsJson, NoWait, RunName
-from backend.cli.output import BAD_RESULT, OK, fail, say, write_json, write_table
-from backend.cli.starting import finish
+from backend.cli.derived import Json, renders, takes_request
+from backend.cli.names import RunName, run_of
+from backend.cli.output import BAD_RESULT, OK, AsJson, NoWait, fail, say, write_json, write_table
+from backend.cli.runs import finish
+from backend.cli.views import estimate
 from backend.cli.watching import wait_for
 from proctor import Client
 
@@ -17,14 +17,13 @@ Stop = Annotated[bool, typer.Option("--stop", help="Stop the study in progress."
 Resume = Annotated[bool, typer.Option("--resume", help="Resume the latest stopped or failed study.")]
 
 
+@takes_request("studies.start_onset", "cluster", "tasks", "group_size")
 def onset(
     run: RunName,
+    request: Json,
     detector: Annotated[
         str | None, typer.Option(help="Detector of the pattern to search for. Default: show patterns and studies.")
     ] = None,
-    cluster: Annotated[str | None, typer.Option(help="Cluster of its flags. Default: all of them.")] = None,
-    tasks: Annotated[int | None, typer.Option(min=8, help="Held-out tasks that each checkpoint plays.")] = None,
-    group_size: Annotated[int | None, typer.Option(min=1, help="Rollouts per task.")] = None,
     stop: Stop = False,
     resume: Resume = False,
     roll_back: Annotated[
@@ -58,31 +57,25 @@ def onset(
         finish(client, client.get(f"/runs/{branch['id']}"), no_wait=no_wait, as_json=as_json)
     elif stop or resume:
         studies = client.get(path, kind="onset")["studies"]
+        wanted = {"detector": detector, "cluster": request.get("cluster")}
         matching = [
             study
             for study in studies
-            if detector in (None, study["settings"]["detector"]) and cluster in (None, study["settings"]["cluster"])
+            if all(value in (None, study["settings"][name]) for name, value in wanted.items())
         ]
         _end_with(client, _steer(client, matching, is_stop=stop), no_wait=no_wait or stop, as_json=as_json)
     elif detector:
-        request = {"detector": detector, "cluster": cluster, "tasks": tasks, "group_size": group_size}
-        _end_with(client, client.post(f"{path}/onset", request), no_wait=no_wait, as_json=as_json)
+        study = client.post(f"{path}/onset", request | {"detector": detector})
+        _end_with(client, study, no_wait=no_wait, as_json=as_json)
     else:
         (write_json if as_json else show_studies)(client.get(path, kind="onset"))
 
 
+@takes_request("studies.start_effort", "step", "tasks", "group_size", "cuts", "samples", "replies", "measure")
 def effort(
     run: RunName,
+    request: Json,
     start: Annotated[bool, typer.Option("--start", help="Start a study. Default: show the run's studies.")] = False,
-    step: Annotated[
-        int | None, typer.Option(min=0, help="Training runs: step of the checkpoint. Default: the latest.")
-    ] = None,
-    tasks: Annotated[int | None, typer.Option(min=1, help="Training runs: held-out tasks for each side.")] = None,
-    group_size: Annotated[int | None, typer.Option(min=1, help="Training runs: rollouts per task.")] = None,
-    cuts: Annotated[int, typer.Option(min=2, max=11, help="Number of cuts, from 0 to 100% of the reasoning.")] = 11,
-    samples: Annotated[int, typer.Option(min=1, max=32, help="Answers at each cut.")] = 4,
-    replies: Annotated[int, typer.Option(min=1, max=512, help="Maximum number of replies to cut per side.")] = 32,
-    measure: Annotated[str, typer.Option(help="Worth of an answer: success or reward.")] = "success",
     stop: Stop = False,
     resume: Resume = False,
     no_wait: NoWait = False,
@@ -99,8 +92,6 @@ def effort(
         study = _steer(client, client.get(path, kind="effort")["studies"], is_stop=stop)
         _end_with(client, study, no_wait=no_wait or stop, as_json=as_json)
     elif start:
-        amount = {"tasks": tasks, "group_size": group_size, "cuts": cuts, "samples": samples, "replies": replies}
-        request = {**amount, "step": step, "measure": measure}
         _end_with(client, client.post(f"{path}/effort", request), no_wait=no_wait, as_json=as_json)
     else:
         (write_json if as_json else show_studies)(client.get(path, kind="effort"))
@@ -142,12 +133,6 @@ def show_studies(overview: Json) -> None:
         say(f"\nlast honest checkpoint: {where}; --roll-back starts a branch from it on v{honest['newest_version']}")
 
 
-def _interval(side: Json, style: str) -> str:
-    if side["value"] is None:
-        return ""
-    return f"{side['value']:{style}} [{side['low']:{style}}, {side['high']:{style}}]"
-
-
 @renders("studies.get_study")
 @renders("studies.start_onset")
 @renders("studies.start_effort")
@@ -170,7 +155,7 @@ def show_study(study: Json) -> None:
                 side["succeeded"],
                 side["reasoned"],
                 len(side["replies"]),
-                _interval(side, ".3f"),
+                estimate({**side, "mean": side["value"]}),
                 " ".join(f"{value:.2f}" for value in side["curve"]) or side["note"],
             )
             for side in study["checkpoints"]
@@ -181,7 +166,7 @@ def show_study(study: Json) -> None:
             (
                 "starting policy" if each["is_base"] else each["name"],
                 f"{each['flagged']} of {each['rollouts']}",
-                _interval(each, ".1%"),
+                estimate({**each, "mean": each["value"]}, form=".1%"),
                 each["chance"],
                 "" if each["is_base"] else each["is_above"],
             )

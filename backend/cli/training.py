@@ -11,36 +11,28 @@ import yaml
 
 from backend.cli import runs
 from backend.cli.connection import connect
-from backend.cli.derived import renders
-from backend.cli.names import run_of, short, split_pair, version_of
-from backend.cli.options import AsJson, EnvironmentName, NoWait, RunName
-from backend.cli.output import BAD_RESULT, OK, fail, say, write_fields, write_json, write_table
+from backend.cli.derived import renders, takes_request
+from backend.cli.names import EnvironmentName, RunName, run_of, short, split_pair, version_of
+from backend.cli.output import BAD_RESULT, OK, AsJson, NoWait, fail, group, say, write_fields, write_json, write_table
 from backend.cli.renderers import write_finding
-from backend.cli.starting import finish, nested
+from backend.cli.runs import finish, nested
 from backend.cli.watching import POLL_SECONDS
 from backend.domain.training.steering import when_used
 from proctor import Client, Json
 
 FILE_FIELDS = {"environment", "content_hash", "name", "without_certificate", "preset", "configuration"}
 
-Version = Annotated[
-    int | None,
-    typer.Option(
-        "--version", min=1, help="Continue on another version of the environment, such as one with a fixed reward."
-    ),
-]
-Reason = Annotated[
-    str | None, typer.Option("--without-certificate", help="Why to train on a version that has not passed its checks.")
+Choices = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as grpo.learning_rate=2e-4. Repeatable."),
 ]
 
-examples_app = typer.Typer(
-    help="Upload conversations for an SFT warm-up, and preview what a run would learn from.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+examples_app = group(help="Upload conversations for an SFT warm-up, and preview what a run would learn from.")
 
 
+@takes_request("training.start", "name", "without_certificate")
 def train(
+    request: Json,
     environment: Annotated[
         str | None,
         typer.Argument(metavar="[ENVIRONMENT]", help="`name` or `name@version`. Default: the environment of the file."),
@@ -69,8 +61,6 @@ def train(
             exists=True, dir_okay=False, help="A configuration file in YAML or JSON, as `run config` writes it."
         ),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the run and its policy.")] = None,
-    without_certificate: Reason = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only run the pre-flight checks. Exits with 1 if they find a problem.")
     ] = False,
@@ -109,8 +99,7 @@ def train(
                 say(f"      {setting['help']}")
         return
     file = _read_file(config) if config else {}
-    options = {"preset": preset, "name": name, "without_certificate": without_certificate}
-    body = file | {field: value for field, value in options.items() if value is not None}
+    body = file | ({"preset": preset} if preset is not None else {}) | request
     mixed = [f"mix={','.join(mix)}"] if mix else []
     body["configuration"] = nested([*(choices or []), *mixed], file.get("configuration"))
     named = body.pop("environment", None)
@@ -198,6 +187,7 @@ def alarms(run: RunName, as_json: AsJson = False) -> None:
 
 
 @runs.app.command("answer")
+@takes_request("training.answer_alarm", "version", "without_certificate")
 def answer(
     run: RunName,
     alarm: Annotated[
@@ -207,8 +197,7 @@ def answer(
         str,
         typer.Argument(metavar="ANSWER", help="An answer listed by `run alarms`, such as lower_rate, pause or stop."),
     ],
-    version: Version = None,
-    without_certificate: Reason = None,
+    request: Json,
     as_json: AsJson = False,
 ) -> None:
     """Answer an alarm of a training run."""
@@ -219,8 +208,7 @@ def answer(
             break
     else:
         fail(f"there is no unanswered alarm {alarm!r} of this run; `proctor run alarms` shows them")
-    body = {"answer": reply, "version": version, "without_certificate": without_certificate}
-    answered = client.post(f"{path}/{item['id']}", body)
+    answered = client.post(f"{path}/{item['id']}", request | {"answer": reply})
     if as_json:
         return write_json(answered)
     say(f"{answered['alarm']['title']}: {reply.replace('_', ' ')}")
@@ -279,30 +267,19 @@ def _changes(pairs: list[str]) -> dict[str, str | None]:
 
 
 @runs.app.command("branch")
+@takes_request("training.start_branch", "step", "version", "without_certificate")
 def branch(
     run: RunName,
-    step: Annotated[
-        int | None, typer.Option(min=0, help="GRPO step of the checkpoint. 0: the weights before GRPO.")
-    ] = None,
+    request: Json,
     checkpoint: Annotated[str | None, typer.Option(help="Instead of the step: the id of the checkpoint.")] = None,
-    choices: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Change a setting. Repeatable.")
-    ] = None,
-    version: Version = None,
-    without_certificate: Reason = None,
+    choices: Choices = None,
     no_wait: NoWait = False,
     as_json: AsJson = False,
 ) -> None:
     """Start a run that continues from a checkpoint of a training run with the remaining steps."""
     client = connect()
-    body = {
-        "step": step,
-        "checkpoint_id": checkpoint,
-        "changes": _changes(choices or []),
-        "version": version,
-        "without_certificate": without_certificate,
-    }
-    started = client.post(f"/runs/{run_of(client, run)['id']}/branch", body)
+    request |= {"checkpoint_id": checkpoint, "changes": _changes(choices or [])}
+    started = client.post(f"/runs/{run_of(client, run)['id']}/branch", request)
     finish(client, client.get(f"/runs/{started['id']}"), no_wait=no_wait, as_json=as_json)
 
 
@@ -314,21 +291,14 @@ def show_added_examples(row: Json) -> None:
 
 
 @examples_app.command("preview")
+@takes_request("examples.preview", "preset")
 def preview_examples(
-    environment: EnvironmentName,
-    preset: Annotated[str | None, typer.Option(help="Start from this preset.")] = None,
-    choices: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="NAME=VALUE", help="A setting of the run, such as sft.source=rollouts. Repeatable."
-        ),
-    ] = None,
-    as_json: AsJson = False,
+    environment: EnvironmentName, request: Json, choices: Choices = None, as_json: AsJson = False
 ) -> None:
     """Preview what a training run would learn from. Exits with 1 if a source has no examples."""
     client = connect()
-    body = {"version_id": version_of(client, environment)["id"], "configuration": nested(choices or [])}
-    found = client.post("/training/examples/preview", body | ({"preset": preset} if preset is not None else {}))
+    request |= {"version_id": version_of(client, environment)["id"], "configuration": nested(choices or [])}
+    found = client.post("/training/examples/preview", request)
     if as_json:
         write_json(found)
     for source in () if as_json else found["sources"]:

@@ -1,9 +1,65 @@
-"""Runs, rollouts and transcripts in a terminal."""
+"""Runs, their figures, rollouts and transcripts in a terminal."""
+
+from typing import Any
 
 from backend.cli.derived import Json, renders
-from backend.cli.figures import dollars, estimate, figure_fields
 from backend.cli.names import short
-from backend.cli.output import console, write_fields, write_table
+from backend.cli.output import write_fields, write_table
+
+
+def estimate(figure: dict[str, Any] | float | None, scale: float = 1, form: str = ".3f", unit: str = "") -> str:
+    """Format a mean with its 95% interval, where there is one; a single episode has a plain number."""
+    known: dict[str, Any] = figure if isinstance(figure, dict) else {"mean": figure}
+    mean, low, high = (known.get(name) for name in ("mean", "low", "high"))
+    if mean is None:
+        return "–"
+    shown = f"{scale * mean:{form}}{unit}"
+    return shown if low is None or high is None else f"{shown} [{scale * low:{form}}, {scale * high:{form}}]"
+
+
+def percent(figure: dict[str, Any] | float | None) -> str:
+    """Format a rate like `estimate`."""
+    return estimate(figure, 100, ".1f", "%")
+
+
+def dollars(value: float | None) -> str:
+    return "–" if value is None else f"${value:.2f}" if value >= 1 else f"${value:.3g}"
+
+
+def write_run(run: Json, url: str, found: Json) -> None:
+    """Show a run with its figures."""
+    reward, *columns = found["columns"]
+    success, spent, groups, coverage = found["success"], found["spent"], found["groups"], found["coverage"]
+    fields: dict[str, object] = {
+        "run": f"{run['name']} ({run['kind']})",
+        "page": f"{url}/runs/{run['id']}",
+        "status": run["status"] + (f": {run['reason']}" if run["reason"] else ""),
+        "environment": f"{run['environment']}@{run['version']}",
+        "policy": run["policy"],
+        "completed": f"{coverage['completed']:,} of {coverage['total']:,} completed" if coverage else "–",
+        "reward": estimate(reward),
+        **{f"  {column['name']}": estimate(column) for column in columns},
+        f"success ({success['where']})": percent(success["rate"]),
+    }
+    if len(found["passes"]) > 1:
+        for at in found["passes"]:
+            fields[f"  k = {at['k']}"] = f"pass@k {percent(at['pass_at_k'])}, pass^k {percent(at['pass_hat_k'])}"
+    if cheating := found["cheat_rate"]:
+        passed = f"{cheating['passed']:,} of {cheating['played']:,} impossible tasks passed"
+        fields["cheat rate"] = f"{passed}, {percent({**cheating, 'mean': cheating['rate']})}"
+    for place in found["environments"]:
+        if cheating := place["cheat_rate"]:
+            fields[f"  in {place['name']}"] = f"{cheating['passed']:,} of {cheating['played']:,} passed"
+    if groups:
+        parts = ", ".join(f"{groups[kind]:,} {kind.replace('_', ' ')}" for kind in ("mixed", "all_good", "all_bad"))
+        fields["groups"] = f"{groups['groups']:,}: {parts}"
+    fields["tokens"] = f"{spent['tokens_in']:,} in, {spent['tokens_out']:,} out"
+    fields["cost"] = dollars(spent["cost"])
+    fields["ended by"] = ", ".join(f"{reason} {count:,}" for reason, count in found["stop_reasons"].items())
+    for failure in found["failures"]:
+        fields[f"failed, {failure['kind']}"] = f"{failure['count']:,} × {failure['message']}"
+    fields["rollouts_per_second"] = run["summary"].get("rollouts_per_second")
+    write_fields(fields)
 
 
 @renders("runs.list")
@@ -27,28 +83,6 @@ def write_runs(runs: list[Json]) -> None:
     write_table(columns, rows, empty="No runs yet.")
 
 
-def write_run(run: Json, url: str, figures: Json | None = None) -> None:
-    """Show a run with its figures if the caller has read them, otherwise with its summary."""
-    summary = run["summary"] if figures is None else {"rollouts_per_second": run["summary"].get("rollouts_per_second")}
-    write_fields(
-        {
-            "run": f"{run['name']} ({run['kind']})",
-            "page": f"{url}/runs/{run['id']}",
-            "status": run["status"] + (f": {run['reason']}" if run["reason"] else ""),
-            "environment": f"{run['environment']}@{run['version']}",
-            "policy": run["policy"],
-            **(figure_fields(figures) if figures else {}),
-            **({"reward": estimate(summary["reward"])} if "reward" in summary else {}),
-            **{
-                f"  {name}": estimate(figure)
-                for name, figure in (summary.get("columns") or {}).items()
-                if isinstance(figure, dict)
-            },
-            **{name: summary[name] for name in ("rollouts", "failed", "rollouts_per_second") if name in summary},
-        }
-    )
-
-
 def write_rollouts(rollouts: list[Json]) -> None:
     names = list(rollouts[0]["columns"]) if rollouts else []
     rows = [
@@ -62,12 +96,3 @@ def write_rollouts(rollouts: list[Json]) -> None:
     ]
     columns = ("no.", "rollout", "task", "level", "status", "ended by", "reward", *names, "turns", "last reply")
     write_table(columns, rows, empty="No rollout matches.")
-
-
-def write_transcript(rollout: Json) -> None:
-    shown = console()
-    state = f"{rollout['stop_reason']}, reward {rollout['reward']}"
-    shown.rule(f"task {rollout['index']}, level {rollout['level']}: {state}")
-    for message in rollout["messages"]:
-        shown.print(message["role"], style="bold", markup=False)
-        shown.print(str(message["content"]), markup=False)

@@ -26,10 +26,10 @@ FIGURES_SECONDS = 2.0
 OVER = {"completed", "failed", "stopped", "paused"}
 
 
-def progress_columns() -> Iterator[ProgressColumn]:
-    """Yield what follows the description: bar, count, rate and times."""
-    yield from (BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
-    yield from (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+def progress_columns() -> tuple[ProgressColumn, ...]:
+    """Return what follows the description: bar, count, rate and times."""
+    counts = (BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
+    return (*counts, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
 
 
 def progress_bars(*, quiet: bool = False) -> Progress:

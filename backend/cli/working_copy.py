@@ -21,7 +21,6 @@ from backend.domain.environments.packages import (
     name_on_disk,
 )
 from backend.domain.text import JsonObject
-from backend.environments.library import render_template, templates
 from proctor import Client
 
 STATE = Path(".proctor") / "draft.json"
@@ -41,15 +40,6 @@ class SeenDraft:
     revision: int
     marks: dict[str, str] = field(default_factory=dict)
     """A hash of each file's text, by path."""
-
-
-def new_package(name: str, template: str) -> dict[str, str]:
-    try:
-        return render_template(template, name)
-    except KeyError:
-        fail(f"there is no template {template!r}; there are {', '.join(known.name for known in templates())}")
-    except (ManifestInvalid, PackageInvalid) as error:
-        fail(f"{name!r} cannot be an environment's name: {error}")
 
 
 def read_folder(folder: Path) -> dict[str, str]:

@@ -22,7 +22,7 @@ from backend.web.identity import Actor
 from backend.web.paging import Page
 
 
-@operation("GET /detectors", role=Role.VIEWER, tool=True)
+@operation("GET /detectors", role=Role.VIEWER, command="detectors", tool=True)
 def list_detectors(session: Session, actor: Actor, request: DetectorScope) -> Page[DetectorResponse]:
     """List built-in detectors and graders that raise flags, with their precision. Most flags first."""
     found, _ = service.list_detectors(session, Scope(request.environment))

@@ -3,7 +3,6 @@
 import contextlib
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pydantic import ValidationError
 from sqlalchemy import func, select
@@ -13,6 +12,7 @@ from backend.domain.errors import JudgeError
 from backend.domain.graders.canaries import demands, judge_canaries
 from backend.domain.graders.prompts import (
     ContrastMember,
+    GraderPrompt,
     RolloutFacts,
     contrast_prompt,
     judge_prompt,
@@ -20,6 +20,7 @@ from backend.domain.graders.prompts import (
 )
 from backend.domain.graders.settings import JudgeSettings, QuestionSettings, read_settings
 from backend.domain.policies.prices import cost_of
+from backend.graders.schemas import GradingEstimateResponse
 from backend.graders.selection import (
     contrast_groups,
     count_of,
@@ -32,38 +33,21 @@ from backend.graders.tables import Grade, Grader
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 
-SAMPLED_PROMPTS = 24
 CHARACTERS_PER_TOKEN = 4
 """A rule of thumb for English."""
 REPLY_TOKENS = 250
 """Assumed length of a reply if the grader has no grades yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class GradingEstimate:
-    """The work and cost of grading a run."""
-
-    count: int
-    """Rollouts, or groups of a contrast, without a grade."""
-    graded: int
-    """Rollouts or groups that already have a grade."""
-    tokens_in: float | None = None
-    tokens_out: float | None = None
-    cost: float | None = None
-    """US dollars, canaries included; None without a price."""
-    basis: str = ""
-    """Basis of the estimate."""
-    problem: str = ""
-    """Why there is nothing to grade."""
-
-
-def estimate_run(session: Session, run: Run, grader: Grader, where: str, cluster: str = "") -> GradingEstimate:
+def estimate_run(session: Session, run: Run, grader: Grader, where: str, cluster: str = "") -> GradingEstimateResponse:
     """Raises InvalidInput for a bad filter."""
     settings = read_settings(grader.settings)
+    prompts: list[GraderPrompt] = []
+    tokens: tuple[float, float] | None = None  # that one grade reads and writes
+    basis = ""
     if not settings.kind.grades_rollouts and isinstance(settings, QuestionSettings):
         groups = contrast_groups(session, run, settings.each, where, cluster)
         count, graded = len(groups), 0
-        prompts = []
         for group in groups[:4]:
             members = [ContrastMember(each, is_high=True) for each in _facts(session, [*group.high, *group.low])]
             prompts.append(contrast_prompt(settings, members, 0).prompt)
@@ -73,50 +57,35 @@ def estimate_run(session: Session, run: Run, grader: Grader, where: str, cluster
         count = count_of(session, without_grade(rollouts, grader.id))
         graded = total - count
         means = select(func.count(), func.avg(Grade.tokens_in), func.avg(Grade.tokens_out))
-        past, tokens_in, tokens_out = session.execute(means.where(Grade.grader_id == grader.id)).one()
-        if total and tokens_in:
-            basis = f"its {past:,} grades so far"
-            return _estimate(grader, settings, count, graded, float(tokens_in), float(tokens_out), basis)
-        ids = spread_over(session.scalars(rollouts.order_by(Rollout.seq)).all(), SAMPLED_PROMPTS) if total else []
-        prompts = []
-        for facts in _facts(session, ids):
-            with contextlib.suppress(JudgeError):
-                prompts.append(
-                    judge_prompt(settings, facts)
-                    if isinstance(settings, JudgeSettings)
-                    else question_prompt(settings, facts)
-                )
+        past, read, written = session.execute(means.where(Grade.grader_id == grader.id)).one()
+        if read:
+            tokens, basis = (float(read), float(written)), f"its {past:,} grades so far"
+        elif total:
+            ids = spread_over(session.scalars(rollouts.order_by(Rollout.seq)).all(), 24)
+            for facts in _facts(session, ids):
+                with contextlib.suppress(JudgeError):
+                    prompts.append(
+                        judge_prompt(settings, facts)
+                        if isinstance(settings, JudgeSettings)
+                        else question_prompt(settings, facts)
+                    )
     if not count + graded:
-        return GradingEstimate(0, 0, problem=nothing_to_grade(settings, where))
-    if not prompts:
-        return GradingEstimate(count, graded)
-    characters = sum(len(str(message["content"])) for prompt in prompts for message in prompt.messages)
-    tokens_in = characters / len(prompts) / CHARACTERS_PER_TOKEN
-    repeats = settings.repeats if isinstance(settings, JudgeSettings) else 1
-    basis = f"the length of {len(prompts):,} requests"
-    return _estimate(grader, settings, count, graded, tokens_in * repeats, REPLY_TOKENS * repeats, basis)
-
-
-def _estimate(
-    grader: Grader,
-    settings: JudgeSettings | QuestionSettings,
-    count: int,
-    graded: int,
-    tokens_in: float,
-    tokens_out: float,
-    basis: str,
-) -> GradingEstimate:
-    """From the mean tokens of one grade."""
-    if not count:
-        return GradingEstimate(0, graded)
+        return GradingEstimateResponse(count=0, graded=0, problem=nothing_to_grade(settings, where))
+    if prompts:
+        characters = sum(len(str(message["content"])) for prompt in prompts for message in prompt.messages)
+        repeats = settings.repeats if isinstance(settings, JudgeSettings) else 1
+        tokens = (characters / len(prompts) / CHARACTERS_PER_TOKEN * repeats, float(REPLY_TOKENS * repeats))
+        basis = f"the length of {len(prompts):,} requests"
+    if tokens is None or not count:
+        return GradingEstimateResponse(count=count, graded=graded)
     canaries = len(judge_canaries(settings.controls)) if isinstance(settings, JudgeSettings) else len(demands(settings))
-    requests = count + canaries
-    tokens_in, tokens_out = tokens_in * requests, tokens_out * requests
-    try:
+    tokens_in, tokens_out = (each * (count + canaries) for each in tokens)
+    cost = None
+    with contextlib.suppress(ValidationError):  # a price that an older version stored
         cost = cost_of(grader.policy.configuration.get("price"), round(tokens_in), round(tokens_out))
-    except ValidationError:  # a price that an older version stored
-        cost = None
-    return GradingEstimate(count, graded, tokens_in, tokens_out, cost, basis)
+    return GradingEstimateResponse(
+        count=count, graded=graded, tokens_in=tokens_in, tokens_out=tokens_out, cost=cost, basis=basis
+    )
 
 
 def _facts(session: Session, ids: Sequence[uuid.UUID]) -> list[RolloutFacts]:

@@ -1,14 +1,17 @@
 """Operations on graders."""
 
 import uuid
+from datetime import UTC, datetime
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from backend.domain.graders.settings import GraderKind, QuestionSettings, read_settings
 from backend.domain.vocabulary import Role
-from backend.errors import InvalidInput
+from backend.errors import Conflict, InvalidInput
 from backend.graders import queries, service
 from backend.graders.estimates import estimate_run
+from backend.graders.flags import raise_flags
 from backend.graders.schemas import (
     CreateGrader,
     FlagAnswers,
@@ -24,24 +27,24 @@ from backend.graders.schemas import (
     TryResponse,
     UpdateGrader,
 )
+from backend.graders.selection import contrast_groups, nothing_to_grade, rollouts_to_grade, spread_over
 from backend.graders.tables import Grade, Grader
 from backend.operations.declaration import operation, reference
+from backend.operations.ids import parse_id
 from backend.review.queries import get_rollout
+from backend.rollouts.tables import Rollout
 from backend.runs.references import find_run
 from backend.runs.tables import Run
 from backend.web.identity import Actor
 from backend.web.paging import Key, Page, slice_of
 
-
-@reference(Grader, "Name or id of a grader.")
-def find_grader(session: Session, text: str) -> Grader:
-    return queries.find_grader(session, text)
+reference(Grader, "Name or id of a grader.")(queries.find_grader)
 
 
 @operation("GET /graders", role=Role.VIEWER, command="grader list", tool=True)
 def list_graders(session: Session, actor: Actor, request: ListGraders) -> Page[GraderResponse]:
     """List graders by name."""
-    return Page(items=[GraderResponse.of_row(each) for each in queries.list_graders(session, request.kind)])
+    return Page(items=[GraderResponse.of(each) for each in queries.list_graders(session, request.kind)])
 
 
 @operation(
@@ -55,15 +58,15 @@ def list_graders(session: Session, actor: Actor, request: ListGraders) -> Page[G
 )
 def create_grader(session: Session, actor: Actor, request: CreateGrader) -> GraderResponse:
     """Create a grader. Judges need the role trainer. Once started on a run, its settings are fixed."""
-    grader = service.create_grader(session, actor, request)
+    grader = service.save_grader(session, actor, request)
     session.refresh(grader, ["created_at"])
-    return GraderResponse.of_row(grader)
+    return GraderResponse.of(grader)
 
 
 @operation("GET /graders/{grader}", role=Role.VIEWER, command="grader show", tool=True)
 def get_grader(session: Session, actor: Actor, grader: Grader) -> GraderResponse:
     """Show a grader and its settings."""
-    return GraderResponse.of_row(grader)
+    return GraderResponse.of(grader)
 
 
 @operation(
@@ -75,7 +78,7 @@ def get_grader(session: Session, actor: Actor, grader: Grader) -> GraderResponse
 )
 def update_grader(session: Session, actor: Actor, grader: Grader, request: UpdateGrader) -> GraderResponse:
     """Replace the settings of a grader that was not started on a run yet."""
-    return GraderResponse.of_row(service.update_grader(session, actor, grader, request))
+    return GraderResponse.of(service.save_grader(session, actor, request, grader))
 
 
 @operation(
@@ -88,8 +91,14 @@ def update_grader(session: Session, actor: Actor, grader: Grader, request: Updat
 )
 def delete_grader(session: Session, actor: Actor, grader: Grader) -> GraderResponse:
     """Delete a grader. Its grades stay with the rollouts, and its name can be used again."""
-    name = service.delete_grader(session, actor, grader)
-    return GraderResponse.of_row(grader).model_copy(update={"name": name})
+    if grader.deleted_at is not None:
+        raise service.GraderIsDeleted
+    service.refuse_role(actor, grader.kind)
+    deleted = GraderResponse.of(grader)
+    grader.deleted_at = datetime.now(UTC)
+    grader.name = f"{grader.name[:80]} (deleted {grader.id.hex[-6:]})"
+    session.flush()
+    return deleted
 
 
 @operation(
@@ -104,14 +113,24 @@ def delete_grader(session: Session, actor: Actor, grader: Grader) -> GraderRespo
 def try_out_grader(session: Session, actor: Actor, grader: Grader, request: TryGrader) -> TryResponse:
     """Try a grader on one rollout, or on three rollouts of a run. Nothing is stored as a grade."""
     if request.rollout:
-        rollout = queries.find_rollout(session, request.rollout)
+        rollout_id = parse_id(request.rollout.strip().rsplit("/", 1)[-1])  # or the address of its page
+        rollout = session.get(Rollout, rollout_id) if rollout_id else None
         if rollout is None:
             raise InvalidInput(fields={"rollout": "There is no such rollout. Copy the address of its page."})
         ids = [rollout.id]
         if not grader.kind.grades_rollouts:
             raise InvalidInput(fields={"rollout": "A contrast compares several rollouts. Try it on a run."})
     elif request.run:
-        ids = service.rollouts_to_try(session, find_run(session, request.run), grader, request.where)
+        run, settings = find_run(session, request.run), read_settings(grader.settings)
+        if isinstance(settings, QuestionSettings) and settings.kind is GraderKind.CONTRAST:
+            groups = contrast_groups(session, run, settings.each, request.where)
+            ids = [*groups[0].high[:1], *groups[0].low[:1]] if groups else []  # one of each side
+        else:
+            found = rollouts_to_grade(session, run, settings, request.where).order_by(Rollout.seq)
+            ids = spread_over(session.scalars(found).all(), service.MAX_TRIED)
+        if not ids:
+            problem = nothing_to_grade(settings, request.where)
+            raise InvalidInput(problem, fields={"where": problem})
     else:
         raise InvalidInput(fields={"rollout": "Enter a rollout, or a run to take rollouts from."})
     return TryResponse.of_try(grader, service.try_grader(session, grader, ids))
@@ -128,7 +147,7 @@ def estimate_grader(
     session: Session, actor: Actor, grader: Grader, run: Run, request: RunGrader
 ) -> GradingEstimateResponse:
     """Estimate how many rollouts a grader would grade, and what that costs. Sends no request."""
-    return GradingEstimateResponse.of(estimate_run(session, run, grader, request.where, request.cluster))
+    return estimate_run(session, run, grader, request.where, request.cluster)
 
 
 @operation(
@@ -175,7 +194,17 @@ def stop_grader(session: Session, actor: Actor, grader: Grader, run: Run) -> Gra
 )
 def flag_answers(session: Session, actor: Actor, grader: Grader, run: Run, request: FlagAnswers) -> FlaggedAnswers:
     """Turn stored answers of a question or monitor into flags, with their quotes as evidence."""
-    return FlaggedAnswers(flags=service.flag_answers(session, run, grader, request.answers))
+    settings = read_settings(grader.settings)
+    if not isinstance(settings, QuestionSettings) or settings.kind is GraderKind.CONTRAST:
+        raise Conflict("Only the answers of questions and monitors can be turned into flags.")
+    work = queries.find_work(session, run.id, grader.id)
+    if work is not None and (work.canaries or {}).get("is_injectable"):
+        raise Conflict("This grader follows instructions in the data, so its answers raise no flags.")
+    if unknown := [answer for answer in request.answers if answer not in settings.choices]:
+        raise InvalidInput(fields={"answers": f"There is no answer {', '.join(unknown)[:100]}."})
+    if settings.kind is GraderKind.QUESTION and not (request.answers or settings.flags):
+        raise InvalidInput(fields={"answers": f"Choose an answer: {', '.join(settings.choices)}."})
+    return FlaggedAnswers(flags=raise_flags(session, run.id, grader, answers=request.answers))
 
 
 @operation("GET /runs/{run}/graders", role=Role.VIEWER, command="grader results", tool=True)

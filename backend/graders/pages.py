@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import AsyncIterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -24,9 +25,9 @@ from backend.domain.graders.settings import (
 )
 from backend.errors import InvalidInput
 from backend.graders import queries, service
-from backend.graders.estimates import GradingEstimate, estimate_run
+from backend.graders.estimates import estimate_run
 from backend.graders.queries import GradedRun
-from backend.graders.schemas import TryResponse
+from backend.graders.schemas import GradingEstimateResponse, TryResponse
 from backend.graders.tables import Grade, Grader
 from backend.policies.tables import Policy
 from backend.runs.header import RunHeader, run_header
@@ -83,11 +84,7 @@ def list_graders(
 
 @router.get("/graders/new", response_class=HTMLResponse)
 def new_grader(
-    request: Request,
-    session: SessionDep,
-    _: Author,
-    kind: GraderKind = GraderKind.JUDGE,
-    copy: uuid.UUID | None = None,
+    request: Request, session: SessionDep, _: Author, kind: GraderKind = GraderKind.JUDGE, copy: uuid.UUID | None = None
 ) -> HTMLResponse:
     """An empty form, or one with the settings of a grader to copy."""
     if copy is None:
@@ -144,11 +141,7 @@ def show_try(request: Request, grader_id: uuid.UUID, job_id: uuid.UUID, session:
 async def try_events(
     request: Request, grader_id: uuid.UUID, job_id: uuid.UUID, _: Author
 ) -> AsyncIterable[ServerSentEvent]:
-    """Sends the grades when they are there."""
-
-    def read(session: Session) -> GraderTrialPage:
-        return _try(session, grader_id, job_id)
-
+    read = partial(_try, grader_id=grader_id, job_id=job_id)
     async for event in live_blocks(request, (job_topic(job_id),), TRY, ["try_result"], read):
         yield event
 
@@ -164,7 +157,7 @@ class RunGradersPage:
     chosen: Grader | None
     where: str
     cluster: str
-    estimate: GradingEstimate | None
+    estimate: GradingEstimateResponse | None
     problem: str
     """Why there is no estimate."""
     is_over: bool
@@ -186,11 +179,7 @@ def show_run_graders(
 
 @router.get("/runs/{run_id}/graders/events", response_class=EventSourceResponse)
 async def run_grader_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
-    """Sends the blocks whenever there are more grades."""
-
-    def read(session: Session) -> RunGradersPage:
-        return _run_graders(session, run_id)
-
+    read = partial(_run_graders, run_id=run_id)
     async for event in live_blocks(request, (graders_topic(run_id),), RUN_TAB, ["grader_blocks"], read):
         yield event
 

@@ -3,9 +3,9 @@
 import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Double, Subquery, cast, func, select
+from sqlalchemy import ColumnElement, Double, cast, func, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import InstrumentedAttribute, Session, joinedload
 
@@ -60,37 +60,28 @@ class AnswerCount:
     verdicts: Mapping[Verdict, int]
 
 
-@dataclass(slots=True)
 class GradedRun:
-    """One grader's work on one run."""
+    """One grader's work on one run.
 
-    grader: Grader
-    work: GraderRun
-    figures: GradeFigures = field(default_factory=GradeFigures)
-    counts: Sequence[AnswerCount] = ()
-    """By answer, in the order of a question's choices."""
-    agreement: Agreement | None = None
-    high_is_honest: bool = True
-    """Whether high scores go with the verdict *honest*. For questions, whichever direction fits better."""
+    `counts` are in the order of a question's choices. `high_is_honest`: whether high scores go with the verdict
+    *honest*; for questions, whichever direction fits better.
+    """
 
-    settings: JudgeSettings | QuestionSettings = field(init=False)
-    findings: list[GroupFinding] = field(init=False)
-    canaries: CanaryReport | None = field(init=False)
-    graded: int = field(init=False)
-    done: int = field(init=False)
-    total: int = field(init=False)
-    waiting: int = field(init=False)
-    is_finished: bool = field(init=False)
-    tokens_in: int = field(init=False)
-    tokens_out: int = field(init=False)
-    cost: float | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        work, figures = self.work, self.figures
-        self.settings = read_settings(self.grader.settings)
+    def __init__(
+        self,
+        grader: Grader,
+        work: GraderRun,
+        figures: GradeFigures,
+        counts: Sequence[AnswerCount] = (),
+        agreement: Agreement | None = None,
+        high_is_honest: bool = True,
+    ) -> None:
+        self.grader, self.work, self.figures = grader, work, figures
+        self.counts, self.agreement, self.high_is_honest = counts, agreement, high_is_honest
+        self.settings = read_settings(grader.settings)
         self.findings = [GroupFinding.model_validate(each) for each in work.findings]
         self.canaries = CanaryReport.model_validate(work.canaries) if work.canaries else None
-        self.graded = figures.graded if self.grader.kind.grades_rollouts else len(work.findings)
+        self.graded = figures.graded if grader.kind.grades_rollouts else len(work.findings)
         self.done, self.total = self.graded + figures.failed, work.total or 0
         self.waiting = max(0, self.total - self.done)
         self.is_finished = work.status.is_over
@@ -150,7 +141,14 @@ def graded_runs_of(session: Session, run: Run, grader: Grader | None = None) -> 
     if not works:
         return []
     figures = count_grades(session, own)
-    verdicts = newest_verdicts(run.id)
+    verdicts = (  # the latest one on each rollout
+        select(VerdictRecord.rollout_id, VerdictRecord.verdict)
+        .where(VerdictRecord.run_id == run.id, VerdictRecord.rollout_id.is_not(None))
+        .where(VerdictRecord.taken_back_at.is_(None))
+        .order_by(VerdictRecord.rollout_id, VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
+        .ext(distinct_on(VerdictRecord.rollout_id))
+        .subquery()
+    )
     answered = (
         select(Grade.grader_id, Grade.answer, verdicts.c.verdict, func.count())
         .outerjoin(verdicts, verdicts.c.rollout_id == Grade.rollout_id)
@@ -222,26 +220,6 @@ def count_completed(session: Session, run_id: uuid.UUID) -> int:
     return session.scalar(select(func.count()).where(*completed)) or 0
 
 
-def find_rollout(session: Session, text: str) -> Rollout | None:
-    """A rollout by its id or the address of its page."""
-    try:
-        return session.get(Rollout, uuid.UUID(text.strip().rsplit("/", 1)[-1]))
-    except ValueError:
-        return None
-
-
-def newest_verdicts(run_id: uuid.UUID) -> Subquery:
-    """The latest verdict on each rollout of a run."""
-    return (
-        select(VerdictRecord.rollout_id, VerdictRecord.verdict)
-        .where(VerdictRecord.run_id == run_id, VerdictRecord.rollout_id.is_not(None))
-        .where(VerdictRecord.taken_back_at.is_(None))
-        .order_by(VerdictRecord.rollout_id, VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
-        .ext(distinct_on(VerdictRecord.rollout_id))
-        .subquery()
-    )
-
-
 def count_grades(
     session: Session, condition: ColumnElement[bool], by: InstrumentedAttribute[uuid.UUID] = Grade.grader_id
 ) -> dict[uuid.UUID, GradeFigures]:
@@ -289,7 +267,6 @@ def count_grades(
 def _agreement(
     settings: JudgeSettings | QuestionSettings, opinions: Sequence[Opinion]
 ) -> tuple[Agreement | None, bool]:
-    """Agreement with people, and whether high scores go with *honest*."""
     if isinstance(settings, JudgeSettings):
         return agreement(opinions), True
     if not settings.is_ordered:

@@ -4,7 +4,7 @@ import json
 import re
 import uuid
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
@@ -137,19 +137,12 @@ class GraderRequest(Request):
 
     def settings(self) -> JudgeSettings | QuestionSettings:
         """Raises ValidationError."""
-        calls = {
-            "shows_reasoning": self.shows_reasoning,
-            "temperature": self.temperature,
-            "max_tokens": self.max_tokens,
-            "concurrency": self.concurrency,
-        }
+        shared = {"shows_reasoning", "temperature", "max_tokens", "concurrency"}
         if self.kind is GraderKind.JUDGE:
+            own = {"instruction", "system", "target", "scale", "repeats", "shows_reference"}
             return JudgeSettings.model_validate(
                 {
-                    **calls,
-                    **self.model_dump(
-                        include={"instruction", "system", "target", "scale", "repeats", "shows_reference"}
-                    ),
+                    **self.model_dump(include=shared | own),
                     "criteria": self.criteria if self.scale is JudgeScale.RUBRIC else (),
                     "fold": "lowest" if self.fold_lowest else "mean",
                     "controls": {"prompt": self.control_prompt, "good": self.control_good, "bad": self.control_bad},
@@ -159,14 +152,10 @@ class GraderRequest(Request):
         answers = self.answers or (AnswerType.LABELS if self.labels else AnswerType.YES_NO)
         return QuestionSettings.model_validate(
             {
-                **calls,
-                "kind": self.kind,
-                "text": self.text,
+                **self.model_dump(include=shared | {"kind", "text", "flags_from", "each"}),
                 "answers": answers if is_question else AnswerType.SUSPICION,
                 "labels": self.labels if is_question and answers is AnswerType.LABELS else (),
                 "flags": self.flags if is_question else (),
-                "flags_from": self.flags_from,
-                "each": self.each,
             }
         )
 
@@ -220,16 +209,8 @@ class GraderResponse(Response):
     created_at: datetime
 
     @classmethod
-    def of_row(cls, grader: Grader) -> "GraderResponse":
-        return cls(
-            id=grader.id,
-            name=grader.name,
-            kind=grader.kind,
-            policy_id=grader.policy_id,
-            policy=grader.policy.name,
-            settings=grader.settings,
-            created_at=grader.created_at,
-        )
+    def of(cls, row: Any) -> Self:
+        return cls.from_row(row, policy=row.policy.name)
 
 
 class GradingEstimateResponse(Response):
@@ -239,13 +220,13 @@ class GradingEstimateResponse(Response):
     """Rollouts, or groups of a contrast, without a grade."""
     graded: int
     """Rollouts or groups that already have a grade."""
-    tokens_in: float | None
-    tokens_out: float | None
-    cost: float | None
+    tokens_in: float | None = None
+    tokens_out: float | None = None
+    cost: float | None = None
     """US dollars, canaries included; null without a price."""
-    basis: str
+    basis: str = ""
     """Basis of the estimate."""
-    problem: str
+    problem: str = ""
     """Why there is nothing to grade."""
 
 
@@ -329,11 +310,11 @@ class GradedRunResponse(Progress):
     def of_work(cls, graded: GradedRun) -> "GradedRunResponse":
         work, figures = graded.work, graded.figures
         state = str(work.status) if work.status is not RunStatus.RUNNING else "grading"
-        sources = (graded, figures, work)
         stored: dict[str, Any] = {
-            name: next(getattr(each, name) for each in sources if hasattr(each, name))
+            name: getattr(source, name)
+            for source in (work, figures, graded)  # later ones count
             for name in cls.model_fields
-            if any(hasattr(each, name) for each in sources)
+            if hasattr(source, name)
         }
         computed = {
             "is_successful": work.status is RunStatus.COMPLETED and not figures.failed,

@@ -71,7 +71,6 @@ def spread_over(ids: Sequence[uuid.UUID], limit: int) -> list[uuid.UUID]:
 
 
 def nothing_to_grade(settings: JudgeSettings | QuestionSettings, where: str) -> str:
-    """Why there is no rollout to grade."""
     match settings.kind:
         case GraderKind.CONTRAST:
             return NO_GROUPS

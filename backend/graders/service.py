@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -21,19 +20,15 @@ from backend.domain.graders.settings import GraderKind, QuestionSettings, read_s
 from backend.domain.ids import new_id
 from backend.domain.vocabulary import PolicyKind, Queue, Role, RunStatus
 from backend.errors import Conflict, InvalidInput, NotAllowed
-from backend.graders.flags import raise_flags
 from backend.graders.queries import GRADING_POLICIES, find_work
 from backend.graders.selection import (
-    NO_GROUPS,
     contrast_groups,
     count_of,
     nothing_to_grade,
     rollouts_to_grade,
-    spread_over,
 )
 from backend.graders.tables import Grader, GraderRun
 from backend.policies.tables import Policy
-from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 from backend.web.audit import audit
 
@@ -67,32 +62,43 @@ class GraderIsNotAtWork(Conflict):
     """This grader is not at work on this run."""
 
 
-def create_grader(session: Session, actor: Actor, request: GraderRequest) -> Grader:
-    grader = Grader(id=new_id(), created_by=actor.person_id)
-    _fill(session, actor, grader, request)
+def save_grader(session: Session, actor: Actor, request: GraderRequest, grader: Grader | None = None) -> Grader:
+    """Create a grader, or update the given one, which has not been started on a run."""
+    if grader is None:
+        grader = Grader(id=new_id(), created_by=actor.person_id)
+    else:
+        refuse_fixed(session, grader)
+        refuse_role(actor, grader.kind)
+    refuse_role(actor, request.kind)
+    if session.scalar(select(Grader.id).where(Grader.name == request.name, Grader.id != grader.id)):
+        raise GraderNameIsTaken(f"There is a grader named {request.name} already.")
+    try:
+        same = Policy.id == uuid.UUID(request.policy)
+    except ValueError:
+        same = Policy.name == request.policy
+    policy = session.scalar(select(Policy).where(same))
+    if policy is None:
+        raise InvalidInput(fields={"policy": "There is no such policy."})
+    try:
+        _refuse_policy(policy)
+        settings = request.settings()
+    except Conflict as error:
+        raise InvalidInput(fields={"policy": error.message}) from error
+    except ValidationError as error:
+        fields: dict[str, str] = {}
+        for item in error.errors(include_url=False, include_context=False, include_input=False):
+            message = str(item["msg"]).removeprefix("Value error, ").rstrip(".") + "."
+            if not item["loc"]:  # about several fields: report it at the field that the message names
+                place = next((field for words, field in _FIELDS_BY_MESSAGE.items() if words in message), "answers")
+            else:
+                place = f"control_{item['loc'][1]}" if item["loc"][0] == "controls" else str(item["loc"][0])
+            fields.setdefault(place, message[:1].upper() + message[1:])
+        raise InvalidInput(fields=fields) from error
+    grader.name, grader.kind, grader.policy_id, grader.policy = request.name, request.kind, policy.id, policy
+    grader.settings = settings.model_dump(mode="json")
     session.add(grader)
     session.flush()
     return grader
-
-
-def update_grader(session: Session, actor: Actor, grader: Grader, request: GraderRequest) -> Grader:
-    """Only before its first run."""
-    refuse_fixed(session, grader)
-    _refuse_role(actor, grader.kind)
-    _fill(session, actor, grader, request)
-    session.flush()
-    return grader
-
-
-def delete_grader(session: Session, actor: Actor, grader: Grader) -> str:
-    """Remove it from all choices and fields. Its grades stay with the rollouts; its name, returned here, is free."""
-    _refuse_deleted(grader)
-    _refuse_role(actor, grader.kind)
-    name = grader.name
-    grader.deleted_at = datetime.now(UTC)
-    grader.name = f"{name[:80]} (deleted {grader.id.hex[-6:]})"
-    session.flush()
-    return name
 
 
 def can_change(session: Session, grader: Grader) -> bool:
@@ -102,7 +108,8 @@ def can_change(session: Session, grader: Grader) -> bool:
 
 
 def refuse_fixed(session: Session, grader: Grader) -> None:
-    _refuse_deleted(grader)
+    if grader.deleted_at is not None:
+        raise GraderIsDeleted
     if not can_change(session, grader):
         raise GraderIsUsed
 
@@ -180,80 +187,16 @@ def try_grader(session: Session, grader: Grader, rollout_ids: Sequence[uuid.UUID
     return job
 
 
-def rollouts_to_try(session: Session, run: Run, grader: Grader, where: str) -> list[uuid.UUID]:
-    """Three rollouts spread over those to grade; for a contrast, one of each side of its first group."""
-    settings = read_settings(grader.settings)
-    if isinstance(settings, QuestionSettings) and settings.kind is GraderKind.CONTRAST:
-        groups = contrast_groups(session, run, settings.each, where)
-        if not groups:
-            raise InvalidInput(fields={"where": NO_GROUPS})
-        return [*groups[0].high[:1], *groups[0].low[:1]]
-    ids = session.scalars(rollouts_to_grade(session, run, settings, where).order_by(Rollout.seq)).all()
-    if not ids:
-        problem = nothing_to_grade(settings, where)
-        raise InvalidInput(problem, fields={"where": problem})
-    return spread_over(ids, MAX_TRIED)
-
-
-def flag_answers(session: Session, run: Run, grader: Grader, answers: Sequence[str]) -> int:
-    """Turn stored answers into flags; return the number of new flags. Default: the answers that its settings name."""
-    settings = read_settings(grader.settings)
-    if not isinstance(settings, QuestionSettings) or settings.kind is GraderKind.CONTRAST:
-        raise Conflict("Only the answers of questions and monitors can be turned into flags.")
-    work = find_work(session, run.id, grader.id)
-    if work is not None and (work.canaries or {}).get("is_injectable"):
-        raise Conflict("This grader follows instructions in the data, so its answers raise no flags.")
-    if unknown := [answer for answer in answers if answer not in settings.choices]:
-        raise InvalidInput(fields={"answers": f"There is no answer {', '.join(unknown)[:100]}."})
-    if settings.kind is GraderKind.QUESTION and not (answers or settings.flags):
-        raise InvalidInput(fields={"answers": f"Choose an answer: {', '.join(settings.choices)}."})
-    return raise_flags(session, run.id, grader, answers=answers)
-
-
-def _fill(session: Session, actor: Actor, grader: Grader, request: GraderRequest) -> None:
-    _refuse_role(actor, request.kind)
-    if session.scalar(select(Grader.id).where(Grader.name == request.name, Grader.id != grader.id)):
-        raise GraderNameIsTaken(f"There is a grader named {request.name} already.")
-    try:
-        same = Policy.id == uuid.UUID(request.policy)
-    except ValueError:
-        same = Policy.name == request.policy
-    policy = session.scalar(select(Policy).where(same))
-    if policy is None:
-        raise InvalidInput(fields={"policy": "There is no such policy."})
-    try:
-        _refuse_policy(policy)
-        settings = request.settings()
-    except Conflict as error:
-        raise InvalidInput(fields={"policy": error.message}) from error
-    except ValidationError as error:
-        fields: dict[str, str] = {}
-        for item in error.errors(include_url=False, include_context=False, include_input=False):
-            message = str(item["msg"]).removeprefix("Value error, ").rstrip(".") + "."
-            if not item["loc"]:  # about several fields: report it at the field that the message names
-                place = next((field for words, field in _FIELDS_BY_MESSAGE.items() if words in message), "answers")
-            else:
-                place = f"control_{item['loc'][1]}" if item["loc"][0] == "controls" else str(item["loc"][0])
-            fields.setdefault(place, message[:1].upper() + message[1:])
-        raise InvalidInput(fields=fields) from error
-    grader.name, grader.kind, grader.policy_id, grader.policy = request.name, request.kind, policy.id, policy
-    grader.settings = settings.model_dump(mode="json")
-
-
-def _refuse_role(actor: Actor, kind: GraderKind) -> None:
+def refuse_role(actor: Actor, kind: GraderKind) -> None:
     """Scores of judges can become part of a reward, so judges need the role trainer."""
     if kind is GraderKind.JUDGE and not actor.role.includes(Role.TRAINER):
         raise NotAllowed("Creating, changing and deleting judges needs the role trainer.")
 
 
-def _refuse_deleted(grader: Grader) -> None:
-    if grader.deleted_at is not None:
-        raise GraderIsDeleted
-
-
 def _refuse_unable(session: Session, grader: Grader) -> None:
     """A deleted grader, or one whose policy cannot grade anymore."""
-    _refuse_deleted(grader)
+    if grader.deleted_at is not None:
+        raise GraderIsDeleted
     _refuse_policy(session.get_one(Policy, grader.policy_id))
 
 

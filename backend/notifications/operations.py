@@ -1,16 +1,21 @@
-"""Read notices, choose where they are sent, and see how each delivery went."""
+"""Read notices, choose where they are sent, and see how each delivery went. Changes are audited."""
 
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
-from backend.domain.notifications.notices import DestinationKind, NoticeKind
+from backend.core import sealing
+from backend.core.events import NOTICES, announce
+from backend.domain.notifications.notices import DeliveryStatus, DestinationKind, NoticeKind
 from backend.domain.vocabulary import Role
-from backend.notifications import queries, service
-from backend.notifications.outbox import absolute_url
+from backend.errors import Conflict, InvalidInput
+from backend.notifications import queries
+from backend.notifications.outbox import absolute_url, address_of, create_delivery, enqueue_delivery
 from backend.notifications.schemas import (
+    SETTINGS_PATH,
     DeliveryResponse,
     DestinationRequest,
     DestinationResponse,
+    DestinationSettings,
     EmailRequest,
     ListDeliveries,
     ListNotices,
@@ -19,10 +24,9 @@ from backend.notifications.schemas import (
     UnreadResponse,
     WebhookRequest,
 )
-from backend.notifications.service import SETTINGS_PATH
 from backend.notifications.tables import Notice, NoticeDelivery, NoticeDestination
 from backend.operations.declaration import operation, reference
-from backend.operations.ids import parse_id
+from backend.web.audit import audit
 from backend.web.identity import Actor
 from backend.web.paging import Page
 
@@ -30,17 +34,9 @@ _POLL = "/notifications/deliveries/{id}"
 _SET = "The destination {name} is set. Test it: proctor notifications test {name}"
 
 
-@reference(Notice, "Id of a notice.")
-def find_notice(session: Session, text: str) -> Notice:
-    return queries.get_notice(session, parse_id(text))
-
-
+reference(Notice, "Id of a notice.")(queries.get_notice)
 reference(NoticeDestination, "Name or id of a destination.")(queries.get_destination)
-
-
-@reference(NoticeDelivery, "Id of a delivery.")
-def find_delivery(session: Session, text: str) -> NoticeDelivery:
-    return queries.get_delivery(session, parse_id(text))
+reference(NoticeDelivery, "Id of a delivery.")(queries.get_delivery)
 
 
 @operation("GET /notices", role=Role.VIEWER, command="notifications list")
@@ -49,7 +45,11 @@ def list_notices(session: Session, actor: Actor, request: ListNotices) -> Page[N
     page = queries.list_notices(
         session, actor.person_id, unread=request.unread, after=request.after, limit=request.limit
     )
-    return Page(items=[_notice(view.notice, is_read=view.is_read) for view in page.items], next=page.next)
+    notices = [
+        NoticeResponse.from_row(notice, url=absolute_url(notice.path), is_read=is_read)
+        for notice, is_read in page.items
+    ]
+    return Page(items=notices, next=page.next)
 
 
 @operation(
@@ -62,10 +62,8 @@ def list_notices(session: Session, actor: Actor, request: ListNotices) -> Page[N
 )
 def mark_read(session: Session, actor: Actor, request: MarkRead) -> UnreadResponse:
     """Mark a notice, or all notices, as read by you."""
-    if request.notice:
-        queries.mark_read(session, actor.person_id, queries.get_notice(session, request.notice))
-    else:
-        queries.mark_all_read(session, actor.person_id)
+    notice = queries.get_notice(session, str(request.notice)) if request.notice else None
+    queries.mark_read(session, actor.person_id, notice)
     unread = select(func.count(Notice.id)).where(Notice.kind != NoticeKind.TEST, queries.is_unread(actor.person_id))
     return UnreadResponse(unread=session.scalar(unread) or 0)
 
@@ -74,11 +72,7 @@ def mark_read(session: Session, actor: Actor, request: MarkRead) -> UnreadRespon
 def read_notice(session: Session, actor: Actor, notice: Notice) -> NoticeResponse:
     """Mark a notice as read by you and return it."""
     queries.mark_read(session, actor.person_id, notice)
-    return _notice(notice, is_read=True)
-
-
-def _notice(notice: Notice, *, is_read: bool) -> NoticeResponse:
-    return NoticeResponse.from_row(notice, url=absolute_url(notice.path), is_read=is_read)
+    return NoticeResponse.from_row(notice, url=absolute_url(notice.path), is_read=True)
 
 
 @operation("GET /notifications/destinations", role=Role.ADMIN, command="notifications destinations")
@@ -98,21 +92,19 @@ def list_destinations(session: Session, actor: Actor) -> Page[DestinationRespons
 )
 def add_destination(session: Session, actor: Actor, request: DestinationRequest) -> DestinationResponse:
     """Add a webhook or a mail server that notices are sent to."""
-    return DestinationResponse.of(service.save_destination(session, actor, request))
+    return _save(session, actor, request)
 
 
 @operation("PUT /notifications/webhooks", role=Role.ADMIN, command="notifications webhook", notice=_SET, audited=False)
 def set_webhook(session: Session, actor: Actor, request: WebhookRequest) -> DestinationResponse:
     """Post notices to an address. With a secret, each request is signed."""
-    settings = DestinationRequest(kind=DestinationKind.WEBHOOK, **dict(request))
-    return DestinationResponse.of(service.set_destination(session, actor, settings))
+    return _set(session, actor, DestinationKind.WEBHOOK, request)
 
 
 @operation("PUT /notifications/emails", role=Role.ADMIN, command="notifications email", notice=_SET, audited=False)
 def set_email(session: Session, actor: Actor, request: EmailRequest) -> DestinationResponse:
     """Send notices by email."""
-    settings = DestinationRequest(kind=DestinationKind.EMAIL, **dict(request))
-    return DestinationResponse.of(service.set_destination(session, actor, settings))
+    return _set(session, actor, DestinationKind.EMAIL, request)
 
 
 @operation("GET /notifications/destinations/{destination}", role=Role.ADMIN)
@@ -132,19 +124,23 @@ def change_destination(
     session: Session, actor: Actor, destination: NoticeDestination, request: DestinationRequest
 ) -> DestinationResponse:
     """Replace the settings of a destination. An empty `secret` keeps the stored one, unless the address changes."""
-    return DestinationResponse.of(service.save_destination(session, actor, request, destination))
+    return _save(session, actor, request, destination)
 
 
 @operation(
     "DELETE /notifications/destinations/{destination}",
     role=Role.ADMIN,
     command="notifications delete",
-    notice="The destination {destination} was deleted.",
+    page=SETTINGS_PATH,
+    notice="The destination was deleted.",
     audited=False,
 )
 def delete_destination(session: Session, actor: Actor, destination: NoticeDestination) -> None:
     """Delete a destination with its secret and deliveries."""
-    service.delete_destination(session, actor, destination)
+    session.refresh(destination, with_for_update=True)
+    _audit(session, actor, "notifications.delete_destination", destination)
+    session.execute(delete(NoticeDestination).where(NoticeDestination.id == destination.id))
+    announce(session, NOTICES)
 
 
 @operation(
@@ -159,7 +155,19 @@ def delete_destination(session: Session, actor: Actor, destination: NoticeDestin
 )
 def test_destination(session: Session, actor: Actor, destination: NoticeDestination) -> DeliveryResponse:
     """Send a test. The command exits with 1 if the first attempt fails."""
-    return DeliveryResponse.of_delivery(service.test_destination(session, actor, destination))
+    notice = Notice(
+        kind=NoticeKind.TEST,
+        title="A test from Proctor",
+        text=f"{actor.name} sent this test. If you can read it, the destination “{destination.name}” works.",
+        path=SETTINGS_PATH,
+        evidence={},
+    )
+    session.add(notice)
+    session.flush()
+    delivery = create_delivery(session, notice.id, destination.id)
+    announce(session, NOTICES)
+    _audit(session, actor, "notifications.test", destination)
+    return DeliveryResponse.of_delivery(queries.get_delivery(session, str(delivery.id)))
 
 
 @operation("GET /notifications/deliveries", role=Role.ADMIN, command="notifications deliveries")
@@ -187,4 +195,59 @@ def get_delivery(session: Session, actor: Actor, delivery: NoticeDelivery) -> De
 )
 def resend_delivery(session: Session, actor: Actor, delivery: NoticeDelivery) -> DeliveryResponse:
     """Send a delivery again. The command exits with 1 if the first attempt fails."""
-    return DeliveryResponse.of_delivery(service.resend(session, actor, delivery.id))
+    delivery = queries.get_delivery(session, str(delivery.id), lock=True)
+    if delivery.status is DeliveryStatus.WAITING and delivery.attempts == 0:
+        raise Conflict("This notice is already queued for delivery.")
+    delivery.status, delivery.attempts, delivery.delivered_at = DeliveryStatus.WAITING, 0, None
+    enqueue_delivery(session, delivery)
+    announce(session, NOTICES)
+    _audit(session, actor, "notifications.send_again", delivery.destination)
+    session.flush()
+    return DeliveryResponse.of_delivery(queries.get_delivery(session, str(delivery.id)))
+
+
+def _save(
+    session: Session, actor: Actor, request: DestinationRequest, destination: NoticeDestination | None = None
+) -> DestinationResponse:
+    """Add a destination, or change the given one. Its secret is kept only while its address stays the same."""
+    action = "notifications.change_destination" if destination else "notifications.add_destination"
+    if destination is None:
+        destination = NoticeDestination(kind=request.kind, created_by=actor.person_id)
+    else:
+        session.refresh(destination, with_for_update=True)
+        if request.kind is not destination.kind:
+            message = f"The kind of this destination is {destination.kind}. Add another one."
+            raise InvalidInput(fields={"kind": message})
+    same_name = select(NoticeDestination.id).where(NoticeDestination.name == request.name)
+    if destination.id:
+        same_name = same_name.where(NoticeDestination.id != destination.id)
+    if session.scalar(same_name):
+        raise InvalidInput(fields={"name": "Another destination has this name."})
+    configuration, before = request.configuration(), destination.configuration
+    is_moved = before and address_of(request.kind, before) != address_of(request.kind, configuration)
+    if request.forget_secret or is_moved:
+        destination.secret = None
+    if secret := request.secret.get_secret_value().strip():
+        destination.secret = sealing.seal(secret, address_of(request.kind, configuration))
+    destination.name, destination.configuration = request.name, configuration
+    destination.kinds = list(dict.fromkeys(str(kind) for kind in request.kinds))
+    destination.is_enabled = request.is_enabled
+    session.add(destination)
+    session.flush()
+    session.refresh(destination)
+    _audit(session, actor, action, destination)
+    return DestinationResponse.of(destination)
+
+
+def _set(session: Session, actor: Actor, kind: DestinationKind, settings: DestinationSettings) -> DestinationResponse:
+    """Change the destination of this name or id, or add one."""
+    request = DestinationRequest(kind=kind, **dict(settings))
+    if known := queries.find_destination(session, request.name):
+        request = request.model_copy(update={"name": known.name})
+    return _save(session, actor, request, known)
+
+
+def _audit(session: Session, actor: Actor, action: str, destination: NoticeDestination) -> None:
+    """Record a change without the address, which is often a secret itself."""
+    kind = str(destination.kind)
+    audit(session, actor, action, "destination", destination.id, name=destination.name, destination=kind)

@@ -19,8 +19,6 @@ from backend.settings import get_settings
 
 JOB_PATIENCE = timedelta(minutes=5)
 """A delivery gets another job if the last one had no effect for this long."""
-_MAX_TITLE = 200
-_MAX_TEXT = 10_000
 
 
 def announce(
@@ -41,8 +39,8 @@ def announce(
         raise ValueError(f"the path of a notice begins with /: {path!r}")
     notice = Notice(
         kind=kind,
-        title=" ".join(plain_text(title).split())[:_MAX_TITLE],
-        text=plain_text(text)[:_MAX_TEXT],
+        title=" ".join(plain_text(title).split())[:200],
+        text=plain_text(text)[:10_000],
         path=path,
         run_id=run_id,
         evidence=_storable(evidence or {}),
@@ -59,7 +57,6 @@ def announce(
 
 
 def create_delivery(session: Session, notice_id: uuid.UUID, destination_id: uuid.UUID) -> NoticeDelivery:
-    """Add a delivery and queue its job."""
     delivery = NoticeDelivery(notice_id=notice_id, destination_id=destination_id)
     session.add(delivery)
     session.flush()

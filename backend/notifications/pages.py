@@ -11,9 +11,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.core.events import NOTICES
-from backend.domain.notifications.notices import KIND_DESCRIPTIONS, DestinationKind, Security
-from backend.notifications import queries, service
-from backend.notifications.service import SETTINGS_PATH
+from backend.domain.notifications.notices import KIND_DESCRIPTIONS, DestinationKind, Security, examples_of
+from backend.notifications import queries
+from backend.notifications.schemas import SETTINGS_PATH
 from backend.notifications.tables import NoticeDestination
 from backend.settings import get_settings
 from backend.web.dependencies import Admin, SessionDep, Viewer
@@ -50,14 +50,19 @@ def show_notices(
 ) -> HTMLResponse:
     found = queries.list_notices(session, actor.person_id, unread=unread, after=after)
     next_url = f"/notices?after={found.next}{'&unread=true' if unread else ''}" if found.next else ""
-    context = {"notices": found.items, "unread_only": unread, "unread": actor.unread, "next_url": next_url}
+    context = {
+        "notices": found.items,
+        "examples_of": examples_of,
+        "unread_only": unread,
+        "unread": actor.unread,
+        "next_url": next_url,
+    }
     return page(request, "notifications/notices.html", context)
 
 
 @router.post("/notices/{notice_id}/open")
 def open_notice(session: SessionDep, actor: Viewer, notice_id: uuid.UUID) -> Response:
-    """Mark the notice as read and show its page."""
-    notice = queries.get_notice(session, notice_id)
+    notice = queries.get_notice(session, str(notice_id))
     queries.mark_read(session, actor.person_id, notice)
     return see_other(notice.path)
 
@@ -86,32 +91,18 @@ async def follow_deliveries(request: Request, _: Admin) -> AsyncIterable[ServerS
         yield event
 
 
-@router.get("/settings/notifications/new", response_class=HTMLResponse)
-def new_destination(request: Request, _: Admin, kind: DestinationKind = DestinationKind.WEBHOOK) -> HTMLResponse:
-    return _destination_page(request, kind, None)
-
-
-@router.get("/settings/notifications/{destination_id}", response_class=HTMLResponse)
-def edit_destination(request: Request, session: SessionDep, _: Admin, destination_id: uuid.UUID) -> HTMLResponse:
-    destination = queries.get_destination(session, str(destination_id))
-    return _destination_page(request, destination.kind, destination)
-
-
-def _destination_page(request: Request, kind: DestinationKind, destination: NoticeDestination | None) -> HTMLResponse:
+@router.get("/settings/notifications/{name}", response_class=HTMLResponse)
+def show_destination_form(
+    request: Request, session: SessionDep, _: Admin, name: str, kind: DestinationKind = DestinationKind.WEBHOOK
+) -> HTMLResponse:
+    """The form of a destination by name or id, or for `new` a blank one of this kind."""
+    destination = None if name == "new" else queries.get_destination(session, name)
     selected = set(destination.kinds) if destination else set()
     context = {
-        "destination": destination,  # none: the form is blank
-        "kind": kind,
+        "destination": destination,
+        "kind": destination.kind if destination else kind,
         "configuration": destination.configuration if destination else {},
         "kinds": [(each, text, str(each) in selected) for each, text in KIND_DESCRIPTIONS.items()],
         "securities": SECURITY_LABELS,
     }
     return page(request, "notifications/destination.html", context)
-
-
-@router.post("/settings/notifications/{destination_id}/delete")
-def delete_destination(session: SessionDep, actor: Admin, destination_id: uuid.UUID) -> Response:
-    destination = queries.get_destination(session, str(destination_id))
-    name = destination.name
-    service.delete_destination(session, actor, destination)
-    return see_other(SETTINGS_PATH, notice=f"{name} was deleted.")

@@ -1,13 +1,12 @@
 """Read notices, destinations and deliveries; mark notices as read."""
 
 import uuid
-from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, exists, func, literal, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, joinedload
 
-from backend.domain.notifications.notices import NoticeKind, examples_of
+from backend.domain.notifications.notices import NoticeKind
 from backend.errors import NotFound
 from backend.notifications.tables import Notice, NoticeDelivery, NoticeDestination, NoticeRead
 from backend.operations.ids import parse_id
@@ -16,26 +15,14 @@ from backend.web.paging import LIMIT, Key, Slice, slice_of
 _WITH_NOTICE_AND_DESTINATION = (joinedload(NoticeDelivery.notice), joinedload(NoticeDelivery.destination))
 
 
-@dataclass(frozen=True, slots=True)
-class NoticeView:
-    """A notice as one member sees it."""
-
-    notice: Notice
-    is_read: bool
-
-    @property
-    def examples(self) -> list[uuid.UUID]:
-        return examples_of(self.notice.evidence)
-
-
 def is_unread(person_id: uuid.UUID) -> ColumnElement[bool]:
     return ~exists().where(NoticeRead.person_id == person_id, NoticeRead.notice_id == Notice.id)
 
 
 def list_notices(
     session: Session, person_id: uuid.UUID, *, unread: bool = False, after: str | None = None, limit: int = LIMIT
-) -> Slice[NoticeView]:
-    """List notices, newest first."""
+) -> Slice[tuple[Notice, bool]]:
+    """List notices, newest first, and whether the member has read them."""
     statement = select(Notice).options(joinedload(Notice.run)).where(Notice.kind != NoticeKind.TEST)
     if unread:
         statement = statement.where(is_unread(person_id))
@@ -44,28 +31,26 @@ def list_notices(
     ids = [notice.id for notice in page.items]
     reads = select(NoticeRead.notice_id).where(NoticeRead.person_id == person_id, NoticeRead.notice_id.in_(ids))
     read_ids = set(session.scalars(reads))
-    return Slice([NoticeView(notice, notice.id in read_ids) for notice in page.items], page.next)
+    return Slice([(notice, notice.id in read_ids) for notice in page.items], page.next)
 
 
-def get_notice(session: Session, notice_id: uuid.UUID | None) -> Notice:
+def get_notice(session: Session, text: str) -> Notice:
+    notice_id = parse_id(text)
     notice = session.get(Notice, notice_id) if notice_id else None
     if notice is None or notice.kind is NoticeKind.TEST:
         raise NotFound("There is no such notice.")
     return notice
 
 
-def mark_read(session: Session, person_id: uuid.UUID, notice: Notice) -> None:
-    values = {"person_id": person_id, "notice_id": notice.id}
-    session.execute(insert(NoticeRead).values(**values).on_conflict_do_nothing())
-
-
-def mark_all_read(session: Session, person_id: uuid.UUID) -> None:
+def mark_read(session: Session, person_id: uuid.UUID, notice: Notice | None = None) -> None:
+    """Mark one notice or all notices as read by a member."""
     unread = select(literal(person_id), Notice.id).where(is_unread(person_id))
+    if notice:
+        unread = unread.where(Notice.id == notice.id)
     session.execute(insert(NoticeRead).from_select(["person_id", "notice_id"], unread).on_conflict_do_nothing())
 
 
 def find_destination(session: Session, text: str) -> NoticeDestination | None:
-    """Find a destination by name or id."""
     named = NoticeDestination.name == text
     if id := parse_id(text):
         named |= NoticeDestination.id == id
@@ -105,9 +90,10 @@ def list_deliveries(
     return slice_of(session, statement, newest_first, after=after, limit=limit)
 
 
-def get_delivery(session: Session, delivery_id: uuid.UUID | None, *, lock: bool = False) -> NoticeDelivery:
-    """Return a delivery with its notice and destination, freshly read."""
-    statement = select(NoticeDelivery).options(*_WITH_NOTICE_AND_DESTINATION).where(NoticeDelivery.id == delivery_id)
+def get_delivery(session: Session, text: str, *, lock: bool = False) -> NoticeDelivery:
+    """Return a delivery by id with its notice and destination, freshly read."""
+    statement = select(NoticeDelivery).options(*_WITH_NOTICE_AND_DESTINATION)
+    statement = statement.where(NoticeDelivery.id == parse_id(text))
     statement = statement.execution_options(populate_existing=True)
     delivery = session.scalar(statement.with_for_update(of=NoticeDelivery) if lock else statement)
     if delivery is None:

@@ -24,8 +24,9 @@ from backend.notifications.tables import NoticeDelivery
 from backend.operations.schemas import Cli, ListRequest, Progress, Request, Response
 
 MAX_RECIPIENTS = 20
-_HOST = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9.:-]{0,251}[A-Za-z0-9])?$")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+SETTINGS_PATH = "/settings/notifications"
+_HOST = r"[A-Za-z0-9]([A-Za-z0-9.:-]{0,251}[A-Za-z0-9])?"
+_PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
 _DEFAULT_PORTS = {Security.STARTTLS: 587, Security.TLS: 465, Security.NONE: 25}
 
 
@@ -37,22 +38,15 @@ def _mail_address(value: str) -> str:
     except (HeaderParseError, ValueError, IndexError) as error:
         raise ValueError(f"{text[:100]!r} is not an email address") from error
     local, _, host = text.rpartition("@")
-    if not local or not _HOST.match(host) or len(text) > 254 or not text.isascii() or set(text) & set(' ,;<>"\r\n'):
+    if (
+        not local
+        or not re.fullmatch(_HOST, host)
+        or len(text) > 254
+        or not text.isascii()
+        or set(text) & set(' ,;<>"\r\n')
+    ):
         raise ValueError(f"{text[:100]!r} is not an email address")
     return text
-
-
-def _host(value: str) -> str:
-    text = value.strip()
-    if text and not _HOST.match(text):
-        raise ValueError("This is not a host name")
-    return text
-
-
-def _printable(value: str) -> str:
-    if _CONTROL.search(value):
-        raise ValueError("Remove line breaks and control characters")
-    return value
 
 
 def _selectable_kind(value: NoticeKind) -> NoticeKind:
@@ -95,8 +89,7 @@ class DestinationSettings(Request):
 
     name: Annotated[
         str,
-        StringConstraints(strip_whitespace=True, min_length=1, max_length=100),
-        AfterValidator(_printable),
+        StringConstraints(strip_whitespace=True, min_length=1, max_length=100, pattern=_PRINTABLE),
         Field(description="Name of a new destination, or of one to change."),
         Cli(argument=True),
     ]
@@ -118,7 +111,12 @@ class WebhookRequest(DestinationSettings):
 
 
 class EmailRequest(DestinationSettings):
-    host: Annotated[str, AfterValidator(_host), Cli(argument=True)] = Field("", description="SMTP server.")
+    host: Annotated[
+        str,
+        StringConstraints(strip_whitespace=True, pattern=f"^({_HOST})?$"),
+        Field(description="SMTP server."),
+        Cli(argument=True),
+    ] = ""
     sender: Annotated[MailAddress | None, Cli(option="--from")] = Field(None, description="Address of the sender.")
     recipients: Annotated[list[MailAddress], BeforeValidator(_split_addresses), Cli(option="--to")] = Field(
         default_factory=list, max_length=MAX_RECIPIENTS, description="Address of a recipient. Repeatable, at most 20."
@@ -127,9 +125,7 @@ class EmailRequest(DestinationSettings):
         None, ge=1, le=65535, description="Port of the server. Default: 587, 465 with tls, 25 with none."
     )
     security: Security = Field(Security.STARTTLS, description="How the connection is encrypted.")
-    user: Annotated[str, AfterValidator(_printable)] = Field(
-        "", max_length=200, description="User name. Default: no authentication."
-    )
+    user: str = Field("", max_length=200, pattern=_PRINTABLE, description="User name. Default: no authentication.")
 
 
 class DestinationRequest(EmailRequest):

@@ -15,7 +15,7 @@ import ssl
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.policy import SMTP
@@ -36,9 +36,6 @@ from backend.notifications.tables import Notice
 TIMEOUT_SECONDS = 15.0
 """For a whole webhook request, and for each reply of a mail server."""
 MAX_EVIDENCE_CHARACTERS = 50_000
-_MAX_SUBJECT_CHARACTERS = 180
-_RETRIED_STATUSES = {408, 425, 429}
-_SECRET_PREFIX = "whsec_"
 _SMTP_CODES = {
     421: "service not available",
     450: "mailbox busy",
@@ -83,36 +80,6 @@ class Message:
     evidence: dict[str, Any]
     created_at: datetime
 
-    def as_json(self) -> bytes:
-        body = {
-            "id": self.notice_id,
-            "kind": str(self.kind),
-            "title": self.title,
-            "text": self.text,
-            "url": self.url,
-            "run": self.run,
-            "rollouts": self.rollouts,
-            "evidence": self.evidence,
-            "created_at": self.created_at.isoformat(),
-            "installation": absolute_url(""),
-        }
-        return json.dumps(body, ensure_ascii=False, default=str).encode()
-
-    def as_mail(self, sender: str, recipients: list[str]) -> EmailMessage:
-        """Raises ValueError for an address or a subject that would break a header."""
-        mail = EmailMessage(policy=SMTP)
-        mail["Subject"] = f"[Proctor] {' '.join(self.title.split())}"[:_MAX_SUBJECT_CHARACTERS]
-        mail["From"] = sender
-        mail["To"] = ", ".join(recipients)
-        mail["Date"] = format_datetime(datetime.now(UTC))
-        mail["Message-ID"] = make_msgid(self.delivery_id, domain=urlsplit(absolute_url("")).hostname or "localhost")
-        mail["Auto-Submitted"] = "auto-generated"
-        parts = [self.title, self.text, self.url, *(f"For example: {each['url']}" for each in self.rollouts)]
-        if self.evidence:
-            parts.append("Evidence:\n" + json.dumps(self.evidence, indent=2, ensure_ascii=False, default=str))
-        mail.set_content("\n\n".join(filter(None, parts)) + "\n")
-        return mail
-
 
 def message_of(notice: Notice, delivery_id: object) -> Message:
     """Build the message of a notice whose run is loaded."""
@@ -134,16 +101,6 @@ def message_of(notice: Notice, delivery_id: object) -> Message:
     )
 
 
-def signature(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
-    """Return `v1,` and the base64 HMAC-SHA256 of `id.timestamp.body`. A secret `whsec_…` is base64."""
-    key = secret.encode()
-    if secret.startswith(_SECRET_PREFIX):
-        with suppress(ValueError):
-            key = base64.b64decode(secret.removeprefix(_SECRET_PREFIX), validate=True)
-    signed = f"{message_id}.{timestamp}.".encode() + body
-    return "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
-
-
 def send_webhook(url: str, message: Message, secret: str | None) -> None:
     """Post a message to a webhook. Raises DeliveryFailed."""
     try:
@@ -162,15 +119,24 @@ def send_webhook(url: str, message: Message, secret: str | None) -> None:
 
 
 async def _post(url: str, message: Message, secret: str | None) -> None:
-    body, timestamp = message.as_json(), int(time.time())
+    fields = asdict(message) | {"id": message.notice_id, "created_at": message.created_at.isoformat()}
+    del fields["delivery_id"], fields["notice_id"]
+    fields["installation"] = absolute_url("")
+    body, timestamp = json.dumps(fields, ensure_ascii=False, default=str).encode(), int(time.time())
     headers = {
         "Content-Type": "application/json; charset=utf-8",
         "User-Agent": "Proctor",
         "Webhook-Id": message.delivery_id,
         "Webhook-Timestamp": str(timestamp),
     }
-    if secret:
-        headers["Webhook-Signature"] = signature(secret, message.delivery_id, timestamp, body)
+    if secret:  # the signature is the base64 HMAC-SHA256 of `id.timestamp.body`; a secret `whsec_…` is base64
+        key = secret.encode()
+        if secret.startswith("whsec_"):
+            with suppress(ValueError):
+                key = base64.b64decode(secret.removeprefix("whsec_"), validate=True)
+        signed = f"{message.delivery_id}.{timestamp}.".encode() + body
+        signature = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+        headers["Webhook-Signature"] = f"v1,{signature}"
     async with (
         open_session(seconds=TIMEOUT_SECONDS) as session,
         session.post(url, data=body, headers=headers) as response,
@@ -180,7 +146,7 @@ async def _post(url: str, message: Message, secret: str | None) -> None:
             return
         # the body is not read: any service could have sent it
         shown = describe_body(response.headers.get("Content-Type"), response.content_length or 0)
-        is_final = 400 <= status < 500 and status not in _RETRIED_STATUSES
+        is_final = 400 <= status < 500 and status not in {408, 425, 429}
         raise DeliveryFailed(f"The server answered HTTP {status} ({shown}).", is_final=is_final)
 
 
@@ -199,7 +165,22 @@ def send_mail(configuration: Mapping[str, Any], message: Message, password: str 
     """Send a message by email. Raises DeliveryFailed."""
     host, port, recipients = configuration["host"], configuration["port"], configuration["recipients"]
     try:
-        mail = message.as_mail(configuration["sender"], recipients)
+        mail = EmailMessage(policy=SMTP)
+        mail["Subject"] = f"[Proctor] {' '.join(message.title.split())}"[:180]
+        mail["From"] = configuration["sender"]
+        mail["To"] = ", ".join(recipients)
+        mail["Date"] = format_datetime(datetime.now(UTC))
+        mail["Message-ID"] = make_msgid(message.delivery_id, domain=urlsplit(absolute_url("")).hostname or "localhost")
+        mail["Auto-Submitted"] = "auto-generated"
+        parts = [
+            message.title,
+            message.text,
+            message.url,
+            *(f"For example: {each['url']}" for each in message.rollouts),
+        ]
+        if message.evidence:
+            parts.append("Evidence:\n" + json.dumps(message.evidence, indent=2, ensure_ascii=False, default=str))
+        mail.set_content("\n\n".join(filter(None, parts)) + "\n")
         with _open_smtp(host, port, Security(configuration["security"])) as server:
             if configuration["user"]:
                 server.login(configuration["user"], password or "")

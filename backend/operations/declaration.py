@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar, get_type_hints
 
@@ -35,6 +35,7 @@ class RowReference:
 
 
 _REFERENCES: dict[type, RowReference] = {}
+_DECLARED: dict[Callable[..., object], Operation] = {}
 
 
 def reference(
@@ -52,50 +53,63 @@ def reference(
     return declare
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class Operation:
-    """A declared operation. `function` remains an ordinary function that pages and tests may call."""
+    """Declares an operation: `@operation("POST /graders", role=Role.TRAINER, command="grader create")`.
 
-    method: str
-    path: str
+    The function takes a session, the actor, a row or value for each `{name}` in the route, and at most one `request`.
+    A request with a field of type `fastapi.UploadFile` is a multipart form. A result of type `Download` is a file.
+    It remains an ordinary function that pages and tests may call.
+    """
+
+    route: str
+    _: KW_ONLY
     role: Role
-    function: Callable[..., object]
-    rows: Mapping[str, RowReference]
-    """How to find each row of the address, by parameter."""
-    request: type[BaseModel] | None
-    """Type of the parameter `request`. None: no input except for the address."""
-    result: object
-    command: str | None
-    status: int
-    noun: str
-    """Its slice: the client's namespace and the tag in the API's description."""
-    is_tool: bool
-    poll: str | None
-    waits: bool
-    page: str | None
-    notice: str
-    audited: bool
-    max_body_size: int | None
+    command: str | None = None
+    """Words of the command. The rows of the address are its arguments."""
+    noun: str = ""
+    """The client's namespace and the tag in the API's description. Default: the package of the function."""
+    status: int = 0
+    """Status of a successful response. Default: 200, or 204 if the function returns None."""
+    tool: bool = False
+    """Whether agents may call it."""
+    poll: str | None = None
+    """Address that returns the current state of a `Progress`, filled from the result's fields."""
+    waits: bool = True
+    """Whether the command waits until such a result has finished."""
+    page: str | None = None
+    """The address without `/api/v1` accepts the request as an HTML form, then shows this page with `notice`.
+
+    Both are filled from the result's fields.
+    """
+    notice: str = ""
+    audited: bool | None = None
+    """Whether calls are recorded in the audit log. Default: all but GET."""
+    max_body_size: int | None = None
     """In bytes. None: the app's limit."""
-    plain: Sequence[str]
-    """Parameters in the address that are not rows."""
 
-    @property
-    def name(self) -> str:
-        """Name in the client's namespace: `create_grader` of `graders` is `create`."""
-        noun = {self.noun, self.noun.removesuffix("s")}
-        words = [word for word in self.function.__name__.split("_") if word not in noun]
-        return "_".join(words) or self.function.__name__
-
-    @property
-    def uploads(self) -> list[str]:
-        """Fields of the request that are files."""
+    def __call__(self, function: F) -> F:
+        if not (parts := _ROUTE.fullmatch(self.route)):
+            raise ValueError(f"{self.route!r} is not a method and an address")
+        self.method, self.path = parts.groups()
+        self.function: Callable[..., object] = function
+        hints = get_type_hints(function)
+        self.result: object = hints.pop("return")
+        self.request: type[BaseModel] | None = hints.get("request")
+        segments = _SEGMENT.findall(self.path)
+        self.rows = {name: _REFERENCES[hints[name]] for name in segments if hints[name] in _REFERENCES}
+        self.plain = [name for name in segments if name not in self.rows]  # parameters that are not rows
         fields = self.request.model_fields if self.request else {}
-        return [name for name, field in fields.items() if field.annotation is UploadFile]
-
-    @property
-    def summary(self) -> str:
-        return inspect.getdoc(self.function) or ""
+        self.uploads = [name for name, each in fields.items() if each.annotation is UploadFile]
+        self.status = self.status or (204 if self.result is type(None) else 200)
+        self.noun = self.noun or function.__module__.split(".")[1]
+        noun = {self.noun, self.noun.removesuffix("s")}  # `create_grader` of `graders` is `create`
+        words = [word for word in function.__name__.split("_") if word not in noun]
+        self.name = "_".join(words) or function.__name__
+        self.audited = self.method != "GET" if self.audited is None else self.audited
+        self.summary = inspect.getdoc(function) or ""
+        _DECLARED[function] = self
+        return function
 
     def run(self, session: Session, actor: Actor, arguments: Mapping[str, object]) -> object:
         """Find the rows of the address, call the function and record the change in the audit log."""
@@ -119,73 +133,9 @@ class Operation:
         return result
 
 
-_DECLARED: dict[Callable[..., object], Operation] = {}
+operation = Operation
 
 
 def operations_of(module: ModuleType) -> list[Operation]:
     """List the operations that a module declares, in their order."""
     return [_DECLARED[each] for each in vars(module).values() if inspect.isfunction(each) and each in _DECLARED]
-
-
-def operation(
-    route: str,
-    *,
-    role: Role,
-    command: str | None = None,
-    noun: str | None = None,
-    status: int | None = None,
-    tool: bool = False,
-    poll: str | None = None,
-    waits: bool = True,
-    page: str | None = None,
-    notice: str = "",
-    audited: bool | None = None,
-    max_body_size: int | None = None,
-) -> Callable[[F], F]:
-    """Declare an operation: `@operation("POST /graders", role=Role.TRAINER, command="grader create")`.
-
-    The function takes a session, the actor, a row or value for each `{name}` in the route, and at most one `request`.
-    A request with a field of type `fastapi.UploadFile` is a multipart form. A result of type `Download` is a file.
-
-    - `command`: words of the command. The rows of the address are its arguments.
-    - `noun`: default: the package of the function.
-    - `status`: status of a successful response. Default: 200, or 204 if the function returns None.
-    - `tool`: whether agents may call it.
-    - `poll`: address that returns the current state of a `Progress`, filled from the result's fields.
-    - `waits`: whether the command waits until such a result has finished.
-    - `page`: the address without `/api/v1` accepts the request as an HTML form, then shows this page with `notice`.
-      Both are filled from the result's fields.
-    - `audited`: whether calls are recorded in the audit log. Default: all but GET.
-    """
-    if not (parts := _ROUTE.fullmatch(route)):
-        raise ValueError(f"{route!r} is not a method and an address")
-    method, path = parts.groups()
-
-    def declare(function: F) -> F:
-        hints = get_type_hints(function)
-        result = hints.pop("return")
-        segments = _SEGMENT.findall(path)
-        rows = {name: _REFERENCES[hints[name]] for name in segments if hints[name] in _REFERENCES}
-        _DECLARED[function] = Operation(
-            method=method,
-            path=path,
-            role=role,
-            function=function,
-            rows=rows,
-            plain=[name for name in segments if name not in rows],
-            request=hints.get("request"),
-            result=result,
-            command=command,
-            status=status or (204 if result is type(None) else 200),
-            noun=noun or function.__module__.split(".")[1],
-            is_tool=tool,
-            poll=poll,
-            waits=waits,
-            page=page,
-            notice=notice,
-            audited=method != "GET" if audited is None else audited,
-            max_body_size=max_body_size,
-        )
-        return function
-
-    return declare

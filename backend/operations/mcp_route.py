@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from backend.operations.tools import Context, Query
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
-_CALL_SECONDS = 60.0
 
 
 class RequireToken(RequireRole):
@@ -90,7 +89,7 @@ class ToolServer:
         headers = {"Authorization": context.request.headers["authorization"]}
         transport = httpx.ASGITransport(self._app, raise_app_exceptions=False, client=context.request.client or ("", 0))
         base_url = str(context.request.base_url)
-        async with httpx.AsyncClient(transport=transport, base_url=base_url, timeout=_CALL_SECONDS) as client:
+        async with httpx.AsyncClient(transport=transport, base_url=base_url, timeout=60.0) as client:
             answer = await client.request(method, path, params=query, json=body, headers=headers)
         return answer.status_code, answer.json() if answer.content else None
 

@@ -10,7 +10,6 @@ from fastapi import APIRouter, Body, Depends, Path, Query
 from fastapi import Request as HttpRequest
 from fastapi.responses import HTMLResponse, StreamingResponse
 from pydantic import BaseModel, ValidationError
-from starlette.responses import Response as HttpResponse
 
 from backend.operations.declaration import Operation
 from backend.operations.schemas import Download, Progress
@@ -21,17 +20,34 @@ from backend.web.page import see_other
 
 PREFIX = "/api/v1"
 _FIELD = re.compile(r"{(\w+)}")
+_VERBS = {"PUT": "edit", "PATCH": "edit", "DELETE": "delete"}
+"""HTML forms can only POST, so changes and deletions have separate addresses."""
 
 
 def json_router(operations: Iterable[Operation]) -> APIRouter:
     """Add a route for each operation. Literal segments come before parameters in the same place."""
-
-    def specific_first(operation: Operation) -> list[tuple[bool, str]]:
-        return [(segment.startswith("{"), segment) for segment in operation.path.split("/")]
-
     router = APIRouter(prefix=PREFIX)
-    for operation in sorted(operations, key=specific_first):
-        extra: dict[str, Any] = {"x-proctor": _extension(operation)}
+    for operation in sorted(
+        operations, key=lambda each: [(part.startswith("{"), part) for part in each.path.split("/")]
+    ):
+        result = operation.result
+        generic = getattr(result, "__pydantic_generic_metadata__", None)
+        item = generic["args"][0] if generic and generic["args"] else result  # of a page of items
+        is_progress = isinstance(result, type) and issubclass(result, Progress)
+        known = {
+            "role": operation.role.value,
+            "command": operation.command,
+            "tool": operation.tool or None,
+            "poll": operation.poll,
+            "notice": operation.notice or None,
+            "columns": getattr(item, "table_columns", None) or None,
+            "empty": getattr(item, "table_empty", None) or None,
+            "limit": getattr(operation.request, "command_limit", None),
+            "waits": (operation.waits and operation.poll is not None and is_progress) or None,
+            "downloads": result is Download or None,
+            "uploads": operation.uploads or None,
+        }  # what the command line, the client and agents need beyond OpenAPI
+        extra: dict[str, Any] = {"x-proctor": {name: value for name, value in known.items() if value is not None}}
         if operation.uploads and operation.request:  # FastAPI does not see the body of an operation that takes files
             schema = operation.request.model_json_schema(ref_template="#/components/schemas/{model}")
             for name in operation.uploads:
@@ -40,10 +56,10 @@ def json_router(operations: Iterable[Operation]) -> APIRouter:
             extra["requestBody"] = {"required": True, "content": content}
         router.add_api_route(
             operation.path,
-            _endpoint(operation, _json_request(operation)),
+            _endpoint(operation, is_form=bool(operation.uploads)),
             methods=[operation.method],
             status_code=operation.status,
-            response_model=None if operation.status == 204 or operation.result is Download else operation.result,
+            response_model=None if operation.status == 204 or result is Download else result,
             max_body_size=operation.max_body_size,
             name=operation.function.__name__,
             operation_id=f"{operation.noun}.{operation.name}",
@@ -61,17 +77,10 @@ def form_router(operations: Iterable[Operation]) -> APIRouter:
     for operation in operations:
         if operation.page is None:
             continue
-
-        def show_page(result: object, arguments: dict[str, object], operation: Operation = operation) -> HttpResponse:
-            def fill(text: str) -> str:
-                return _FIELD.sub(lambda name: str(getattr(result, name[1], arguments.get(name[1], ""))), text)
-
-            return see_other(fill(operation.page or "/"), fill(operation.notice))
-
         path = operation.path if operation.method == "POST" else f"{operation.path}/{_VERBS[operation.method]}"
         router.add_api_route(
             path,
-            _endpoint(operation, _form_request(operation), show_page),
+            _endpoint(operation, is_form=True, shows_page=True),
             methods=["POST"],
             response_class=HTMLResponse,
             max_body_size=operation.max_body_size,
@@ -80,58 +89,52 @@ def form_router(operations: Iterable[Operation]) -> APIRouter:
     return router
 
 
-_VERBS = {"PUT": "edit", "PATCH": "edit", "DELETE": "delete"}
-"""HTML forms can only POST, so changes and deletions have separate addresses."""
-
-Show = Callable[[object, dict[str, object]], HttpResponse]
-"""Shows a page after an operation, given its result and arguments."""
-
-
-def _endpoint(operation: Operation, request: list[Parameter], show: Show | None = None) -> Callable[..., object]:
+def _endpoint(operation: Operation, *, is_form: bool, shows_page: bool = False) -> Callable[..., object]:
     """Return a function whose signature declares for FastAPI what to read and which role to check."""
 
     def endpoint(http: HttpRequest, session: SessionDep, actor: Actor, **arguments: object) -> object:
         result = operation.run(session, actor, arguments)
-        if show:
-            return show(result, arguments)
+        if shows_page:
+            url, notice = (
+                _FIELD.sub(lambda name: str(getattr(result, name[1], arguments.get(name[1], ""))), text)
+                for text in (operation.page or "/", operation.notice)
+            )
+            return see_other(url, notice)
         return stream_download(http, result) if isinstance(result, Download) else result
 
     hints = inspect.signature(operation.function, eval_str=True).parameters
-    segments = [
-        _keyword(name, Annotated[str, Path(description=rows.description, max_length=200)])
-        for name, rows in operation.rows.items()
-    ] + [_keyword(name, hints[name].annotation) for name in operation.plain]
-    guard = _keyword("actor", Annotated[Actor, Depends(RequireRole(operation.role))])
-    common = [_keyword("http", HttpRequest), guard, _keyword("session", SessionDep)]
-    endpoint.__signature__ = inspect.Signature([*common, *segments, *request])  # type: ignore[attr-defined]
+    annotations: dict[str, object] = {
+        "http": HttpRequest,
+        "actor": Annotated[Actor, Depends(RequireRole(operation.role))],
+        "session": SessionDep,
+        **{
+            name: Annotated[str, Path(description=rows.description, max_length=200)]
+            for name, rows in operation.rows.items()
+        },
+        **{name: hints[name].annotation for name in operation.plain},
+    }
+    if model := operation.request:
+
+        async def read(request: HttpRequest) -> AsyncIterator[BaseModel]:
+            async with request.form() as form:
+                yield parse_form(model, form)
+
+        if is_form:
+            source = Depends(read)
+        elif operation.method in {"GET", "DELETE"}:
+            source = Query()
+        else:
+            try:
+                model()
+                source = Body(default_factory=model)
+            except ValidationError:
+                source = Body()
+        annotations["request"] = Annotated[model, source]
+    endpoint.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation) for name, annotation in annotations.items()]
+    )
     endpoint.__doc__ = operation.summary
     return endpoint
-
-
-def _json_request(operation: Operation) -> list[Parameter]:
-    if operation.request is None:
-        return []
-    if operation.uploads:
-        return _form_request(operation)
-    if operation.method in {"GET", "DELETE"}:
-        return [_keyword("request", Annotated[operation.request, Query()])]
-    try:
-        operation.request()
-        default = Body(default_factory=operation.request)
-    except ValidationError:
-        default = Body()
-    return [_keyword("request", Annotated[operation.request, default])]
-
-
-def _form_request(operation: Operation) -> list[Parameter]:
-    if (model := operation.request) is None:
-        return []
-
-    async def read(request: HttpRequest) -> AsyncIterator[BaseModel]:
-        async with request.form() as form:
-            yield parse_form(model, form)
-
-    return [_keyword("request", Annotated[model, Depends(read)])]
 
 
 def stream_download(http: HttpRequest, download: Download) -> StreamingResponse:
@@ -143,29 +146,3 @@ def stream_download(http: HttpRequest, download: Download) -> StreamingResponse:
 
     headers = {"Content-Disposition": f'attachment; filename="{download.name}"', "Cache-Control": "no-store"}
     return StreamingResponse(content(), media_type=download.media_type, headers=headers)
-
-
-def _extension(operation: Operation) -> dict[str, object]:
-    """Return what the command line, the client and agents need beyond OpenAPI."""
-    result = operation.result
-    generic = getattr(result, "__pydantic_generic_metadata__", None)
-    item = generic["args"][0] if generic and generic["args"] else result  # of a page of items
-    is_progress = isinstance(result, type) and issubclass(result, Progress)
-    known = {
-        "role": operation.role.value,
-        "command": operation.command,
-        "tool": operation.is_tool or None,
-        "poll": operation.poll,
-        "notice": operation.notice or None,
-        "columns": getattr(item, "table_columns", None) or None,
-        "empty": getattr(item, "table_empty", None) or None,
-        "limit": getattr(operation.request, "command_limit", None),
-        "waits": (operation.waits and operation.poll is not None and is_progress) or None,
-        "downloads": result is Download or None,
-        "uploads": operation.uploads or None,
-    }
-    return {name: value for name, value in known.items() if value is not None}
-
-
-def _keyword(name: str, annotation: object) -> Parameter:
-    return Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation)

@@ -6,8 +6,7 @@ A tool call becomes an ordinary request, so that roles, limits, audit log and er
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from mcp.server import Server
@@ -36,15 +35,14 @@ MAX_RESULT_CHARACTERS = 100_000
 _REFERENCE = re.compile(r'"#/components/schemas/([^"]+)"')
 
 
-@dataclass(frozen=True, slots=True)
-class ToolOperation:
+class ToolOperation(NamedTuple):
     """An operation that agents may call."""
 
     tool: Tool
     role: Role
     method: str
     path: str
-    segments: tuple[str, ...]
+    segments: list[str]
     sends_body: bool
 
 
@@ -127,7 +125,7 @@ def _tools(document: Document) -> list[ToolOperation]:
                 ),
             )
             role = Role(route["x-proctor"]["role"])
-            found.append(ToolOperation(tool, role, method.upper(), path, tuple(segments), body is not None))
+            found.append(ToolOperation(tool, role, method.upper(), path, segments, body is not None))
     return sorted(found, key=lambda each: each.tool.name)
 
 

@@ -20,12 +20,7 @@ from backend.policies.tables import Policy
 from backend.web.identity import Actor
 from backend.web.paging import Page
 
-
-@reference(Policy, "Name or id of a policy.")
-def find_policy(session: Session, text: str) -> Policy:
-    if (policy := queries.find_policy(session, text)) is None:
-        raise NotFound(f"There is no policy {text[:100]}. `proctor policy list` shows all.")
-    return policy
+reference(Policy, "Name or id of a policy.")(queries.get_policy)
 
 
 @operation("GET /policies", role=Role.VIEWER, command="policy list", tool=True)
@@ -62,11 +57,7 @@ def get_policy(session: Session, actor: Actor, policy: Policy) -> PolicyResponse
 
 
 @operation(
-    "PATCH /policies/{policy}",
-    role=Role.TRAINER,
-    command="policy edit",
-    notice="policy {name} updated",
-    audited=False,
+    "PATCH /policies/{policy}", role=Role.TRAINER, command="policy edit", notice="policy {name} updated", audited=False
 )
 def update_policy(session: Session, actor: Actor, policy: Policy, request: UpdatePolicy) -> PolicyResponse:
     """Change a policy. Settings that are not given stay. A new base URL removes the key, unless a key is given."""
@@ -77,7 +68,8 @@ def update_policy(session: Session, actor: Actor, policy: Policy, request: Updat
     "DELETE /policies/{policy}",
     role=Role.TRAINER,
     command="policy delete",
-    notice="policy {policy} deleted",
+    page="/policies",
+    notice="The policy was deleted. Its runs stay.",
     audited=False,
 )
 def delete_policy(session: Session, actor: Actor, policy: Policy) -> None:
@@ -91,6 +83,7 @@ def delete_policy(session: Session, actor: Actor, policy: Policy) -> None:
     command="policy test",
     status=202,
     poll="/policies/{policy}/test",
+    page="/policies/{policy}",
     audited=False,
 )
 def test_connection(session: Session, actor: Actor, policy: Policy) -> ConnectionTestResponse:

@@ -1,26 +1,23 @@
 """Pages of policies: list, form, detail with a live connection test."""
 
-import uuid
-from collections.abc import AsyncIterable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
-from pydantic import ConfigDict
 from sqlalchemy.orm import Session
 
 from backend.core.events import job_topic
 from backend.domain.vocabulary import PolicyKind
 from backend.policies import queries, service
-from backend.policies.schemas import PRESETS, ChooseModel, CreatePolicy, EndpointPreset, UpdatePolicy
+from backend.policies.schemas import PRESETS, ChooseModel, CreatePolicy, UpdatePolicy
 from backend.policies.service import SCRIPTED, latest_connection_test, start_connection_test
 from backend.policies.tables import Policy
 from backend.runs import queries as run_queries
 from backend.runs.schemas import RunFilter
 from backend.web.dependencies import SessionDep, Trainer, Viewer
-from backend.web.form_data import read_form
+from backend.web.form_data import SentForm, read_form
 from backend.web.page import page, render_block, see_other
 from backend.web.paging import After
 from backend.web.streams import END, live
@@ -29,38 +26,6 @@ router = APIRouter()
 DETAIL = "policies/detail.html"
 MAX_CHOICES = 500
 """Models of an endpoint that the page offers; the form takes any name."""
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyFormPage:
-    """The form for an endpoint or a script: blank, from a preset, or of an existing policy."""
-
-    kind: str
-    scripts: dict[str, str]
-    presets: Sequence[EndpointPreset]
-    preset: EndpointPreset
-    policy: Policy | None
-    configuration: dict[str, Any]
-    models: Sequence[str] = ()
-    """Models that the endpoint listed in its last test."""
-
-
-class CreatePolicyForm(CreatePolicy):
-    """The page's form; its second button tests the connection too."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    test: bool = False
-
-
-class UpdatePolicyForm(UpdatePolicy):
-    model_config = ConfigDict(extra="ignore")
-
-    test: bool = False
-
-
-class ChooseModelForm(ChooseModel):
-    model_config = ConfigDict(extra="ignore")
 
 
 @router.get("/policies", response_class=HTMLResponse)
@@ -74,21 +39,25 @@ def list_policies(request: Request, session: SessionDep, _: Viewer, after: After
 @router.get("/policies/new", response_class=HTMLResponse)
 def new_policy(request: Request, _: Trainer, kind: str = "openai_api", preset: str = "other") -> HTMLResponse:
     chosen = next((each for each in PRESETS if each.key == preset), PRESETS[-1])
-    return page(request, "policies/new.html", PolicyFormPage(kind, SCRIPTED, PRESETS, chosen, None, {}))
+    context = {"kind": kind, "preset": chosen, "policy": None, "configuration": {}, "models": ()}
+    return page(request, "policies/new.html", context | {"scripts": SCRIPTED, "presets": PRESETS})
 
 
 @router.post("/policies", response_class=HTMLResponse)
 def create_policy(
-    session: SessionDep, actor: Trainer, form: Annotated[CreatePolicyForm, Depends(read_form(CreatePolicyForm))]
+    session: SessionDep,
+    actor: Trainer,
+    form: Annotated[CreatePolicy, Depends(read_form(CreatePolicy))],
+    buttons: SentForm,
 ) -> Response:
     policy = service.create_policy(session, actor, form)
-    if form.test and policy.kind is PolicyKind.OPENAI_API:
+    if buttons.get("test") and policy.kind is PolicyKind.OPENAI_API:
         start_connection_test(session, actor, policy)
     return see_other(f"/policies/{policy.id}", f"{policy.name} was added.")
 
 
 @router.get("/policies/{policy_id}", response_class=HTMLResponse)
-def show_policy(request: Request, policy_id: uuid.UUID, session: SessionDep, _: Viewer) -> HTMLResponse:
+def show_policy(request: Request, policy_id: str, session: SessionDep, _: Viewer) -> HTMLResponse:
     policy = queries.get_policy(session, policy_id)
     context = _connection(session, policy) | {
         "checkpoints": run_queries.checkpoints(session, policy_id=policy.id)[::-1],
@@ -99,25 +68,26 @@ def show_policy(request: Request, policy_id: uuid.UUID, session: SessionDep, _: 
 
 
 @router.get("/policies/{policy_id}/edit", response_class=HTMLResponse)
-def edit_policy(request: Request, policy_id: uuid.UUID, session: SessionDep, _: Trainer) -> HTMLResponse:
+def edit_policy(request: Request, policy_id: str, session: SessionDep, _: Trainer) -> HTMLResponse:
     policy = queries.get_policy(session, policy_id)
     test = latest_connection_test(session, policy)
-    models = test.report.models if test and test.report else ()
-    context = PolicyFormPage(str(policy.kind), SCRIPTED, PRESETS, PRESETS[-1], policy, policy.configuration, models)
-    return page(request, "policies/new.html", context)
+    models = test.report.models if test and test.report else ()  # what the endpoint listed
+    context = {"kind": str(policy.kind), "preset": PRESETS[-1], "policy": policy, "configuration": policy.configuration}
+    return page(request, "policies/new.html", context | {"models": models, "scripts": SCRIPTED, "presets": PRESETS})
 
 
 @router.post("/policies/{policy_id}/edit", response_class=HTMLResponse)
 def update_policy(
-    policy_id: uuid.UUID,
+    policy_id: str,
     session: SessionDep,
     actor: Trainer,
-    form: Annotated[UpdatePolicyForm, Depends(read_form(UpdatePolicyForm))],
+    form: Annotated[UpdatePolicy, Depends(read_form(UpdatePolicy))],
+    buttons: SentForm,
 ) -> Response:
     policy = queries.get_policy(session, policy_id)
     had_key = policy.secret is not None
     service.update_policy(session, actor, policy, form, replaces=True)
-    if form.test and policy.kind is PolicyKind.OPENAI_API:
+    if buttons.get("test") and policy.kind is PolicyKind.OPENAI_API:
         start_connection_test(session, actor, policy)
     notice = f"{policy.name} was updated."
     if had_key and not policy.secret:
@@ -125,25 +95,16 @@ def update_policy(
     return see_other(f"/policies/{policy.id}", notice)
 
 
-@router.post("/policies/{policy_id}/test", response_class=HTMLResponse)
-def test_connection(policy_id: uuid.UUID, session: SessionDep, actor: Trainer) -> Response:
-    start_connection_test(session, actor, queries.get_policy(session, policy_id))
-    return see_other(f"/policies/{policy_id}")
-
-
 @router.post("/policies/{policy_id}/model", response_class=HTMLResponse)
 def choose_model(
-    policy_id: uuid.UUID,
-    session: SessionDep,
-    actor: Trainer,
-    form: Annotated[ChooseModelForm, Depends(read_form(ChooseModelForm))],
+    policy_id: str, session: SessionDep, actor: Trainer, form: Annotated[ChooseModel, Depends(read_form(ChooseModel))]
 ) -> Response:
     policy = service.choose_model(session, actor, queries.get_policy(session, policy_id), form.model)
     start_connection_test(session, actor, policy)
     return see_other(f"/policies/{policy_id}", f"{policy.name} now uses {form.model}.")
 
 
-def topics_of(session: SessionDep, _: Viewer, policy_id: uuid.UUID) -> tuple[str, ...]:
+def topics_of(session: SessionDep, _: Viewer, policy_id: str) -> tuple[str, ...]:
     """The topic of the newest test, found before the stream begins, which itself holds no transaction."""
     test = latest_connection_test(session, queries.get_policy(session, policy_id))
     return (job_topic(test.id),) if test else ()
@@ -151,9 +112,8 @@ def topics_of(session: SessionDep, _: Viewer, policy_id: uuid.UUID) -> tuple[str
 
 @router.get("/policies/{policy_id}/events", response_class=EventSourceResponse)
 async def policy_events(
-    request: Request, policy_id: uuid.UUID, _: Viewer, topics: Annotated[tuple[str, ...], Depends(topics_of)]
+    request: Request, policy_id: str, _: Viewer, topics: Annotated[tuple[str, ...], Depends(topics_of)]
 ) -> AsyncIterable[ServerSentEvent]:
-    """Send the findings as soon as a worker has them."""
 
     def render(session: Session) -> dict[str, str]:
         context = _connection(session, queries.get_policy(session, policy_id))
@@ -163,12 +123,6 @@ async def policy_events(
 
     async for event in live(request, topics, render):
         yield event
-
-
-@router.post("/policies/{policy_id}/delete", response_class=HTMLResponse)
-def delete_policy(policy_id: uuid.UUID, session: SessionDep, actor: Trainer) -> Response:
-    name = service.delete_policy(session, actor, queries.get_policy(session, policy_id))
-    return see_other("/policies", f"{name} was deleted. Its runs stay.")
 
 
 def _connection(session: Session, policy: Policy) -> dict[str, Any]:

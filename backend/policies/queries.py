@@ -17,7 +17,6 @@ from backend.web.paging import Key, Slice, slice_of
 
 BASELINES = frozenset({"random", "constant", "empty", "echo", "repeat"})
 """Scripted policies that every environment can play against; the others need a script in its manifest."""
-MAX_CHECKPOINT_OPTIONS = 40
 
 
 def policies(session: Session, *, after: str | None = None, limit: int = 100) -> Slice[Policy]:
@@ -38,16 +37,14 @@ def evaluable_policies(session: Session) -> Sequence[Policy]:
     return session.scalars(statement).all()
 
 
-def get_policy(session: Session, policy_id: uuid.UUID) -> Policy:
-    """Raises NotFound."""
-    policy = session.get(Policy, policy_id)
-    if policy is None:
-        raise NotFound("There is no such policy.")
-    return policy
+def get_policy(session: Session, text: str) -> Policy:
+    """By name or id. Raises NotFound."""
+    if policy := find_policy(session, text):
+        return policy
+    raise NotFound(f"There is no policy {text[:100]}. `proctor policy list` shows all.")
 
 
 def find_policy(session: Session, text: str) -> Policy | None:
-    """By name or id."""
     if found := session.scalar(select(Policy).where(Policy.name == text)):
         return found
     with suppress(ValueError):
@@ -83,7 +80,7 @@ def policy_options(session: Session, manifest: Manifest) -> list[PolicyOption]:
         .options(contains_eager(Checkpoint.policy))
         .where(Policy.deleted_at.is_(None), Checkpoint.pruned_at.is_(None))
         .order_by(Checkpoint.is_best.desc(), Checkpoint.id.desc())
-        .limit(MAX_CHECKPOINT_OPTIONS)
+        .limit(40)
     )
     return options + [PolicyOption(f"{row.policy_id}:{row.id}", checkpoint_label(row)) for row in checkpoints]
 

@@ -66,7 +66,6 @@ def ensure_scripted_policies(session: Session) -> None:
 
 
 def create_policy(session: Session, actor: Requester, request: CreatePolicy) -> Policy:
-    """Add a model endpoint or a scripted policy."""
     kind = PolicyKind(request.kind or ("scripted" if request.script else "openai_api"))
     policy = Policy(kind=kind, created_by=actor.person_id, configuration={})
     _rename(session, policy, request.name)
@@ -109,7 +108,6 @@ def settings_of(policy: Policy) -> dict[str, Any]:
 
 
 def choose_model(session: Session, actor: Requester, policy: Policy, model: str) -> Policy:
-    """Use another model of the same endpoint."""
     session.refresh(policy, with_for_update=True)
     _refuse_fixed(policy)
     if policy.kind is not PolicyKind.OPENAI_API:

@@ -79,7 +79,7 @@ def find_fixture(session: Session, text: str) -> VerdictFixture:
     return fixtures.get_fixture(session, parse_id(text))
 
 
-@operation("GET /review/items", role=Role.VIEWER, tool=True)
+@operation("GET /review/items", role=Role.VIEWER, command="review", tool=True)
 def list_items(session: Session, actor: Actor, request: ListReviewItems) -> Page[ReviewItemResponse]:
     """List the review queue in its order."""
     chosen = _filter(session, request)

@@ -55,6 +55,8 @@ class QueueRequest(Request):
 class ListReviewItems(QueueRequest, ListRequest):
     """A page of the review queue."""
 
+    command_limit = 20
+
 
 class ReadReviewItem(QueueRequest):
     evidence: bool = Field(False, description="Include flags and other verdicts. The review is not blind.")

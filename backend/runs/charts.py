@@ -6,11 +6,13 @@ Postgres thins points to the minimum and maximum of each bucket of steps.
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from pydantic import Field
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from backend.operations.schemas import Request
 from backend.runs.tables import Run
 
 MAX_POINTS = 4000
@@ -27,14 +29,12 @@ class Series:
     unit: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Request):
     """A range of steps."""
 
-    after: int | None = None
-    """For a chart that has the earlier steps: this step and later ones."""
-    low: int | None = None
-    high: int | None = None
+    after: int | None = Field(None, description="Only later steps: the `cursor` of the previous answer.")
+    low: int | None = Field(None, description="First step.")
+    high: int | None = Field(None, description="Last step.")
 
 
 # A hop along the primary key from name to name: a curve may have very many points.
@@ -81,10 +81,16 @@ Points = dict[int, dict[str, float | None]]
 """Values by step and metric."""
 
 
-def _read_points(session: Session, run_id: uuid.UUID, series: Sequence[Series], window: Window, most: int) -> Points:
+def _read_points(session: Session, run_id: uuid.UUID, series: Sequence[Series], window: Window) -> Points:
     steps = [step for step in (window.after, window.low) if step is not None]
     names = [each.name for each in series]
-    parameters = {"run": run_id, "names": names, "first": max(steps, default=None), "last": window.high, "most": most}
+    parameters = {
+        "most": MAX_POINTS,
+        "run": run_id,
+        "names": names,
+        "first": max(steps, default=None),
+        "last": window.high,
+    }
     points: Points = {}
     for step, name, value in session.execute(_POINTS, parameters):
         points.setdefault(step, {})[name] = value
@@ -92,13 +98,7 @@ def _read_points(session: Session, run_id: uuid.UUID, series: Sequence[Series], 
 
 
 def columnar_points(
-    session: Session,
-    run: Run,
-    series: Sequence[Series],
-    window: Window,
-    most: int = MAX_POINTS,
-    *,
-    with_source: bool = False,
+    session: Session, run: Run, series: Sequence[Series], window: Window, *, with_source: bool = False
 ) -> dict[str, object]:
     """{"x": [steps], "series": [{"label", "unit", "values": [number or null, …]}], "cursor": the last step}.
 
@@ -106,14 +106,14 @@ def columnar_points(
     figures. `with_source` adds the curves of the run that it branches from; before its own branching those of its
     source, and so on. These series have `of`: the number of the own series that they continue.
     """
-    own = _read_points(session, run.id, series, window, most)
+    own = _read_points(session, run.id, series, window)
     earlier: Points = {}
     high, branch = window.high, run
     while with_source and branch.branch_step is not None and branch.source_run_id is not None:
         source = session.get(Run, branch.source_run_id)
         if source is None:
             break
-        earlier = _read_points(session, source.id, series, replace(window, high=high), most) | earlier
+        earlier = _read_points(session, source.id, series, window.model_copy(update={"high": high})) | earlier
         if source.branch_step is not None:
             high = source.branch_step if window.high is None else min(window.high, source.branch_step)
         branch = source

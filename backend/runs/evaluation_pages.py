@@ -1,8 +1,8 @@
 """/evaluations/new: choose a policy, a version and tasks, estimate tokens, cost and time, and start."""
 
+import math
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
-from backend.checkpoints.tables import Checkpoint
 from backend.domain.graders.settings import GraderKind
 from backend.domain.ids import new_id
 from backend.domain.policies.prices import cost_of
@@ -32,52 +31,7 @@ from backend.web.page import page, see_other
 
 router = APIRouter()
 TEMPLATE = "runs/new_evaluation.html"
-EARLIER_RUNS = 10
-"""Number of earlier runs that an estimate is based on."""
 READS_TOKENS = (PolicyKind.OPENAI_API, PolicyKind.LOCAL)
-
-
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """Expected figures of an evaluation; None if nothing similar was played yet."""
-
-    rollouts: int
-    basis: str = ""
-    """The earlier runs that the figures are based on."""
-    tokens_in: float | None = None
-    tokens_out: float | None = None
-    cost: float | None = None
-    """US dollars; None without a price or without tokens."""
-    has_price: bool = False
-    seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationEstimate:
-    policy: Policy | None = None
-    outlook: Outlook | None = None
-    version: EnvironmentVersion | None = None
-    status: CheckStatus | None = None
-    """Of the version's latest certificate; None: not checked."""
-    wrong: Sequence[str] = ()
-    """Evidence of the checks that failed or warned."""
-
-
-@dataclass(frozen=True, slots=True)
-class NewEvaluationPage:
-    versions: Sequence[EnvironmentVersion]
-    policies: Sequence[Policy]
-    checkpoints: Sequence[Checkpoint]
-    judges: Sequence[Grader]
-    plan: EvaluationPlan
-    key: str
-    """Of this form: sending it twice starts one run."""
-    before: EvaluationEstimate
-    version_id: uuid.UUID | None = None
-    policy_id: uuid.UUID | None = None
-    checkpoint_id: uuid.UUID | None = None
-    seed: int = 0
-    again: Run | None = None
 
 
 class Prefill(BaseModel):
@@ -94,17 +48,6 @@ class Prefill(BaseModel):
     tasks: int | None = None
     first_task: int | None = None
     group_size: int | None = None
-
-
-class EstimateQuery(BaseModel):
-    """The form's current values, which may be incomplete."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    version_id: str = ""
-    policy_id: str = ""
-    tasks: str = ""
-    group_size: str = ""
 
 
 class NewEvaluation(EvaluationRequest):
@@ -130,30 +73,36 @@ def new_evaluation(
         chosen["task_indexes_given"] = ()
     plan = plan.model_copy(update=chosen)
     is_judge = (Grader.kind == GraderKind.JUDGE, Grader.deleted_at.is_(None))
-    context = NewEvaluationPage(
-        versions=queries.versions(session),
-        policies=evaluable_policies(session),
-        checkpoints=queries.checkpoints(session, has_weights=True)[::-1][:200],
-        judges=session.scalars(select(Grader).where(*is_judge).order_by(Grader.name)).all(),
-        plan=plan,
-        key=new_id().hex,
-        before=_estimate(session, policy_id, version_id, plan.rollouts),
-        version_id=version_id,
-        policy_id=policy_id,
-        checkpoint_id=checkpoint_id,
-        seed=seed,
-        again=again,
-    )
+    context = {
+        "versions": queries.versions(session),
+        "policies": evaluable_policies(session),
+        "checkpoints": queries.checkpoints(session, has_weights=True)[::-1][:200],
+        "judges": session.scalars(select(Grader).where(*is_judge).order_by(Grader.name)).all(),
+        "plan": plan,
+        "key": new_id().hex,  # sending the form twice starts one run
+        "before": _estimate(session, policy_id, version_id, plan.rollouts),
+        "version_id": version_id,
+        "policy_id": policy_id,
+        "checkpoint_id": checkpoint_id,
+        "seed": seed,
+        "again": again,
+    }
     return page(request, TEMPLATE, context)
 
 
 @router.get("/evaluations/estimate", response_class=HTMLResponse)
 def estimate_evaluation(
-    request: Request, session: SessionDep, _: Author, wanted: Annotated[EstimateQuery, Query()]
+    request: Request,
+    session: SessionDep,
+    _: Author,
+    version_id: str = "",
+    policy_id: str = "",
+    tasks: str = "",
+    group_size: str = "",
 ) -> HTMLResponse:
-    texts = (wanted.tasks, wanted.group_size)
-    tasks, group_size = (int(text) if text.isdecimal() and len(text) < 8 else 0 for text in texts)
-    before = _estimate(session, parse_id(wanted.policy_id), parse_id(wanted.version_id), tasks * group_size)
+    """The form's current values may be incomplete."""
+    numbers = (int(text) if text.isdecimal() and len(text) < 8 else 0 for text in (tasks, group_size))
+    before = _estimate(session, parse_id(policy_id), parse_id(version_id), math.prod(numbers))
     return page(request, "runs/_estimate.html", {"before": before})
 
 
@@ -178,58 +127,55 @@ def start_again(run_id: uuid.UUID, session: SessionDep, actor: Author) -> Respon
 
 def _estimate(
     session: Session, policy_id: uuid.UUID | None, version_id: uuid.UUID | None, rollouts: int
-) -> EvaluationEstimate:
+) -> dict[str, object]:
+    """Return expected figures, and the version's certificate with the evidence of checks that failed or warned."""
     policy = session.get(Policy, policy_id) if policy_id else None
-    if version_id is None:
-        return EvaluationEstimate(policy)
-    expected = _outlook(session, policy, version_id, rollouts) if policy and rollouts > 0 else None
-    version = session.get(EnvironmentVersion, version_id, options=[joinedload(EnvironmentVersion.environment)])
-    if version is None:
-        return EvaluationEstimate(policy, expected)
+    with_environment = [joinedload(EnvironmentVersion.environment)]
+    version = session.get(EnvironmentVersion, version_id, options=with_environment) if version_id else None
     newest = select(Certificate).where(Certificate.version_id == version_id)
     newest = newest.order_by(Certificate.created_at.desc(), Certificate.id.desc()).limit(1)
-    certificate = session.scalars(newest).one_or_none()
-    wrong = [
-        str(result.get("evidence") or result.get("check"))
-        for result in (certificate.results if certificate else ())
-        if result.get("status") in {CheckStatus.FAILED, CheckStatus.WARNED}
-    ]
-    status = certificate.status if certificate else None
-    return EvaluationEstimate(policy, expected, version, status, wrong)
+    certificate = session.scalars(newest).one_or_none() if version else None
+    return {
+        "policy": policy,
+        "outlook": _outlook(session, policy, version.id, rollouts) if policy and version and rollouts > 0 else None,
+        "version": version,
+        "status": certificate.status if certificate else None,
+        "wrong": [
+            str(result.get("evidence") or result.get("check"))
+            for result in (certificate.results if certificate else ())
+            if result.get("status") in {CheckStatus.FAILED, CheckStatus.WARNED}
+        ],
+    }
 
 
-def _outlook(session: Session, policy: Policy, version_id: uuid.UUID, rollouts: int) -> Outlook:
+def _outlook(session: Session, policy: Policy, version_id: uuid.UUID, rollouts: int) -> dict[str, object]:
     """Estimate from runs of the same policy on this version, else from those of other models on it."""
     price = policy.configuration.get("price")
+    unknown = {"rollouts": rollouts, "has_price": bool(price), "basis": "", "cost": None, "seconds": None}
     earlier = (
         select(Run.summary)
         .join(Run.policy)
         .where(Run.kind == RunKind.EVALUATION, Run.status == RunStatus.COMPLETED, Run.version_id == version_id)
         .where(Run.summary["rollouts"].as_integer() > 0)
         .order_by(Run.created_at.desc())
-        .limit(EARLIER_RUNS)
+        .limit(10)
     )
     same = session.scalars(earlier.where(Run.policy_id == policy.id)).all()
     known = same or session.scalars(earlier.where(Policy.kind.in_(READS_TOKENS))).all()
     played = sum(int(summary["rollouts"]) for summary in known)
     if not played:
-        return Outlook(rollouts, has_price=bool(price))
+        return unknown
     tokens_in, tokens_out = (
         sum(int(summary.get(name) or 0) for summary in known) / played * rollouts
         for name in ("tokens_in", "tokens_out")
     )
     rates = [summary["rollouts_per_second"] for summary in same if summary.get("rollouts_per_second")]
     basis = f"{len(same)} earlier runs of it" if len(same) > 1 else "an earlier run of it" if same else "other models"
-    try:
-        cost = cost_of(price, round(tokens_in), round(tokens_out))
-    except ValidationError:  # stored by an older version
-        cost = None
-    return Outlook(
-        rollouts,
-        f"{basis} on this version",
-        tokens_in,
-        tokens_out,
-        cost,
-        bool(price),
-        rollouts / rates[0] if rates else None,
-    )
+    with suppress(ValidationError):  # a price that an older version stored
+        unknown["cost"] = cost_of(price, round(tokens_in), round(tokens_out))
+    return unknown | {
+        "basis": f"{basis} on this version",
+        "tokens_in": tokens_in,
+        "tokens_out": tokens_out,
+        "seconds": rollouts / rates[0] if rates else None,
+    }

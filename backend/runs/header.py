@@ -45,7 +45,6 @@ class RunHeader:
 
     @property
     def origin(self) -> str:
-        """How this run relates to its source."""
         if self.run.branch_step is not None:
             is_moved = self.source is not None and self.source.version_id != self.run.version_id
             return f"branched{' onto another version' if is_moved else ''} at step {self.run.branch_step} off"

@@ -71,13 +71,10 @@ def resume_run(session: Session, actor: Actor, run: Run) -> RunResponse:
     return RunResponse.of(run)
 
 
-class PointsQuery(Request):
+class PointsQuery(charts.Window):
     """Metrics and range of steps."""
 
     name: list[str] = Field([], max_length=100, description="Metrics, such as `reward`. Default: all.")
-    after: int | None = Field(None, description="Only later steps: the `cursor` of the previous answer.")
-    low: int | None = Field(None, description="First step.")
-    high: int | None = Field(None, description="Last step.")
 
 
 @operation("GET /runs/{run}/points", role=Role.VIEWER, tool=True)
@@ -87,9 +84,7 @@ def get_points(session: Session, actor: Actor, run: Run, request: PointsQuery) -
     Beyond 4,000 points, each bucket keeps its minimum and maximum.
     """
     names = request.name or list(charts.latest_steps(session, run.id))
-    series = [charts.Series(name, name) for name in names]
-    window = charts.Window(request.after, request.low, request.high)
-    return charts.columnar_points(session, run, series, window)
+    return charts.columnar_points(session, run, [charts.Series(name, name) for name in names], request)
 
 
 class LogQuery(Request):

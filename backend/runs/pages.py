@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import AsyncIterable, Sequence
+from collections.abc import AsyncIterable
 from dataclasses import dataclass
 from html import escape
 from typing import Annotated
@@ -11,28 +11,23 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
-from pydantic import BaseModel
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from backend.checkpoints.tables import Checkpoint
 from backend.core.events import RUNS, run_topic
 from backend.domain.detectors.spec import Action
-from backend.domain.results.pass_at_k import REWARD, SuccessRule
-from backend.domain.review.judged_curve import JudgedPoint
+from backend.domain.results.pass_at_k import REWARD
 from backend.domain.rollouts.fields import column_field_name
 from backend.domain.vocabulary import RunKind, RunStatus
 from backend.environments.tables import Environment
-from backend.results.groups import TaskEnd, task_ends
-from backend.results.run_figures import FiguresRequest, RunFigures, run_figures
+from backend.results.groups import task_ends
+from backend.results.run_figures import FiguresRequest, run_figures
 from backend.review.judged_curves import curve_of
 from backend.rollouts import queries as rollout_queries
-from backend.rollouts.queries import ListedRollout
 from backend.runs import queries
 from backend.runs.charts import Chart, Window, charts_of, columnar_points, latest_steps
 from backend.runs.header import RunHeader, head_blocks, run_header
 from backend.runs.schemas import RunFilter
-from backend.runs.tables import Run
 from backend.studies.patterns import known_onsets
 from backend.training.tables import Intervention
 from backend.web.dependencies import SessionDep, Viewer
@@ -43,19 +38,6 @@ from backend.web.streams import AGAIN, END, live
 router = APIRouter()
 LIST = "runs/list.html"
 OVERVIEW = "runs/overview.html"
-NEWEST_ROLLOUTS = 6
-TASK_ENDS = 5
-"""Number of the hardest and of the easiest tasks."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunsPage:
-    runs: Sequence[Run]
-    next: str | None
-    wanted: RunFilter
-    environments: Sequence[str]
-    kinds: Sequence[str] = tuple(RunKind)
-    statuses: Sequence[str] = tuple(RunStatus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,70 +48,24 @@ class RolloutLinks:
     scope: str = ""
     """The filter of the figures; empty: the whole run."""
 
-    def to(self, expression: str = "", *, is_scoped: bool = True) -> str:
-        where = " and ".join(part for part in (self.scope if is_scoped else "", expression) if part)
+    def to(self, expression: str = "", *, is_scoped: bool = True, **equal: object) -> str:
+        equals = (f"{name} = {value}" for name, value in equal.items())
+        where = " and ".join(filter(None, (self.scope if is_scoped else "", *equals, expression)))
         return f"/runs/{self.run_id}/rollouts" + (f"?{urlencode({'where': where})}" if where else "")
 
-    def equal(self, field: str, value: object) -> str:
-        return self.to(f"{field} = {value}")
-
-    def unsuccessful(self, rule: SuccessRule) -> str:
-        return self.to(f"status = completed and not {rule.expression}")
-
-    def failed(self, error_kind: str) -> str:
-        """Failed rollouts of the whole run."""
-        return self.to(f"status = failed and error_kind = {error_kind}", is_scoped=False)
-
     def between(self, column: str, low: float, high: float) -> str:
-        """One bar of a column's distribution."""
         name = column if column == REWARD else column_field_name(column)
         if low == high:
-            return self.equal(name, f"{low:.9g}")
+            return self.to(f"{name} = {low:.9g}")
         return self.to(f"{name} >= {low:.9g} and {name} <= {high:.9g}")
 
 
-@dataclass(frozen=True, slots=True)
-class OverviewPage:
-    head: RunHeader
-    run: Run
-    choice: str
-    """The chosen figures as a query string, for the live stream."""
-    figures: RunFigures
-    links: RolloutLinks
-    hardest: Sequence[TaskEnd]
-    easiest: Sequence[TaskEnd]
-    newest: Sequence[ListedRollout]
-    checkpoints: Sequence[Checkpoint]
-    charts: Sequence[Chart]
-    more_charts: Sequence[Chart]
-    rules: Sequence[str]
-    """Columns that can define success: the reward and its columns."""
-    judged: JudgedPoint | None = None
-    """Evaluations: the mean reward by verdicts."""
-    screened: int = 0
-    """Training runs: number of rollouts that detectors kept out of the gradient."""
-    onsets: Sequence[dict[str, int | str]] = ()
-    """Training runs: where confirmed patterns began, as marks of the charts."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunUpdate:
-    """The part of the overview that changes with every batch."""
-
-    head: RunHeader
-    points: str
-    """Training runs: changes when there are more points to fetch."""
-
-
-class ChartQuery(BaseModel):
+class ChartQuery(Window):
     chart: str
-    after: int | None = None
-    low: int | None = None
-    high: int | None = None
 
 
-_updates: Shared[RunUpdate] = Shared()
-_overviews: Shared[OverviewPage] = Shared()
+_updates: Shared[tuple[RunHeader, str]] = Shared()
+_overviews: Shared[dict[str, object]] = Shared()
 """Overviews of the watched runs: aggregating the figures of a big run takes a while."""
 
 
@@ -149,11 +85,11 @@ async def runs_events(
         yield event
 
 
-def _list(session: Session, wanted: RunFilter) -> RunsPage:
+def _list(session: Session, wanted: RunFilter) -> dict[str, object]:
     found = queries.runs(session, wanted)
-    return RunsPage(
-        found.items, found.next, wanted, session.scalars(select(Environment.name).order_by(Environment.name)).all()
-    )
+    names = session.scalars(select(Environment.name).order_by(Environment.name)).all()
+    choices = {"environments": names, "kinds": tuple(RunKind), "statuses": tuple(RunStatus)}
+    return {"runs": found.items, "next": found.next, "wanted": wanted, **choices}
 
 
 @router.get("/runs/{run_id}", response_class=HTMLResponse)
@@ -177,8 +113,8 @@ async def run_events(
         before, heard = heard, request.app.state.hub.mark(topic)
         if heard != before:
             since = time.monotonic()
-        update, _ = _updates.read(run_id, since, lambda: _read_update(session, run_id), is_urgent=True)
-        run = update.head.run
+        (head, points), _ = _updates.read(run_id, since, lambda: _read_update(session, run_id), is_urgent=True)
+        run = head.run
         overview, again = _overviews.read(
             (run_id, choice),
             time.monotonic() if run.status.is_over else since,
@@ -186,12 +122,12 @@ async def run_events(
             is_urgent=run.status.is_over,
         )
         names = ["run_outcome", "run_figures", "run_newest"]
-        blocks = head_blocks(request, update.head)
+        blocks = head_blocks(request, head)
         if run.kind is RunKind.TRAINING:
             names.append("run_checkpoints")
-            blocks["points"] = update.points
+            blocks["points"] = points
         blocks |= {name: render_block(request, OVERVIEW, name, overview) for name in names}
-        if update.head.is_settled:
+        if head.is_settled:
             blocks[END] = ""
         elif again:
             blocks[AGAIN] = str(again)
@@ -201,13 +137,14 @@ async def run_events(
         yield event
 
 
-def _read_update(session: Session, run_id: uuid.UUID) -> RunUpdate:
+def _read_update(session: Session, run_id: uuid.UUID) -> tuple[RunHeader, str]:
+    """The part of the overview that changes with every batch. The text changes when there are more points to fetch."""
     run = queries.get_run(session, run_id)
     points = ""
     if run.kind is RunKind.TRAINING:
         latest = latest_steps(session, run_id)
         points = escape(f"{run.attempt} {run.progress.get('done')} {latest}", quote=False)
-    return RunUpdate(run_header(session, run), points)
+    return run_header(session, run), points
 
 
 @router.get("/runs/{run_id}/points.json")
@@ -217,15 +154,14 @@ def run_points(
     run = queries.get_run(session, run_id)
     main, more = charts_of(run, latest_steps(session, run_id))
     series = next((chart.series for chart in [*main, *more] if chart.key == wanted.chart), ())
-    window = Window(wanted.after, wanted.low, wanted.high)
-    return columnar_points(session, run, series, window, with_source=True)
+    return columnar_points(session, run, series, wanted, with_source=True)
 
 
-def _overview(session: Session, run_id: uuid.UUID, choice: FiguresRequest, *, with_charts: bool) -> OverviewPage:
+def _overview(session: Session, run_id: uuid.UUID, choice: FiguresRequest, *, with_charts: bool) -> dict[str, object]:
     run = queries.get_run(session, run_id)
     is_training = run.kind is RunKind.TRAINING
     figures = run_figures(session, run, choice)
-    hardest, easiest = task_ends(session, figures.scope, TASK_ENDS) if figures.scoped.completed else ([], [])
+    hardest, easiest = task_ends(session, figures.scope, 5) if figures.scoped.completed else ([], [])
     head = run_header(session, run)
     screened = 0
     if is_training:
@@ -238,20 +174,20 @@ def _overview(session: Session, run_id: uuid.UUID, choice: FiguresRequest, *, wi
         charts, more_charts = charts_of(run, metrics, is_screened=screened > 0)
     scope = [f"phase = {figures.scope.phase}"] if figures.scope.phase else []
     scope += [f"step = {figures.scope.step}"] if figures.scope.step is not None else []
-    return OverviewPage(
-        head=head,
-        run=run,
-        choice=urlencode(choice.model_dump(mode="json", exclude_none=True)),
-        figures=figures,
-        links=RolloutLinks(run.id, " and ".join(scope)),
-        hardest=hardest,
-        easiest=easiest,
-        newest=rollout_queries.newest(session, run, NEWEST_ROLLOUTS),
-        checkpoints=queries.checkpoints(session, run_id=run.id) if is_training else (),
-        charts=charts,
-        more_charts=more_charts,
-        rules=[REWARD, *(name for name in run.columns if name != REWARD)],
-        screened=screened,
-        judged=next(iter(curve_of(session, run)), None) if head.has_verdicts and not is_training else None,
-        onsets=[onset.as_mark() for onset in known_onsets(session, run.id)] if is_training and with_charts else (),
-    )
+    return {
+        "head": head,
+        "run": run,
+        "choice": urlencode(choice.model_dump(mode="json", exclude_none=True)),  # for the live stream
+        "figures": figures,
+        "links": RolloutLinks(run.id, " and ".join(scope)),
+        "hardest": hardest,
+        "easiest": easiest,
+        "newest": rollout_queries.newest(session, run, 6),
+        "checkpoints": queries.checkpoints(session, run_id=run.id) if is_training else (),
+        "charts": charts,
+        "more_charts": more_charts,
+        "rules": [REWARD, *(name for name in run.columns if name != REWARD)],  # columns that can define success
+        "screened": screened,  # rollouts that detectors kept out of the gradient
+        "judged": next(iter(curve_of(session, run)), None) if head.has_verdicts and not is_training else None,
+        "onsets": [onset.as_mark() for onset in known_onsets(session, run.id)] if is_training and with_charts else (),
+    }

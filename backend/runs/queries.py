@@ -61,7 +61,6 @@ def get_run(session: Session, run_id: uuid.UUID) -> Run:
 
 
 def run_counts(session: Session, policy_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, int]:
-    """Number of runs of each policy."""
     statement = select(Run.policy_id, func.count(Run.id)).where(Run.policy_id.in_(policy_ids)).group_by(Run.policy_id)
     return {policy_id: count for policy_id, count in session.execute(statement) if policy_id}
 
@@ -104,11 +103,7 @@ def names_of(versions: Sequence[EnvironmentVersion]) -> list[str]:
 
 
 def checkpoints(
-    session: Session,
-    *,
-    run_id: uuid.UUID | None = None,
-    policy_id: uuid.UUID | None = None,
-    has_weights: bool = False,
+    session: Session, *, run_id: uuid.UUID | None = None, policy_id: uuid.UUID | None = None, has_weights: bool = False
 ) -> Sequence[Checkpoint]:
     """Checkpoints of a run or a policy, or all, in the order of saving. `has_weights`: without pruned ones."""
     statement = select(Checkpoint).options(joinedload(Checkpoint.policy)).order_by(Checkpoint.id)

@@ -11,7 +11,7 @@ from backend.domain.environments.manifest import ContextSpec
 from backend.domain.rollouts.filters import MAX_LENGTH, OR, clauses_of, field_name, quoted, subject_of
 from backend.domain.statistics import Coverage
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus, Split, StopReason
-from backend.operations.schemas import Progress, Response
+from backend.operations.schemas import Cli, Progress, Response
 from backend.runs.tables import Run
 
 
@@ -28,18 +28,22 @@ class EvaluationRequest(BaseModel):
     """Name or id of the environment, such as `tictactoe`, or `tictactoe@3` for version 3. Default: latest version."""
     policy: str | None = Field(default=None, max_length=200)
     """Name or id of the policy."""
-    checkpoint_id: uuid.UUID | None = None
+    checkpoint_id: Annotated[uuid.UUID | None, Cli(option="--checkpoint")] = None
     """Local policies only. Default: the best checkpoint, else the latest one."""
     split: Split = Split.HELDOUT
+    """Split to take the tasks from."""
     tasks: int = Field(default=100, ge=1, le=100_000)
+    """Number of tasks."""
     first_task: int = Field(default=0, ge=0)
+    """Index of the first task."""
     group_size: int = Field(default=1, ge=1, le=256)
     """Rollouts per task."""
     temperature: float = Field(default=1.0, ge=0, le=5, allow_inf_nan=False)
-    """0 is greedy."""
+    """Sampling temperature. 0: greedy."""
     top_p: float = Field(default=1.0, gt=0, le=1)
-    max_tokens_per_turn: Annotated[int | None, Field(ge=1, le=131072)] = None
-    """Default: the environment's setting."""
+    """Nucleus sampling."""
+    max_tokens_per_turn: Annotated[int | None, Field(ge=1, le=131072), Cli(option="--max-tokens")] = None
+    """Maximum tokens per turn. Default: the environment's setting."""
     concurrency: Annotated[int | None, Field(ge=1, le=1024)] = None
     """Maximum number of concurrent episodes per worker. Default: chosen by policy and environment."""
     task_indexes: list[Annotated[int, Field(ge=0)]] = Field(default=[], max_length=100_000)
@@ -49,11 +53,16 @@ class EvaluationRequest(BaseModel):
     retries: int = Field(default=2, ge=0, le=10)
     """Further attempts at a failed rollout."""
     context: ContextSpec | None = None
-    """The part of the conversation that the policy reads. Default: the environment's setting."""
-    judge_ids: list[uuid.UUID] = Field(default=[], max_length=16)
+    """The part of the conversation that the policy reads: full, or last:N for its start and the last N turns.
+
+    Default: the environment's setting.
+    """
+    judge_ids: Annotated[list[uuid.UUID], Field(max_length=16), Cli(option="--judge")] = []
     """Judges that grade the rollouts at the end of the run."""
     seed: int = Field(default=0, ge=0, le=2**53)
+    """Sampling seed."""
     name: Annotated[str | None, Field(max_length=200)] = None
+    """Name of the run."""
     key: Annotated[str | None, Field(max_length=100)] = None
     """Any text. Repeating a key returns the run that it started first."""
 
@@ -103,13 +112,18 @@ class RolloutFilter(_Filter):
     columns: str | None = Field(default=None, max_length=1000)
     """Columns to show, separated by commas."""
     status: RolloutStatus | None = None
+    """State of the rollout."""
     phase: Phase | None = None
+    """Part of the run."""
     step: int | None = None
     """Training step."""
     level: int | None = None
+    """Difficulty level."""
     stop_reason: StopReason | None = None
     min_reward: float | None = Field(default=None, allow_inf_nan=False)
+    """Minimum reward."""
     max_reward: float | None = Field(default=None, allow_inf_nan=False)
+    """Maximum reward."""
     column: str | None = None
     """The reward column of `min_column` and `max_column`."""
     min_column: float | None = Field(default=None, allow_inf_nan=False)
@@ -209,7 +223,7 @@ class RunResponse(Progress):
             if isinstance(completed, int)
             else None,
         }
-        return cls(**values, **{name: getattr(run, name) for name in cls.model_fields if name not in values})
+        return cls.from_row(run, **values)
 
 
 class RunDetailResponse(RunResponse):

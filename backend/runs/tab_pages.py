@@ -1,10 +1,9 @@
 """The other tabs of a run: groups, flags, configuration, log. Pages of a list are not live."""
 
 import uuid
-from collections.abc import AsyncIterable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterable, Callable, Mapping
 from operator import itemgetter
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
@@ -14,16 +13,14 @@ from sqlalchemy.orm import Session, joinedload
 
 from backend.core.events import run_topic
 from backend.detectors.scans import PHASES, newest_scan
-from backend.detectors.schemas import MAX_ALTERED, DetectorScan
+from backend.detectors.schemas import MAX_ALTERED
 from backend.detectors.tables import Flag
 from backend.domain.vocabulary import Phase, RunKind, RunStatus
 from backend.results import groups as run_groups
 from backend.runs import queries
-from backend.runs.header import RunHeader, head_blocks, run_header
+from backend.runs.header import head_blocks, run_header
 from backend.runs.rerun import drift
 from backend.runs.schemas import GroupFilter
-from backend.runs.tables import Run, RunLogLine
-from backend.training.tables import SettingChange
 from backend.web.dependencies import SessionDep, Viewer
 from backend.web.formats import number
 from backend.web.page import page, render_block
@@ -35,58 +32,6 @@ FLAGS = "runs/flags.html"
 LOG = "runs/log.html"
 
 
-@dataclass(frozen=True, slots=True)
-class GroupsPage:
-    head: RunHeader
-    run: Run
-    items: Sequence[run_groups.ListedGroup]
-    next: str | None
-    wanted: GroupFilter
-    low: float
-    high: float
-    """Lowest and highest reward on the page: one scale for all strips."""
-    phases: Sequence[str] = tuple(Phase)
-
-
-@dataclass(frozen=True, slots=True)
-class FlagsPage:
-    head: RunHeader
-    run: Run
-    flags: Sequence[Flag]
-    next: str | None
-    is_newest: bool
-    detection: DetectorScan | None
-    """The last scan that a person requested."""
-    can_detect: bool
-    most_altered: int = MAX_ALTERED
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigurationPage:
-    head: RunHeader
-    run: Run
-    rows: Sequence[tuple[str, object]]
-    """Dotted name and value."""
-    columns: Sequence[tuple[str, str]]
-    """Reward column and weight."""
-    drift: Sequence[str] = ()
-    """Settings of the policy that changed since."""
-    changes: Sequence[SettingChange] = ()
-    """Training runs: settings changed during training, newest first."""
-    can_change: bool = False
-    """The run can still apply a change, so that changes can be undone."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogPage:
-    head: RunHeader
-    run: Run
-    lines: Sequence[RunLogLine]
-    earlier: int | None
-    """The line before which there are more."""
-    is_newest: bool
-
-
 @router.get("/runs/{run_id}/groups", response_class=HTMLResponse)
 def list_groups(
     request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer, wanted: Annotated[GroupFilter, Query()]
@@ -94,15 +39,16 @@ def list_groups(
     run = queries.get_run(session, run_id)
     found = run_groups.groups(session, run, wanted)
     rewards = [reward for item in found.items for reward in item.rewards if reward is not None]
-    context = GroupsPage(
-        head=run_header(session, run),
-        run=run,
-        items=found.items,
-        next=found.next,
-        wanted=wanted,
-        low=min(rewards, default=0.0),
-        high=max(rewards, default=1.0),
-    )
+    context = {
+        "head": run_header(session, run),
+        "run": run,
+        "items": found.items,
+        "next": found.next,
+        "wanted": wanted,
+        "low": min(rewards, default=0.0),  # one scale for all strips of the page
+        "high": max(rewards, default=1.0),
+        "phases": tuple(Phase),
+    }
     return page(request, "runs/groups.html", context, block="group_table")
 
 
@@ -118,15 +64,15 @@ def show_configuration(request: Request, run_id: uuid.UUID, session: SessionDep,
     run = queries.get_run(session, run_id)
     is_training = run.kind is RunKind.TRAINING
     weights = [(name, f"× {number(weight, 2)}") for name, weight in zip(run.columns, run.weights, strict=False)]
-    context = ConfigurationPage(
-        run_header(session, run),
-        run,
-        sorted(_flat(run.configuration), key=itemgetter(0)),
-        weights,
-        drift(run, run.policy),
-        changes=queries.setting_changes(session, run.id)[::-1] if is_training else (),
-        can_change=is_training and run.status is not RunStatus.COMPLETED,
-    )
+    context = {
+        "head": run_header(session, run),
+        "run": run,
+        "rows": sorted(_flat(run.configuration), key=itemgetter(0)),
+        "columns": weights,
+        "drift": drift(run, run.policy),
+        "changes": queries.setting_changes(session, run.id)[::-1] if is_training else (),
+        "can_change": is_training and run.status is not RunStatus.COMPLETED,  # so that changes can be undone
+    }
     return page(request, "runs/configuration.html", context)
 
 
@@ -137,29 +83,31 @@ def show_log(
     return page(request, LOG, _log(session, run_id, before), block="run_log")
 
 
-def _flags(session: Session, run_id: uuid.UUID, after: str | None = None) -> FlagsPage:
+def _flags(session: Session, run_id: uuid.UUID, after: str | None = None) -> dict[str, Any]:
     run = queries.get_run(session, run_id)
     statement = select(Flag).options(joinedload(Flag.rollout)).where(Flag.run_id == run_id)
     found = slice_of(session, statement, (Key(Flag.created_at), Key(Flag.id)), after=after)
-    return FlagsPage(
-        run_header(session, run),
-        run,
-        found.items,
-        found.next,
-        is_newest=after is None,
-        detection=newest_scan(session, run_id),
-        can_detect=run.kind in PHASES,
-    )
+    return {
+        "head": run_header(session, run),
+        "run": run,
+        "flags": found.items,
+        "next": found.next,
+        "is_newest": after is None,
+        "detection": newest_scan(session, run_id),
+        "can_detect": run.kind in PHASES,
+        "most_altered": MAX_ALTERED,
+    }
 
 
-def _log(session: Session, run_id: uuid.UUID, before: int | None = None) -> LogPage:
+def _log(session: Session, run_id: uuid.UUID, before: int | None = None) -> dict[str, Any]:
     run = queries.get_run(session, run_id)
     lines = queries.log_lines(session, run_id, before=before)
     earlier = lines[0].id if len(lines) == queries.LOG_LINES else None
-    return LogPage(run_header(session, run), run, lines, earlier, is_newest=before is None)
+    context = {"head": run_header(session, run), "run": run, "lines": lines, "earlier": earlier}
+    return context | {"is_newest": before is None}
 
 
-_LIVE: dict[str, tuple[str, str, Callable[[Session, uuid.UUID], FlagsPage | LogPage]]] = {
+_LIVE: dict[str, tuple[str, str, Callable[[Session, uuid.UUID], dict[str, Any]]]] = {
     "flags": (FLAGS, "run_flags", _flags),
     "log": (LOG, "run_log", _log),
 }
@@ -179,7 +127,7 @@ async def tab_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIte
         if tab in _LIVE:
             template, block, read = _LIVE[tab]
             context = read(session, run_id)
-            head, blocks[block] = context.head, render_block(request, template, block, context)
+            head, blocks[block] = context["head"], render_block(request, template, block, context)
         else:
             head = run_header(session, queries.get_run(session, run_id))
         return head_blocks(request, head) | blocks | ({END: ""} if head.is_settled else {})
@@ -189,7 +137,6 @@ async def tab_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIte
 
 
 def _flat(values: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:
-    """Nested values by dotted name."""
     rows: list[tuple[str, object]] = []
     for name, value in values.items():
         if isinstance(value, dict) and value:

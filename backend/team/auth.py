@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import ColumnElement, delete, select, update
@@ -16,13 +16,12 @@ from backend.errors import NotFound
 from backend.settings import get_settings
 from backend.team import passwords, queries
 from backend.team.passwords import Limit, LimitedAttempt, count_attempt, uncount_attempt
-from backend.team.schemas import Welcome
+from backend.team.schemas import RevokedAccess, RevokedSession, Welcome
 from backend.team.tables import ApiToken, Person, SignInLink, WebSession
 from backend.web.audit import audit
 from backend.web.identity import SESSION_LIFETIME, Actor, ClientInfo, hash_secret, new_secret
 
 FIRST_ADMIN = "admin@localhost"
-LINK_HOURS = 24
 
 PER_DEVICE = Limit("sign-in of a known device", 10, timedelta(minutes=15))
 """A browser in which the member signed in before has its own limit, so that others cannot lock it out."""
@@ -40,10 +39,6 @@ _SESSIONS_PER_PERSON = 100
 Transaction = Callable[[], AbstractContextManager[Session]]
 
 
-class LinkIsUsed(NotFound):
-    """This link was already used or has expired. Ask an administrator for a new one."""
-
-
 @dataclass(frozen=True, slots=True)
 class BrowserSecrets:
     """Secrets for the cookies of a browser that signed in."""
@@ -51,14 +46,6 @@ class BrowserSecrets:
     session: str
     device: str
     """Identifies the browser at the next sign-in of this member."""
-
-
-@dataclass(frozen=True, slots=True)
-class Revoked:
-    """Number of sessions and tokens that were just revoked."""
-
-    sessions: int = 0
-    tokens: int = 0
 
 
 def first_admin_link(session: Session) -> str | None:
@@ -82,25 +69,15 @@ def link_for(session: Session, person: Person) -> str:
     """Create a one-time link. Older unused links of this person stop working."""
     session.execute(delete(SignInLink).where(SignInLink.person_id == person.id, SignInLink.used_at.is_(None)))
     secret = new_secret()
-    expires_at = datetime.now(UTC) + timedelta(hours=LINK_HOURS)
+    expires_at = datetime.now(UTC) + timedelta(hours=24)
     session.add(SignInLink(person_id=person.id, token_hash=hash_secret(secret), expires_at=expires_at))
     session.flush()
     return f"{get_settings().public_url.rstrip('/')}/links/{secret}"
 
 
-def person_of_link(session: Session, secret: str) -> Person:
-    """Return whose link this is. The link stays usable, because chat programs open links for previews."""
-    link = queries.find_usable_link(session, hash_secret(secret))
-    if link is None:
-        raise LinkIsUsed
-    return link.person
-
-
 def use_link(session: Session, secret: str, form: Welcome, client: ClientInfo, *, previous: str = "") -> BrowserSecrets:
     """Set name and password and sign in. If there was a password before, all older sessions and tokens end."""
-    link = queries.find_usable_link(session, hash_secret(secret), lock=True)
-    if link is None:
-        raise LinkIsUsed
+    link = queries.get_usable_link(session, secret, lock=True)
     person = queries.get_person(session, link.person_id, lock=True)
     passwords.refuse_weak(form.password, person.email)
     is_reset = person.password_hash is not None
@@ -108,7 +85,7 @@ def use_link(session: Session, secret: str, form: Welcome, client: ClientInfo, *
     person.password_hash = passwords.hash_password(form.password)
     link.used_at = datetime.now(UTC)
     revoked = end_access(session, person, tokens=is_reset)
-    audit(session, None, "person.use_link", "person", person.id, address=client.address, **asdict(revoked))
+    audit(session, None, "person.use_link", "person", person.id, address=client.address, **revoked.model_dump())
     return _begin_session(session, person, client, previous)
 
 
@@ -151,7 +128,7 @@ def sign_in(
             return None
         for usage in usages:
             uncount_attempt(session, usage)
-        if passwords.needs_rehash(person.password_hash or ""):
+        if passwords.hasher.check_needs_rehash(person.password_hash or ""):
             person.password_hash = passwords.hash_password(password)
         audit(session, None, "person.sign_in", "person", person.id, address=client.address, device=client.device)
         return _begin_session(session, person, client, previous)
@@ -225,7 +202,7 @@ def sign_out(session: Session, actor: Actor) -> None:
 
 def end_access(
     session: Session, person: Person, *, tokens: bool, local: bool = False, keep: uuid.UUID | None = None
-) -> Revoked:
+) -> RevokedAccess:
     """End a person's sessions except for `keep`, and with `tokens` revoke their API tokens.
 
     With `local`, also the token of the command line on the server's own machine. The person's row must be locked.
@@ -239,32 +216,24 @@ def end_access(
     revoked = revoke_tokens(session, own_tokens) if tokens else 0
     ended = _end_sessions(session, sessions)
     announce(session, access_topic(person.id))
-    return Revoked(ended, revoked)
+    return RevokedAccess(sessions=ended, tokens=revoked)
 
 
-def revoke_session(session: Session, actor: Actor, session_id: uuid.UUID) -> tuple[WebSession, Revoked]:
-    """End one of the actor's own sessions and revoke the tokens that were created in it."""
+def revoke_sessions(session: Session, actor: Actor, session_id: uuid.UUID | None = None) -> RevokedSession:
+    """End one of the actor's own sessions, or all except for this one. Also revoke the tokens created in them."""
     queries.get_person(session, actor.person_id, lock=True)
-    web_session = session.get(WebSession, session_id)
-    if web_session is None or web_session.person_id != actor.person_id:
+    own = WebSession.person_id == actor.person_id
+    web_session = session.scalar(select(WebSession).where(own, WebSession.id == session_id)) if session_id else None
+    if session_id and web_session is None:
         raise NotFound("This session does not exist or has ended.")
-    revoked = _revoke_sessions(session, WebSession.id == session_id)
-    audit(session, actor, "session.revoke", "session", session_id, device=web_session.device, **asdict(revoked))
-    return web_session, revoked
-
-
-def revoke_other_sessions(session: Session, actor: Actor) -> Revoked:
-    """End all of the actor's sessions except for this one, and revoke the tokens that were created in them."""
-    queries.get_person(session, actor.person_id, lock=True)
-    others = (WebSession.person_id == actor.person_id) & (WebSession.id != actor.session_id)
-    revoked = _revoke_sessions(session, others)
-    audit(session, actor, "session.revoke_others", "person", actor.person_id, **asdict(revoked))
-    return revoked
-
-
-def _revoke_sessions(session: Session, condition: ColumnElement[bool]) -> Revoked:
-    tokens = revoke_tokens(session, ApiToken.session_id.in_(select(WebSession.id).where(condition)))
-    return Revoked(_end_sessions(session, condition), tokens)
+    ends = own & (WebSession.id == session_id if session_id else WebSession.id != actor.session_id)
+    tokens = revoke_tokens(session, ApiToken.session_id.in_(select(WebSession.id).where(ends)))
+    counts = {"sessions": _end_sessions(session, ends), "tokens": tokens}
+    if web_session:
+        audit(session, actor, "session.revoke", "session", session_id, device=web_session.device, **counts)
+    else:
+        audit(session, actor, "session.revoke_others", "person", actor.person_id, **counts)
+    return RevokedSession(device=(web_session and web_session.device) or "an unknown browser", **counts)
 
 
 def _end_sessions(session: Session, condition: ColumnElement[bool]) -> int:

@@ -5,6 +5,7 @@ import uuid
 from sqlalchemy.orm import Session
 
 from backend.domain.vocabulary import Role
+from backend.errors import NotFound
 from backend.operations.declaration import operation, reference
 from backend.team import auth, queries, service
 from backend.team.schemas import (
@@ -17,11 +18,13 @@ from backend.team.schemas import (
     Member,
     NewToken,
     RevokedAccess,
+    RevokedSession,
     SignInSession,
     Token,
     UpdateMember,
 )
-from backend.team.tables import Person
+from backend.team.tables import ApiToken, Person
+from backend.web.audit import audit
 from backend.web.identity import Actor
 from backend.web.paging import Page
 
@@ -41,18 +44,33 @@ def list_sessions(session: Session, actor: Actor) -> Page[SignInSession]:
     return Page(items=[each.model_copy(update={"is_current": each.id == actor.session_id}) for each in sessions])
 
 
-@operation("DELETE /sessions", role=Role.VIEWER, noun="sessions", status=200, audited=False)
+@operation(
+    "DELETE /sessions",
+    role=Role.VIEWER,
+    noun="sessions",
+    status=200,
+    audited=False,
+    page="/me",
+    notice="Other sessions ended: {sessions}. API tokens revoked: {tokens}.",
+)
 def revoke_other_sessions(session: Session, actor: Actor) -> RevokedAccess:
     """End all sessions except this one and revoke the tokens created in them. Needs a browser session."""
     service.refuse_token_actor(actor)
-    return RevokedAccess.of(auth.revoke_other_sessions(session, actor))
+    return auth.revoke_sessions(session, actor)
 
 
-@operation("DELETE /sessions/{session_id}", role=Role.VIEWER, noun="sessions", audited=False)
-def revoke_session(session: Session, actor: Actor, session_id: uuid.UUID) -> RevokedAccess:
+@operation(
+    "DELETE /sessions/{session_id}",
+    role=Role.VIEWER,
+    noun="sessions",
+    audited=False,
+    page="/me",
+    notice="The session in {device} ended. API tokens revoked: {tokens}.",
+)
+def revoke_session(session: Session, actor: Actor, session_id: uuid.UUID) -> RevokedSession:
     """End a session and revoke the tokens created in it. Needs a browser session."""
     service.refuse_token_actor(actor)
-    return RevokedAccess.of(auth.revoke_session(session, actor, session_id)[1])
+    return auth.revoke_sessions(session, actor, session_id)
 
 
 @operation("GET /tokens", role=Role.VIEWER, noun="tokens", command="token list")
@@ -69,10 +87,32 @@ def create_token(session: Session, actor: Actor, request: CreateToken) -> NewTok
     return NewToken(**Token.of(token).model_dump(), secret=secret)
 
 
-@operation("DELETE /tokens/{token}", role=Role.VIEWER, noun="tokens", command="token revoke", audited=False)
+@operation(
+    "DELETE /tokens/{token}",
+    role=Role.VIEWER,
+    noun="tokens",
+    command="token revoke",
+    audited=False,
+    page="/me",
+    notice="The token and all tokens created with it were revoked.",
+)
 def revoke_token(session: Session, actor: Actor, token: uuid.UUID) -> None:
-    """Revoke a token and all tokens created with it."""
-    service.revoke_token(session, actor, token)
+    """Revoke a token and all tokens created with it.
+
+    Members revoke their own tokens, administrators any. A token of a lower role revokes itself and its descendants.
+    """
+    found = session.get(ApiToken, token)
+    may_revoke = found is not None and (actor.role.includes(Role.ADMIN) or found.person_id == actor.person_id)
+    if actor.is_token and not actor.role.includes(Role.ADMIN):
+        ancestor = found
+        while ancestor is not None and ancestor.id != actor.token_id:
+            ancestor = session.get(ApiToken, ancestor.parent_id) if ancestor.parent_id else None
+        may_revoke = may_revoke and ancestor is not None
+    if found is None or not may_revoke:
+        raise NotFound("There is no such token.")
+    queries.get_person(session, found.person_id, lock=True)
+    if count := auth.revoke_tokens(session, ApiToken.id == found.id):
+        audit(session, actor, "token.revoke", "token", found.id, name=found.name, tokens=count)
 
 
 @operation("GET /members", role=Role.VIEWER, noun="members", command="member list")
@@ -92,19 +132,27 @@ def invite_member(session: Session, actor: Actor, request: InviteMember) -> Invi
 @operation("PATCH /members/{member}", role=Role.ADMIN, noun="members", command="member update", audited=False)
 def update_member(session: Session, actor: Actor, member: Person, request: UpdateMember) -> Member:
     """Change a member's role, or disable or enable the member."""
-    if request.role is not None:
-        service.change_role(session, actor, member.id, request.role)
-    if request.disabled is not None:
-        (service.disable if request.disabled else service.enable)(session, actor, member.id)
+    service.update_member(session, actor, member.id, request)
     session.flush()
     session.refresh(member)
     return Member.of(member)
 
 
-@operation("DELETE /members/{member}/access", role=Role.ADMIN, noun="members", command="member sign-out", audited=False)
+@operation(
+    "DELETE /members/{member}/access",
+    role=Role.ADMIN,
+    noun="members",
+    command="member sign-out",
+    audited=False,
+    page="/team",
+    notice="Signed out everywhere. Sessions ended: {sessions}. API tokens revoked: {tokens}.",
+)
 def revoke_member_access(session: Session, actor: Actor, member: Person) -> RevokedAccess:
     """Sign a member out everywhere and revoke their API tokens. They may sign in again."""
-    return RevokedAccess.of(service.revoke_access(session, actor, member.id)[1])
+    queries.get_person(session, member.id, lock=True)
+    revoked = auth.end_access(session, member, tokens=True)
+    audit(session, actor, "person.revoke_access", "person", member.id, **revoked.model_dump())
+    return revoked
 
 
 @operation("GET /audit", role=Role.ADMIN, noun="audit", command="audit")

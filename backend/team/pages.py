@@ -2,7 +2,7 @@
 
 import uuid
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from backend.domain.vocabulary import Role
 from backend.team import auth, queries, service
-from backend.team.schemas import CreateToken, InviteMember, PasswordChange, RoleChange, SignIn, Welcome
+from backend.team.schemas import CreateToken, InviteMember, PasswordChange, SignIn, UpdateMember, Welcome
 from backend.team.tables import AuditEvent, Person
 from backend.web.dependencies import Admin, SessionDep, Viewer
 from backend.web.form_data import read_form
@@ -21,7 +21,6 @@ from backend.web.paging import LIMIT, After
 router = APIRouter()
 
 DEVICE_COOKIE = "proctor_device"
-DEVICE_LIFETIME = timedelta(days=365)
 
 
 def safe_next(url: str) -> str:
@@ -64,7 +63,8 @@ def sign_out(session: SessionDep, actor: Viewer) -> Response:
 
 @router.get("/links/{secret}")
 def show_link(request: Request, session: SessionDep, secret: str) -> Response:
-    return page(request, "team/link.html", {"person": auth.person_of_link(session, secret), "secret": secret})
+    context = {"person": queries.get_usable_link(session, secret).person, "secret": secret}
+    return page(request, "team/link.html", context)
 
 
 @router.post("/links/{secret}")
@@ -79,7 +79,7 @@ def _signed_in(secrets: auth.BrowserSecrets, url: str) -> Response:
     response = see_other(url)
     for name, secret, lifetime, path in (
         (SESSION_COOKIE, secrets.session, SESSION_LIFETIME, "/"),
-        (DEVICE_COOKIE, secrets.device, DEVICE_LIFETIME, "/sign-in"),
+        (DEVICE_COOKIE, secrets.device, timedelta(days=365), "/sign-in"),
     ):
         seconds = int(lifetime.total_seconds())
         response.set_cookie(name, secret, max_age=seconds, httponly=True, samesite="lax", path=path)
@@ -107,60 +107,24 @@ def _account_page(request: Request, session: SessionDep, actor: Viewer, new_toke
 
 @router.post("/me/password")
 def change_password(
-    session: SessionDep,
-    actor: Viewer,
-    form: Annotated[PasswordChange, Depends(read_form(PasswordChange))],
+    session: SessionDep, actor: Viewer, form: Annotated[PasswordChange, Depends(read_form(PasswordChange))]
 ) -> Response:
     service.refuse_token_actor(actor)
     revoked = service.change_password(session, actor, form)
-    return see_other("/me", notice=f"Your password was changed. {_ended(revoked)}")
-
-
-def _ended(revoked: auth.Revoked) -> str:
-    """Return for example "2 other sessions and 1 API token ended."."""
-    parts = (
-        f"{count} {noun}{'s' if count > 1 else ''}"
-        for count, noun in ((revoked.sessions, "other session"), (revoked.tokens, "API token"))
-        if count
-    )
-    return (" and ".join(parts) or "No other session or API token") + " ended."
-
-
-@router.post("/me/sessions/revoke-others")
-def revoke_other_sessions(session: SessionDep, actor: Viewer) -> Response:
-    service.refuse_token_actor(actor)
-    return see_other("/me", notice=_ended(auth.revoke_other_sessions(session, actor)))
-
-
-@router.post("/me/sessions/{session_id}/revoke")
-def revoke_session(session: SessionDep, actor: Viewer, session_id: uuid.UUID) -> Response:
-    service.refuse_token_actor(actor)
-    web_session, revoked = auth.revoke_session(session, actor, session_id)
-    tokens = f" {revoked.tokens} API token{'s' if revoked.tokens > 1 else ''} created in it ended."
-    notice = f"The session in {web_session.device or 'an unknown browser'} ended."
-    return see_other("/me", notice=notice + (tokens if revoked.tokens else ""))
+    ended = f"Other sessions ended: {revoked.sessions}. API tokens revoked: {revoked.tokens}."
+    return see_other("/me", notice=f"Your password was changed. {ended}")
 
 
 @router.post("/me/tokens")
 def create_token(
-    request: Request,
-    session: SessionDep,
-    actor: Viewer,
-    form: Annotated[CreateToken, Depends(read_form(CreateToken))],
+    request: Request, session: SessionDep, actor: Viewer, form: Annotated[CreateToken, Depends(read_form(CreateToken))]
 ) -> Response:
     _, secret = service.create_token(session, actor, form)
     return _account_page(request, session, actor, secret)
 
 
-@router.post("/tokens/{token_id}/revoke")
-def revoke_token(session: SessionDep, actor: Viewer, token_id: uuid.UUID) -> Response:
-    token, count = service.revoke_token(session, actor, token_id)
-    others = f", and {count - 1} created with it" if count > 1 else ""
-    return see_other("/me", notice=f"The token “{token.name}” was revoked{others}.")
-
-
 @router.get("/team")
-def show_team(request: Request, session: SessionDep, actor: Viewer) -> Response:
+def show_team(request: Request, session: SessionDep, _: Viewer) -> Response:
     return _members_page(request, session)
 
 
@@ -181,34 +145,23 @@ def _members_page(request: Request, session: SessionDep, invited: Person | None 
     return page(request, "team/members.html", context, block="members" if invited else None)
 
 
-@router.post("/team/{person_id}/role")
-def change_role(
+@router.post("/team/{person_id}/{change}")
+def change_member(
     session: SessionDep,
     actor: Admin,
     person_id: uuid.UUID,
-    form: Annotated[RoleChange, Depends(read_form(RoleChange))],
+    change: Literal["role", "disable", "enable"],
+    form: Annotated[UpdateMember, Depends(read_form(UpdateMember))],
 ) -> Response:
-    person = service.change_role(session, actor, person_id, form.role)
-    return see_other("/team", notice=f"{person.name} is now {person.role}.")
-
-
-@router.post("/team/{person_id}/disable")
-def disable(session: SessionDep, actor: Admin, person_id: uuid.UUID) -> Response:
-    person = service.disable(session, actor, person_id)
-    return see_other("/team", notice=f"{person.name} can no longer sign in. All sessions and API tokens ended.")
-
-
-@router.post("/team/{person_id}/revoke-access")
-def revoke_access(session: SessionDep, actor: Admin, person_id: uuid.UUID) -> Response:
-    person, revoked = service.revoke_access(session, actor, person_id)
-    ended = _ended(revoked).replace("other session", "session")
-    return see_other("/team", notice=f"{person.name} is signed out everywhere. {ended}")
-
-
-@router.post("/team/{person_id}/enable")
-def enable(session: SessionDep, actor: Admin, person_id: uuid.UUID) -> Response:
-    person = service.enable(session, actor, person_id)
-    return see_other("/team", notice=f"{person.name} may sign in again.")
+    if change != "role":
+        form = UpdateMember(disabled=change == "disable")
+    person = service.update_member(session, actor, person_id, form)
+    done = {
+        "role": f"is now {person.role}.",
+        "disable": "can no longer sign in. All sessions and API tokens ended.",
+        "enable": "may sign in again.",
+    }
+    return see_other("/team", notice=f"{person.name} {done[change]}")
 
 
 @router.get("/audit")

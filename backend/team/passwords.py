@@ -18,7 +18,7 @@ from backend.team.tables import AttemptLimit
 SHORTEST = 12
 LONGEST = 200
 
-_hasher = PasswordHasher()
+hasher = PasswordHasher()
 _turns = BoundedSemaphore(4)
 """Each hashing takes 64 MiB; a flood of attempts waits instead of filling the memory."""
 _places = BoundedSemaphore(16)
@@ -111,7 +111,7 @@ def _hash_of_unknown_account() -> str:
 
 def hash_password(password: str) -> str:
     with _turns:
-        return _hasher.hash(password)
+        return hasher.hash(password)
 
 
 def is_right(password: str, stored: str | None, *, may_wait: bool = True) -> bool:
@@ -125,17 +125,12 @@ def is_right(password: str, stored: str | None, *, may_wait: bool = True) -> boo
         with _first:
             expected = stored or _hash_of_unknown_account()
         with _turns:
-            return _hasher.verify(expected, password) and stored is not None
+            return hasher.verify(expected, password) and stored is not None
     except (VerificationError, InvalidHashError):
         return False
     finally:
         if not may_wait:
             _places.release()
-
-
-def needs_rehash(stored: str) -> bool:
-    """Whether the hash has weaker parameters than today's."""
-    return _hasher.check_needs_rehash(stored)
 
 
 def refuse_weak(password: str, email: str) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, selectinload
 from backend.domain.vocabulary import Role
 from backend.errors import NotFound
 from backend.team.tables import ApiToken, AuditEvent, Person, SignInLink, WebSession
-from backend.web.identity import SESSION_IDLE
+from backend.web.identity import SESSION_IDLE, hash_secret
 from backend.web.paging import Key, Slice, slice_of
 
 
@@ -45,18 +45,25 @@ def active_admins(session: Session) -> Sequence[Person]:
     return session.scalars(statement.order_by(Person.created_at, Person.id).with_for_update(key_share=True)).all()
 
 
-def find_usable_link(session: Session, token_hash: bytes, *, lock: bool = False) -> SignInLink | None:
+class LinkIsUsed(NotFound):
+    """This link was already used or has expired. Ask an administrator for a new one."""
+
+
+def get_usable_link(session: Session, secret: str, *, lock: bool = False) -> SignInLink:
+    """Return a one-time link with its person. Reading it does not use it: chat programs open links for previews."""
     statement = (
         select(SignInLink)
         .options(selectinload(SignInLink.person))
         .where(
-            SignInLink.token_hash == token_hash,
+            SignInLink.token_hash == hash_secret(secret),
             SignInLink.used_at.is_(None),
             SignInLink.expires_at > datetime.now(UTC),
         )
     )
     link = session.scalar(statement.with_for_update() if lock else statement)
-    return link if link and link.person.is_active else None
+    if link is None or not link.person.is_active:
+        raise LinkIsUsed
+    return link
 
 
 def sessions_of(session: Session, person_id: uuid.UUID) -> Sequence[WebSession]:

@@ -40,10 +40,6 @@ class InviteMember(Request):
     role: Role = Field(Role.VIEWER, description="Role of the member.")
 
 
-class RoleChange(BaseModel):
-    role: Role
-
-
 class UpdateMember(Request):
     role: Role | None = Field(None, description="New role.")
     disabled: bool | None = Field(None, description="Whether the member may no longer sign in.")
@@ -119,6 +115,11 @@ class RevokedAccess(Response):
     """Number of sessions that ended."""
     tokens: int
     """Number of API tokens that were revoked."""
+
+
+class RevokedSession(RevokedAccess):
+    device: str
+    """Its browser and system."""
 
 
 class Token(Response):

@@ -1,7 +1,6 @@
 """Change members, roles, passwords and API tokens. Each change is audited."""
 
 import uuid
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import select
@@ -9,11 +8,11 @@ from sqlalchemy.orm import Session
 
 from backend.core.events import access_topic, announce
 from backend.domain.vocabulary import Role
-from backend.errors import Conflict, InvalidInput, NotAllowed, NotFound, NotSignedIn
+from backend.errors import Conflict, InvalidInput, NotAllowed, NotSignedIn
 from backend.team import passwords, queries
-from backend.team.auth import Revoked, end_access, first_admin, link_for, revoke_tokens
+from backend.team.auth import end_access, first_admin, link_for, revoke_tokens
 from backend.team.passwords import Limit, count_attempt, uncount_attempt
-from backend.team.schemas import CreateToken, InviteMember, PasswordChange
+from backend.team.schemas import CreateToken, InviteMember, PasswordChange, RevokedAccess, UpdateMember
 from backend.team.tables import ApiToken, Person, WebSession
 from backend.web.audit import audit
 from backend.web.identity import TOKEN_PREFIX, Actor, hash_secret, new_secret
@@ -56,49 +55,34 @@ def renew_link(session: Session, actor: Actor, person_id: uuid.UUID) -> tuple[Pe
     return person, link_for(session, person)
 
 
-def change_role(session: Session, actor: Actor, person_id: uuid.UUID, role: Role) -> Person:
-    """Change a role at once, also in open pages and for the member's tokens."""
+def update_member(session: Session, actor: Actor, person_id: uuid.UUID, request: UpdateMember) -> Person:
+    """Change a role at once, also in open pages and for the member's tokens; disable or enable the member.
+
+    A disabled member is signed out everywhere, has no tokens and cannot sign in. Their work stays.
+    """
     admins = queries.active_admins(session)
     person = queries.get_person(session, person_id, lock=True)
-    if role is not Role.ADMIN and [admin.id for admin in admins] == [person.id]:
+    loses_access = request.disabled or request.role not in {None, Role.ADMIN}
+    if loses_access and [admin.id for admin in admins] == [person.id]:
         raise LastAdmin
-    audit(session, actor, "person.change_role", "person", person.id, before=str(person.role), after=str(role))
-    person.role = role
-    session.flush()
-    announce(session, access_topic(person.id))
-    return person
-
-
-def disable(session: Session, actor: Actor, person_id: uuid.UUID) -> Person:
-    """Sign a member out everywhere, revoke their tokens and refuse further sign-ins. Their work stays."""
-    admins = queries.active_admins(session)
-    person = queries.get_person(session, person_id, lock=True)
-    if [admin.id for admin in admins] == [person.id]:
-        raise LastAdmin
-    revoked = end_access(session, person, tokens=True, local=True)
-    if person.disabled_at is None:
-        person.disabled_at = datetime.now(UTC)
-        audit(session, actor, "person.disable", "person", person.id, **asdict(revoked))
-    return person
-
-
-def revoke_access(session: Session, actor: Actor, person_id: uuid.UUID) -> tuple[Person, Revoked]:
-    """Sign a member out everywhere and revoke their tokens. They may sign in again."""
-    person = queries.get_person(session, person_id, lock=True)
-    revoked = end_access(session, person, tokens=True)
-    audit(session, actor, "person.revoke_access", "person", person.id, **asdict(revoked))
-    return person, revoked
-
-
-def enable(session: Session, actor: Actor, person_id: uuid.UUID) -> Person:
-    person = queries.get_person(session, person_id, lock=True)
-    if person.disabled_at is not None:
+    if request.role is not None:
+        detail = {"before": str(person.role), "after": str(request.role)}
+        audit(session, actor, "person.change_role", "person", person.id, **detail)
+        person.role = request.role
+        session.flush()
+        announce(session, access_topic(person.id))
+    if request.disabled:
+        revoked = end_access(session, person, tokens=True, local=True)
+        if person.disabled_at is None:
+            person.disabled_at = datetime.now(UTC)
+            audit(session, actor, "person.disable", "person", person.id, **revoked.model_dump())
+    elif request.disabled is False and person.disabled_at is not None:
         person.disabled_at = None
         audit(session, actor, "person.enable", "person", person.id)
     return person
 
 
-def change_password(session: Session, actor: Actor, form: PasswordChange) -> Revoked:
+def change_password(session: Session, actor: Actor, form: PasswordChange) -> RevokedAccess:
     """Change the actor's own password. All other sessions end, and tokens are revoked unless they are kept.
 
     Raises WrongPassword or TooManyAttempts, whose counted attempt is committed.
@@ -115,7 +99,7 @@ def change_password(session: Session, actor: Actor, form: PasswordChange) -> Rev
     uncount_attempt(session, usage)
     person.password_hash = passwords.hash_password(form.password)
     revoked = end_access(session, person, tokens=not form.keep_tokens, keep=actor.session_id)
-    audit(session, actor, "person.change_password", "person", person.id, **asdict(revoked))
+    audit(session, actor, "person.change_password", "person", person.id, **revoked.model_dump())
     return revoked
 
 
@@ -157,27 +141,6 @@ def create_token(session: Session, actor: Actor, form: CreateToken) -> tuple[Api
     detail = {"name": form.name, "role": str(form.role), "read_only": token.is_read_only}
     audit(session, actor, "token.create", "token", token.id, **detail, expires_at=f"{token.expires_at:%Y-%m-%d}")
     return token, secret
-
-
-def revoke_token(session: Session, actor: Actor, token_id: uuid.UUID) -> tuple[ApiToken, int]:
-    """Revoke a token and all tokens that were created with it; also return their number.
-
-    Members revoke their own tokens, administrators any. A token of a lower role revokes itself and its descendants.
-    """
-    token = session.get(ApiToken, token_id)
-    may_revoke = token is not None and (actor.role.includes(Role.ADMIN) or token.person_id == actor.person_id)
-    if actor.is_token and not actor.role.includes(Role.ADMIN):
-        ancestor = token
-        while ancestor is not None and ancestor.id != actor.token_id:
-            ancestor = session.get(ApiToken, ancestor.parent_id) if ancestor.parent_id else None
-        may_revoke = may_revoke and ancestor is not None
-    if token is None or not may_revoke:
-        raise NotFound("There is no such token.")
-    queries.get_person(session, token.person_id, lock=True)
-    count = revoke_tokens(session, ApiToken.id == token.id)
-    if count:
-        audit(session, actor, "token.revoke", "token", token.id, name=token.name, tokens=count)
-    return token, count
 
 
 def issue_local_token(session: Session) -> str:

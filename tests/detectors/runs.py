@@ -16,7 +16,7 @@ from backend.environments.library import load_package
 from tests.library.conftest import Serve
 from workers.detectors.scanner import RunScanner
 from workers.policies.scripted import ScriptedPolicy
-from workers.rollouts.engine import GroupPlan, play_groups
+from workers.rollouts.engine import GroupPlan, RolloutPool
 
 Pools = Mapping[str, Sequence[RolloutRow]]
 Mixture = Callable[[int], Mapping[str, float]]
@@ -42,7 +42,7 @@ async def _play(serve: Serve, name: str, scripts: Sequence[str], episodes: int) 
     async with serve(files) as server:
         for script in scripts:
             played: list[Rollout] = []
-            await play_groups(
+            await RolloutPool(
                 [GroupPlan(task_of(manifest, Split.TRAIN, index), index, (0,)) for index in range(episodes)],
                 server=server,
                 policy=ScriptedPolicy(script),
@@ -51,7 +51,7 @@ async def _play(serve: Serve, name: str, scripts: Sequence[str], episodes: int) 
                 seed=0,
                 concurrency=16,
                 on_rollout=played.append,
-            )
+            ).play()
             played.sort(key=lambda rollout: rollout.group)  # episodes end in any order
             pools[script] = [row for rollout in played if (row := row_of(uuid.uuid4(), rollout))]
     return pools

@@ -10,8 +10,7 @@ from backend.domain.graders.prompts import RolloutFacts
 from backend.domain.graders.settings import JudgeSettings
 from backend.domain.vocabulary import PolicyKind
 from tests.graders.fake import FakeJudge, blocks, gullible, late, serving, sober, talkative, wavering
-from workers.graders.graders import Judge, make_grader
-from workers.graders.model import GradeResult
+from workers.graders.graders import GradeResult, Judge, make_grader
 
 PRICE = {"input": 1.0, "output": 10.0}
 
@@ -45,7 +44,7 @@ def ask(fake: FakeJudge, answer: str = "= 42", **configuration: Any) -> GradeRes
 
 def try_canaries(fake: FakeJudge) -> CanaryReport:
     async def what(judge: Judge) -> CanaryReport:
-        return (await judge.canaries()).report
+        return (await judge.run_canaries())[0]
 
     report: CanaryReport = use(fake, what)
     return report

@@ -7,7 +7,7 @@ from backend.environments.library import load_package
 from tests.library.conftest import Serve
 from workers.environments.client import EnvSession
 from workers.policies.scripted import ScriptedPolicy
-from workers.rollouts.engine import GroupPlan, play_groups
+from workers.rollouts.engine import GroupPlan, RolloutPool
 
 
 def heldout(level: int, index: int = 0) -> dict[str, object]:
@@ -21,7 +21,7 @@ async def play(serve: Serve, package: str, script: str, *, level: int = 0, tasks
     rollouts: list[Rollout] = []
     specs = [TaskSpec(Split.HELDOUT, n, level, HELDOUT_SEED_BASE + n) for n in range(tasks)]
     async with serve(files) as server:
-        await play_groups(
+        await RolloutPool(
             [GroupPlan(task, number, (0,)) for number, task in enumerate(specs)],
             server=server,
             policy=ScriptedPolicy(script),
@@ -30,7 +30,7 @@ async def play(serve: Serve, package: str, script: str, *, level: int = 0, tasks
             seed=0,
             concurrency=8,
             on_rollout=rollouts.append,
-        )
+        ).play()
     assert all(rollout.is_completed for rollout in rollouts), [r.error_message for r in rollouts]
     return sorted(rollouts, key=lambda rollout: rollout.group)
 

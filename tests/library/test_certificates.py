@@ -9,8 +9,9 @@ from backend.domain.environments.manifest import read_manifest
 from backend.domain.vocabulary import CheckStatus
 from backend.environments.library import load_package, render_template
 from tests.library.conftest import Serve
+from tests.needed_checks import needed_for
 from workers.environments.checks.base import Check
-from workers.environments.checks.registry import CHECKS, needed_for, run_checks
+from workers.environments.checks.registry import CHECKS, run_checks
 from workers.environments.checks.subject import SECOND_HASH_SEED, CheckSubject
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,7 @@ from backend.domain.vocabulary import CheckStatus
 from backend.environments.library import render_template
 from tests.library.conftest import Serve
 from tests.library.test_certificates import certify
-from workers.environments.checks.registry import needed_for
+from tests.needed_checks import needed_for
 
 pytestmark = pytest.mark.slow
 

@@ -23,7 +23,7 @@ from backend.rollouts.tables import Rollout
 from backend.runs.schemas import RolloutFilter
 from backend.runs.tables import Run
 from tests.factories import add_group, add_rollout, make_flag, make_group, make_policy, make_rollout, make_run
-from workers.storage.text_index import add_texts
+from workers.tasks.housekeeping import add_texts
 
 GROUPS = 24
 WORDS = ("the centre", "A corner", "100% sure", "back\\slash", 'a "quote"', "naïve", "under_score", "two\nlines")

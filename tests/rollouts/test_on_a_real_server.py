@@ -13,7 +13,7 @@ from tests.rollouts.world import Replies
 from workers.environments.client import EnvHost
 from workers.policies.base import Policy
 from workers.policies.scripted import ScriptedPolicy
-from workers.rollouts.engine import GroupPlan, play_groups
+from workers.rollouts.engine import GroupPlan, RolloutPool
 
 
 async def _play(
@@ -26,7 +26,7 @@ async def _play(
     groups = [GroupPlan(task_of(manifest, Split.HELDOUT, i), i, tuple(range(members))) for i in range(tasks)]
     found: list[Rollout] = []
     async with host.lease(await prepared(host, files), manifest.proctor.resources) as server:
-        await play_groups(
+        await RolloutPool(
             groups,
             server=server,
             policy=policy,
@@ -36,7 +36,7 @@ async def _play(
             concurrency=8,
             on_rollout=found.append,
             max_attempts=2,
-        )
+        ).play()
     return sorted(found, key=lambda rollout: (rollout.group, rollout.member))
 
 

@@ -99,9 +99,3 @@ async def test_a_huge_observation_is_cut_where_it_is_stored() -> None:
     assert len(str(rollout.opening)) <= MAX_STORED_BYTES
     assert rollout.opening["target"] == 3
     assert len(str(rollout.steps[0].observation)) <= MAX_STORED_BYTES
-
-
-async def test_steps_can_be_excluded() -> None:
-    [rollout] = await play(World(), ScriptedPolicy("gold"), plans(1), keep_steps=False)
-    assert rollout.columns["win"] == 1.0
-    assert (rollout.steps, rollout.messages, rollout.opening) == ([], [], {})

@@ -16,7 +16,7 @@ from backend.domain.rollouts.rollout import Rollout, TaskSpec, task_of
 from backend.domain.vocabulary import Phase, Split
 from workers.environments.client import Observation
 from workers.policies.base import EpisodeStart, Policy, Reply, TokenTrace, Turn
-from workers.rollouts.engine import GroupPlan, play_groups
+from workers.rollouts.engine import GroupPlan, RolloutPool
 
 SCHEMA = {
     "type": "object",
@@ -166,5 +166,5 @@ async def play(
     """Play them; in the order of tasks and members."""
     found: list[Rollout] = []
     arguments = {"phase": Phase.EVALUATION, "seed": 7, "concurrency": 8, "on_rollout": found.append, **options}
-    await play_groups(groups, server=world, policy=policy, manifest=manifest or make_manifest(), **arguments)  # type: ignore[arg-type]
+    await RolloutPool(groups, server=world, policy=policy, manifest=manifest or make_manifest(), **arguments).play()  # type: ignore[arg-type]
     return sorted(found, key=lambda rollout: (rollout.group, rollout.member))

@@ -106,17 +106,18 @@ def test_points_come_as_columns(session: Session, viewer: TestClient) -> None:
     assert api["series"][0]["values"] == [0.1, None, 0.35, 0.4]
 
 
-def test_long_curves_are_thinned_and_keep_their_spikes(session: Session) -> None:
+def test_long_curves_are_thinned_and_keep_their_spikes(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backend.runs.charts.MAX_POINTS", 200)
     run = make_run(session, kind=RunKind.TRAINING)
     values: dict[int, float | None] = {step: float(np.sin(step / 50)) for step in range(900)}
     values[123], values[777] = 99.0, -99.0
     make_points(session, run, "loss", values)
-    found = columnar_points(session, run, [Series("loss", "loss")], Window(), most=200)
+    found = columnar_points(session, run, [Series("loss", "loss")], Window())
     drawn = found["series"][0]["values"]
     assert len(drawn) <= 200
     assert max(drawn) == 99.0
     assert min(drawn) == -99.0
-    whole = columnar_points(session, run, [Series("loss", "loss")], Window(low=100, high=200), most=200)
+    whole = columnar_points(session, run, [Series("loss", "loss")], Window(low=100, high=200))
     assert whole["x"] == list(range(100, 201))
 
 

@@ -13,6 +13,6 @@ from tests.web_server import web_of_installation, web_served
 @pytest.fixture
 def served(installation: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of the web application on an empty database, whose passwords are hashed with less work."""
-    monkeypatch.setattr(passwords, "_hasher", PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))
+    monkeypatch.setattr(passwords, "hasher", PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))
     with web_served(web_of_installation()) as address:
         yield address

@@ -18,8 +18,8 @@ from backend.domain.errors import SandboxError
 from backend.settings import get_settings
 from proctor_sandbox.memory import descendants
 from tests.envhost_fixture import package_files
+from workers.commands import resident_bytes, used_bytes
 from workers.environments.packages import PackageStore
-from workers.environments.processes import resident_bytes, used_bytes
 from workers.environments.servers import start_server
 from workers.environments.zygotes import Zygote, site_packages_of
 

@@ -37,7 +37,7 @@ from workers.environments import uv
 from workers.environments.client import EnvHost
 from workers.environments.packages import StoredPackage
 from workers.environments.sources import SourceDistribution
-from workers.environments.uv import PathFilter, Wheel, append
+from workers.environments.uv import Wheel, append, path_filter
 from workers.environments.virtual_environments import VirtualEnvironments
 from workers.environments.wheels import STANDALONE_MARKER, Installer, verify_layout
 
@@ -548,7 +548,7 @@ def test_paths_addresses_and_credentials_become_neutral_names(tmp_path: Path) ->
     log = tmp_path / "log"
     append(log, "Failed to fetch: `https://me:secret@index.internal/simple/x/` file:///opt/w/x-1.0-py3-none-any.whl")
     assert log.read_text() == "Failed to fetch: `<address>` <address>/x-1.0-py3-none-any.whl"
-    cleaned = PathFilter({tmp_path: "<data>"}).clean(f'File "{tmp_path}/a/b.py" {PROJECT_ROOT}/x {tmp_path}-other')
+    cleaned = path_filter({tmp_path: "<data>"})(f'File "{tmp_path}/a/b.py" {PROJECT_ROOT}/x {tmp_path}-other')
     assert cleaned == f'File "<data>/a/b.py" <proctor>/x {tmp_path}-other'
 
 

@@ -54,17 +54,17 @@ def _revoke_session_elsewhere(admin: Visitor, member: Visitor, person_id: str) -
         other.sign_in("mia")
         sessions = other.client.get("/api/v1/sessions").json()["items"]
         (old,) = [each for each in sessions if not each["is_current"]]
-        return other.client.post(f"/me/sessions/{old['id']}/revoke")
+        return other.client.post(f"/sessions/{old['id']}/delete")
 
 
 def _revoke_all_others(admin: Visitor, member: Visitor, person_id: str) -> httpx.Response:
     with Visitor(str(member.client.base_url)) as other:
         other.sign_in("mia")
-        return other.client.post("/me/sessions/revoke-others")
+        return other.client.post("/sessions/delete")
 
 
 def _revoke_access(admin: Visitor, member: Visitor, person_id: str) -> httpx.Response:
-    return admin.client.post(f"/team/{person_id}/revoke-access")
+    return admin.client.post(f"/members/{person_id}/access/delete")
 
 
 ENDINGS = [

@@ -211,7 +211,7 @@ def test_a_flood_of_sign_ins_does_not_stop_the_rest_of_the_web(served: str, monk
     make_member(Role.ADMIN, "ada")
     with Visitor(served) as admin:
         admin.sign_in("ada")
-        monkeypatch.setattr(passwords, "_hasher", SlowHasher(time_cost=1, memory_cost=64, parallelism=1))
+        monkeypatch.setattr(passwords, "hasher", SlowHasher(time_cost=1, memory_cost=64, parallelism=1))
         with ThreadPoolExecutor(60) as pool:
             guesses = [
                 pool.submit(_guess, served, f"nobody{n}@example.org", "wrong", f"198.51.{n}.1") for n in range(60)

@@ -18,10 +18,9 @@ from backend.studies.service import resume_study, start_effort, stop_study
 from backend.studies.tables import Study, StudyCheckpoint
 from tests.factories import add_group, add_rollout, make_member, make_step
 from tests.studies.worlds import PAID, make_training
-from workers.storage.effort import finish_side, load_side_work, read_reply
-from workers.storage.studies import advance
+from workers.tasks.effort_cuts import SideWork, load_side_work, read_reply
 from workers.tasks.registry import JobContext
-from workers.tasks.studies import advance_effort, give_up
+from workers.tasks.studies import advance, advance_effort, give_up
 
 pytestmark = pytest.mark.usefixtures("committed_database")
 REASONED = "The middle is free, so I take it. <move>4</move>"
@@ -40,6 +39,11 @@ def start(run_id: uuid.UUID) -> uuid.UUID:
 
 def next_side(study_id: uuid.UUID) -> uuid.UUID | None:
     return advance(study_id, advance_effort)
+
+
+def finish_side(work: SideWork) -> None:
+    with transaction() as session:
+        session.get_one(StudyCheckpoint, work.side.id).is_done = True
 
 
 def read_study(study_id: uuid.UUID) -> Study:
@@ -90,7 +94,9 @@ def test_both_play_the_same_tasks_then_replies_with_reasoning_are_chosen() -> No
     finish_side(work)
     work = load_side_work(own.id)
     chosen = [read_reply(work, rollout_id) for rollout_id in work.waiting]
-    assert [each.task for each in chosen if each] == ["heldout/2", "heldout/3", "heldout/0"], "what both solved first"
+    assert [each.task.key for each in chosen if each] == ["heldout/2", "heldout/3", "heldout/0"], (
+        "what both solved first"
+    )
     assert chosen[0] is not None
     assert chosen[0].reply.reasoning == "The middle is free, so I take it. "
     assert [message["role"] for message in chosen[0].prompt] == ["user"]

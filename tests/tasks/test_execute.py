@@ -16,7 +16,7 @@ from backend.core.tables import Job
 from backend.domain.vocabulary import JobStatus, RunStatus
 from tests.tasks.conftest import job_of, run_of
 from workers.tasks import leases
-from workers.tasks.execute import INTERRUPT, LeaseHeartbeat, execute
+from workers.tasks.execute import INTERRUPT, execute, renewed_lease
 
 Ask = Callable[..., uuid.UUID]
 
@@ -114,7 +114,7 @@ def test_the_heartbeat_keeps_the_lease(ask: Ask, monkeypatch: pytest.MonkeyPatch
     assert taken is not None
     before = job_of(job_id).lease_until
 
-    with LeaseHeartbeat(job_id, taken[1]):
+    with renewed_lease(job_id, taken[1], threading.Event()):
         time.sleep(0.3)
 
     after = job_of(job_id).lease_until

@@ -26,11 +26,10 @@ from backend.training.tables import Preflight
 from tests.factories import make_checkpoint, make_environment_version, make_member, make_policy, make_run
 from tests.studies.worlds import make_training
 from tests.tasks.conftest import job_of, run_of
-from workers.storage.studies import advance
 from workers.tasks.execute import execute
 from workers.tasks.leases import PATIENCE, WAITING_SINCE, is_left_to_others
 from workers.tasks.registry import BODIES, JobBody
-from workers.tasks.studies import advance_effort
+from workers.tasks.studies import advance, advance_effort
 
 PLAIN = {"torch": "2.13.0", "trl": "1.16.0", "peft": "0.21.2"}
 FOUR_BIT = PLAIN | {"bitsandbytes": "0.50.1"}

@@ -9,7 +9,7 @@ from backend.policies.tables import Policy
 from backend.rollouts.tables import RolloutText
 from backend.runs.tables import Run
 from tests import factories
-from workers.storage.text_index import index_texts
+from workers.tasks.housekeeping import index_texts
 
 
 @pytest.mark.usefixtures("installation")

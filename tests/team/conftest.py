@@ -9,4 +9,4 @@ from tests.web_fixtures import *  # noqa: F403
 
 @pytest.fixture(autouse=True)
 def _cheap_hashing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passwords, "_hasher", PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))
+    monkeypatch.setattr(passwords, "hasher", PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))

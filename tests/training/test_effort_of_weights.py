@@ -29,11 +29,10 @@ from workers.models.build import build_model, build_tokenizer
 from workers.models.effort import ModelCompleter
 from workers.models.load import load_folder
 from workers.models.policy import LocalPolicy
-from workers.storage.effort import load_side_work
-from workers.storage.studies import advance
-from workers.tasks.effort_cuts import cut_side
+from workers.tasks.effort_cuts import cut_side, load_side_work
 from workers.tasks.evaluations import evaluate
-from workers.tasks.studies import advance_effort
+from workers.tasks.execute import run_async
+from workers.tasks.studies import advance, advance_effort
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.filterwarnings("default")]
 
@@ -117,8 +116,9 @@ def test_a_checkpoint_that_earns_without_its_reasoning_is_reported_from_its_base
     _play(study_id, weights)
     while side_id := advance(study_id, advance_effort):
         work = load_side_work(side_id)
-        assert work.checkpoint_id is not None
-        cut_side(work, ModelCompleter(*weights(work.checkpoint_id), temperature=work.plan.sampling.temperature))
+        assert work.side.checkpoint_id is not None
+        temperature = work.plan.sampling.temperature
+        run_async(cut_side(work, ModelCompleter(*weights(work.side.checkpoint_id), temperature=temperature)))
     with transaction() as session:
         study = session.get_one(Study, study_id)
         response = get_study(session, author, study)

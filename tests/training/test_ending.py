@@ -69,8 +69,8 @@ def test_what_cannot_be_rolled_back_pauses_with_the_reason(installation: None) -
     """No checkpoint was saved yet."""
     run_id = training()
     draft = AlarmDraft("format_fall", 7, "Fell.", AlarmAction.ROLL_BACK, "format_fall", 5, {})
-    alarm = record_alarm(run_id, draft)
-    outcome = finish(run_id, TrainingOutcome(RunStatus.STOPPED, "Fell.", alarm.id), {"seen": 1})
+    alarm_id, _ = record_alarm(run_id, draft)
+    outcome = finish(run_id, TrainingOutcome(RunStatus.STOPPED, "Fell.", alarm_id), {"seen": 1})
     assert outcome.status is RunStatus.PAUSED
     run = run_of(run_id)
     assert (run.status, run.summary["seen"]) == (RunStatus.PAUSED, 1)
@@ -81,5 +81,5 @@ def test_the_same_alarm_after_a_resume_is_met_again(installation: None) -> None:
     run_id = training()
     draft = AlarmDraft("no_variance", 7, "Flat.", AlarmAction.NOTE, "no_variance", 1, {})
     first, again = record_alarm(run_id, draft), record_alarm(run_id, draft)
-    assert (first.is_new, again.is_new) == (True, False)
-    assert first.id == again.id
+    assert (first[1], again[1]) == (True, False)
+    assert first[0] == again[0]

@@ -24,7 +24,7 @@ from backend.training.branches import JOB
 from backend.training.tables import Alarm, Intervention, SettingChange
 from tests.factories import make_member
 from tests.training.conftest import checkpoints_of, points_of, run_of, take_up_again
-from workers.storage.interventions import WAS_SEEN
+from workers.storage.steering import WAS_SEEN
 from workers.training.grpo_batch import MASKED, SCREENED
 from workers.training.run import train
 

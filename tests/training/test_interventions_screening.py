@@ -29,8 +29,8 @@ from tests.factories import make_environment_version, make_flag, make_rollouts, 
 from tests.training.game import CHOICE, Outcome
 from tests.training.test_verdicts import played
 from workers.detectors.scanner import RunScanner
-from workers.storage.interventions import ScreenedRollouts, record_screened
 from workers.storage.rollouts import rollout_id
+from workers.storage.steering import ScreenedRollouts, record_screened
 from workers.training.detector_actions import Screening, Verdicts
 from workers.training.grpo_batch import MASKED, SCREENED
 

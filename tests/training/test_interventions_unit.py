@@ -18,15 +18,16 @@ from backend.runs.tables import Run
 from backend.training.alarms import good_checkpoint
 from backend.training.tables import Alarm
 from tests.factories import make_checkpoint, make_flag, make_policy, make_run
-from workers.storage.interventions import (
+from workers.storage.steering import (
     PATTERNS,
     WAS_SEEN,
+    AlarmDraft,
     accepted_patterns,
     close_interventions,
     open_interventions,
     prepared_branch,
+    record_alarm,
 )
-from workers.storage.steering import AlarmDraft, record_alarm
 from workers.training.detector_actions import interventions_of, pattern_of, suspicions_of
 from workers.training.run import TrainingOutcome, finish
 
@@ -60,7 +61,7 @@ def run_id(committed_database: str) -> uuid.UUID:
 def intervention(run_id: uuid.UUID, patterns: list[str], step: int = 12, **evidence: Any) -> uuid.UUID:
     told = {"detector": "paid_exit", "on_flag": "pause", PATTERNS: patterns, **evidence}
     seen = AlarmDraft("intervention", step, "Seen.", AlarmAction.PAUSE, "intervention/paid_exit", step - 1, told)
-    return record_alarm(run_id, seen).id
+    return record_alarm(run_id, seen)[0]
 
 
 def test_every_detector_has_a_choice_that_is_as_set_and_may_change_between_steps() -> None:

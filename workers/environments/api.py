@@ -2,38 +2,31 @@
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 
 import aiohttp
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from backend.domain.environments.manifest import ResourcesSpec
 from backend.domain.environments.packages import MAX_PACKAGE_BYTES, PackageInvalid
 from backend.domain.errors import SandboxError
-from workers.environments.launchers import HostGrants, LauncherChoice
-from workers.environments.packages import PackageStore, StoredPackage
+from workers.environments.packages import PackageStore
 from workers.environments.pool import TTL_SECONDS, LeaseState, PoolLease, ServerPool
 from workers.environments.relays import relay_frames
 from workers.environments.servers import RunningServer
-from workers.environments.virtual_environments import VirtualEnvironments
-from workers.environments.wire import MAX_FRAME_BYTES
-
-MAX_WAIT_SECONDS = 30.0
 
 
-class PrepareRequest(BaseModel):
+class LeaseRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
+    hash: str
     network: bool = False
     """Whether an administrator granted network access; clients with our token are trusted."""
-
-
-class LeaseRequest(PrepareRequest):
-    hash: str
-    resources: ResourcesSpec = ResourcesSpec()
+    resources: ResourcesSpec | None = None
+    """Default: as the package requests."""
     count: int = Field(default=1, ge=1, le=64)
     hash_seed: int = Field(default=0, ge=0, lt=2**32)
     """Seed of Python's string hashes. Values other than 0 are for finding out what depends on them."""
@@ -42,40 +35,28 @@ class LeaseRequest(PrepareRequest):
 @dataclass(slots=True)
 class EnvHostApi:
     store: PackageStore
-    environments: VirtualEnvironments
     pool: ServerPool
-    choice: LauncherChoice
-    grants: HostGrants
     token: str = ""
     """Empty: anyone who reaches the socket may connect."""
-    ready: set[str] = field(default_factory=set)
-    """Hashes of packages that have started once."""
 
     def application(self) -> web.Application:
         app = web.Application(middlewares=[self._guard], client_max_size=2 * MAX_PACKAGE_BYTES)
-        app.add_routes(
-            [
-                web.get("/status", self.get_status),
-                web.get("/packages/{hash}", self.get_package),
-                web.put("/packages/{hash}", self.put_package),
-                web.post("/packages/{hash}/prepare", self.prepare_package),
-                web.get("/packages/{hash}/build", self.get_build_log),
-                web.post("/servers", self.request_lease),
-                web.get("/servers/{server}", self.get_server),
-                web.get("/servers/{server}/ws", self.proxy),
-                web.get("/leases/{lease}", self.wait_for_lease),
-                web.get("/leases/{lease}/hold", self.hold_lease),
-                web.delete("/leases/{lease}", self.release_lease),
-                web.post("/leases/{lease}/servers/{server}/replace", self.replace_server),
-                web.delete("/leases/{lease}/servers/{server}", self.retire_server),
-            ]
-        )
+        add = app.router.add_route
+        add("GET", "/status", self.get_status)
+        add("GET", "/packages/{hash}", self.get_package)
+        add("PUT", "/packages/{hash}", self.put_package)
+        add("POST", "/servers", self.request_lease)
+        add("GET", "/servers/{server}", self.get_server)
+        add("GET", "/servers/{server}/ws", self.proxy)
+        add("GET", "/leases/{lease}", self.wait_for_lease)
+        add("GET", "/leases/{lease}/hold", self.hold_lease)
+        add("DELETE", "/leases/{lease}", self.release_lease)
+        add("POST", "/leases/{lease}/servers/{server}/replace", self.replace_server)
+        add("DELETE", "/leases/{lease}/servers/{server}", self.retire_server)
         return app
 
     @web.middleware
-    async def _guard(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Check the token and turn exceptions into JSON."""
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if self.token and not hmac.compare_digest(given.encode(errors="surrogateescape"), self.token.encode()):
@@ -101,18 +82,23 @@ class EnvHostApi:
                 "sessions": server.sessions,
                 "memory_mb": server.resources.memory_mb,
                 "is_leased": server.id in leased,
-                "printed_bytes": server.log.total_bytes,
             }
             for server in self.pool.live_servers()
         ]
-        launcher = {"launcher": str(self.choice.launcher), "probe": self.choice.probe}
-        state = {"capacity": asdict(self.pool.capacity), "servers": servers, "queued": len(self.pool.queue)}
-        return web.json_response(launcher | state)
+        choice = self.pool.launcher.choice
+        capacity = {"servers": self.pool.max_servers, "memory_mb": self.pool.max_memory_mb}
+        launcher = {"launcher": str(choice.launcher), "probe": choice.probe}
+        return web.json_response(launcher | {"capacity": capacity, "servers": servers})
 
     async def get_package(self, request: web.Request) -> web.Response:
+        """State of a package; with `?log=1` also pip's output from building its own environment, if it has one."""
         package = self.store.find(request.match_info["hash"])
-        is_ready = package is not None and package.hash in self.ready
-        return web.json_response({"is_stored": package is not None, "is_ready": is_ready})
+        is_ready = package is not None and package.hash in self.pool.started
+        answer: dict[str, object] = {"is_stored": package is not None, "is_ready": is_ready}
+        if package is not None and "log" in request.query:
+            environments = self.pool.launcher.environments
+            answer |= {"log": environments.log_of(package), "is_own": bool(environments.key_of(package))}
+        return web.json_response(answer)
 
     async def put_package(self, request: web.Request) -> web.Response:
         self.store.put(request.match_info["hash"], await request.read())
@@ -120,45 +106,22 @@ class EnvHostApi:
         self.store.evict({each.package.hash for each in in_use})
         return web.json_response({"is_stored": True})
 
-    async def prepare_package(self, request: web.Request) -> web.Response:
-        """Build missing parts and start a server, which stays warm for the first lease."""
-        package = self._package(request.match_info["hash"])
-        body = PrepareRequest.model_validate_json(await request.read() or b"{}")
-        self.grants.refuse_network(package, package.resources, is_granted=body.network)
-        lease = self.pool.request_lease(package, package.resources, 1)
-        try:
-            while lease.state is LeaseState.QUEUED:
-                lease.renew()
-                await _wait_for_lease(lease, TTL_SECONDS / 2)
-        finally:
-            await self.pool.release(lease)
-        self.ready.add(package.hash)
-        return web.json_response({"is_ready": True})
-
-    async def get_build_log(self, request: web.Request) -> web.Response:
-        """pip's output from building the package's environment, so far; empty if it uses the shared runtime."""
-        package = self._package(request.match_info["hash"])
-        log, key = self.environments.log_of(package), self.environments.key_of(package)
-        return web.json_response({"log": log, "is_own": bool(key)})
-
-    def _package(self, hash_: str) -> StoredPackage:
-        if package := self.store.find(hash_):
-            return package
-        raise web.HTTPNotFound(reason="this env host does not have the package; prepare it first")
-
     # leases
 
     async def request_lease(self, request: web.Request) -> web.Response:
         body = LeaseRequest.model_validate_json(await request.read())
-        package = self._package(body.hash)
-        self.grants.refuse_network(package, body.resources, is_granted=body.network)
-        lease = self.pool.request_lease(package, body.resources, body.count, hash_seed=body.hash_seed)
+        package = self.store.find(body.hash)
+        if package is None:
+            raise web.HTTPNotFound(reason="this env host does not have the package; prepare it first")
+        resources = body.resources or package.resources
+        self.pool.launcher.refuse_network(package, resources, is_granted=body.network)
+        lease = self.pool.request_lease(package, resources, body.count, hash_seed=body.hash_seed)
         return await _wait_for_lease(lease, 2.0)  # a warm server is there at once: save the client a second request
 
     async def wait_for_lease(self, request: web.Request) -> web.Response:
         lease = self._lease(request)
         lease.renew()
-        return await _wait_for_lease(lease, min(MAX_WAIT_SECONDS, float(request.query.get("wait", "0"))))
+        return await _wait_for_lease(lease, min(30.0, float(request.query.get("wait", "0"))))
 
     async def hold_lease(self, request: web.Request) -> web.Response:
         """Keep the lease while this connection is open."""
@@ -199,16 +162,9 @@ class EnvHostApi:
 
     async def proxy(self, request: web.Request) -> web.StreamResponse:
         """Relay a WebSocket of a worker on another machine to the server's own socket."""
-        server = self._server(request)
-        outer = web.WebSocketResponse(max_msg_size=MAX_FRAME_BYTES, compress=False, heartbeat=30)
-        connector = aiohttp.UnixConnector(str(server.socket))
-        async with (
-            aiohttp.ClientSession(connector=connector) as http,
-            http.ws_connect("ws://server/ws", max_msg_size=MAX_FRAME_BYTES, compress=0) as inner,
-        ):
-            await outer.prepare(request)
-            await relay_frames(outer, inner)
-        return outer
+        connector = aiohttp.UnixConnector(str(self._server(request).socket))
+        async with aiohttp.ClientSession(connector=connector) as http:
+            return await relay_frames(request, http, "ws://server/ws", heartbeat=30)
 
     def _server(self, request: web.Request) -> RunningServer:
         """Find a leased server; idle ones are not accessible."""

@@ -38,15 +38,11 @@ from workers.environments.wire import (
 
 __all__ = ["EnvHost", "EnvServer", "EnvSession", "HostRefused", "Observation"]
 
-ANSWER_SECONDS = 15.0
-"""Time limit for requests that need no work in the env host."""
 CONNECT_SECONDS = 10.0
 POLL_SECONDS = 20.0
 """Time that one request for a queued lease stays open."""
 START_SECONDS = 900.0
 """A package's own virtual environment may have to be built."""
-RETURN_SECONDS = 60.0
-"""Time that a lost env host has to come back."""
 
 
 class HostRefused(SandboxError):
@@ -92,27 +88,30 @@ class EnvHost:
         if not known["is_stored"]:
             await self.request("PUT", f"/packages/{content_hash}", body=pack(files))
         if not known["is_ready"]:
-            request = {"network": await asyncio.to_thread(self._is_granted, content_hash)}
-            await self.request("POST", f"/packages/{content_hash}/prepare", json=request, seconds=START_SECONDS)
+            try:
+                async with asyncio.timeout(START_SECONDS), self.lease(content_hash):
+                    pass  # the server that it started stays warm for the first lease
+            except TimeoutError:
+                raise SandboxError(f"the package was not ready within {START_SECONDS:g} s") from None
 
     async def build_log(self, content_hash: str) -> tuple[str, bool]:
         """pip's output from building the package's virtual environment, and whether it has a separate one."""
-        try:
-            answer = await self.request("GET", f"/packages/{content_hash}/build")
-        except HostRefused:  # it was never stored
-            return "", False
-        return str(answer["log"]), bool(answer["is_own"])
+        answer = await self.request("GET", f"/packages/{content_hash}?log=1")
+        return str(answer.get("log", "")), bool(answer.get("is_own"))
 
     @asynccontextmanager
     async def lease(
-        self, content_hash: str, resources: ResourcesSpec, *, servers: int = 1, hash_seed: int = 0
+        self, content_hash: str, resources: ResourcesSpec | None = None, *, servers: int = 1, hash_seed: int = 0
     ) -> AsyncIterator["EnvServer"]:
-        """One or more servers of a prepared package for ourselves; waits in the queue while the host is full.
+        """One or more servers of a stored package for ourselves; waits in the queue while the host is full.
 
-        Sets of strings have the same order in all servers with the same `hash_seed`.
+        `resources`: default: as in the package's manifest. Sets of strings have the same order in all servers with the
+        same `hash_seed`.
         """
-        request = {"hash": content_hash, "resources": resources.model_dump(), "count": servers, "hash_seed": hash_seed}
-        if resources.needs_grant:
+        request: JsonObject = {"hash": content_hash, "count": servers, "hash_seed": hash_seed}
+        if resources is not None:
+            request["resources"] = resources.model_dump()
+        if resources is None or resources.needs_grant:
             request["network"] = await asyncio.to_thread(self._is_granted, content_hash)
         server = EnvServer(self, request)
         try:
@@ -135,7 +134,7 @@ class EnvHost:
         *,
         json: JsonObject | None = None,
         body: bytes | None = None,
-        seconds: float | None = ANSWER_SECONDS,
+        seconds: float | None = 15.0,
     ) -> JsonObject:
         """One request to the env host. Raises HostRefused if it refuses, SandboxError if it cannot be reached."""
         if self._http is None:
@@ -153,10 +152,8 @@ class EnvHost:
             raise SandboxError(f"the env host did not answer {method} {path} with JSON") from error
         if not isinstance(answer, dict):
             raise SandboxError(f"the env host did not answer {method} {path} with a JSON object")
-        if response.status == 410:
-            raise LeaseIsOver(str(answer.get("error", answer)))
         if response.status >= 400:
-            raise HostRefused(str(answer.get("error", answer)))
+            raise (LeaseIsOver if response.status == 410 else HostRefused)(str(answer.get("error", answer)))
         return answer
 
 
@@ -177,9 +174,7 @@ class _LeasedProcess:
     async def connect(self) -> Wire:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                socket = await self._http.ws_connect(
-                    self._url, max_msg_size=MAX_FRAME_BYTES, compress=0, autoclose=True, autoping=True
-                )
+                socket = await self._http.ws_connect(self._url, max_msg_size=MAX_FRAME_BYTES, compress=0)
         except TimeoutError as error:
             raise ServerIsGone(f"the environment's server took no connection in {CONNECT_SECONDS:g} s") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: a hostile answer to the upgrade
@@ -195,16 +190,14 @@ class _LeasedProcess:
         except SandboxError:
             self.has_failed = True
             raise
-        ended_well = False
         try:
             yield session
-            ended_well = True
+            if session.failure is None and session.wire.is_open:
+                self._idle.append(session.wire)
         finally:
             if isinstance(session.failure, ServerIsGone | DeadlinePassed):
                 self.has_failed = True
-            if ended_well and session.failure is None and session.wire.is_open:
-                self._idle.append(session.wire)
-            else:
+            if session.wire not in self._idle:
                 await session.wire.close()
 
     async def exit_reason(self) -> str:
@@ -260,7 +253,7 @@ class EnvSession:
     async def state(self, *, timeout: float) -> JsonObject:
         """The environment's whole state, which may hold the answer: never for a policy."""
         async with self._recorded_failures():
-            return await self.wire.state(timeout)
+            return await self.wire.exchange(b'{"type":"state"}', "state", "state", timeout)
 
     @asynccontextmanager
     async def _recorded_failures(self) -> AsyncIterator[None]:
@@ -343,8 +336,8 @@ class EnvServer:
             self._heartbeat = None
 
     async def _lease_again(self) -> list[JsonObject]:
-        """After the host lost the lease; waits for a host that is being restarted."""
-        deadline = time.monotonic() + RETURN_SECONDS
+        """After the host lost the lease; waits up to a minute for a host that is being restarted."""
+        deadline = time.monotonic() + 60.0
         while True:
             await self._stop_heartbeat()
             try:

@@ -25,12 +25,6 @@ if TYPE_CHECKING:
 
 SHARED = "/proctor"
 SOCKET = "s"
-BUILD_SECONDS = 1200
-_DOCKERFILES = ("server/Dockerfile", "Dockerfile")
-_TMP = "size=64m,mode=1777,nosuid,nodev"
-_SPARE_PROCESSES = 64
-_LOG_BYTES = 32 << 10
-LABEL = "proctor.env-server"
 
 
 def _engine_errors() -> tuple[type[Exception], ...]:
@@ -63,7 +57,7 @@ class ContainerProcess(ServerProcess):
             answer = await asyncio.to_thread(self.container.wait)
             self.code = int(answer.get("StatusCode", -1))
             printed = await asyncio.to_thread(lambda: self.container.logs(tail=200))
-            await asyncio.to_thread(os.write, log.writer, printed[-_LOG_BYTES:])
+            await asyncio.to_thread(os.write, log.writer, printed[-(32 << 10) :])
         os.close(log.writer)
         self.exited.set()
 
@@ -76,15 +70,15 @@ def container_options(
         "image": image,
         "command": ["uvicorn", package.app, "--uds", f"{SHARED}/{SOCKET}", "--log-level", "warning"],
         "environment": {"MAX_CONCURRENT_ENVS": str(resources.sessions), **package.variables},
-        "labels": {LABEL: package.hash},
+        "labels": {"proctor.env-server": package.hash},
         "network_mode": "bridge" if resources.needs_grant else "none",
         "read_only": True,
-        "tmpfs": {"/tmp": _TMP},
+        "tmpfs": {"/tmp": "size=64m,mode=1777,nosuid,nodev"},
         "volumes": {str(shared): {"bind": SHARED, "mode": "rw"}},
         "mem_limit": f"{resources.memory_mb}m",
         "memswap_limit": f"{resources.memory_mb}m",
         "nano_cpus": int(resources.cpus * 1e9),
-        "pids_limit": resources.sessions + _SPARE_PROCESSES,
+        "pids_limit": resources.sessions + 64,
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges"],
         "ipc_mode": "private",
@@ -102,9 +96,9 @@ def build_context(zipped: Path) -> tuple[io.BytesIO, str]:
     buffer = io.BytesIO()
     with zipfile.ZipFile(zipped) as archive, tarfile.open(fileobj=buffer, mode="w") as context:
         names = archive.namelist()
-        dockerfile = next((path for path in _DOCKERFILES if path in names), "")
+        dockerfile = next((path for path in ("server/Dockerfile", "Dockerfile") if path in names), "")
         if not dockerfile:
-            raise SandboxError(f"the package has no {_DOCKERFILES[0]}, which the docker launcher needs")
+            raise SandboxError("the package has no server/Dockerfile, which the docker launcher needs")
         for name in names:
             entry = tarfile.TarInfo(name)
             entry.size, entry.mode = archive.getinfo(name).file_size, 0o644
@@ -113,17 +107,12 @@ def build_context(zipped: Path) -> tuple[io.BytesIO, str]:
     return buffer, dockerfile
 
 
-def connect() -> "DockerClient":
-    import docker
-
-    return docker.from_env()
-
-
 @dataclass(slots=True, eq=False)
 class ContainerEngine:
     """The container engine of this machine. Its calls block, so each runs in a thread."""
 
-    connect: "Callable[[], DockerClient]"
+    connect: "Callable[[], DockerClient] | None" = None
+    """Default: as in the environment variables."""
     _: KW_ONLY
     user: str
     runtime: str = ""
@@ -133,8 +122,9 @@ class ContainerEngine:
     async def unavailable_reason(self) -> str:
         """Why no container can be started here; empty if containers can be started."""
         try:
-            client = await asyncio.to_thread(self.connect)
-            self._client = client
+            import docker
+
+            self._client = client = await asyncio.to_thread(self.connect or docker.from_env)
             await asyncio.to_thread(client.ping)
             if self.runtime and self.runtime not in (await asyncio.to_thread(client.info)).get("Runtimes", {}):
                 return f"the engine has no runtime {self.runtime!r}"
@@ -158,9 +148,8 @@ class ContainerEngine:
             await asyncio.to_thread(self._build, package, image)
         options = container_options(package, resources, image, shared, user=self.user, runtime=self.runtime)
         options["environment"]["PYTHONHASHSEED"] = str(hash_seed)
-        run = self._client.containers.run
         try:
-            process = ContainerProcess(container=await asyncio.to_thread(lambda: run(**options)))
+            process = ContainerProcess(container=await asyncio.to_thread(self._client.containers.run, **options))
         except _engine_errors() as error:
             raise SandboxError(f"the container could not be started: {error}") from error
         process.tasks.add(asyncio.create_task(process.watch(log)))
@@ -174,16 +163,9 @@ class ContainerEngine:
             self._client.images.get(image)
         except ImageNotFound:
             context, dockerfile = build_context(package.path)
+            options = {"tag": image, "rm": True, "forcerm": True, "timeout": 1200}
             try:
-                self._client.images.build(
-                    fileobj=context,
-                    custom_context=True,
-                    dockerfile=dockerfile,
-                    tag=image,
-                    rm=True,
-                    forcerm=True,
-                    timeout=BUILD_SECONDS,
-                )
+                self._client.images.build(fileobj=context, custom_context=True, dockerfile=dockerfile, **options)
             except BuildError as error:
                 lines = "".join(str(entry.get("stream", "")) for entry in error.build_log).splitlines()
                 raise SandboxError("the package's image could not be built:\n" + "\n".join(lines[-15:])) from error

@@ -27,7 +27,6 @@ _OWN = ("environments", "packages", "run/env", "envhost")
 """Writable folders in the data folder; the last one is the home folder."""
 _CONFIGURED = (".config/pip/pip.conf", ".pip/pip.conf", ".config/uv/uv.toml")
 """Installer settings in the home folder of the user who starts us, copied because that folder is not readable."""
-_NO_NEW_PRIVILEGES = 38
 
 
 class HostCannotStart(RuntimeError):
@@ -126,7 +125,7 @@ def _become_user(data: Path, runtime_python: Path) -> None:
     os.setgroups([])
     os.setresgid(UID, UID, UID)
     os.setresuid(UID, UID, UID)
-    linux.libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    linux.libc.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
     die_with_parent(signal.SIGTERM)  # changing ids cleared it
     home = data / _OWN[-1]
     os.chdir(home)

@@ -11,8 +11,6 @@ import sys
 from pathlib import Path
 
 from pip._internal.commands import create_command
-from pip._internal.models.link import Link
-from pip._internal.network.session import PipSession
 from pip._vendor.packaging.requirements import Requirement
 
 MAX_BYTES = 64 << 20
@@ -28,27 +26,24 @@ def main(folder: str, *requirements: str) -> None:
         for line in dict.fromkeys(requirements):
             requirement = Requirement(line)
             best = finder.find_best_candidate(requirement.name, requirement.specifier).best_candidate
-            if best is not None and not best.link.is_wheel:  # else a wheel will do, or nothing matches at all
-                path = Path(folder, best.link.filename)
-                _download(session, best.link, path)
-                fetched.append({"name": best.name, "version": str(best.version), "path": str(path)})
+            if best is None or best.link.is_wheel:  # nothing matches at all, or a wheel will do
+                continue
+            link, path = best.link, Path(folder, best.link.filename)
+            if "/" in link.filename:
+                sys.exit(f"{link.filename[:100]!r} is not a file name")
+            digest = hashlib.new(link.hash_name or "sha256")
+            with path.open("wb") as file:
+                response = session.get(link.url_without_fragment, stream=True, headers={"Accept-Encoding": "identity"})
+                response.raise_for_status()
+                for part in response.iter_content(1 << 20):
+                    digest.update(part)
+                    file.write(part)
+                    if file.tell() > MAX_BYTES:
+                        sys.exit(f"{link.filename} is larger than {MAX_BYTES >> 20} MB")
+            if link.hash and digest.hexdigest() != link.hash:
+                sys.exit(f"{link.filename} is not the file that the index lists: its {link.hash_name} differs")
+            fetched.append({"name": best.name, "version": str(best.version), "path": str(path)})
     sys.stdout.write(json.dumps(fetched))
-
-
-def _download(session: PipSession, link: Link, path: Path) -> None:
-    if "/" in link.filename:
-        sys.exit(f"{link.filename[:100]!r} is not a file name")
-    digest = hashlib.new(link.hash_name or "sha256")
-    with path.open("wb") as file:
-        response = session.get(link.url_without_fragment, stream=True, headers={"Accept-Encoding": "identity"})
-        response.raise_for_status()
-        for part in response.iter_content(1 << 20):
-            digest.update(part)
-            file.write(part)
-            if file.tell() > MAX_BYTES:
-                sys.exit(f"{link.filename} is larger than {MAX_BYTES >> 20} MB")
-    if link.hash and digest.hexdigest() != link.hash:
-        sys.exit(f"{link.filename} is not the file that the index lists: its {link.hash_name} differs")
 
 
 if __name__ == "__main__":

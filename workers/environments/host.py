@@ -28,11 +28,11 @@ from backend.domain.errors import SandboxError
 from backend.domain.network import NetworkRule
 from backend.settings import Settings
 from workers.environments.api import EnvHostApi
-from workers.environments.containers import ContainerEngine, connect
+from workers.environments.containers import ContainerEngine
 from workers.environments.dedicated_user import HostCannotStart, listen_on_path
-from workers.environments.launchers import HostGrants, Launcher, ServerLauncher, choose_launcher
+from workers.environments.launchers import Launcher, ServerLauncher, choose_launcher
 from workers.environments.packages import PackageStore
-from workers.environments.pool import MAX_SERVERS, Capacity, ServerPool
+from workers.environments.pool import MAX_SERVERS, ServerPool
 from workers.environments.servers import START_SECONDS
 from workers.environments.sources import SourceBuilder
 from workers.environments.virtual_environments import VirtualEnvironments
@@ -40,7 +40,6 @@ from workers.environments.wheels import Installer
 from workers.http_server import make_runner
 
 log = structlog.get_logger("envhost")
-RUNS_AS_ROOT = "The env host runs as root because it cannot run as a dedicated user"
 _MARKER = "made-by-the-env-host"
 """Proves that the folder is ours to empty."""
 
@@ -88,7 +87,8 @@ async def run(settings: Settings, listener: socket.socket, arguments: argparse.N
             runner = make_runner(api.application(), shutdown_seconds=1.0)
             await runner.setup()
             await web.SockSite(runner, listener).start()
-            log.info("env host is ready", address=settings.envhost_address, launcher=str(api.choice.launcher))
+            launcher = str(api.pool.launcher.choice.launcher)
+            log.info("env host is ready", address=settings.envhost_address, launcher=launcher)
             await stopped.wait()
             await runner.cleanup()
     finally:
@@ -115,17 +115,13 @@ async def _assemble(settings: Settings, arguments: argparse.Namespace) -> AsyncI
 
     python = settings.runtime_python.absolute()
     user = f"{os.getuid() or 65534}:{os.getgid() or 65534}"  # ours, unless that is root, so that both use the sockets
-    engine = ContainerEngine(connect, user=user, runtime=settings.docker_runtime)
-    choice = await choose_launcher(
-        python,
-        folder,
-        allow_unsandboxed=settings.allow_unsandboxed,
-        requested=arguments.launcher or settings.launcher,
-        engine=engine,
-    )
+    engine = ContainerEngine(user=user, runtime=settings.docker_runtime)
+    requested, is_allowed = arguments.launcher or settings.launcher, settings.allow_unsandboxed
+    choice = await choose_launcher(python, folder, allow_unsandboxed=is_allowed, requested=requested, engine=engine)
     if arguments.root_because:
         log.warning("the env host runs as root", reason=arguments.root_because)
-        choice = replace(choice, probe=choice.probe | {"warning": f"{RUNS_AS_ROOT}: {arguments.root_because}"})
+        warning = f"The env host runs as root because it cannot run as a dedicated user: {arguments.root_because}"
+        choice = replace(choice, probe=choice.probe | {"warning": warning})
     if choice.launcher is Launcher.NONE:
         log.error("foreign code is refused", reason=choice.refusal)
     elif choice.launcher is Launcher.PROCESS:
@@ -135,9 +131,9 @@ async def _assemble(settings: Settings, arguments: argparse.Namespace) -> AsyncI
     installer = Installer(python, settings.data / "environments", max_bytes)
     builder = SourceBuilder(installer, folder / "root") if choice.launcher is Launcher.JAIL else None
     environments = VirtualEnvironments(installer, builder, max_bytes)
-    grants = HostGrants(NetworkRule.read(settings.allow_network), host_outgoing_policy(settings))
-    server_launcher = ServerLauncher(environments, choice, folder, grants, engine)
-    pool = ServerPool(server_launcher, Capacity(arguments.max_servers), arguments.start_seconds)
+    network, outgoing = NetworkRule.read(settings.allow_network), host_outgoing_policy(settings)
+    server_launcher = ServerLauncher(environments, choice, folder, network, outgoing, engine)
+    pool = ServerPool(server_launcher, arguments.max_servers, start_seconds=arguments.start_seconds)
     store = PackageStore(settings.data / "packages")
 
     async def warm_up() -> None:
@@ -151,7 +147,7 @@ async def _assemble(settings: Settings, arguments: argparse.Namespace) -> AsyncI
         tasks.append(asyncio.create_task(warm_up()))
     try:
         token = "" if path else settings.envhost_token.get_secret_value()
-        yield EnvHostApi(store, environments, pool, choice, grants, token)
+        yield EnvHostApi(store, pool, token)
     finally:
         for task in tasks:
             task.cancel()

@@ -19,6 +19,7 @@ from backend.core.outgoing import OutgoingPolicy
 from backend.domain.environments.manifest import NetworkSpec, ResourcesSpec
 from backend.domain.errors import SandboxError
 from backend.domain.network import NOBODY, NetworkRule
+from workers.commands import Bounds, CommandStopped, run_command
 from workers.environments.containers import SOCKET, ContainerEngine
 from workers.environments.packages import StoredPackage
 from workers.environments.processes import LogTail, ServerProcess
@@ -26,12 +27,6 @@ from workers.environments.relays import open_relay
 from workers.environments.servers import RunningServer, listen, start_server, wait_until_serving
 from workers.environments.virtual_environments import VirtualEnvironments
 from workers.environments.zygotes import Zygote, jail_command, site_packages_of
-
-PROBE_SECONDS = 30.0
-IDLE_INTERPRETER_SECONDS = 900.0
-"""Time that a package's own warm interpreter (about 150 MB) is kept without servers."""
-_PROBE_UID = 60_999
-_FIRST_UID, _UIDS = 61_000, 4_000
 
 
 class Launcher(StrEnum):
@@ -83,11 +78,9 @@ async def choose_launcher(
         docker_probe: dict[str, object] = {"jail": False, "requested": requested, "reason": reason}
         return LauncherChoice(Launcher.NONE if reason else Launcher.DOCKER, docker_probe)
     probe = await _probe_jail(runtime_python, folder)
-    if requested == Launcher.PROCESS and allow_unsandboxed:
-        return LauncherChoice(Launcher.PROCESS, probe)
     if requested in {"", Launcher.JAIL} and probe["jail"]:
         return LauncherChoice(Launcher.JAIL, probe)
-    if requested == "" and allow_unsandboxed:
+    if requested in {"", Launcher.PROCESS} and allow_unsandboxed:
         return LauncherChoice(Launcher.PROCESS, probe)
     if requested == Launcher.PROCESS:
         probe = {**probe, "reason": "the process launcher was requested but is not allowed"}
@@ -98,42 +91,40 @@ async def _probe_jail(runtime_python: Path, folder: Path) -> dict[str, object]:
     """Build a whole jail around a small program that tries to escape (`inside/probe.py`)."""
     if not runtime_python.exists():
         return {"jail": False, "reason": "the environment runtime is missing: run `make setup`"}
-    new_root = folder / "root"
-    new_root.mkdir(parents=True, exist_ok=True)
+    (folder / "root").mkdir(parents=True, exist_ok=True)
     try:
         site_packages = [str(site_packages_of(runtime_python))]
     except SandboxError as error:
         return {"jail": False, "reason": str(error)}
-    ring = {"new_root": str(new_root), "site_packages": site_packages, "uid": _PROBE_UID}
-    process = await asyncio.create_subprocess_exec(
-        *jail_command(runtime_python.absolute(), ring, "probe", __file__),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={},
-    )
+    ring = {"new_root": str(folder / "root"), "site_packages": site_packages, "uid": 60_999}
+    command = jail_command(runtime_python.absolute(), ring, "probe", __file__)
     try:
-        async with asyncio.timeout(PROBE_SECONDS):
-            output, errors = await process.communicate()
-        checks = json.loads(output)
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-        return {"jail": False, "reason": f"building a jail took longer than {PROBE_SECONDS:g} s"}
+        done = await run_command(command, Bounds(30), environment={})
+        checks = json.loads(done.output)
+    except CommandStopped as error:
+        return {"jail": False, "reason": f"building a jail failed: {error}"}
     except json.JSONDecodeError:
-        lines = errors.decode(errors="replace").strip().splitlines()
+        lines = done.errors.strip().splitlines()
         return {"jail": False, "reason": lines[-1] if lines else "the jail could not be built"}
     broken = [name for name, is_held in checks.items() if not is_held]
     return {"jail": not broken, "reason": f"the jail leaks: {', '.join(broken)}" if broken else "", "checks": checks}
 
 
-@dataclass(frozen=True, slots=True)
-class HostGrants:
-    """Permissions of the env host, set by the operator of this machine."""
+@dataclass(slots=True, eq=False)
+class ServerLauncher:
+    """Starts servers, with warm interpreters of this host: one per virtual environment, started when first needed."""
 
+    environments: VirtualEnvironments
+    choice: LauncherChoice
+    folder: Path
     network: NetworkRule
     outgoing: OutgoingPolicy
     """Allowed addresses of remote servers."""
+    engine: ContainerEngine
+    _zygotes: dict[str, Zygote] = field(default_factory=dict)
+    _used_at: dict[str, float] = field(default_factory=dict)
+    _starting: dict[str, asyncio.Lock] = field(default_factory=dict)
+    _uids: Iterator[int] = field(default_factory=itertools.count)
 
     def refuse_network(self, package: StoredPackage, resources: ResourcesSpec, *, is_granted: bool) -> None:
         """Raises SandboxError for servers that request a network without a grant, or where none may be granted."""
@@ -145,21 +136,6 @@ class HostGrants:
         raise SandboxError(
             f"{request}, and no administrator has granted it: on the version's page, or by `proctor env grant`"
         )
-
-
-@dataclass(slots=True, eq=False)
-class ServerLauncher:
-    """Starts servers, with warm interpreters of this host: one per virtual environment, started when first needed."""
-
-    environments: VirtualEnvironments
-    choice: LauncherChoice
-    folder: Path
-    grants: HostGrants
-    engine: ContainerEngine
-    _zygotes: dict[str, Zygote] = field(default_factory=dict)
-    _used_at: dict[str, float] = field(default_factory=dict)
-    _starting: dict[str, asyncio.Lock] = field(default_factory=dict)
-    _uids: Iterator[int] = field(default_factory=itertools.count)
 
     async def start(
         self, package: StoredPackage, resources: ResourcesSpec, seconds: float, *, hash_seed: int = 0
@@ -182,7 +158,7 @@ class ServerLauncher:
             process: ServerProcess
             if resources.remote:
                 listener = listen(home / SOCKET)
-                process = await open_relay(resources, listener, policy=self.grants.outgoing)
+                process = await open_relay(resources, listener, policy=self.outgoing)
                 os.close(log.writer)
             else:
                 if os.getuid() == 0:
@@ -207,17 +183,16 @@ class ServerLauncher:
         """The interpreter with this key, started if needed. Default: the shared runtime's."""
         async with self._starting.setdefault(key, asyncio.Lock()):
             self._used_at[key] = time.monotonic()
-            zygote = self._zygotes.get(key)
-            if zygote is not None and zygote.is_alive:
-                return zygote
-            if zygote is not None:
+            if zygote := self._zygotes.get(key):
+                if zygote.is_alive:
+                    return zygote
                 await zygote.stop()
             zygote = Zygote(
                 self.environments.runtime,
                 folders,
                 is_jailed=self.choice.launcher is Launcher.JAIL,
                 new_root=self.folder / "root",
-                uid=_FIRST_UID + next(self._uids) % _UIDS,
+                uid=61_000 + next(self._uids) % 4_000,
                 has_network=has_network,
                 hash_seed=hash_seed,
             )
@@ -226,10 +201,9 @@ class ServerLauncher:
             return zygote
 
     async def stop_unused(self) -> None:
-        """End interpreters that have forked nothing for a while, except the shared one."""
-        oldest = time.monotonic() - IDLE_INTERPRETER_SECONDS
+        """End interpreters (about 150 MB) that had no server for 15 minutes, except the shared one."""
         for key, zygote in list(self._zygotes.items()):
-            if key and not zygote.forks and self._used_at[key] < oldest:
+            if key and not zygote.forks and self._used_at[key] < time.monotonic() - 900:
                 del self._zygotes[key]
                 await zygote.stop()
 

@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,13 +14,7 @@ from backend.domain.environments.manifest import ResourcesSpec
 from backend.domain.environments.packages import MANIFEST_PATH, PackageInvalid, content_hash, read_toml, unpack
 from backend.domain.yaml_text import YamlInvalid, read_yaml
 
-MAX_STORED_BYTES = 1 << 30
-_RECENT_SECONDS = 900.0
-"""A package is sent before its servers are ordered."""
-_HASH = re.compile(r"^[0-9a-f]{64}$")
 _MAX_VARIABLES_LENGTH = 8_000
-_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")
-_REQUIREMENTS_FILES = ("requirements.txt", "server/requirements.txt")
 _OPENENV_FROM_SOURCE = re.compile(r"^(openenv(?:-core)?)\s*(\[[^\]]*\])?\s*@\s*\S+$", re.IGNORECASE)
 
 
@@ -42,7 +36,7 @@ class StoredPackage:
 class PackageStore:
     """Stored packages, up to a size: every trial of a draft leaves one, and clients send it again when they need it."""
 
-    def __init__(self, folder: Path, max_bytes: int = MAX_STORED_BYTES) -> None:
+    def __init__(self, folder: Path, max_bytes: int = 1 << 30) -> None:
         self._folder, self._max_bytes = folder, max_bytes
         self._described: dict[str, StoredPackage] = {}
         folder.mkdir(parents=True, exist_ok=True)
@@ -73,22 +67,27 @@ class PackageStore:
         return self._described[hash_]
 
     def evict(self, in_use: Collection[str]) -> None:
-        """Remove the least recently used packages until the rest fits; never one in use or used recently."""
-        recent = time.time() - _RECENT_SECONDS
-        stored = sorted(((path.stat(), path) for path in self._folder.glob("*.zip")), key=lambda pair: pair[0].st_mtime)
-        total = sum(status.st_size for status, _ in stored)
-        for status, path in stored:
-            if total <= self._max_bytes:
-                return
-            if path.stem not in in_use and status.st_mtime < recent:
-                self._described.pop(path.stem, None)
-                path.unlink(missing_ok=True)
-                total -= status.st_size
+        sizes = {path: path.stat().st_size for path in self._folder.glob("*.zip")}
+        for path in evictable(sizes, self._max_bytes, in_use):
+            self._described.pop(path.stem, None)
+            path.unlink(missing_ok=True)
 
     def _path(self, hash_: str) -> Path:
-        if not _HASH.match(hash_):
+        if not re.fullmatch(r"[0-9a-f]{64}", hash_):
             raise PackageInvalid("a package's hash is 64 hexadecimal digits")
         return self._folder / f"{hash_}.zip"
+
+
+def evictable(sizes: Mapping[Path, int], max_bytes: int, in_use: Collection[str] = ()) -> Iterator[Path]:
+    """The least recently used files or folders until the rest fits; never one in use or used in the last 15 minutes.
+
+    One that was requested so recently may be about to be used.
+    """
+    used_at, total = {path: path.stat().st_mtime for path in sizes}, sum(sizes.values())
+    for path in sorted(sizes, key=lambda path: used_at[path]):
+        if total > max_bytes and path.stem not in in_use and used_at[path] < time.time() - 900:
+            total -= sizes[path]
+            yield path
 
 
 def describe(hash_: str, path: Path, files: Mapping[str, str]) -> StoredPackage:
@@ -102,7 +101,7 @@ def describe(hash_: str, path: Path, files: Mapping[str, str]) -> StoredPackage:
     return StoredPackage(
         hash=hash_,
         path=path,
-        name=name if _NAME.match(name) else "package",
+        name=name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,63}", name) else "package",
         app=str(manifest.get("app") or "server.app:app")[:200],
         variables=variables,
         resources=resources_of(files[MANIFEST_PATH]),
@@ -137,7 +136,7 @@ def requirements_of(files: Mapping[str, str]) -> tuple[str, ...]:
     lines, source = [], "pyproject.toml"
     if isinstance(declared, list):
         lines = [str(line).strip() for line in declared]
-    elif source := next((path for path in _REQUIREMENTS_FILES if path in files), ""):
+    elif source := next((path for path in ("requirements.txt", "server/requirements.txt") if path in files), ""):
         lines = [line for line in (each.split(" #")[0].strip() for each in files[source].splitlines()) if line]
         lines = [line for line in lines if line[0] not in "#-"]
     requirements = []

@@ -21,9 +21,6 @@ IDLE_SECONDS = 600.0
 RETIRE_SECONDS = 60.0
 """Time that a replaced server has for its existing sessions."""
 MAX_SERVERS = 64
-MEMORY_SHARE = 0.75
-"""Maximum share of the machine's memory that is promised to servers."""
-TICK_SECONDS = 1.0
 
 
 class LeaseState(StrEnum):
@@ -61,24 +58,22 @@ class PoolLease:
         return is_alike and server.package.hash == self.package.hash and server.is_alive
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    servers: int
-    memory_mb: int = int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * MEMORY_SHARE) >> 20
-
-
 @dataclass(slots=True, eq=False)
 class ServerPool:
     launcher: ServerLauncher
-    capacity: Capacity
+    max_servers: int
+    max_memory_mb: int = int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 0.75) >> 20
+    """Most of the machine's memory, which is promised to servers."""
     start_seconds: float = START_SECONDS
+    started: set[str] = field(default_factory=set)
+    """Hashes of packages that have started once."""
     leases: dict[str, PoolLease] = field(default_factory=dict)
     queue: list[PoolLease] = field(default_factory=list)
     _idle: list[RunningServer] = field(default_factory=list)
     _returning: list[RunningServer] = field(default_factory=list)
     """Returned servers whose health is being checked."""
-    _starting_count: int = 0
-    _starting_mb: int = 0
+    _starting: dict[PoolLease, int] = field(default_factory=dict)
+    """Number of servers that are being started for a lease."""
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def live_servers(self) -> list[RunningServer]:
@@ -91,10 +86,10 @@ class ServerPool:
         self, package: StoredPackage, resources: ResourcesSpec, count: int, *, hash_seed: int = 0
     ) -> PoolLease:
         """Queue a request for servers. Raises SandboxError for a request that will never fit."""
-        if count > self.capacity.servers or count * resources.memory_mb > self.capacity.memory_mb:
+        if count > self.max_servers or count * resources.memory_mb > self.max_memory_mb:
             raise SandboxError(
                 f"{count} servers of {resources.memory_mb} MB will never fit: this env host has room for "
-                f"{self.capacity.servers} servers and {self.capacity.memory_mb} MB"
+                f"{self.max_servers} servers and {self.max_memory_mb} MB"
             )
         lease = PoolLease(package, resources, count, hash_seed)
         lease.renew()
@@ -157,21 +152,18 @@ class ServerPool:
             lease = self.queue.pop(0)
             lease.servers = [server for server in reversed(self._idle) if lease.matches(server)][: lease.count]
             self._idle = [server for server in self._idle if server not in lease.servers]
-            missing = lease.count - len(lease.servers)
-            self._starting_count += missing
-            self._starting_mb += missing * lease.resources.memory_mb
-            self._spawn(self._grant(lease, missing))
+            self._starting[lease] = lease.count - len(lease.servers)
+            self._spawn(self._grant(lease))
 
     def _make_room(self, lease: PoolLease) -> bool:
         """Whether the lease fits now. Ends idle servers of other packages for it, the longest idle first."""
         missing = lease.count - min(lease.count, sum(lease.matches(server) for server in self._idle))
         while missing:
-            live = self.live_servers()
-            used_mb = sum(server.resources.memory_mb for server in live) + self._starting_mb
-            if (
-                len(live) + self._starting_count + missing <= self.capacity.servers
-                and used_mb + missing * lease.resources.memory_mb <= self.capacity.memory_mb
-            ):
+            counts = {**self._starting, lease: missing}
+            count = sum(counts.values()) + len(live := self.live_servers())
+            memory_mb = sum(number * each.resources.memory_mb for each, number in counts.items())
+            memory_mb += sum(server.resources.memory_mb for server in live)
+            if count <= self.max_servers and memory_mb <= self.max_memory_mb:
                 break
             victim = next((server for server in self._idle if not lease.matches(server)), None)
             if victim is None:
@@ -180,18 +172,19 @@ class ServerPool:
             self._spawn(victim.stop())
         return True
 
-    async def _grant(self, lease: PoolLease, reserved: int) -> None:
+    async def _grant(self, lease: PoolLease) -> None:
         tasks: list[asyncio.Task[RunningServer]] = []
         started: list[RunningServer] = []
         try:
             # an idle server may have died or hung in the meantime
-            healthy = await asyncio.gather(*(server.is_healthy() for server in lease.servers))
-            hung = [server for server, is_healthy in zip(lease.servers, healthy, strict=True) if not is_healthy]
+            idle = lease.servers
+            healthy = await asyncio.gather(*(server.is_healthy() for server in idle))
+            hung = [server for server, is_healthy in zip(idle, healthy, strict=True) if not is_healthy]
             lease.servers = [server for server in lease.servers if server not in hung]
             for server in hung:
                 await server.stop()
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._start(lease)) for _ in range(reserved + len(hung))]
+                tasks = [group.create_task(self._start(lease)) for _ in range(self._starting[lease] + len(hung))]
             started = [task.result() for task in tasks]
         except* SandboxError as errors:
             for task in tasks:
@@ -199,9 +192,9 @@ class ServerPool:
                     await task.result().stop()
             lease.state, lease.error = LeaseState.FAILED, str(errors.exceptions[0])
         finally:
-            self._starting_count -= reserved
-            self._starting_mb -= reserved * lease.resources.memory_mb
+            del self._starting[lease]
         lease.servers += started
+        self.started |= {server.package.hash for server in lease.servers}
         if lease.id not in self.leases:  # the client left in the meantime
             await self.release(lease)
         elif lease.state is LeaseState.QUEUED:
@@ -229,7 +222,7 @@ class ServerPool:
     async def run_upkeep(self) -> None:
         """End leases without a client, idle and dead servers, and servers with too much memory, until canceled."""
         while True:
-            await asyncio.sleep(TICK_SECONDS)
+            await asyncio.sleep(1.0)
             now = time.monotonic()
             for lease in [each for each in self.leases.values() if not each.holders and each.expires_at < now]:
                 await self.release(lease, is_trusted=False)

@@ -2,12 +2,13 @@
 
 import math
 import random
+import re
 import statistics
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from backend.domain.environments.import_report import Breakdown, ImportReport, Leak, Played, SeedEffect
+from backend.domain.environments.import_report import Breakdown, ImportReport, Leak, SeedEffect
 from backend.domain.environments.packages import MANIFEST_PATH, content_hash
 from backend.domain.errors import ActionRefused, RolloutError
 from workers.environments.client import EnvHost, EnvServer, EnvSession, HostRefused, Observation
@@ -17,16 +18,7 @@ from workers.environments.wire import JsonObject
 
 RESET_SECONDS = 60.0
 STEP_SECONDS = 30.0
-EPISODES = 4
-STEPS = 60
-"""Maximum per episode."""
-PLAY_SECONDS = 150.0
-"""No episode begins after this."""
-MAX_SHOWN_CHARACTERS = 6_000
-"""Size of one observation in the report."""
 _ANSWERS = ("answer", "solution", "secret", "expected", "target", "ground_truth", "gold", "label", "correct")
-_LEGAL = ("legal", "valid", "available", "possible", "allowed")
-_WORDS = ("hello", "yes", "42", "print(1 + 1)", "e2e4")
 _MAX_SCHEMA_DEPTH = 4
 
 
@@ -78,21 +70,29 @@ async def _probe(server: EnvServer, report: ImportReport) -> None:
                 tools = listed.fields.get("tools")
                 report.tools = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
     played, stats = report.played, _EpisodeStats()
-    deadline = time.monotonic() + PLAY_SECONDS
-    for episode in range(EPISODES):
+    deadline = time.monotonic() + 150  # no episode begins after this
+    for episode in range(4):
         if time.monotonic() > deadline:
             break
         try:
             async with server.session() as session:
                 await _play_episode(session, report, stats, random.Random(episode))
         except RolloutError as error:
-            _record_error(played, str(error))
+            played.errors.append(str(error))
         played.episodes += 1
+    played.errors = [message[:600] for message in dict.fromkeys(played.errors)][:8]
     medians = [round(statistics.median(each) * 1000, 3) if each else 0.0 for each in (stats.resets, stats.steps)]
     played.reset_milliseconds, played.step_milliseconds = medians
     played.reward_lowest = min(stats.rewards, default=None)
     played.reward_highest = max(stats.rewards, default=None)
-    report.breakdowns = _breakdowns(stats)
+    for path, entries in stats.breakdowns.items():
+        names = list(dict.fromkeys(name for numbers, _ in entries for name in numbers))
+        scored = [(math.fsum(numbers.values()), reward) for numbers, reward in entries if reward is not None]
+        adds_up = bool(scored) and all(math.isclose(total, reward, abs_tol=1e-6) for total, reward in scored)
+        report.breakdowns.append(Breakdown(path=path, names=names, adds_up=adds_up))
+    likely = re.compile("reward|score|rubric|component|breakdown", re.IGNORECASE)
+    report.breakdowns.sort(key=lambda each: (not each.adds_up, not likely.search(each.path), each.path))
+    del report.breakdowns[12:]
     if report.adapter:
         async with server.session() as session:  # some columns are known only after they were scored
             report.adapter = (await session.state(timeout=STEP_SECONDS)).get("adapter") or report.adapter
@@ -112,8 +112,7 @@ def _comparable(value: object) -> str:
 
 def _shorten(fields: Mapping[str, object]) -> JsonObject:
     """An observation small enough for a report: long values are cut."""
-    budget = MAX_SHOWN_CHARACTERS
-    kept: JsonObject = {}
+    budget, kept = 6_000, JsonObject()
     for name, value in list(fields.items())[:60]:
         text = str(value)
         if len(text) <= budget:
@@ -138,8 +137,13 @@ class _EpisodeStats:
     """Dictionaries of numbers by path, with the step's reward."""
 
     def add_breakdowns(self, observation: Observation) -> None:
-        for path, numbers in _dictionaries_of_numbers({**observation.fields, "metadata": observation.metadata}):
-            self.breakdowns.setdefault(path, []).append((numbers, observation.reward))
+        for keys, fields in _nested({**observation.fields, "metadata": observation.metadata}):
+            path = ".".join(keys)
+            if not 0 < len(fields) <= 32 or path in {"", "metadata.rewards"} or not all(map(str.isidentifier, keys)):
+                continue
+            numbers = {key: x for key, x in fields.items() if isinstance(x, int | float) and not isinstance(x, bool)}
+            if len(numbers) == len(fields) and all(map(math.isfinite, numbers.values())):
+                self.breakdowns.setdefault(path, []).append((numbers, observation.reward))
 
 
 async def _play_episode(session: EnvSession, report: ImportReport, stats: _EpisodeStats, rng: random.Random) -> None:
@@ -149,7 +153,7 @@ async def _play_episode(session: EnvSession, report: ImportReport, stats: _Episo
     stats.resets.append(time.monotonic() - began)
     stats.add_breakdowns(observation)
     await _inspect_state(session, report, observation)
-    for turn in range(1, STEPS + 1):
+    for turn in range(1, 61):
         if observation.done:
             break
         if report.tools:
@@ -166,7 +170,7 @@ async def _play_episode(session: EnvSession, report: ImportReport, stats: _Episo
             observation = await session.step(action, timeout=STEP_SECONDS)
         except ActionRefused as error:
             played.refused += 1
-            _record_error(played, f"refused {str(action)[:200]}: {error}")
+            played.errors.append(f"refused {str(action)[:200]}: {error}")
             continue
         stats.steps.append(time.monotonic() - began)
         played.steps += 1
@@ -182,11 +186,6 @@ async def _play_episode(session: EnvSession, report: ImportReport, stats: _Episo
         stats.add_breakdowns(observation)
 
 
-def _record_error(played: Played, message: str) -> None:
-    if message not in played.errors and len(played.errors) < 8:
-        played.errors.append(message[:600])
-
-
 async def _inspect_state(session: EnvSession, report: ImportReport, opening: Observation) -> None:
     """Find secrets in the state. A policy never sees it, but a package's own server shows it to anyone."""
     if report.state_fields:
@@ -194,64 +193,35 @@ async def _inspect_state(session: EnvSession, report: ImportReport, opening: Obs
     try:
         state = await session.state(timeout=STEP_SECONDS)
     except RolloutError as error:
-        _record_error(report.played, f"state: {error}")
+        report.played.errors.append(f"state: {error}")
         return
     adapter = state.pop("adapter", None)
     report.adapter = adapter if isinstance(adapter, dict) else {}
     report.state_fields = sorted(state)[:60]
     text = _comparable(opening.fields).lower()
-    for path, value in _answers(state, "state"):
+    observed = {**opening.fields, "metadata": opening.metadata}
+    for path, value in [*_answers(state, "state"), *_answers(observed, "observation")]:
         is_visible = len(value) >= 3 and value.lower() in text
-        report.leaks.append(Leak(where=path, what=value[:200], in_observation=is_visible))
-    for path, value in _answers({**opening.fields, "metadata": opening.metadata}, "observation"):
-        is_visible = not path.startswith("observation.metadata")
+        if path.startswith("observation"):
+            is_visible = not path.startswith("observation.metadata")
         report.leaks.append(Leak(where=path, what=value[:200], in_observation=is_visible))
 
 
-def _answers(value: Mapping[str, object], path: str, depth: int = 0) -> Iterator[tuple[str, str]]:
-    """Fields that have a value and a name like an answer's."""
-    if depth > 5:
-        return
+def _answers(value: Mapping[str, object], name: str) -> Iterator[tuple[str, str]]:
+    """Fields that have a value and a name like an answer's, by their dotted path."""
+    for keys, fields in _nested(value, name):
+        for key, inner in list(fields.items())[:200]:
+            is_plain = isinstance(inner, str | int | float) and not isinstance(inner, bool)
+            if is_plain and str(inner) and any(word in key.lower() for word in _ANSWERS):
+                yield ".".join((*keys, key)), str(inner)
+
+
+def _nested(value: Mapping[str, object], *keys: str) -> Iterator[tuple[tuple[str, ...], Mapping[str, object]]]:
+    """The dictionary and those in it, with the keys that lead to each."""
+    yield keys, value
     for key, inner in list(value.items())[:200]:
-        here = f"{path}.{key}"
-        names_answer = any(word in str(key).lower() for word in _ANSWERS)
-        if names_answer and isinstance(inner, str | int | float) and not isinstance(inner, bool) and str(inner):
-            yield here, str(inner)
-        elif isinstance(inner, dict):
-            yield from _answers(inner, here, depth + 1)
-
-
-# reward columns
-
-
-def _dictionaries_of_numbers(
-    value: Mapping[str, object], path: str = "", depth: int = 0
-) -> Iterator[tuple[str, dict[str, float]]]:
-    """Every dictionary in an observation that holds only finite numbers, by its dotted path."""
-    if depth > 4:
-        return
-    if path and path != "metadata.rewards" and 0 < len(value) <= 32:
-        numbers = {key: x for key, x in value.items() if isinstance(x, int | float) and not isinstance(x, bool)}
-        if len(numbers) == len(value) and all(map(math.isfinite, numbers.values())):
-            yield path, {str(key): float(number) for key, number in numbers.items()}
-    for key, inner in value.items():
-        if isinstance(inner, dict) and str(key).isidentifier():
-            yield from _dictionaries_of_numbers(inner, f"{path}.{key}" if path else str(key), depth + 1)
-
-
-def _breakdowns(stats: _EpisodeStats) -> list[Breakdown]:
-    """Candidates for the reward's components, most likely first."""
-    candidates = []
-    for path, entries in stats.breakdowns.items():
-        names = list(dict.fromkeys(name for numbers, _ in entries for name in numbers))
-        scored = [(math.fsum(numbers.values()), reward) for numbers, reward in entries if reward is not None]
-        adds_up = bool(scored) and all(math.isclose(total, reward, abs_tol=1e-6) for total, reward in scored)
-        candidates.append(Breakdown(path=path, names=names, adds_up=adds_up))
-    likely = ("reward", "score", "rubric", "component", "breakdown")
-    candidates.sort(
-        key=lambda each: (not each.adds_up, not any(word in each.path.lower() for word in likely), each.path)
-    )
-    return candidates[:12]
+        if isinstance(inner, dict) and len(keys) < 6:
+            yield from _nested(inner, *keys, key)
 
 
 # random actions from a schema
@@ -267,7 +237,8 @@ def sample_action(schema: JsonObject, observation: Mapping[str, object], rng: ra
             action[name] = _random_value(schema, described, rng)
     target = next((name for name in action if name in required), next(iter(action), None))
     for name, values in observation.items():
-        if not name.lower().startswith(_LEGAL) or not isinstance(values, list) or not values:
+        is_legal = name.lower().startswith(("legal", "valid", "available", "possible", "allowed"))
+        if not is_legal or not isinstance(values, list) or not values:
             continue
         if all(isinstance(value, str | int) and not isinstance(value, bool) for value in values):
             if target is not None:
@@ -335,4 +306,4 @@ def _random_value(schema: JsonObject, field: JsonObject, rng: random.Random, dep
         case "null":
             return None
         case _:
-            return rng.choice(_WORDS)
+            return rng.choice(("hello", "yes", "42", "print(1 + 1)", "e2e4"))

@@ -2,17 +2,11 @@
 
 import asyncio
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from proctor_sandbox.memory import descendants
-
 KEPT_BYTES = 64 << 10
-READ_BYTES = 64 << 10
-PAUSE_SECONDS = 0.01
-"""Pause between two reads. A process that prints more than 6 MB per second has to wait."""
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+"""As much as a pipe holds."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,21 +31,22 @@ class LogTail:
         """`writer` goes to the server; close our copy once the server has it."""
         os.set_blocking(self._reader, False)
         self._kept = bytearray()
-        self.total_bytes = 0
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._reader, self._read)
         self._is_open = True
 
     def _read(self) -> None:
+        """Take the available output, then pause: a process that prints more than 6 MB per second has to wait."""
         try:
-            data = os.read(self._reader, READ_BYTES)
+            data = os.read(self._reader, KEPT_BYTES)
         except BlockingIOError:
             return
+        self._kept += data
+        del self._kept[:-KEPT_BYTES]
         self._loop.remove_reader(self._reader)
         if data:
-            self._keep(data)
-            self._loop.call_later(PAUSE_SECONDS, self._resume)
-        elif self._is_open:
+            self._loop.call_later(0.01, self._resume)
+        else:
             self._is_open = False
             os.close(self._reader)
 
@@ -59,52 +54,18 @@ class LogTail:
         if self._is_open:
             self._loop.add_reader(self._reader, self._read)
 
-    def _keep(self, data: bytes) -> None:
-        self.total_bytes += len(data)
-        self._kept += data
-        del self._kept[:-KEPT_BYTES]
-
     def close(self) -> None:
-        """Read the available output and close, even if the other end is still open."""
-        if not self._is_open:
-            return
-        self._loop.remove_reader(self._reader)
-        try:
-            while data := os.read(self._reader, READ_BYTES):
-                self._keep(data)
-                if len(data) < READ_BYTES:
-                    break
-        except BlockingIOError:
-            pass
-        self._is_open = False
-        os.close(self._reader)
+        """Take the available output and close, even if the other end is still open."""
+        if self._is_open:
+            self._read()
+        if self._is_open:
+            self._is_open = False
+            self._loop.remove_reader(self._reader)
+            os.close(self._reader)
 
     def last_lines(self, count: int = 30, characters: int = 3000) -> str:
         text = self._kept.decode(errors="replace").replace("\x00", "").strip()
         return "\n".join(text.splitlines()[-count:])[-characters:]
-
-
-def resident_bytes(pid: int) -> int:
-    """Resident memory of one process; 0 if it has ended."""
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
-    except (OSError, IndexError, ValueError):
-        return 0
-
-
-def used_bytes(pids: list[int]) -> int:
-    """Memory of several processes together, shared pages once (PSS). Only root may read that; else the sum of each."""
-    total = 0
-    try:
-        for pid in pids:
-            try:
-                text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            total += next((int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("Pss:")), 0)
-    except PermissionError:
-        return sum(resident_bytes(pid) for pid in pids)
-    return total
 
 
 def parent(pid: int) -> int:
@@ -113,13 +74,3 @@ def parent(pid: int) -> int:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except (OSError, IndexError, ValueError):
         return 0
-
-
-async def wait_until_too_big(pid: int, max_bytes: int, end: Callable[[], None]) -> None:
-    """Measure a process and its descendants twice a second; end it above `max_bytes`. Cancel it afterward."""
-    while True:
-        await asyncio.sleep(0.5)
-        pids = descendants(pid)
-        if sum(resident_bytes(each) for each in pids) > max_bytes and used_bytes(pids) > max_bytes:
-            end()
-            return

@@ -19,17 +19,11 @@ MAX_UNPACKED_BYTES = 256 << 20
 """The size of the folder that it is built in."""
 MAX_MEMBERS = 20_000
 _MAX_PYPROJECT_BYTES = 1 << 20
-_MAX_REQUIREMENTS, _MAX_CHARACTERS = 200, 1000
+_MAX_REQUIREMENTS = 200
 _PYPROJECT = re.compile(r"[^/]+/pyproject\.toml")
 _UNREADABLE = (
-    ValueError,  # also of TOML and Unicode
-    OSError,
-    EOFError,
-    NotImplementedError,
-    RecursionError,
-    zlib.error,
-    tarfile.TarError,
-    zipfile.BadZipFile,
+    *(ValueError, OSError, EOFError, NotImplementedError, RecursionError),  # also of TOML and Unicode
+    *(zlib.error, tarfile.TarError, zipfile.BadZipFile),
 )
 
 
@@ -63,7 +57,7 @@ def main(path: str) -> None:
             lines = system.get("requires", [])
             if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
                 raise ValueError("build-system.requires is not a list of requirements")
-            if len(lines) > _MAX_REQUIREMENTS or any(len(line) > _MAX_CHARACTERS for line in lines):
+            if len(lines) > _MAX_REQUIREMENTS or any(len(line) > 1000 for line in lines):
                 raise ArchiveTooLarge(f"its build requires more than {_MAX_REQUIREMENTS} distributions")
             answer = {"requires": lines}
     except ArchiveTooLarge as error:

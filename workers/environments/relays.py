@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp import WSMsgType, web
+from aiohttp.typedefs import Handler
 
 from backend.core.outgoing import CannotConnect, OutgoingPolicy
 from backend.core.outgoing.client import BodyTooLarge, open_session, read_body, reason_of
@@ -18,9 +19,7 @@ from workers.environments.inside.server import CAPACITY_PATH
 from workers.environments.processes import ServerProcess
 from workers.environments.wire import MAX_FRAME_BYTES
 
-SCHEMA_PATH = "/schema"
-_ANSWER_SECONDS = 30.0
-_MAX_ANSWER_BYTES = 2_000_000
+Socket = aiohttp.ClientWebSocketResponse | web.WebSocketResponse
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -32,8 +31,7 @@ class Relay(ServerProcess):
     _closing: asyncio.Task[None] | None = None
 
     def kill(self) -> None:
-        if self._closing is None:
-            self._closing = asyncio.create_task(self._close())
+        self._closing = self._closing or asyncio.create_task(self._close())
 
     async def _close(self) -> None:
         await self.runner.cleanup()
@@ -58,30 +56,18 @@ async def open_relay(resources: ResourcesSpec, listener: socket.socket, *, polic
 
     async def relay_schema(request: web.Request) -> web.Response:
         """Relay its schemas. An error body may come from any service, so only its type and size are relayed."""
-        timeout = aiohttp.ClientTimeout(total=_ANSWER_SECONDS)
-        try:
-            async with http.get(f"{base}{SCHEMA_PATH}", timeout=timeout) as answer:
-                body = await read_body(answer, _MAX_ANSWER_BYTES)
-        except (aiohttp.ClientError, OSError, BodyTooLarge) as error:
-            raise _bad_gateway(error) from error
+        async with http.get(f"{base}/schema", timeout=aiohttp.ClientTimeout(total=30)) as answer:
+            body = await read_body(answer, 2_000_000)
         if answer.status != 200:
             shown = f"HTTP {answer.status} ({describe_body(answer.headers.get('Content-Type'), body)})"
             raise web.HTTPBadGateway(reason=f"the remote server answered {shown}")
         return web.Response(body=body, content_type="application/json")
 
     async def relay_session(request: web.Request) -> web.StreamResponse:
-        outer = web.WebSocketResponse(max_msg_size=MAX_FRAME_BYTES, compress=False)
-        try:
-            url = f"ws{base.removeprefix('http')}/ws"
-            async with http.ws_connect(url, max_msg_size=MAX_FRAME_BYTES, compress=0) as inner:
-                await outer.prepare(request)
-                await relay_frames(outer, inner)
-        except (aiohttp.ClientError, OSError) as error:
-            raise _bad_gateway(error) from error
-        return outer
+        return await relay_frames(request, http, f"ws{base.removeprefix('http')}/ws")
 
-    app = web.Application()
-    routes = {"/ws": relay_session, CAPACITY_PATH: send_capacity, SCHEMA_PATH: relay_schema}
+    app = web.Application(middlewares=[_report_remote_errors])
+    routes = {"/ws": relay_session, CAPACITY_PATH: send_capacity, "/schema": relay_schema}
     app.add_routes([web.get(path, handler) for path, handler in routes.items()])
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
     await runner.setup()
@@ -89,24 +75,32 @@ async def open_relay(resources: ResourcesSpec, listener: socket.socket, *, polic
     return Relay(runner=runner, http=http)
 
 
-def _bad_gateway(error: BaseException) -> web.HTTPBadGateway:
-    reason = f"the remote server cannot be used: {reason_of(error)}"
-    return web.HTTPBadGateway(reason=reason.replace("\n", " ").replace("\r", " ")[:300])
+@web.middleware
+async def _report_remote_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except (aiohttp.ClientError, OSError, BodyTooLarge) as error:
+        reason = f"the remote server cannot be used: {reason_of(error)}"
+        raise web.HTTPBadGateway(reason=reason.replace("\n", " ").replace("\r", " ")[:300]) from error
 
 
-async def relay_frames(outer: web.WebSocketResponse, inner: aiohttp.ClientWebSocketResponse) -> None:
+async def relay_frames(
+    request: web.Request, http: aiohttp.ClientSession, url: str, *, heartbeat: float | None = None
+) -> web.WebSocketResponse:
+    """Answer a WebSocket request with the frames of the one at `url`, until either of them closes."""
 
-    async def copy(
-        source: aiohttp.ClientWebSocketResponse | web.WebSocketResponse,
-        target: aiohttp.ClientWebSocketResponse | web.WebSocketResponse,
-    ) -> None:
+    async def copy(source: Socket, target: Socket) -> None:
         async for message in source:
             if message.type is WSMsgType.TEXT:
                 await target.send_str(message.data)
 
-    tasks = [asyncio.create_task(copy(outer, inner)), asyncio.create_task(copy(inner, outer))]
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    await outer.close(code=inner.close_code or 1000)
+    outer = web.WebSocketResponse(max_msg_size=MAX_FRAME_BYTES, compress=False, heartbeat=heartbeat)
+    async with http.ws_connect(url, max_msg_size=MAX_FRAME_BYTES, compress=0) as inner:
+        await outer.prepare(request)
+        tasks = [asyncio.create_task(copy(outer, inner)), asyncio.create_task(copy(inner, outer))]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await outer.close(code=inner.close_code or 1000)
+    return outer

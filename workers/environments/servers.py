@@ -14,37 +14,23 @@ from pathlib import Path
 import aiohttp
 import orjson
 
+from backend.core.outgoing.client import read_body
 from backend.domain.environments.manifest import ResourcesSpec
 from backend.domain.errors import SandboxError
 from proctor_sandbox.memory import descendants
 from proctor_sandbox.terms import MOST
+from workers.commands import resident_bytes, used_bytes
 from workers.environments.inside.server import CAPACITY_PATH
 from workers.environments.packages import StoredPackage
-from workers.environments.processes import LogTail, ServerProcess, parent, resident_bytes, used_bytes
+from workers.environments.processes import LogTail, ServerProcess, parent
 from workers.environments.wire import JsonObject
 from workers.environments.zygotes import Zygote
 
 START_SECONDS = 60.0
 """Time limit for importing a package and its first answer."""
-WATCH_SECONDS = 0.5
-"""Interval between memory checks of a starting server."""
-HEALTH_SECONDS = 5.0
-_MEMORY_ALLOWANCE = 1.25
-_INTERPRETER_BYTES = 64 << 20
-"""The warm one that programs are forked from."""
 _REAP_SECONDS = 0.3
 """A connection breaks a moment before its process is reaped."""
-_MAX_ANSWER_BYTES = 2_000_000
-_TMP_BYTES = 64 << 20
 _first_cpus = itertools.count()
-_SLACK_BYTES = 64 << 20
-_OWN_IMPORTS_MAPPED, _OWN_IMPORTS_RESIDENT = 512 << 20, 160 << 20
-"""Bytes of OpenEnv's server and its imports, which standalone servers load themselves: 120 MB resident, 300 MB mapped
-were measured."""
-_SPARE_THREADS = 64
-_SPARE_FILES = 192
-_MAX_SOCKET_PATH = 107
-_BACKLOG = 1024
 
 
 @dataclass(slots=True, eq=False)
@@ -90,8 +76,7 @@ class RunningServer:
     async def exit_reason(self) -> str:
         """Return how it ended, for a client that lost its connection; empty while it lives."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_REAP_SECONDS):
-                await self.process.exited.wait()
+            await asyncio.wait_for(self.process.exited.wait(), _REAP_SECONDS)
         if self.is_alive:
             return ""
         code = self.process.code
@@ -100,36 +85,29 @@ class RunningServer:
         return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
     async def is_healthy(self) -> bool:
-        if not self.is_alive:
-            return False
-        try:
-            async with asyncio.timeout(HEALTH_SECONDS):
-                await get_object(self.socket, self.capacity_path)
-        except (TimeoutError, SandboxError):
-            return False
-        return True
+        with contextlib.suppress(TimeoutError, SandboxError):
+            await asyncio.wait_for(get_object(self.socket, self.capacity_path), 5.0)
+            return self.is_alive
+        return False
 
     def end_if_too_big(self) -> None:
         """Catch what RLIMIT_AS cannot: many processes that are each within it."""
         if not self.is_alive:
             return
+        allowed = (self.resources.memory_mb * 5 << 18) + self.resident_at_start  # a quarter more than was requested
         if self.family:
             pids = descendants(self.family)[1:]
+            allowed += 64 << 20  # the warm interpreter that programs are forked from
         else:  # a container has no process of ours
             pids = descendants(self.process.pid) if self.process.pid else []
-        allowed = (self.resources.memory_mb << 20) * _MEMORY_ALLOWANCE + self.resident_at_start
-        allowed += _INTERPRETER_BYTES if self.family else 0
-        if sum(resident_bytes(pid) for pid in pids) <= allowed:
-            return  # the cheap measure, which counts shared pages in each process
-        if (used := used_bytes(pids)) > allowed:
+        if (used := used_bytes(pids, allowed)) > allowed:
             self.kill_reason = f"its processes used {used >> 20} MB of {self.resources.memory_mb} MB"
             self.process.kill()
 
     async def stop(self) -> None:
         self.process.kill()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(5):
-                await self.process.exited.wait()
+            await asyncio.wait_for(self.process.exited.wait(), 5)
         self.log.close()
         shutil.rmtree(self.socket.parent, ignore_errors=True)
 
@@ -139,37 +117,32 @@ async def start_server(
 ) -> RunningServer:
     """Fork a server. Raises SandboxError with the last lines of its log if it exits, hangs or answers nonsense."""
     name = uuid.uuid4().hex[:12]
-    home = folder / name
+    home, path = folder / name, folder / name / "s"
     home.mkdir(mode=0o700, parents=True)
     (home / "files").mkdir()
-    threads = resources.sessions + _SPARE_THREADS
-    # standalone servers import what other servers get from the warm interpreter
-    mapped, resident = (_OWN_IMPORTS_MAPPED, _OWN_IMPORTS_RESIDENT) if zygote.is_standalone else (0, 0)
+    threads = resources.sessions + 64
+    # Bytes of OpenEnv's server and its imports, which standalone servers do not get from the warm interpreter: 120 MB
+    # resident, 300 MB mapped were measured.
+    mapped, resident = (512 << 20, 160 << 20) if zygote.is_standalone else (0, 0)
     variables = {"MAX_CONCURRENT_ENVS": str(resources.sessions)}
     if zygote.site_packages and not zygote.is_jailed:  # for its own subprocesses; in the jail they find these anyway
         variables["PYTHONPATH"] = os.pathsep.join(map(str, zygote.site_packages))
     cpus = {"cpus": max(1, round(resources.cpus)), "first_cpu": next(_first_cpus)}
+    memory_bytes = (resources.memory_mb + threads + 64 << 20) + mapped
+    files = resources.sessions + 192
     request: dict[str, object] = {
         "name": package.name,
         "app": package.app,
         "sessions": resources.sessions,
         "variables": variables | package.variables,
         "folder": "" if zygote.is_jailed else str(home / "files"),
-        "limits": {
-            "memory_bytes": (resources.memory_mb << 20) + (threads << 20) + _SLACK_BYTES + mapped,
-            "tmp_bytes": _TMP_BYTES,
-            "threads": threads,
-            "files": resources.sessions + _SPARE_FILES,
-            **cpus,
-        },
+        "limits": {"memory_bytes": memory_bytes, "tmp_bytes": 64 << 20, "threads": threads, "files": files, **cpus},
         "execute": None,
     }
     if resources.execute:  # as many programs at a time as keep its cores busy, none with more memory than the server
         bounds = asdict(replace(MOST, memory_mb=min(resources.memory_mb, MOST.memory_mb)))
         request["execute"] = {**cpus, "parallel": 2 * cpus["cpus"], "bounds": bounds}
-    log = LogTail()
-    path = home / "s"
-    listener = listen(path)
+    log, listener = LogTail(), listen(path)
     zipped = os.open(package.path, os.O_RDONLY)
     try:
         process = await zygote.fork(name, request, [listener.fileno(), zipped, log.writer])
@@ -189,12 +162,12 @@ async def start_server(
 
 
 def listen(path: Path) -> socket.socket:
-    if len(os.fsencode(path)) > _MAX_SOCKET_PATH:
+    if len(os.fsencode(path)) > 107:
         raise SandboxError(f"the data folder's path is too long for a socket: {path}")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
     path.chmod(0o600)
-    listener.listen(_BACKLOG)
+    listener.listen(1024)
     return listener
 
 
@@ -205,12 +178,11 @@ async def wait_until_serving(server: RunningServer, seconds: float) -> None:
     """
     introduced = asyncio.create_task(_introduce(server))
     ended = asyncio.create_task(server.process.exited.wait())
+    deadline = time.monotonic() + seconds
     try:
-        deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             first = asyncio.FIRST_COMPLETED
-            await asyncio.wait({introduced, ended}, timeout=min(left, WATCH_SECONDS), return_when=first)
-            if introduced.done() or ended.done():
+            if (await asyncio.wait({introduced, ended}, timeout=min(left, 0.5), return_when=first))[0]:
                 break
             server.end_if_too_big()  # the pool does not watch it yet
         if introduced.done() and introduced.exception() is None:
@@ -255,27 +227,19 @@ async def _introduce(server: RunningServer) -> None:
 
 async def get_object(path: Path, url: str) -> JsonObject:
     """The server's answer. Nothing is decompressed, no redirect followed, no cookie kept. Raises SandboxError."""
-    connector = aiohttp.UnixConnector(str(path))
+    http = aiohttp.ClientSession(
+        connector=aiohttp.UnixConnector(str(path)),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        headers={"Accept-Encoding": "identity"},
+        timeout=aiohttp.ClientTimeout(total=None),
+    )
     try:
-        async with (
-            aiohttp.ClientSession(
-                connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
-            ) as http,
-            http.get(
-                f"http://server{url}",
-                headers={"Accept-Encoding": "identity"},
-                timeout=aiohttp.ClientTimeout(total=None),
-                allow_redirects=False,
-            ) as response,
-        ):
-            body = bytearray()
-            async for part in response.content.iter_any():  # a single read would return what has arrived by then
-                body += part
-                if len(body) > _MAX_ANSWER_BYTES:
-                    raise SandboxError(f"it answers with more than {_MAX_ANSWER_BYTES:,} bytes")
+        async with http, http.get(f"http://server{url}", allow_redirects=False) as response:
+            body = await read_body(response, 2_000_000)
             if response.status != 200:
                 raise SandboxError(f"GET {url} answered {response.status}: {body[:200].decode(errors='replace')}")
-            answer = orjson.loads(bytes(body))
+            answer = orjson.loads(body)
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise SandboxError(f"GET {url}: {type(error).__name__}: {error}") from error
     if not isinstance(answer, dict):

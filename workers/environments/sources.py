@@ -8,6 +8,7 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,25 +16,17 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from backend.domain.errors import SandboxError
-from workers.commands import Bounds, CommandStopped, end_group, run_command
-from workers.environments.processes import wait_until_too_big
+from workers.commands import Bounds, CommandStopped, Finished, run_command
 from workers.environments.uv import Wheel, append
 from workers.environments.wheels import Installer
 from workers.environments.zygotes import jail_command
 
 ROUNDS = 8
 """Maximum number of consecutive resolutions that find another distribution without a wheel."""
-BUILD_SECONDS = 180.0
 MAX_WHEEL_BYTES = 128 << 20
-_MAX_BUILD_BYTES = 3 << 29
-"""Memory of all processes of a build together."""
-_UID = 60_998
-_FETCH, _READ = (Path(__file__).with_name(f"{name}_source.py") for name in ("fetch", "read"))
-_FETCH_BOUNDS = Bounds(300, limits={"AS": 4 << 30, "FSIZE": 256 << 20})
+_BUILD_BOUNDS = Bounds(180, output_bytes=64 << 20, memory_bytes=3 << 29)
 _READ_BOUNDS = Bounds(60, output_bytes=4 << 20, limits={"AS": 512 << 20, "CPU": 20, "FSIZE": 16 << 20, "NOFILE": 32})
 _IS_BUILT = " has no wheel: building its source in the sandbox"
-_LEGACY = ("setuptools<81", "wheel")
-"""Build requirements of a `setup.py` without `pyproject.toml`, including `pkg_resources`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +52,8 @@ class SourceDistribution:
 
         A program with limits reads the archive: a small one may unpack to gigabytes.
         """
-        filename = Path(self.path).name
-        command = (sys.executable, "-I", "-S", "-B", str(_READ), self.path)
+        filename, program = Path(self.path).name, str(Path(__file__).with_name("read_source.py"))
+        command = (sys.executable, "-I", "-S", "-B", program, self.path)
         try:
             answer = json.loads((await run_command(command, _READ_BOUNDS, environment={})).output)
         except CommandStopped as error:
@@ -69,13 +62,12 @@ class SourceDistribution:
             raise SandboxError(f"{filename} cannot be read within the time and memory allowed") from None
         if "error" in answer:
             raise SandboxError(f"the source distribution {filename} is refused: {answer['error']}")
-        if answer["requires"] is None:
-            return _LEGACY
+        if answer["requires"] is None:  # a `setup.py` without `pyproject.toml`, which may need `pkg_resources`
+            return ("setuptools<81", "wheel")
         for line in answer["requires"]:
-            try:
+            is_from_index = False
+            with suppress(InvalidRequirement):
                 is_from_index = not Requirement(line).url
-            except InvalidRequirement:
-                is_from_index = False
             if not is_from_index:
                 raise SandboxError(
                     f"{self.name} {self.version}: its build requires {line!r}, which is not a distribution of the index"
@@ -93,14 +85,14 @@ class SourceBuilder:
         if not missing:
             return False
         folder.mkdir(parents=True, exist_ok=True)
-        command = (str(self.installer.runtime), "-I", "-B", str(_FETCH), str(folder), *map(str, missing))
+        program = str(Path(__file__).with_name("fetch_source.py"))
+        command = (str(self.installer.runtime), "-I", "-B", program, str(folder), *map(str, missing))
         try:
-            done = await run_command(command, _FETCH_BOUNDS)
-            failure = done.errors if done.status else ""
+            done = await run_command(command, Bounds(300, limits={"AS": 4 << 30, "FSIZE": 256 << 20}))
         except CommandStopped as error:
-            failure = str(error)
-        if failure or done.status:
-            lines = failure.strip().splitlines()[-3:]
+            done = Finished(1, "", str(error))
+        if done.status:
+            lines = done.errors.strip().splitlines()[-3:]
             append(log, "\n".join(["", "# looking for source distributions failed:", *lines, ""]))
             return False
         sources = [SourceDistribution(**each) for each in json.loads(done.output.strip().splitlines()[-1])]
@@ -125,36 +117,18 @@ class SourceBuilder:
     ) -> None:
         self.new_root.mkdir(parents=True, exist_ok=True)
         [site_packages] = environment.absolute().glob("lib/python*/site-packages")
-        ring = {"new_root": str(self.new_root), "site_packages": [str(site_packages)], "uid": _UID, "compiler": True}
-        process = await asyncio.create_subprocess_exec(
-            *jail_command(self.installer.runtime.absolute(), ring, "build_wheel", *map(str, files)),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            pass_fds=files,
-            env={"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8"},
-            start_new_session=True,
-        )
-        assert process.stdout is not None
-        watch = asyncio.create_task(wait_until_too_big(process.pid, _MAX_BUILD_BYTES, process.kill))
-        output = b""
+        ring = {"new_root": str(self.new_root), "site_packages": [str(site_packages)], "uid": 60_998, "compiler": True}
+        command = jail_command(self.installer.runtime.absolute(), ring, "build_wheel", *map(str, files))
+        variables = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8"}
         try:
-            async with asyncio.timeout(BUILD_SECONDS):
-                while part := await process.stdout.read(1 << 16):
-                    output = (output + part)[-(1 << 15) :]
-                await process.wait()
-        except TimeoutError:
-            raise SandboxError(f"{source.failure} it took longer than {BUILD_SECONDS:g} s") from None
-        finally:
-            await end_group(process)
-            watch.cancel()
-        with log.open("ab") as file:
+            done = await run_command(command, _BUILD_BOUNDS, environment=variables, pass_fds=files)
+        except CommandStopped as error:
+            raise SandboxError(f"{source.failure} {error}") from error
+        output = (done.output + done.errors)[-(1 << 15) :]
+        with log.open("a") as file:
             file.write(output)
-        if watch.done() and not watch.cancelled():
-            raise SandboxError(f"{source.failure} it used more than {_MAX_BUILD_BYTES >> 20} MB of memory")
-        if process.returncode:
-            last_lines = output.decode(errors="replace").strip().splitlines()[-12:]
-            raise SandboxError("\n".join([source.failure, *last_lines]))
+        if done.status:
+            raise SandboxError("\n".join([source.failure, *output.strip().splitlines()[-12:]]))
 
 
 def _accept_wheel(unfinished: Path, source: SourceDistribution) -> Path:

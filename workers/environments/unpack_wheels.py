@@ -23,13 +23,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-_CHUNK = 1 << 20
-_MAX_PART_BYTES, _MAX_PATH_BYTES, _MAX_DEPTH = 250, 1000, 50
 _MAX_TABLE_BYTES = 32 << 20
 """RECORD and WHEEL are read into memory."""
-_ENCRYPTED = 0x1 | 0x40
 _HASHES = {"sha256", "sha384", "sha512"}
-_UNLISTED = ("/RECORD", "/RECORD.jws", "/RECORD.p7s")
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError, csv.Error)
 
 
@@ -123,7 +119,7 @@ def _plan(
     dropped = Counter[str]()
     for entry, parts in files:
         path = target = "/".join(parts)
-        if path not in listed and not (parts[0] == info and path.endswith(_UNLISTED)):
+        if path not in listed and not (parts[0] == info and path.endswith(("/RECORD", "/RECORD.jws", "/RECORD.p7s"))):
             raise WheelRefused(f"{label} holds {path!r}, which its RECORD does not list")
         if parts[0].endswith(".data"):  # modules, or programs, headers and data for other places
             if len(parts) <= 2 or parts[1] not in {"purelib", "platlib"}:
@@ -151,12 +147,12 @@ def _checked_parts(entry: zipfile.ZipInfo, label: str) -> list[str]:
     if any(part in {"", ".", ".."} for part in parts):
         raise WheelRefused(f"{label} holds the path {shown}, which leads outside of its folder")
     encoded = [len(part.encode(errors="surrogatepass")) for part in parts]
-    if max(encoded) > _MAX_PART_BYTES or sum(encoded) > _MAX_PATH_BYTES or len(parts) > _MAX_DEPTH:
+    if max(encoded) > 250 or sum(encoded) > 1000 or len(parts) > 50:
         raise WheelRefused(f"{label} holds a path that is too long: {shown}")
     kind = stat.S_IFMT(entry.external_attr >> 16)
     if kind not in {0, stat.S_IFDIR if entry.is_dir() else stat.S_IFREG}:
         raise WheelRefused(f"{label} holds {shown}, which is not a regular file")
-    if entry.flag_bits & _ENCRYPTED or entry.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+    if entry.flag_bits & (0x1 | 0x40) or entry.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
         raise WheelRefused(f"{label} holds {shown} encrypted or in a compression that wheels do not use")
     return parts
 
@@ -199,7 +195,7 @@ def _parts(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Iterator[bytes]:
     left = entry.file_size
     with archive.open(entry) as file:
         while left:
-            part = file.read(min(_CHUNK, left))
+            part = file.read(min(1 << 20, left))
             if not part:
                 raise zipfile.BadZipFile(f"{entry.filename!r} is shorter than declared")
             left -= len(part)

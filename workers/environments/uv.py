@@ -9,8 +9,9 @@ import sys
 import tempfile
 import tomllib
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,24 +30,13 @@ from workers.commands import Bounds, CommandStopped, run_command
 from workers.environments.pip_options import ask_pip, uv_options, uv_variables
 from workers.environments.zygotes import site_packages_of
 
-RESOLVE_SECONDS = 300.0
 MAX_WRITTEN_BYTES = 2 << 30
 """Limit of uv's cache: a few MB of metadata, or whole unpacked wheels if an index lacks metadata or hashes."""
-LOG_CHARACTERS = 100_000
-_BOUNDS = Bounds(
-    RESOLVE_SECONDS,
-    output_bytes=16 << 20,
-    written_bytes=MAX_WRITTEN_BYTES,
-    limits={"AS": 16 << 30, "CPU": 300, "FSIZE": MAX_WRITTEN_BYTES},
-)
-_LAST_LINES = 15
-_HINT = re.compile(r"[Ww]heels are required for `([^`]+)`")
+_LIMITS = {"AS": 16 << 30, "CPU": 300, "FSIZE": MAX_WRITTEN_BYTES}
+_BOUNDS = Bounds(300, output_bytes=16 << 20, written_bytes=MAX_WRITTEN_BYTES, limits=_LIMITS)
 _NEEDED = r"(?:you require|depends on) ({name}(?:\[[^\]]*\])?(?:(?:===?|~=|!=|<=?|>=?)[^\s;]+)?)(?=[\s]|[,.](?:\s|$)|$)"
 _ADDRESS = re.compile(r"\b(?:https?|file|ftp)://[^\s'\"`<>)\],]+")
 _ARCHIVE = re.compile(r"/([\w.+!-]+\.(?:whl|tar\.gz|tgz|zip|tar\.bz2))(?:[#?.].*)?$")
-_FEWEST_CHARACTERS = 3
-_INDEX_SECONDS = 60.0
-_INDEX_OPTIONS = ("index-url", "extra-index-url", "find-links")
 
 
 # the build log, without credentials, addresses and paths of this machine
@@ -64,25 +54,15 @@ def without_addresses(text: str) -> str:
     )
 
 
-class PathFilter:
-    """Replaces folders of this machine in texts for users."""
-
-    def __init__(self, folders: Mapping[Path, str]) -> None:
-        names = {
-            Path.home(): "~",
-            Path(sys.prefix): "<python>",
-            Path(sys.base_prefix): "<python>",
-            PROJECT_ROOT: "<proctor>",
-            **folders,
-        }
-        known = {str(path): name for folder, name in names.items() for path in (folder.absolute(), folder.resolve())}
-        known.pop(tempfile.gettempdir(), None)  # the same in every sandbox
-        self._names = {path: name for path, name in known.items() if len(path) >= _FEWEST_CHARACTERS}
-        longest_first = sorted(self._names, key=len, reverse=True)
-        self._paths = re.compile(rf"(?:{'|'.join(map(re.escape, longest_first))})(?![\w.-])")
-
-    def clean(self, text: str) -> str:
-        return self._paths.sub(lambda match: self._names[match[0]], without_addresses(text))
+def path_filter(folders: Mapping[Path, str]) -> Callable[[str], str]:
+    """Return a function that replaces folders of this machine in texts for users."""
+    names = {Path.home(): "~", Path(sys.prefix): "<python>", Path(sys.base_prefix): "<python>"}
+    names |= {PROJECT_ROOT: "<proctor>", **folders}
+    known = {str(path): name for folder, name in names.items() for path in (folder.absolute(), folder.resolve())}
+    known.pop(tempfile.gettempdir(), None)  # the same in every sandbox
+    longest_first = sorted([path for path in known if len(path) > 2], key=len, reverse=True)
+    paths = re.compile(rf"(?:{'|'.join(map(re.escape, longest_first))})(?![\w.-])")
+    return lambda text: paths.sub(lambda match: known[match[0]], without_addresses(text))
 
 
 # package indexes
@@ -109,24 +89,10 @@ class PackageIndex:
     cache: Path
     """uv's."""
     _options: dict[str, str] | None = None
-    _logins: dict[tuple[str, str], str] = field(default_factory=dict)
-    _insecure_hosts: set[str] = field(default_factory=set)
-
-    async def options(self) -> dict[str, str]:
-        if self._options is None:
-            options = await asyncio.to_thread(ask_pip, self.python)
-            for address in (part for name in _INDEX_OPTIONS for part in options.get(name, "").split()):
-                parts = urlsplit(address)
-                if parts.username is not None:
-                    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-                    self._logins[_origin(parts)] = f"Basic {b64encode(login.encode()).decode()}"
-            self._insecure_hosts = set(options.get("trusted-host", "").split())
-            self._options = options
-        return self._options
 
     def session(self) -> aiohttp.ClientSession:
         options = self._options or {}
-        seconds = float(options.get("timeout") or options.get("default-timeout") or _INDEX_SECONDS)
+        seconds = float(options.get("timeout") or options.get("default-timeout") or 60)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=seconds, sock_read=seconds)
         connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=options.get("cert")), limit=32)
         return aiohttp.ClientSession(
@@ -135,13 +101,14 @@ class PackageIndex:
 
     def request_options(self, address: str) -> dict[str, Any]:
         """Keyword arguments of a request. The login of an index is sent to its own origin only."""
-        parts = urlsplit(address)
-        options: dict[str, object] = {}
-        if parts.username is None and (login := self._logins.get(_origin(parts))):
-            options["headers"] = {"Authorization": login}
-        if proxy := (self._options or {}).get("proxy"):
-            options["proxy"] = proxy
-        if self._insecure_hosts & {parts.hostname, parts.netloc.rpartition("@")[2]}:
+        known, parts = self._options or {}, urlsplit(address)
+        options: dict[str, object] = {"proxy": known.get("proxy") or None}
+        names = ("index-url", "extra-index-url", "find-links")
+        for index in [urlsplit(part) for name in names for part in known.get(name, "").split()]:
+            if parts.username is None and index.username is not None and _origin(index) == _origin(parts):
+                login = f"{unquote(index.username)}:{unquote(index.password or '')}"
+                options["headers"] = {"Authorization": f"Basic {b64encode(login.encode()).decode()}"}
+        if {parts.hostname, _origin(parts)[1]} & set(known.get("trusted-host", "").split()):
             options["ssl"] = False
         return options
 
@@ -152,19 +119,20 @@ class PackageIndex:
 
         Raises NotResolved, with uv's output in the log, and SandboxError if uv cannot work.
         """
-        pip_options = await self.options()
+        if self._options is None:
+            self._options = await asyncio.to_thread(ask_pip, self.python)
         with tempfile.TemporaryDirectory(prefix="proctor-resolve-") as folder:
             file = Path(folder, "constraints.txt")
             file.write_text("\n".join(constraints))
             arguments = [
                 *(find_uv_bin(), "pip", "compile", "--quiet", "--color", "never", "--no-progress"),
                 *("--python", str(self.python), "--only-binary", ":all:", "--format", "pylock.toml", "--no-header"),
-                *uv_options(pip_options),
+                *uv_options(self._options),
                 *(["--constraints", str(file)] if constraints else []),
                 *(["--find-links", str(links)] if links and links.is_dir() else []),
                 "-",
             ]
-            variables = {"UV_CACHE_DIR": str(self.cache), **os.environ, **uv_variables(pip_options)}  # noqa: TID251
+            variables = {"UV_CACHE_DIR": str(self.cache), **os.environ, **uv_variables(self._options)}  # noqa: TID251
             given = "\n".join(requirements) + "\n"
             try:
                 done = await run_command(arguments, _BOUNDS, given=given, environment=variables, folder=Path(folder))
@@ -203,14 +171,10 @@ class PackageIndex:
     @cached_property
     def _ranks(self) -> dict[tags.Tag, int]:
         """Platform tags that the shared runtime's interpreter supports, best first."""
-        major, minor = site_packages_of(self.python).parent.name.removeprefix("python").split(".")
-        version = int(major), int(minor)
-        platforms = list(tags.platform_tags())
-        interpreter = f"cp{version[0]}{version[1]}"
-        supported = [
-            *tags.cpython_tags(version, platforms=platforms),
-            *tags.compatible_tags(version, interpreter, platforms),
-        ]
+        major, minor = map(int, site_packages_of(self.python).parent.name.removeprefix("python").split("."))
+        platforms, interpreter = list(tags.platform_tags()), f"cp{major}{minor}"
+        supported = list(tags.cpython_tags((major, minor), platforms=platforms))
+        supported += tags.compatible_tags((major, minor), interpreter, platforms)
         return {tag: rank for rank, tag in reversed(list(enumerate(supported)))}
 
 
@@ -222,7 +186,7 @@ class NotResolved(SandboxError):
     """No set of wheels meets the requirements."""
 
     def __init__(self, output: str) -> None:
-        lines = [line for line in output.strip().splitlines() if line.strip()][-_LAST_LINES:]
+        lines = [line for line in output.strip().splitlines() if line.strip()][-15:]
         super().__init__("\n".join(["the package's environment could not be built:", *lines]))
         self.without_wheel = without_wheel(output)
         """Requirements that only a source distribution could meet."""
@@ -232,11 +196,9 @@ def without_wheel(output: str) -> list[Requirement]:
     """The requirements that uv could meet only by building a source distribution, as far as its output names them."""
     requirements: dict[str, Requirement] = {}
     text = " ".join(output.split())
-    for name in dict.fromkeys(_HINT.findall(output)):
+    for name in dict.fromkeys(re.findall(r"[Ww]heels are required for `([^`]+)`", output)):
         for line in re.findall(_NEEDED.format(name=re.escape(name)), text) or [name]:
-            try:
+            with suppress(InvalidRequirement):
                 requirement = Requirement(line)
-            except InvalidRequirement:
-                continue
-            requirements[str(requirement)] = requirement
+                requirements[str(requirement)] = requirement
     return list(requirements.values())

@@ -10,7 +10,6 @@ import hashlib
 import os
 import re
 import shutil
-import time
 from collections.abc import Collection, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -22,25 +21,14 @@ from packaging.version import InvalidVersion, Version
 from backend.domain.errors import SandboxError
 from workers.commands import Bounds, CommandStopped, run_command
 from workers.environments.inside.jail import place_of
-from workers.environments.packages import StoredPackage
+from workers.environments.packages import StoredPackage, evictable
 from workers.environments.sources import ROUNDS, SourceBuilder
-from workers.environments.uv import LOG_CHARACTERS, NotResolved, PathFilter, Wheel, append
-from workers.environments.wheels import STANDALONE_MARKER, Installer
+from workers.environments.uv import NotResolved, Wheel, append, path_filter
+from workers.environments.wheels import STANDALONE_MARKER, Installer, remove_folder
 
 BUILD_SECONDS = 600.0
-MAX_BYTES = 20 << 30
-LAYOUT = "2"
-"""Part of each environment's name; a different layout is rebuilt."""
-_SERVES = "openenv>=0.2"
-"""Minimum requirements to serve a standalone package; its own pins are added."""
 _WHOLE = {"openenv", "openenv-core", "uvicorn", "pydantic", "fastapi"}
 """The runtime's requirements with all extras that packages request."""
-_VERSION_FILE = re.compile(r"^(?P<name>.+)-(?P<version>[^-]+)\.dist-info$")
-_RECENT_SECONDS = 900.0
-"""An environment that was requested so recently may be about to be used."""
-_GONE = ".gone"
-_OLD_LAYOUT = ("bin", "pyvenv.cfg")
-"""Only environments of earlier versions have an interpreter; none of them is used again."""
 _COMPILE = "import compileall, os, sys; os.nice(10); sys.exit(not compileall.main())"
 _COMPILE_BOUNDS = Bounds(300, output_bytes=4 << 20, limits={"AS": 1 << 30, "CPU": 240, "FSIZE": 64 << 20, "NOFILE": 64})
 
@@ -48,13 +36,13 @@ _COMPILE_BOUNDS = Bounds(300, output_bytes=4 << 20, limits={"AS": 1 << 30, "CPU"
 class VirtualEnvironments:
     """All environments of this host, up to a size: one that was removed is built again on demand."""
 
-    def __init__(self, installer: Installer, builder: SourceBuilder | None = None, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, installer: Installer, builder: SourceBuilder | None = None, max_bytes: int = 20 << 30) -> None:
         """Without `builder`, distributions without a wheel cannot be installed."""
         self._max_bytes = max_bytes
         self.runtime = installer.runtime
         """The shared runtime's interpreter, the only one that runs anything."""
         self._installer, self._builder, self._folder = installer, builder, installer.folder
-        self._paths = PathFilter(
+        self._without_paths = path_filter(
             {self._folder: "<environments>", self._folder.parent: "<data>", self.runtime.parent.parent: "<runtime>"}
         )
         self._building: dict[str, asyncio.Lock] = {}
@@ -64,7 +52,7 @@ class VirtualEnvironments:
     def _provided(self) -> dict[str, Version]:
         provided: dict[str, Version] = {}
         for folder in self.runtime.parent.parent.glob("lib/python*/site-packages/*.dist-info"):
-            if match := _VERSION_FILE.match(folder.name):
+            if match := re.fullmatch(r"(?P<name>.+)-(?P<version>[^-]+)\.dist-info", folder.name):
                 with contextlib.suppress(InvalidVersion):  # pip does not see it either
                     provided[canonicalize_name(match["name"])] = Version(match["version"])
         return provided
@@ -89,7 +77,8 @@ class VirtualEnvironments:
         requirements, is_standalone = self.plan(package)
         if not requirements:
             return ""
-        parts = [LAYOUT, str(self.runtime), *requirements, STANDALONE_MARKER * is_standalone]
+        layout = "2"  # one of another layout is built again
+        parts = [layout, str(self.runtime), *requirements, STANDALONE_MARKER * is_standalone]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     def site_packages_of(self, package: StoredPackage) -> list[Path]:
@@ -105,7 +94,7 @@ class VirtualEnvironments:
         """Log of building the package's environment, without paths of this machine."""
         key = self.key_of(package)
         path = (self._folder / key).with_suffix(".log")
-        return self._paths.clean(path.read_text(errors="replace")[-LOG_CHARACTERS:]) if key and path.exists() else ""
+        return self._without_paths(path.read_text(errors="replace")[-100_000:]) if key and path.exists() else ""
 
     async def build(self, package: StoredPackage) -> bool:
         """Build the environment if it is missing; returns whether it was. Concurrent callers wait for one build.
@@ -133,7 +122,7 @@ class VirtualEnvironments:
             except TimeoutError:
                 raise SandboxError(f"the package's environment was not built in {BUILD_SECONDS:g} s") from None
             except SandboxError as error:
-                raise SandboxError(self._paths.clean(str(error))) from error
+                raise SandboxError(self._without_paths(str(error))) from error
             finally:
                 await asyncio.to_thread(shutil.rmtree, links, ignore_errors=True)
             unfinished.rename(home)
@@ -146,24 +135,17 @@ class VirtualEnvironments:
         """
         (requirements, is_standalone), provided = self.plan(package), self._provided
         pinned = [f"{name}=={version}" for name, version in sorted(provided.items())]
-        failed: NotResolved | None = None
         for may_build in (False, True):
-            if not is_standalone:
-                try:
+            with contextlib.suppress(NotResolved):
+                if not is_standalone:
                     wheels = await self._wheels(requirements, pinned, links, log, may_build=may_build)
-                except NotResolved as error:
-                    failed = error
-                else:
-                    return [
-                        each for each in wheels if provided.get(canonicalize_name(each.name)) != Version(each.version)
-                    ], False
+                    return [w for w in wheels if provided.get(canonicalize_name(w.name)) != Version(w.version)], False
             try:
                 return await self._wheels(_alone(package), (), links, log, may_build=may_build), True
             except NotResolved as error:
-                failed = error
-            if not may_build and not failed.without_wheel:
-                break
-        raise failed or SandboxError("the package's requirements cannot be met")
+                if may_build or not error.without_wheel:
+                    raise
+        raise AssertionError
 
     async def _wheels(
         self, requirements: Sequence[str], constraints: Sequence[str], links: Path, log: Path, *, may_build: bool
@@ -176,9 +158,8 @@ class VirtualEnvironments:
                 if not may_build:
                     raise
                 if self._builder is None and error.without_wheel:
-                    append(
-                        log, "\n# distributions without a wheel are built in the sandbox, which is not in use here\n"
-                    )
+                    note = "distributions without a wheel are built in the sandbox, which is not in use here"
+                    append(log, f"\n# {note}\n")
                 if not self._builder or not await self._builder.build_missing(error.without_wheel, links, log):
                     raise
         raise SandboxError(f"the package needs more than {ROUNDS} distributions that have no wheel")
@@ -215,10 +196,10 @@ class VirtualEnvironments:
 
 
 def _alone(package: StoredPackage) -> tuple[str, ...]:
-    """The requirements of a standalone environment."""
+    """The requirements of a standalone environment: at least what serving it needs; its own pins are added."""
     names = [canonicalize_name(Requirement(line).name) for line in package.requirements]
     is_served = any(name.startswith("openenv") for name in names)
-    return package.requirements if is_served else (*package.requirements, _SERVES)
+    return package.requirements if is_served else (*package.requirements, "openenv>=0.2")
 
 
 def own_files(folder: Path, names: Sequence[str]) -> list[Path]:
@@ -237,33 +218,20 @@ def evict(folder: Path, max_bytes: int, in_use: Collection[str]) -> list[str]:
 
     Takes seconds: not for an event loop.
     """
-    for leftover in folder.glob(f"*{_GONE}"):
+    for leftover in folder.glob("*.gone"):
         shutil.rmtree(leftover, ignore_errors=True)
-    homes = [path for path in folder.iterdir() if path.is_dir() and not path.suffix] if folder.is_dir() else []
-    for home in [home for home in homes if any(os.path.lexists(home / name) for name in _OLD_LAYOUT)]:
-        _remove(home)
-        homes.remove(home)
-    sizes = dict.fromkeys(homes, 0)
-    for home in homes:
+    sizes, removed = dict[Path, int](), list[Path]()
+    for home in [path for path in folder.iterdir() if path.is_dir() and not path.suffix] if folder.is_dir() else []:
+        if any(os.path.lexists(home / name) for name in ("bin", "pyvenv.cfg")):
+            removed.append(home)  # only environments of earlier versions have an interpreter; none is used again
+            continue
+        sizes[home] = 0
         for parent, _, names in os.walk(home):
             for name in names:
                 with contextlib.suppress(FileNotFoundError):
                     sizes[home] += os.lstat(os.path.join(parent, name)).st_blocks * 512
-    used_at = {home: home.stat().st_mtime for home in homes}
-    recent, total, removed = time.time() - _RECENT_SECONDS, sum(sizes.values()), []
-    for home in sorted(homes, key=lambda home: used_at[home]):
-        if total <= max_bytes:
-            break
-        if home.name not in in_use and used_at[home] < recent:
-            _remove(home)
-            total -= sizes[home]
-            removed.append(home.name)
-    return removed
-
-
-def _remove(home: Path) -> None:
-    """Make an environment disappear atomically, then delete its files."""
-    gone = home.with_name(home.name + _GONE)
-    home.rename(gone)
-    shutil.rmtree(gone, ignore_errors=True)
-    home.with_suffix(".log").unlink(missing_ok=True)
+    removed += evictable(sizes, max_bytes, in_use)
+    for home in removed:
+        remove_folder(home)
+        home.with_suffix(".log").unlink(missing_ok=True)
+    return [home.name for home in removed]

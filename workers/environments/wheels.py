@@ -16,7 +16,7 @@ import stat
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -24,6 +24,7 @@ import aiohttp
 
 from backend.domain.errors import SandboxError
 from workers.commands import bounded, end_group
+from workers.environments.packages import evictable
 from workers.environments.unpack_wheels import WheelLimits, folders_of
 from workers.environments.uv import PackageIndex, Wheel, append
 from workers.environments.zygotes import site_packages_of
@@ -41,14 +42,8 @@ MAX_TOTAL_BYTES = 10 * GIB
 MAX_TOTAL_FILES = 200_000
 STANDALONE_MARKER = "stands-alone"
 """A file in an environment that does not see the shared runtime's packages."""
-_DOWNLOADS, _ATTEMPTS = 16, 3
-_UNPACKERS = min(4, os.cpu_count() or 1)
-_UNPACK_SECONDS = 300.0
+_ATTEMPTS = 3
 _UNPACK_LIMITS = {"AS": 1 * GIB, "CPU": 600, "FSIZE": WHEEL_LIMITS.unpacked_bytes, "NOFILE": 64}
-_PROGRAM = Path(__file__).with_name("unpack_wheels.py")
-_CHUNK = 1 << 20
-_UNUSED_DAYS = 30
-_NEW = ".new"
 
 
 class Installer:
@@ -87,35 +82,32 @@ class Installer:
         """File name and folder of modules of each wheel; `work` is for downloads. Raises SandboxError."""
         self.store.mkdir(parents=True, exist_ok=True)
         work.mkdir(parents=True, exist_ok=True)
-        slots = asyncio.Semaphore(_DOWNLOADS)
+        slots, unpackers = asyncio.Semaphore(16), _Unpackers(self.limits)
+
+        async def provide_one(wheel: Wheel, session: aiohttp.ClientSession) -> Path:
+            if wheel.sha256 and (home := self._find(wheel.sha256)):
+                return home
+            async with slots:
+                archive, digest = await self._fetch(wheel, session, work)
+            async with self._locks.setdefault(digest, asyncio.Lock()):
+                if home := self._find(digest):
+                    return home
+                unfinished = (self.store / digest).with_suffix(".new")
+                await asyncio.to_thread(shutil.rmtree, unfinished, ignore_errors=True)
+                if dropped := await unpackers.unpack(archive, wheel.name, unfinished):
+                    kinds = ", ".join(f"{count} of {kind}" for kind, count in sorted(dropped.items()))
+                    reason = "not installed, because it is not for site-packages"
+                    append(log, f"# {wheel.filename}: {reason}: {kinds}\n")
+                return unfinished.rename(self.store / digest)
+
         try:
-            async with AsyncExitStack() as stack:
-                session = await stack.enter_async_context(self.index.session())
-                unpackers = _Unpackers(self.limits)
-                stack.push_async_callback(unpackers.stop)
-
-                async def provide_one(wheel: Wheel) -> Path:
-                    if wheel.sha256 and (home := self._find(wheel.sha256)):
-                        return home
-                    async with slots:
-                        archive, digest = await self._fetch(wheel, session, work)
-                    async with self._locks.setdefault(digest, asyncio.Lock()):
-                        if home := self._find(digest):
-                            return home
-                        unfinished = (self.store / digest).with_suffix(_NEW)
-                        await asyncio.to_thread(shutil.rmtree, unfinished, ignore_errors=True)
-                        dropped = await unpackers.unpack(archive, wheel.name, unfinished)
-                        if dropped:
-                            kinds = ", ".join(f"{count} of {kind}" for kind, count in sorted(dropped.items()))
-                            reason = "not installed, because it is not for site-packages"
-                            append(log, f"# {wheel.filename}: {reason}: {kinds}\n")
-                        return unfinished.rename(self.store / digest)
-
-                async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(provide_one(wheel)) for wheel in wheels]
+            async with self.index.session() as session, asyncio.TaskGroup() as group:
+                tasks = [group.create_task(provide_one(wheel, session)) for wheel in wheels]
         except* SandboxError as failed:
             raise failed.exceptions[0] from None
         finally:
+            for process in unpackers.idle:
+                await end_group(process)
             await asyncio.to_thread(shutil.rmtree, work, ignore_errors=True)
         return [(wheel.filename, task.result()) for wheel, task in zip(wheels, tasks, strict=True)]
 
@@ -155,7 +147,7 @@ class Installer:
                 async with session.get(wheel.address, **self.index.request_options(wheel.address)) as response:
                     response.raise_for_status()
                     with archive.open("wb") as file:
-                        async for part in response.content.iter_chunked(_CHUNK):
+                        async for part in response.content.iter_chunked(1 << 20):
                             digest.update(part)
                             size += file.write(part)
                             if size > (wheel.size or self.limits.archive_bytes):
@@ -175,21 +167,14 @@ class Installer:
         """Remove wheels unused for a month, then the least recently used until the rest fits. Takes seconds."""
         if not self.store.is_dir():
             return
-        now, homes = time.time(), []
+        sizes: dict[Path, int] = {}
         for home in self.store.iterdir():
-            used_at = home.stat().st_mtime
-            if now - used_at > (86_400 if home.suffix == _NEW else _UNUSED_DAYS * 86_400):
+            if time.time() - home.stat().st_mtime > (1 if home.suffix else 30) * 86_400:
                 shutil.rmtree(home, ignore_errors=True)
-            elif home.suffix != _NEW:
-                homes.append((used_at, home, sum(entry.stat().st_size for entry in _files_of(home))))
-        total = sum(size for _, _, size in homes)
-        for used_at, home, size in sorted(homes, key=lambda entry: entry[0]):
-            if total <= max_bytes or now - used_at < 900:
-                return
-            gone = home.with_suffix(_NEW)
-            home.rename(gone)
-            shutil.rmtree(gone, ignore_errors=True)
-            total -= size
+            elif not home.suffix:
+                sizes[home] = sum(entry.stat().st_size for entry in _files_of(home))
+        for home in evictable(sizes, max_bytes):
+            remove_folder(home)
 
 
 @dataclass(slots=True)
@@ -197,22 +182,18 @@ class _Unpackers:
     """Processes that unpack one wheel after another, started on demand."""
 
     limits: WheelLimits
-    _idle: list[asyncio.subprocess.Process] = field(default_factory=list)
-    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_UNPACKERS))
-
-    async def stop(self) -> None:
-        for process in self._idle:
-            await end_group(process)
+    idle: list[asyncio.subprocess.Process] = field(default_factory=list)
+    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(min(4, os.cpu_count() or 1)))
 
     async def unpack(self, archive: Path, name: str, target: Path) -> dict[str, int]:
         """Count files that were not installed, by kind. Raises SandboxError if the wheel is refused."""
         async with self._slots:
-            if self._idle:
-                process = self._idle.pop()
+            if self.idle:
+                process = self.idle.pop()
             else:
-                python = bounded([], {})[0]
+                python, program = bounded([], {})[0], Path(__file__).with_name("unpack_wheels.py")
                 process = await asyncio.create_subprocess_exec(
-                    *bounded([python, "-I", "-S", "-B", str(_PROGRAM)], _UNPACK_LIMITS),
+                    *bounded([python, "-I", "-S", "-B", str(program)], _UNPACK_LIMITS),
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=asyncio.subprocess.DEVNULL,
@@ -226,7 +207,7 @@ class _Unpackers:
             try:
                 process.stdin.write(json.dumps(order).encode() + b"\n")
                 with suppress(TimeoutError, ValueError, ConnectionError):
-                    async with asyncio.timeout(_UNPACK_SECONDS):
+                    async with asyncio.timeout(300):
                         await process.stdin.drain()
                         line = await process.stdout.readline()
                 if not line.endswith(b"\n"):
@@ -238,7 +219,7 @@ class _Unpackers:
                 await end_group(process)
                 await asyncio.to_thread(shutil.rmtree, target, ignore_errors=True)
                 raise
-            self._idle.append(process)
+            self.idle.append(process)
         if "error" in answer:
             raise SandboxError(str(answer["error"])[:2000])
         dropped: dict[str, int] = answer["dropped"]
@@ -287,6 +268,13 @@ def _files_of(folder: Path) -> Iterator["os.DirEntry[str]"]:
                     waiting.append(entry.path)
                 else:
                     yield entry
+
+
+def remove_folder(home: Path) -> None:
+    """Make a folder disappear atomically, then delete its files."""
+    gone = home.with_name(f"{home.name}.gone")
+    home.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 def verify_layout(home: Path, site_packages: Path) -> None:

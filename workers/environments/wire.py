@@ -25,9 +25,6 @@ LARGEST_REWARD = 3.4e38
 """The database stores rewards in four bytes."""
 MAX_COLUMNS = 1000
 """Reward columns of one step."""
-_CLOSED = (WSMsgType.CLOSE, WSMsgType.CLOSING, WSMsgType.CLOSED, WSMsgType.ERROR)
-_SESSION_ENDS = {"CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR"}
-"""Codes that arrive unrequested right after the connection was made; the server then closes it."""
 
 
 class ServerIsFull(SandboxError):
@@ -67,9 +64,6 @@ class Wire:
     @property
     def is_open(self) -> bool:
         return not self.is_broken and not self._socket.closed
-
-    async def state(self, timeout: float) -> JsonObject:
-        return await self.exchange(b'{"type":"state"}', "state", "state", timeout)
 
     async def close(self) -> None:
         try:
@@ -112,7 +106,8 @@ class Wire:
         if not isinstance(data, dict):
             raise EnvError(f"{request}: the server's frame has no data object: {str(answer)[:200]}")
         if kind == "error":
-            self.is_broken = str(data.get("code", "")) in _SESSION_ENDS
+            # these arrive unrequested right after the connection was made; the server then closes it
+            self.is_broken = str(data.get("code", "")) in {"CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR"}
             raise read_error(data, request)
         if kind != expected:
             raise EnvError(f"{request}: the server answered with {str(kind)[:80]!r} instead of {expected!r}")
@@ -122,7 +117,7 @@ class Wire:
 
 def read_frame(message: aiohttp.WSMessage, socket: ClientWebSocketResponse, request: str) -> JsonObject:
     """Decode an answer. Raises a RolloutError unless it is a JSON object of bounded size and depth."""
-    if message.type in _CLOSED:
+    if message.type in {WSMsgType.CLOSE, WSMsgType.CLOSING, WSMsgType.CLOSED, WSMsgType.ERROR}:
         if socket.close_code == WSCloseCode.MESSAGE_TOO_BIG:
             raise LimitExceeded(f"{request}: the answer is larger than {MAX_FRAME_BYTES:,} bytes")
         raise ServerIsGone(f"{request}: the server closed the connection (code {socket.close_code})")

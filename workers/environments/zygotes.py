@@ -20,11 +20,6 @@ from workers.environments.processes import LogTail, ServerProcess, parent
 
 log = structlog.get_logger("envhost")
 
-WARM_UP_SECONDS = 120.0
-"""Importing `openenv` takes 3 to 6 seconds, and far longer on a busy machine with a cold disk."""
-FORK_SECONDS = 30.0
-
-MAX_MESSAGE_BYTES = 1024
 _START = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); from workers.environments.inside.{} import main; "
     "sys.path.pop(0); main(sys.argv[1:])"
@@ -57,10 +52,6 @@ def site_packages_of(runtime_python: Path) -> Path:
     if not folders:
         raise SandboxError("the environment runtime is incomplete: run `make setup`")
     return folders[0]
-
-
-class ProtocolViolation(ValueError):
-    """The interpreter sent a message that the protocol does not allow."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -103,11 +94,12 @@ class Zygote:
     _process: asyncio.subprocess.Process | None = None
     _control: socket.socket | None = None
     _ready: asyncio.Event = field(default_factory=asyncio.Event)
-    _ended: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it is warm, or has ended."""
+    _has_ended: bool = False
 
     @property
     def is_alive(self) -> bool:
-        return self._ready.is_set() and not self._ended.is_set()
+        return self._ready.is_set() and not self._has_ended
 
     async def start(self) -> None:
         """Returns when it is warm. Raises SandboxError with its output."""
@@ -116,25 +108,16 @@ class Zygote:
         mounted = [runtime if path.resolve() == runtime else path for path in self.site_packages or [runtime]]
         places = [place_of(number) if self.is_jailed else str(path) for number, path in enumerate(mounted)]
         self.is_standalone = runtime not in mounted
-        options = json.dumps(
-            {
-                "jail": self.is_jailed,
-                "network": self.has_network,
-                "places": places,
-                "runtime": "" if self.is_standalone else places[mounted.index(runtime)],
-            }
-        )
-        ring = {
-            "new_root": str(self.new_root),
-            "site_packages": list(map(str, mounted)),
-            "uid": self.uid,
-            "network": self.has_network,
-        }
+        shared = "" if self.is_standalone else places[mounted.index(runtime)]
+        given = {"jail": self.is_jailed, "network": self.has_network, "places": places, "runtime": shared}
+        options = json.dumps(given)
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setblocking(False)
         self._control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # the kernel adds pids in our numbering
         descriptor = str(theirs.fileno())
         if self.is_jailed:
+            ring: dict[str, object] = {"new_root": str(self.new_root), "uid": self.uid, "network": self.has_network}
+            ring["site_packages"] = list(map(str, mounted))
             command = jail_command(python, ring, "zygote", descriptor, options)
         else:
             code = _START.format("zygote")
@@ -153,10 +136,9 @@ class Zygote:
             )
         os.close(self.log.writer)
         asyncio.get_running_loop().add_reader(self._control, self._receive)
-        ready, ended = asyncio.create_task(self._ready.wait()), asyncio.create_task(self._ended.wait())
-        await asyncio.wait({ready, ended}, timeout=WARM_UP_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        ready.cancel()
-        ended.cancel()
+        # importing `openenv` takes 3 to 6 seconds, and far longer on a busy machine with a cold disk
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._ready.wait(), 120)
         if not self.is_alive:
             await asyncio.sleep(0.05)  # its last words
             output = self.log.last_lines()
@@ -167,22 +149,18 @@ class Zygote:
         """Handle one message. Each is valid at most once per request of the host, which rules out floods."""
         assert self._control is not None
         try:
-            data, ancillary, flags, _ = self._control.recvmsg(MAX_MESSAGE_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size))
+            data, ancillary, flags, _ = self._control.recvmsg(1024, socket.CMSG_SPACE(_CREDENTIALS.size))
         except BlockingIOError:
             return
         except OSError:
             data, ancillary, flags = b"", [], 0
         if not data:
-            self._mark_ended()
+            self._end()
             return
         try:
             if flags & socket.MSG_TRUNC:
-                raise ProtocolViolation("a message is too long")
-            try:
-                message = json.loads(data)
-            except (ValueError, RecursionError):
-                raise ProtocolViolation("a message is not JSON") from None
-            match message:
+                raise ValueError("a message is too long")
+            match json.loads(data):
                 case {"event": "ready", **rest} if not rest and not self._ready.is_set():
                     self._ready.set()
                 case {"event": "started", "id": str(name), **rest} if not rest:
@@ -190,23 +168,22 @@ class Zygote:
                 case {"event": "exited", "id": str(name), "code": int(code), **rest} if not rest and -64 <= code <= 255:
                     self._has_exited(name, code)
                 case _:
-                    raise ProtocolViolation("a message is unknown or repeated")
-        except ProtocolViolation as error:
+                    raise ValueError("a message is unknown or repeated")
+        except (ValueError, RecursionError) as error:
             self.breach = self.breach or f"the environment's interpreter broke its protocol: {error}"
             log.error("a warm interpreter was killed", reason=self.breach)
-            self._kill()
+            self._end()
 
     def _has_started(self, name: str, ancillary: Sequence[tuple[int, int, bytes]]) -> None:
         """Open a handle on a forked process. Its pid comes from the kernel and has to descend from our process."""
-        for level, kind, content in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
-                pid = int(_CREDENTIALS.unpack(content[: _CREDENTIALS.size])[0])
-                break
-        else:
-            raise ProtocolViolation("a message has no sender")
+        wanted = (socket.SOL_SOCKET, socket.SCM_CREDENTIALS)
+        sender = next((content for *kind, content in ancillary if tuple(kind) == wanted), None)
+        if sender is None:
+            raise ValueError("a message has no sender")
+        pid = int(_CREDENTIALS.unpack(sender[: _CREDENTIALS.size])[0])
         fork = self.forks.get(name)
         if fork is None or fork.pid:
-            raise ProtocolViolation("it reported the start of a process that was not requested")
+            raise ValueError("it reported the start of a process that was not requested")
         try:
             handle = os.pidfd_open(pid)
         except OSError:
@@ -217,7 +194,7 @@ class Zygote:
             ancestor = parent(ancestor)
         if ancestor != self._process.pid:
             os.close(handle)
-            raise ProtocolViolation("it reported the start of a process that is not its own")
+            raise ValueError("it reported the start of a process that is not its own")
         fork.pid, fork.handle = pid, handle
         fork.started.set()
         if fork.is_abandoned:
@@ -226,7 +203,7 @@ class Zygote:
     def _has_exited(self, name: str, code: int) -> None:
         fork = self.forks.pop(name, None)
         if fork is None:
-            raise ProtocolViolation("it reported the end of a process that was not requested")
+            raise ValueError("it reported the end of a process that was not requested")
         if fork.handle >= 0:
             os.close(fork.handle)
             fork.handle = -1
@@ -234,20 +211,17 @@ class Zygote:
         fork.exited.set()
         fork.started.set()
 
-    def _kill(self) -> None:
+    def _end(self) -> None:
         """End it, and all that descends from it, at once."""
-        if self._process is not None and self._process.returncode is None:
+        if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
-        self._mark_ended()
-
-    def _mark_ended(self) -> None:
-        """The zygote has ended, and with it everything that it forked."""
         if self._control is not None:
             asyncio.get_running_loop().remove_reader(self._control)
             self._control.close()
             self._control = None
-        self._ended.set()
+        self._has_ended = True
+        self._ready.set()
         for name in list(self.forks):
             self._has_exited(name, -int(signal.SIGKILL))
 
@@ -258,18 +232,16 @@ class Zygote:
         forked = self.forks[name] = ForkedProcess(id=name)
         socket.send_fds(self._control, [json.dumps({"id": name, **request}).encode()], descriptors)
         try:
-            async with asyncio.timeout(FORK_SECONDS):
-                await forked.started.wait()
+            await asyncio.wait_for(forked.started.wait(), 30)
         except TimeoutError:
-            forked.kill()
             raise SandboxError("the sandbox could not be made in time") from None
-        except asyncio.CancelledError:
-            forked.kill()
-            raise
+        finally:
+            if not forked.started.is_set():
+                forked.kill()
         return forked
 
     async def stop(self) -> None:
-        self._kill()
+        self._end()
         if self._process is not None:
             await self._process.wait()
         if self.log is not None:

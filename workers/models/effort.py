@@ -20,8 +20,8 @@ from backend.domain.studies.effort import ReasonedReply, forced_prefix
 from workers.models.chat import ChatTokens
 from workers.models.load import ModelUnusable, load_folder
 from workers.models.sampling import Row, Sampler
-from workers.storage.effort import load_side_work
-from workers.tasks.effort_cuts import ForcedAnswer, cut_side
+from workers.tasks.effort_cuts import ForcedAnswer, cut_side, load_side_work
+from workers.tasks.execute import run_async
 
 BATCH = 64  # answers sampled together
 EXTRA_TOKENS = 16  # limit of a forced answer beyond twice the tokens of the original answer
@@ -85,13 +85,14 @@ def main() -> int:
     torch.set_num_threads(1)
     work = load_side_work(uuid.UUID(sys.argv[1]))
     with transaction() as session:
-        checkpoint = session.get(Checkpoint, work.checkpoint_id) if work.checkpoint_id else None
+        checkpoint = session.get(Checkpoint, work.side.checkpoint_id) if work.side.checkpoint_id else None
     if checkpoint is None or checkpoint.unusable:
         raise ModelUnusable((checkpoint and checkpoint.unusable) or "the checkpoint was deleted")
     with tempfile.TemporaryDirectory(prefix="proctor-model-") as folder:
         model, tokenizer = load_folder(get_folder(checkpoint.artifact, Path(folder) / "weights"))
         sampling = work.plan.sampling
-        cut_side(work, ModelCompleter(model, tokenizer, temperature=sampling.temperature, top_p=sampling.top_p))
+        completer = ModelCompleter(model, tokenizer, temperature=sampling.temperature, top_p=sampling.top_p)
+        run_async(cut_side(work, completer))
     return 0
 
 

@@ -1,6 +1,6 @@
 """Stored replies, given again: for replays on another version, and to continue an episode by hand."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from backend.domain.errors import PolicyError
@@ -26,10 +26,10 @@ class ReplayPlayer(Player):
 
 
 class ReplayPolicy(Policy):
-    """`replies` returns the replies of an episode."""
+    """Gives each member of a group its replies."""
 
-    def __init__(self, replies: Callable[[EpisodeStart], Sequence[Reply]]) -> None:
+    def __init__(self, replies: Sequence[Sequence[Reply]]) -> None:
         self._replies = replies
 
     async def begin(self, start: EpisodeStart) -> Player:
-        return ReplayPlayer(self._replies(start))
+        return ReplayPlayer(self._replies[start.member])

@@ -11,9 +11,10 @@ once the last member has ended, so a member that fails ends its siblings at once
 import asyncio
 import hashlib
 import uuid
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -21,16 +22,26 @@ from typing import TYPE_CHECKING
 from backend.domain.environments.manifest import Manifest
 from backend.domain.errors import LimitExceeded, RolloutError
 from backend.domain.policies.prices import Price, cost_of
-from backend.domain.rollouts.rollout import Rollout, TaskSpec
-from backend.domain.vocabulary import Phase, RolloutStatus
-from workers.policies.base import AdaptivePolicy, EpisodeStart, Policy
-from workers.rollouts.episode import Episode, Rules
+from backend.domain.rollouts.divergence import RecordedEpisode
+from backend.domain.rollouts.rollout import Rollout, TaskSpec, turns_of
+from backend.domain.vocabulary import Phase, RolloutStatus, StopReason
+from workers.policies.base import AdaptivePolicy, EpisodeStart, Policy, Reply
+from workers.policies.replay import ReplayPolicy
+from workers.rollouts.episode import Episode
 from workers.rollouts.limits import CircuitBreaker, ConcurrencyLimiter, SlotPool, TooManyFailures, unless_stopped
 
 if TYPE_CHECKING:
     from workers.environments.client import EnvServer, EnvSession
 
-__all__ = ["GroupPlan", "TooManyFailures", "play_groups", "policy_seed"]
+__all__ = [
+    "GroupPlan",
+    "ReplayedEpisode",
+    "RolloutPool",
+    "StoredEpisode",
+    "TooManyFailures",
+    "policy_seed",
+    "replay_episodes",
+]
 
 RETRY_SECONDS = 0.25
 """Before the second attempt; doubles each time."""
@@ -52,59 +63,8 @@ class GroupPlan:
         return range(self.size or len(self.members))
 
 
-GroupPlans = Iterable[GroupPlan] | AsyncIterable[GroupPlan]
 OnRollout = Callable[[Rollout], Awaitable[None] | None]
 """Receives each rollout as it ends. If it returns an awaitable, the episode keeps its slot until that is done."""
-
-
-async def play_groups(
-    plans: GroupPlans,
-    *,
-    server: "EnvServer",
-    policy: Policy,
-    manifest: Manifest,
-    phase: Phase,
-    seed: int,
-    concurrency: int,
-    on_rollout: OnRollout,
-    should_stop: Callable[[], bool] = lambda: False,
-    training_step: int | None = None,
-    max_attempts: int = 3,
-    keep_steps: bool = True,
-    keep_cancelled: bool = False,
-    price: Price | None = None,
-    on_limit: Callable[[int], None] = lambda limit: None,
-) -> None:
-    """Play every member of every group, at most `concurrency` at a time and fewer during an overload (`on_limit`).
-
-    Returns early if a stop is requested. Rollouts under way are then dropped, or handed over with `keep_cancelled`.
-    Raises TooManyFailures if most of the recent rollouts failed.
-    """
-    if is_grouped := manifest.proctor.tasks.grouped:  # a step may wait for the siblings for the whole episode
-        limits = manifest.proctor.episode
-        limits = limits.model_copy(update={"step_timeout_seconds": limits.episode_timeout_seconds})
-        manifest = manifest.model_copy(update={"proctor": manifest.proctor.model_copy(update={"episode": limits})})
-    concurrency = min(concurrency, server.sessions)
-    pool = _RolloutPool(
-        jobs=_jobs(plans, is_grouped=is_grouped),
-        is_grouped=is_grouped,
-        rules=Rules(manifest, server.action_schema),
-        server=server,
-        policy=policy,
-        phase=phase,
-        seed=seed,
-        on_rollout=on_rollout,
-        training_step=training_step,
-        max_attempts=max_attempts,
-        keep_steps=keep_steps,
-        keep_cancelled=keep_cancelled,
-        price=price,
-        slots=SlotPool(concurrency),
-        limiter=ConcurrencyLimiter(
-            concurrency, policy.adaptive_limit if isinstance(policy, AdaptivePolicy) else None, on_limit
-        ),
-    )
-    await unless_stopped(pool.run(), should_stop)
 
 
 def policy_seed(seed: int, task: TaskSpec, member: int, training_step: int | None = None) -> int:
@@ -115,45 +75,55 @@ def policy_seed(seed: int, task: TaskSpec, member: int, training_step: int | Non
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
 
 
-async def _jobs(plans: GroupPlans, *, is_grouped: bool) -> AsyncIterator[tuple[GroupPlan, Sequence[int]]]:
-    """Iterate over the members to play: one by one, or whole groups. Pending ones are never held in memory."""
-    if isinstance(plans, AsyncIterable):
-        async for plan in plans:
-            for members in [plan.whole] if is_grouped else [(member,) for member in plan.members]:
-                yield plan, members
-        return
-    for plan in plans:
-        for members in [plan.whole] if is_grouped else [(member,) for member in plan.members]:
-            yield plan, members
+@dataclass
+class RolloutPool:
+    """Plays every member of every group, at most `concurrency` at a time and fewer during an overload (`on_limit`)."""
 
-
-@dataclass(slots=True)
-class _RolloutPool:
-    """Concurrent workers that take their jobs from one iterator."""
-
-    jobs: AsyncIterator[tuple[GroupPlan, Sequence[int]]]
-    is_grouped: bool
-    rules: Rules
+    plans: Iterable[GroupPlan] | AsyncIterable[GroupPlan]
+    _: KW_ONLY
     server: "EnvServer"
     policy: Policy
+    manifest: Manifest
     phase: Phase
     seed: int
+    concurrency: int
     on_rollout: OnRollout
-    training_step: int | None
-    max_attempts: int
-    keep_steps: bool
-    keep_cancelled: bool
-    price: Price | None
-    limiter: ConcurrencyLimiter
-    slots: SlotPool
-    """For groups that are scored together."""
-    breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
-    _jobs_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _unsent: list[Rollout] = field(default_factory=list)
-    """Canceled, or not yet handed over when everything was canceled."""
+    should_stop: Callable[[], bool] = lambda: False
+    training_step: int | None = None
+    max_attempts: int = 3
+    keep_cancelled: bool = False
+    """Hand over rollouts that were under way when a stop was requested."""
+    price: Price | None = None
+    on_limit: Callable[[int], None] = lambda limit: None
 
-    async def run(self) -> None:
-        workers = [asyncio.create_task(self._work()) for _ in range(self.limiter.ceiling)]
+    def __post_init__(self) -> None:
+        concurrency, block = min(self.concurrency, self.server.sessions), self.manifest.proctor
+        self._is_grouped = block.tasks.grouped
+        if self._is_grouped:  # a step may wait for the siblings for the whole episode
+            seconds = block.episode.episode_timeout_seconds
+            limits = block.episode.model_copy(update={"step_timeout_seconds": seconds})
+            self.manifest = self.manifest.model_copy(update={"proctor": block.model_copy(update={"episode": limits})})
+        adaptive = self.policy.adaptive_limit if isinstance(self.policy, AdaptivePolicy) else None
+        self._limiter = ConcurrencyLimiter(concurrency, adaptive, self.on_limit)
+        self._slots = SlotPool(concurrency)
+        self._breaker = CircuitBreaker()
+        self._jobs, self._jobs_lock = self._iterate_jobs(), asyncio.Lock()
+        self._unsent: list[Rollout] = []
+        """Canceled, or not yet handed over when everything was canceled."""
+
+    async def play(self) -> None:
+        """Returns early if a stop is requested. Raises TooManyFailures if most of the recent rollouts failed."""
+        await unless_stopped(self._run(), self.should_stop)
+
+    async def _iterate_jobs(self) -> AsyncIterator[tuple[GroupPlan, Sequence[int]]]:
+        """Iterate over the members to play: one by one, or whole groups. Pending ones are never held in memory."""
+        plans = iter(self.plans) if isinstance(self.plans, Iterable) else aiter(self.plans)
+        while plan := next(plans, None) if isinstance(plans, Iterator) else await anext(plans, None):
+            for members in [plan.whole] if self._is_grouped else [(member,) for member in plan.members]:
+                yield plan, members
+
+    async def _run(self) -> None:
+        workers = [asyncio.create_task(self._work()) for _ in range(self._limiter.ceiling)]
         try:
             await asyncio.gather(*workers)
         finally:
@@ -165,10 +135,10 @@ class _RolloutPool:
 
     async def _work(self) -> None:
         while True:
-            await self.limiter.gate.enter()
+            await self._limiter.gate.enter()
             try:
                 async with self._jobs_lock:
-                    job = await anext(self.jobs, None)
+                    job = await anext(self._jobs, None)
                 if job is None:
                     return
                 for rollout in await self._play(*job):
@@ -177,14 +147,12 @@ class _RolloutPool:
                     except asyncio.CancelledError:
                         self._unsent.append(rollout)
                         raise
-                    self.limiter.record(rollout)
-                    self.breaker.record(rollout)
+                    self._limiter.record(rollout)
+                    self._breaker.record(rollout)
             finally:
-                self.limiter.gate.leave()
+                self._limiter.gate.leave()
 
     async def _hand_over(self, rollout: Rollout) -> None:
-        if not self.keep_steps:
-            rollout.opening, rollout.steps, rollout.messages = {}, [], []
         waiting = self.on_rollout(rollout)
         if waiting is not None:
             await waiting
@@ -195,14 +163,11 @@ class _RolloutPool:
         Members of a group that were recorded before are played again next to the others, which are compared with them,
         and excluded from the result.
         """
-        seeds = [policy_seed(self.seed, plan.task, member, self.training_step) for member in members]
-        starts = [
-            EpisodeStart(plan.task, self.rules.manifest, member, seed)
-            for member, seed in zip(members, seeds, strict=True)
-        ]
+        seeds = {member: policy_seed(self.seed, plan.task, member, self.training_step) for member in members}
+        starts = [EpisodeStart(plan.task, self.manifest, *each) for each in seeds.items()]
         rollouts = [self._new_rollout(plan, member) for member in members]
         try:
-            async with self.slots.take(len(members)) if self.is_grouped else nullcontext():
+            async with self._slots.take(len(members)) if self._is_grouped else nullcontext():
                 while not await self._attempt(rollouts, starts) and rollouts[0].attempts < self.max_attempts:
                     pause = RETRY_SECONDS * 2 ** (rollouts[0].attempts - 1)
                     await asyncio.sleep(pause)
@@ -238,18 +203,15 @@ class _RolloutPool:
         """Fill the rollouts. True if they succeeded or another attempt would be useless."""
         is_final = True
         try:
-            if self.is_grouped:
+            if self._is_grouped:
                 await self._play_together(rollouts, starts)
             else:
                 start = perf_counter()
                 async with self.server.session() as session:
                     rollouts[0].queue_seconds += perf_counter() - start
-                    await Episode(self.rules, session, rollouts[0]).play(self.policy, starts[0])
+                    await self._play_member(session, rollouts[0], starts[0])
         except RolloutError as error:
-            if self.is_grouped:
-                _fail_together(rollouts, error)
-            else:
-                rollouts[0].error_kind, rollouts[0].error_message = error.kind, str(error)
+            _fail_together(rollouts, error)
             is_final = not error.is_retryable
         finally:
             if self.price is not None:
@@ -284,7 +246,7 @@ class _RolloutPool:
 
     async def _play_member(self, session: "EnvSession", rollout: Rollout, start: EpisodeStart) -> None:
         try:
-            await Episode(self.rules, session, rollout).play(self.policy, start)
+            await Episode(self.manifest, self.server.action_schema, session, rollout).play(self.policy, start)
         except RolloutError as error:
             rollout.error_kind, rollout.error_message = error.kind, str(error)
             raise
@@ -296,4 +258,75 @@ def _fail_together(rollouts: Sequence[Rollout], error: RolloutError) -> None:
         rollout.status = RolloutStatus.FAILED
         rollout.reward, rollout.columns = None, {}
         if rollout.error_kind is None:
-            rollout.error_kind, rollout.error_message = error.kind, f"another member of its group failed: {error}"
+            others = "another member of its group failed: " if len(rollouts) > 1 else ""
+            rollout.error_kind, rollout.error_message = error.kind, f"{others}{error}"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEpisode:
+    """A stored rollout as far as it is needed to replay it and compare the result."""
+
+    id: uuid.UUID
+    task: TaskSpec
+    recorded: RecordedEpisode = field(repr=False)
+    columns: Mapping[str, float] = field(default_factory=dict)
+    stop_reason: StopReason | None = None
+    tokens_out: int = 0
+    is_truncated: bool = False
+
+
+@dataclass(slots=True)
+class ReplayedEpisode:
+    """A replayed episode and the stored one."""
+
+    episode: StoredEpisode
+    rollout: Rollout
+    replies_ended: bool = False
+    """The environment needed another reply, but none was stored."""
+
+    @property
+    def replies_left(self) -> int:
+        return len(self.episode.recorded.steps) - len(self.rollout.steps)
+
+
+async def replay_episodes(
+    episodes: Sequence[StoredEpisode], *, server: "EnvServer", manifest: Manifest, concurrency: int
+) -> list[ReplayedEpisode]:
+    """Replay the episodes that have replies. An episode gets as many turns as it has replies.
+
+    Raises TooManyFailures as the engine does.
+    """
+    replayed: list[ReplayedEpisode] = []
+    by_turns: defaultdict[int, list[StoredEpisode]] = defaultdict(list)
+    for stored in episodes:
+        if stored.recorded.steps:
+            by_turns[sum(turns_of(step) for step in stored.recorded.steps)].append(stored)
+    for turns, batch in sorted(by_turns.items()):
+        replies = []
+        for each in batch:  # tokens are stored per episode: divided evenly, their sum and mean are right
+            texts = [str(step.get("reply") or "") for step in each.recorded.steps]
+            tokens, more = divmod(each.tokens_out, len(texts))
+            replies.append([Reply(text, tokens_out=tokens + (n < more)) for n, text in enumerate(texts)])
+            replies[-1][-1].is_truncated = each.is_truncated
+        max_turns = manifest.proctor.episode.max_turns
+        limits = manifest.proctor.episode.model_copy(update={"max_turns": min(turns, max_turns)})
+        limited = manifest.model_copy(update={"proctor": manifest.proctor.model_copy(update={"episode": limits})})
+
+        def keep(rollout: Rollout, batch: Sequence[StoredEpisode] = batch, is_short: bool = turns < max_turns) -> None:
+            episode = batch[rollout.member]
+            replies_ended = rollout.stop_reason is StopReason.MAX_TURNS and is_short
+            if replies_ended:
+                rollout.stop_reason = episode.stop_reason
+            replayed.append(ReplayedEpisode(episode, rollout, replies_ended))
+
+        await RolloutPool(
+            [GroupPlan(episode.task, number, (number,)) for number, episode in enumerate(batch)],
+            server=server,
+            policy=ReplayPolicy(replies),
+            manifest=limited,
+            phase=Phase.EVALUATION,
+            seed=0,
+            concurrency=concurrency,
+            on_rollout=keep,
+        ).play()
+    return replayed

@@ -2,28 +2,20 @@
 
 import asyncio
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from backend.domain.environments import prompts
 from backend.domain.environments.manifest import PLATFORM_COLUMNS, Manifest, RewardColumn
-from backend.domain.environments.prompts import (
-    Parsed,
-    parse_reply,
-    render_observation,
-    render_system,
-    render_unparsable,
-    split_reasoning,
-    visible_messages,
-)
 from backend.domain.environments.tools import ToolsUnusable, read_tools, render_tools
 from backend.domain.errors import ActionRefused, EnvError, LimitExceeded, PolicyError, boundary
 from backend.domain.rollouts.rollout import CANARY, Rollout, Step, columns_over_episode, weighted_reward
 from backend.domain.vocabulary import RolloutStatus, StopReason
 from workers.policies.base import EpisodeStart, Player, Policy, Reply, TextTrace, Turn
-from workers.rollouts.limits import Deadline, ObservationBudget
+from workers.rollouts.limits import ObservationBudget
 
 if TYPE_CHECKING:
     from workers.environments.client import EnvSession, Observation
@@ -36,22 +28,6 @@ class RewardsMissing(EnvError):
     """The environment sent none of the reward columns that its manifest declares."""
 
     is_retryable = False
-
-
-@dataclass(frozen=True)
-class Rules:
-    """Settings of every episode of one environment version."""
-
-    manifest: Manifest
-    action_schema: dict[str, Any]
-
-    @cached_property
-    def raw_field(self) -> str | None:
-        """The action's field for an unparsable reply if `on_unparsable` is `pass`."""
-        if field := self.manifest.proctor.agent.action.field:
-            return field
-        properties = self.action_schema.get("properties", {})
-        return next((name for name, schema in properties.items() if schema.get("type") == "string"), None)
 
 
 @dataclass(slots=True)
@@ -77,13 +53,13 @@ class CallResult:
 class Episode:
     """Plays once and fills its rollout. If the infrastructure fails, it raises RolloutError and keeps what it has."""
 
-    def __init__(self, rules: Rules, session: "EnvSession", rollout: Rollout) -> None:
-        self.rules = rules
-        self.session = session
-        self.rollout = rollout
-        self._agent = rules.manifest.proctor.agent
+    def __init__(
+        self, manifest: Manifest, action_schema: dict[str, Any], session: "EnvSession", rollout: Rollout
+    ) -> None:
+        self.manifest, self.action_schema = manifest, action_schema
+        self.session, self.rollout = session, rollout
+        self._agent, self._limits = manifest.proctor.agent, manifest.proctor.episode
         self._action = self._agent.action
-        self._limits = rules.manifest.proctor.episode
         self._budget = ObservationBudget()
         self._observation: dict[str, Any] = {}
         self._tools = tuple(self._action.tools) if isinstance(self._action.tools, list) else ()
@@ -97,18 +73,24 @@ class Episode:
         """Times of the last reply."""
         self._waiting_for = ""
         """For the error message of a timeout."""
-        self._deadline = Deadline(asyncio.timeout(self._limits.episode_timeout_seconds))
+        self._timeout = asyncio.timeout(self._limits.episode_timeout_seconds)
 
     async def play(self, policy: Policy, start: EpisodeStart) -> None:
         rollout = self.rollout
         try:
-            async with self._deadline.timeout:
+            async with self._timeout:
                 await self._open()
                 self._waiting_for = "the policy"
                 async with boundary(PolicyError, "policy"):
                     player = await policy.begin(start)
                 try:
-                    rollout.stop_reason = await self._play_turns(player)
+                    index, stop = 0, None
+                    while stop is None and self._turns_left > 0:  # each call of a reply takes a turn
+                        reply = await self._request_reply(player, index)
+                        self._turns_left -= 1
+                        stop = await self._take_reply(reply)
+                        index += 1
+                    rollout.stop_reason = stop or StopReason.MAX_TURNS
                     trace = player.trace()
                 finally:
                     player.close()
@@ -126,7 +108,7 @@ class Episode:
             rollout.prompt_token_ids, rollout.completion_token_ids = trace.prompt, trace.completion
             rollout.completion_mask = trace.mask
         async with boundary(EnvError, "scoring"):
-            score(rollout, self.rules.manifest, parsed_turns=self._parsed_turns, is_done=self._is_done)
+            score(rollout, self.manifest, parsed_turns=self._parsed_turns, is_done=self._is_done)
 
     async def _open(self) -> None:
         start = perf_counter()
@@ -148,19 +130,8 @@ class Episode:
             self.rollout.opening = self._budget.observation({**opening.fields, name: listing.fields.get(name)})
         if isinstance(self._action.tools, str) and not self._tools:
             raise EnvError(f"the environment lists no tools under `{self._action.tools}`")
-        if system := render_system(self._agent, self._tools):
+        if system := prompts.render_system(self._agent, self._tools):
             self.rollout.messages.append({"role": "system", "content": system})
-
-    async def _play_turns(self, player: Player) -> StopReason:
-        """Play until a reply ends the episode. Each call counts as a turn, however many a reply makes."""
-        index = 0
-        while self._turns_left > 0:
-            reply = await self._request_reply(player, index)
-            self._turns_left -= 1
-            if stop := await self._take_reply(reply):
-                return stop
-            index += 1
-        return StopReason.MAX_TURNS
 
     async def _request_reply(self, player: Player, index: int) -> Reply:
         rollout = self.rollout
@@ -173,14 +144,14 @@ class Episode:
             scripts = (await self.session.state(timeout=self._limits.step_timeout_seconds)).get("scripts")
         turn = Turn(
             index=index,
-            messages=visible_messages(self._agent.context, rollout.messages),
+            messages=prompts.visible_messages(self._agent.context, rollout.messages),
             text=self._text,
             observation=self._observation,
             scripts={k: v for k, v in scripts.items() if isinstance(v, str)} if isinstance(scripts, dict) else {},
-            action_schema=self.rules.action_schema,
+            action_schema=self.action_schema,
             max_tokens=self._limits.max_tokens_per_turn,
             tools=self._tools,
-            waiting=self._deadline.paused,
+            waiting=self._paused_deadline,
         )
         self._waiting_for = "the policy"
         start = perf_counter()
@@ -189,7 +160,7 @@ class Episode:
         self._queue_seconds = reply.queue_seconds
         self._policy_seconds = max(0.0, perf_counter() - start - self._queue_seconds)
         if self._agent.reasoning == "think" and not reply.reasoning:
-            reply.reasoning, reply.text = split_reasoning(reply.text)
+            reply.reasoning, reply.text = prompts.split_reasoning(reply.text)
         rollout.messages.append({"role": "assistant", "content": reply.text})
         if reply.reasoning:
             rollout.messages[-1]["reasoning"] = reply.reasoning
@@ -201,15 +172,31 @@ class Episode:
         rollout.queue_seconds += reply.queue_seconds
         return reply
 
+    @contextmanager
+    def _paused_deadline(self) -> Iterator[None]:
+        """Pause the episode's time limit while a request is queued."""
+        ends_at, loop = self._timeout.when(), asyncio.get_running_loop()
+        if ends_at is None:  # paused already
+            yield
+            return
+        left = ends_at - loop.time()
+        self._timeout.reschedule(None)
+        try:
+            yield
+        finally:
+            self._timeout.reschedule(loop.time() + left)
+
     async def _take_reply(self, reply: Reply) -> StopReason | None:
         """Step the environment, or explain why the reply could not be read. Returns the reason if the episode ends."""
         self._results = []
-        parsed = parse_reply(self._action, reply.text, self._tools)
+        parsed = prompts.parse_reply(self._action, reply.text, self._tools)
         action = parsed.action
         if len(parsed.calls) > 1 and action is not None:
             return await self._make_calls(reply, parsed.calls)
-        if action is None and self._agent.on_unparsable == "pass" and self.rules.raw_field:
-            action = {self.rules.raw_field: reply.text}
+        if action is None and self._agent.on_unparsable == "pass":
+            fields = self.action_schema.get("properties", {}).items()
+            name = self._action.field or next((name for name, each in fields if each.get("type") == "string"), None)
+            action = {name: reply.text} if name else None
         if action is None:
             return self._reject(reply, parsed.problem)
         try:
@@ -222,7 +209,7 @@ class Episode:
         self._parsed_turns += parsed.action is not None
         return StopReason.DONE if self._is_done else None
 
-    async def _make_calls(self, reply: Reply, calls: tuple[Parsed, ...]) -> StopReason | None:
+    async def _make_calls(self, reply: Reply, calls: tuple[prompts.Parsed, ...]) -> StopReason | None:
         """Make one call after the other until the episode ends. Each one costs a turn; the first is already counted."""
         results: list[CallResult] = []
         self._turns_left += 1
@@ -241,7 +228,7 @@ class Episode:
         self._parsed_turns += all(each.note is None for each in results)
         self._results = [each.shown for each in results]
         self._text = "" if self._is_done else render_results(results, self._action.field or "")
-        self._add_step(step_of_calls(reply.text, results, self.rules.manifest.columns))
+        self._add_step(step_of_calls(reply.text, results, self.manifest.columns))
         return StopReason.DONE if self._is_done else None
 
     async def _step(self, action: dict[str, Any]) -> CallResult:
@@ -259,7 +246,7 @@ class Episode:
 
     def _reject(self, reply: Reply, problem: str) -> StopReason | None:
         try:
-            self._text = render_unparsable(self._agent.unparsable_message, problem)
+            self._text = prompts.render_unparsable(self._agent.unparsable_message, problem)
         except ValueError as error:
             raise EnvError(str(error)) from error
         self._add_step(Step(reply.text, None, {}, self._text, {}, False, note=problem))
@@ -276,7 +263,7 @@ class Episode:
         self._observation = answer.fields
         self._is_done = answer.done
         try:
-            self._text = "" if answer.done else render_observation(self._agent.observation, answer.fields)
+            self._text = "" if answer.done else prompts.render_observation(self._agent.observation, answer.fields)
         except ValueError as error:
             raise EnvError(str(error)) from error
         if self._read_tools(answer) and not is_first and self._text:

@@ -1,13 +1,14 @@
-"""Limits of episodes: their stored size, deadline and concurrency, the circuit breaker, and stops on request."""
+"""Limits of episodes: their stored size and concurrency, waiting results, the circuit breaker, and stops on request."""
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Generic, Self, TypeVar
 
 import orjson
+import structlog
 
 from backend.domain.errors import LimitExceeded
 from backend.domain.rollouts.rollout import Rollout
@@ -24,10 +25,16 @@ CUT = "_cut"
 """Key of the note in a cut observation."""
 OVERLOAD_ERRORS = frozenset({ErrorKind.SANDBOX, ErrorKind.LIMIT})
 """Errors of episodes on an overloaded env server: a lost connection, a deadline."""
+BATCH_SECONDS = 0.25
+BATCH_SIZE = 500
+MAX_WAITING = 1000
+"""Results that wait to be stored. Further episodes keep their slots, so memory stays bounded if Postgres is slow."""
 POLL_SECONDS = 0.2
 """Interval between checks for a requested stop."""
 
 T = TypeVar("T")
+
+logger = structlog.get_logger(__name__)
 
 
 def bounded_text(text: str, limit: int = MAX_STORED_BYTES) -> str:
@@ -78,27 +85,6 @@ def _dump(value: object) -> bytes:
         return orjson.dumps(value)
     except TypeError:  # lone surrogates, integers above 64 bits, nesting too deep: rare, so slow is fine
         return repr(value).encode("utf-8", "replace")
-
-
-@dataclass(frozen=True, slots=True)
-class Deadline:
-    """The time limit of an episode: `async with deadline.timeout: …`. It pauses while a request is queued."""
-
-    timeout: asyncio.Timeout
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        ends_at = self.timeout.when()
-        if ends_at is None:  # paused already
-            yield
-            return
-        loop = asyncio.get_running_loop()
-        left = ends_at - loop.time()
-        self.timeout.reschedule(None)
-        try:
-            yield
-        finally:
-            self.timeout.reschedule(loop.time() + left)
 
 
 class ConcurrencyLimiter:
@@ -154,6 +140,52 @@ class SlotPool:
         finally:
             for _ in range(held):
                 self._free.release()
+
+
+class BatchWriter(Generic[T]):
+    """Stores results in batches in a thread, so that the loop never waits for Postgres.
+
+    Everything that was put is stored at the end, even after an error. Errors of `store` are raised by `put` and at the
+    end.
+    """
+
+    def __init__(self, store: Callable[[list[T]], object]) -> None:
+        self._store = store
+        self._waiting: asyncio.Queue[tuple[T] | None] = asyncio.Queue(MAX_WAITING)
+        self._error: Exception | None = None
+
+    async def __aenter__(self) -> Self:
+        self._writing = asyncio.create_task(self._write())
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        await self._waiting.put(None)
+        await self._writing
+        if self._error is not None and error is None:
+            raise self._error
+
+    async def put(self, result: T) -> None:
+        if self._error is not None:
+            raise self._error
+        await self._waiting.put((result,))
+
+    async def _write(self) -> None:
+        is_open = True
+        while is_open:
+            found = [await self._waiting.get()]
+            with suppress(TimeoutError):
+                async with asyncio.timeout(BATCH_SECONDS):
+                    while found[-1] is not None and len(found) < BATCH_SIZE:
+                        found.append(await self._waiting.get())
+            is_open = found[-1] is not None
+            batch = [each[0] for each in found if each is not None]
+            if not batch or self._error is not None:
+                continue  # after an error the queue is only emptied, so that no episode waits forever
+            try:
+                await asyncio.to_thread(self._store, batch)
+            except Exception as error:
+                logger.exception("results could not be stored", lost=len(batch))
+                self._error = error
 
 
 class TooManyFailures(Exception):

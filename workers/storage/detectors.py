@@ -16,17 +16,9 @@ from backend.core.session import transaction
 from backend.detectors.queries import active_settings_for
 from backend.detectors.scans import COPIES, PHASES
 from backend.detectors.tables import Flag
+from backend.domain.detectors import run_view
 from backend.domain.detectors.catalogue.metamorphic import SPEC, Altered, scan_altered
 from backend.domain.detectors.flags import FlagDraft
-from backend.domain.detectors.run_view import (
-    SAME_REWARD,
-    BaseTask,
-    EnvironmentContext,
-    HeldoutResult,
-    RolloutRow,
-    SecondVerifier,
-    context_of,
-)
 from backend.domain.detectors.settings import ActiveSettings, Threshold, override_thresholds
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.reward_bounds import declared_ranges
@@ -44,8 +36,8 @@ from backend.runs.queries import names_of, versions_of
 from backend.runs.tables import Run
 from backend.training.steering import thresholds_of_run
 from workers.detectors.scanner import RunScanner
-from workers.rollouts.regrading import StoredEpisode, replay_episodes
-from workers.storage.env_host import open_env_host
+from workers.rollouts.engine import StoredEpisode, replay_episodes
+from workers.storage.env_host import serve
 
 ALTERED_CONCURRENCY = 8
 """Altered replies that are graded at the same time."""
@@ -61,7 +53,7 @@ class DetectorInput:
     run_id: uuid.UUID
     phases: tuple[Phase, ...]
     """Empty if the run is not scanned."""
-    context: EnvironmentContext
+    context: run_view.EnvironmentContext
     environment_settings: Mapping[str, ActiveSettings]
     """Settings of detectors, without the run's own thresholds."""
     settings: Mapping[str, ActiveSettings]
@@ -70,10 +62,6 @@ class DetectorInput:
     second_columns: tuple[str, ...] = ()
     environments: Mapping[uuid.UUID, str] = field(default_factory=dict)
     """Environment names by version, if the run plays several."""
-
-    @property
-    def reads_step_rewards(self) -> bool:
-        return any(self.context.ranges.values())
 
 
 def load_detector_input(run_id: uuid.UUID, thresholds: Sequence[Threshold] = ()) -> DetectorInput:
@@ -94,7 +82,7 @@ def load_detector_input(run_id: uuid.UUID, thresholds: Sequence[Threshold] = ())
         if second is not None:
             manifest = Manifest.model_validate(second.version.manifest)
             name = f"{second.version.environment.name} v{second.version.number}"
-            verifier = SecondVerifier(name, rule_of(second, manifest), declared_ranges(manifest))
+            verifier = run_view.SecondVerifier(name, rule_of(second, manifest), declared_ranges(manifest))
             context = replace(context, second=verifier)
         settings = active_settings_for(session, run.version.environment_id)
         return DetectorInput(
@@ -109,7 +97,7 @@ def load_detector_input(run_id: uuid.UUID, thresholds: Sequence[Threshold] = ())
         )
 
 
-def _context_of_run(session: Session, run: Run, names: Mapping[EnvironmentVersion, str]) -> EnvironmentContext:
+def _context_of_run(session: Session, run: Run, names: Mapping[EnvironmentVersion, str]) -> run_view.EnvironmentContext:
     """`names`: the versions of a run on several environments. Its context is only what holds for all of them, with the
     success rule and the ranges of each."""
     has_steps = run.kind is RunKind.TRAINING
@@ -119,8 +107,8 @@ def _context_of_run(session: Session, run: Run, names: Mapping[EnvironmentVersio
         rules = {name: rule_of(run, each) for name, each in manifests.items()}
         ranges = {name: declared_ranges(each) for name, each in (manifests or {"": manifest}).items()}
         weights = dict(zip(run.columns, run.weights, strict=True))
-        return EnvironmentContext(tuple(run.columns), weights, rules=rules, ranges=ranges, has_steps=has_steps)
-    context = context_of(manifest, run.version.files, has_steps=has_steps)
+        return run_view.EnvironmentContext(tuple(run.columns), weights, rules=rules, ranges=ranges, has_steps=has_steps)
+    context = run_view.context_of(manifest, run.version.files, has_steps=has_steps)
     checkpoint = session.get(Checkpoint, run.checkpoint_id) if run.checkpoint_id else None
     if run.kind is not RunKind.EVALUATION or checkpoint is None:
         # A training run has no base: what it never solved at first and always solves later, it learned.
@@ -138,24 +126,22 @@ def _context_of_run(session: Session, run: Run, names: Mapping[EnvironmentVersio
         .order_by(Checkpoint.created_at, Run.created_at.desc())
         .limit(1)
     )
-    if base_run_id is None:
-        return context
     rule = context.success
-    if rule is None:
+    if base_run_id is None or rule is None:
         return context
     value = Rollout.reward if rule.column == REWARD else Rollout.columns[context.columns.index(rule.column) + 1]
     statement = (
-        select(_TASK, func.count(), func.count().filter(value >= rule.at_least - SAME_REWARD))
+        select(_TASK, func.count(), func.count().filter(value >= rule.at_least - run_view.SAME_REWARD))
         .join(Group, Group.id == Rollout.group_id)
         .join(Task, Task.id == Group.task_id)
         .where(Rollout.run_id == base_run_id, Rollout.status == RolloutStatus.COMPLETED)
         .group_by(_TASK)
     )
-    base = {task: BaseTask(plays, passed) for task, plays, passed in session.execute(statement)}
+    base = {task: run_view.BaseTask(plays, passed) for task, plays, passed in session.execute(statement)}
     return replace(context, base=base)
 
 
-def heldout_results_of(run_id: uuid.UUID) -> list[HeldoutResult]:
+def heldout_results_of(run_id: uuid.UUID) -> list[run_view.HeldoutResult]:
     """The held-out evaluations of a training run after its warm-up, in order. The untrained model's has no step."""
     error = func.coalesce(func.stddev_samp(Rollout.reward), 0.0) / func.sqrt(func.count())
     statement = (
@@ -166,22 +152,21 @@ def heldout_results_of(run_id: uuid.UUID) -> list[HeldoutResult]:
         .order_by(Rollout.training_step)
     )
     with transaction() as session:
-        return [HeldoutResult(step, float(reward), float(error)) for step, reward, error in session.execute(statement)]
+        return [
+            run_view.HeldoutResult(step, float(reward), float(error))
+            for step, reward, error in session.execute(statement)
+        ]
 
 
 def count_rollouts(run: DetectorInput) -> int:
     """Count the rollouts that `stored_steps` returns."""
-    if not run.phases:
-        return 0
     completed = (Rollout.phase.in_(run.phases), Rollout.status == RolloutStatus.COMPLETED)
     with transaction() as session:
         return session.scalar(select(func.count()).where(Rollout.run_id == run.run_id, *completed)) or 0
 
 
-def stored_steps(run: DetectorInput) -> Iterator[tuple[int, list[RolloutRow]]]:
+def stored_steps(run: DetectorInput) -> Iterator[tuple[int, list[run_view.RolloutRow]]]:
     """The completed rollouts of each training step; those of an evaluation in batches, as step 0."""
-    if not run.phases:
-        return
     if not run.context.has_steps:
         with transaction() as session:  # a server-side cursor: a run of any size is never loaded as a whole
             found = session.execute(_rollout_rows(run).execution_options(yield_per=BATCH))
@@ -200,7 +185,7 @@ def stored_steps(run: DetectorInput) -> Iterator[tuple[int, list[RolloutRow]]]:
 
 def _rollout_rows(run: DetectorInput) -> Select[*tuple[object, ...]]:
     """Load only the policy's part of each step and only the messages to the policy."""
-    names = ("reply", "action", "rewards") if run.reads_step_rewards else ("reply", "action")
+    names = ("reply", "action", "rewards") if any(run.context.ranges.values()) else ("reply", "action")
     written = {name: func.jsonb_path_query_array(Rollout.steps, cast(f"$[*].{name}", JSONPATH)) for name in names}
     to_policy = cast('$[*] ? (@.role == "user" || @.role == "tool").content', JSONPATH)
     statement = (
@@ -230,8 +215,8 @@ def _rollout_rows(run: DetectorInput) -> Select[*tuple[object, ...]]:
     return statement.outerjoin(second, is_rescored).add_columns(*columns)
 
 
-def _rollout_row(found: Row[*tuple[object, ...]], run: DetectorInput) -> RolloutRow:
-    row = RolloutRow(
+def _rollout_row(found: Row[*tuple[object, ...]], run: DetectorInput) -> run_view.RolloutRow:
+    row = run_view.RolloutRow(
         id=found.id,
         group=str(found.group_id),
         task=found.task,
@@ -241,7 +226,7 @@ def _rollout_row(found: Row[*tuple[object, ...]], run: DetectorInput) -> Rollout
         tokens_out=found.tokens_out,
         stop_reason=found.stop_reason,
         actions=tuple(found.action),
-        step_rewards=tuple(found.rewards) if run.reads_step_rewards else (),
+        step_rewards=tuple(found.rewards) if any(run.context.ranges.values()) else (),
         prompts=tuple(text for text in found.prompts if isinstance(text, str)),
         metrics=found.metrics,
         environment=run.environments.get(found.version_id, ""),
@@ -311,7 +296,7 @@ def resume_scanner(run_id: uuid.UUID, *, before_step: int) -> RunScanner:
 async def scan_altered_replies(run_input: DetectorInput, most: int) -> list[FlagDraft]:
     """Flag successful rollouts, at most `most`, whose altered replies still earn the reward."""
     settings = run_input.settings[SPEC.id]
-    rows: list[RolloutRow] = []
+    rows: list[run_view.RolloutRow] = []
     for _, step_rows in stored_steps(run_input):
         rows += [row for row in step_rows if row.meets(run_input.context.success)]
         if len(rows) >= most:
@@ -334,21 +319,17 @@ async def scan_altered_replies(run_input: DetectorInput, most: int) -> list[Flag
             recorded = RecordedEpisode({}, row.steps)
             episodes[row.id] = StoredEpisode(row.id, task, recorded, tokens_out=row.tokens_out)
     manifest = Manifest.model_validate(version.manifest)
-    async with open_env_host() as host:
-        await host.prepare(version.content_hash, version.files)
-        async with host.lease(version.content_hash, manifest.proctor.resources) as server:
+    async with serve(version.content_hash, version.files, manifest) as server:
 
-            async def grade(altered: Sequence[Altered]) -> list[float | None]:
-                changed = []
-                for each in altered:
-                    episode = episodes[each.row.id]
-                    *before, last = episode.recorded.steps
-                    recorded = RecordedEpisode({}, [*before, {**last, "reply": each.reply}])
-                    changed.append(replace(episode, id=uuid.uuid4(), recorded=recorded))
-                replayed = await replay_episodes(
-                    changed, server=server, manifest=manifest, concurrency=ALTERED_CONCURRENCY
-                )
-                rewards = {each.episode.id: each.rollout.reward for each in replayed}
-                return [rewards.get(episode.id) for episode in changed]
+        async def grade(altered: Sequence[Altered]) -> list[float | None]:
+            changed = []
+            for each in altered:
+                episode = episodes[each.row.id]
+                *before, last = episode.recorded.steps
+                recorded = RecordedEpisode({}, [*before, {**last, "reply": each.reply}])
+                changed.append(replace(episode, id=uuid.uuid4(), recorded=recorded))
+            replayed = await replay_episodes(changed, server=server, manifest=manifest, concurrency=ALTERED_CONCURRENCY)
+            rewards = {each.episode.id: each.rollout.reward for each in replayed}
+            return [rewards.get(episode.id) for episode in changed]
 
-            return await scan_altered(rows, manifest.proctor.agent.action, grade, settings.thresholds)
+        return await scan_altered(rows, manifest.proctor.agent.action, grade, settings.thresholds)

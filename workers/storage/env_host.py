@@ -1,10 +1,13 @@
 """The env host as jobs use it: its address and token, network grants, and the number of servers to lease."""
 
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
 from backend.core.session import transaction
-from backend.domain.environments.manifest import ResourcesSpec
+from backend.domain.environments.manifest import Manifest, ResourcesSpec
 from backend.environments.tables import NetworkGrant
 from backend.settings import get_settings
-from workers.environments.client import EnvHost
+from workers.environments.client import EnvHost, EnvServer
 
 MAX_SERVERS = 16
 """Per worker: with more, the worker's own event loop is the bottleneck."""
@@ -12,14 +15,23 @@ MAX_SERVERS = 16
 
 def open_env_host() -> EnvHost:
     """`async with open_env_host() as host`"""
+
+    def has_network_grant(content_hash: str) -> bool:
+        """Read for each lease, so a revocation applies at once."""
+        with transaction() as session:
+            return session.get(NetworkGrant, content_hash) is not None
+
     settings = get_settings()
     return EnvHost(settings.envhost_address, settings.envhost_token.get_secret_value(), is_granted=has_network_grant)
 
 
-def has_network_grant(content_hash: str) -> bool:
-    """Whether servers of this content may use the network. Read for each lease, so a revocation applies at once."""
-    with transaction() as session:
-        return session.get(NetworkGrant, content_hash) is not None
+@asynccontextmanager
+async def serve(content_hash: str, files: Mapping[str, str], manifest: Manifest) -> AsyncIterator[EnvServer]:
+    """Prepare a package and lease one server of it."""
+    async with open_env_host() as host:
+        await host.prepare(content_hash, files)
+        async with host.lease(content_hash, manifest.proctor.resources) as server:
+            yield server
 
 
 async def servers_for(host: EnvHost, resources: ResourcesSpec, concurrency: int) -> int:

@@ -34,7 +34,7 @@ from backend.notifications.tables import Notice
 from backend.policies.service import secret_of
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
-from workers.graders.model import MAX_RAW, GradeResult, GraderResult, stored_quotes
+from workers.graders.graders import MAX_RAW, GradeResult, GraderResult, stored_quotes
 from workers.storage.detectors import store_flags
 
 CHUNK = 64
@@ -60,16 +60,6 @@ class LoadedGrader:
     policy_kind: PolicyKind
     policy: Mapping[str, Any]
     secret: str | None = field(repr=False)
-
-    @property
-    def kind(self) -> GraderKind:
-        return self.settings.kind
-
-    @property
-    def concurrency(self) -> int:
-        """The grader's setting, at most the limit of the endpoint."""
-        limit = (self.policy.get("limits") or {}).get("concurrency")
-        return min(self.settings.concurrency, int(limit)) if limit else self.settings.concurrency
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +100,12 @@ def load_rollouts(ids: Sequence[uuid.UUID]) -> list[RolloutToGrade]:
     with transaction() as session:
         for rollout in session.scalars(statement):
             task = rollout.group.task
+            # the reference of the last observation that has one; the opening observation counts, too
+            observations = [*(step.get("observation") or {} for step in reversed(rollout.steps)), rollout.opening]
+            places = [fields for each in observations for fields in (each, each.get("metadata"))]
+            found = (each[REFERENCE] for each in places if isinstance(each, Mapping) and each.get(REFERENCE))
+            reference = next(found, "")
+            text = reference if isinstance(reference, str) else orjson.dumps(reference).decode()
             facts = RolloutFacts(
                 messages=rollout.messages,
                 split=str(task.split),
@@ -119,7 +115,7 @@ def load_rollouts(ids: Sequence[uuid.UUID]) -> list[RolloutToGrade]:
                 environment=task.version.environment.name,
                 columns=dict(zip(rollout.run.columns, rollout.columns or (), strict=False)),
                 reward=rollout.reward,
-                reference=_reference(rollout),
+                reference=text[:MAX_REFERENCE],
                 stop_reason=str(rollout.stop_reason or ""),
             )
             loaded[rollout.id] = RolloutToGrade(rollout.id, facts)
@@ -133,24 +129,17 @@ async def iterate_rollouts(ids: Sequence[uuid.UUID]) -> AsyncIterator[RolloutToG
             yield rollout
 
 
-def _reference(rollout: Rollout) -> str:
-    """The reference of the last observation that has one; the opening observation counts, too."""
-    observations = [rollout.opening, *(step.get("observation") or {} for step in rollout.steps)]
-    for observation in reversed(observations):
-        for fields in (observation, observation.get("metadata")):
-            if isinstance(fields, Mapping) and fields.get(REFERENCE):
-                value = fields[REFERENCE]
-                return (value if isinstance(value, str) else orjson.dumps(value).decode())[:MAX_REFERENCE]
-    return ""
-
-
 def store_grades(
-    run_id: uuid.UUID, grader: LoadedGrader, grades: Sequence[tuple[uuid.UUID, GradeResult]], *, raises_flags: bool
+    run_id: uuid.UUID,
+    grader: LoadedGrader,
+    grades: Sequence[tuple[RolloutToGrade, GradeResult]],
+    *,
+    raises_flags: bool,
 ) -> None:
     """One row per rollout. A failed grade is replaced, a completed one stays. Deleted rollouts are skipped."""
     same = ("score", "spread", "answer", "confidence", "reason", "dropped", "tokens_in", "tokens_out", "cost")
     rows = []
-    for rollout_id, result in grades:
+    for case, result in grades:
         has_score = result.score is not None
         replies = result.exchanges[-1].replies if result.exchanges else []
         is_unreadable = not has_score and not result.verdicts and bool(replies)
@@ -160,7 +149,7 @@ def store_grades(
                 "id": new_id(),
                 "grader_id": grader.id,
                 "run_id": run_id,
-                "rollout_id": rollout_id,
+                "rollout_id": case.rollout_id,
                 "status": GradeStatus.COMPLETED if has_score else GradeStatus.FAILED,
                 "verdicts": orjson.loads(json_text(result.verdicts)),
                 "citations": orjson.loads(json_text(stored_quotes(result.citations))),
@@ -206,7 +195,7 @@ def store_canaries(
         run = session.get(Run, work.run_id)
         if not report.is_injectable or run is None:
             return
-        if grader.kind is GraderKind.JUDGE:
+        if grader.settings.kind is GraderKind.JUDGE:
             scores = ", ".join(f"{each.name} {each.score:.2f}" for each in report.results if each.score is not None)
             sentence = (
                 f"The judge {grader.name} is injectable: a bad answer that demands full marks scored higher than the "

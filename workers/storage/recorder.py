@@ -3,17 +3,18 @@
 Each call is a small transaction and can be repeated: rows that are stored are found by their id.
 """
 
+import logging
 import math
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import psycopg
 import structlog
 from sqlalchemy import delete, select, text, update
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from tenacity import Retrying, before_sleep_log, retry_if_exception, stop_after_delay, wait_exponential
 
 from backend.core.events import RUNS, announce, run_topic
 from backend.core.session import transaction
@@ -23,12 +24,15 @@ from backend.domain.text import json_text, plain_text
 from backend.domain.vocabulary import UNDER_WAY, RolloutStatus
 from backend.rollouts.tables import Rollout as RolloutRow
 from backend.runs.tables import Run, RunLogLine
+from workers.rollouts.limits import BatchWriter
 from workers.storage.rollouts import COLUMNS, GROUP, SEQ, copy_line, row_of, unstorable
 
 logger = structlog.get_logger(__name__)
 
 PROGRESS_SECONDS = 0.25
 STOP_CACHE_SECONDS = 0.5
+OUTAGE_SECONDS = 60.0
+"""Time to wait for a lost database."""
 MAX_LOG_CHARACTERS = 20_000
 _GIVES_PLACE = frozenset({RolloutStatus.FAILED, RolloutStatus.CANCELLED})
 # Runs share tasks. They are inserted in one order, so that two writers never deadlock.
@@ -125,7 +129,14 @@ class RunRecorder:
                 return 0
             for number, (_, row) in enumerate(new.values(), start=seq):
                 row[SEQ] = number
-            self._store_places(session, new.values())
+            places = []
+            for group, rollout in {row[GROUP]: rollout for rollout, row in new.values()}.items():
+                version, task = rollout.task.version_id or self.version_id, rollout.task
+                place = {name: getattr(task, name) for name in ("split", "index", "level", "seed", "arguments")}
+                place |= {"id": group, "version": version, "phase": rollout.counted_phase, "ordinal": rollout.group}
+                place["task"] = stable_id("task", version, task.split, task.index, task.seed)
+                places.append({**place, "training_step": rollout.training_step})
+            session.execute(_ADD_PLACES, {"run": self.run_id, "rows": json_text(places)})
             connection = session.connection().connection.driver_connection
             assert isinstance(connection, psycopg.Connection)
             rows = [row for _, row in new.values()]
@@ -135,29 +146,6 @@ class RunRecorder:
             session.execute(update(Run).where(Run.id == self.run_id).values(next_seq=seq + len(new)))
             announce(session, self._topic)
         return len(new)
-
-    def _store_places(self, session: Session, stored: Iterable[tuple[Rollout, Sequence[Any]]]) -> None:
-        """Add the tasks and groups of these rollouts that are missing."""
-        places: dict[uuid.UUID, dict[str, Any]] = {}
-        for rollout, row in stored:
-            group, task = row[GROUP], rollout.task
-            if group in places:
-                continue
-            version = task.version_id or self.version_id
-            places[group] = {
-                "id": group,
-                "task": stable_id("task", version, task.split, task.index, task.seed),
-                "version": version,
-                "split": task.split,
-                "index": task.index,
-                "level": task.level,
-                "seed": task.seed,
-                "arguments": task.arguments,
-                "phase": rollout.counted_phase,
-                "training_step": rollout.training_step,
-                "ordinal": rollout.group,
-            }
-        session.execute(_ADD_PLACES, {"run": self.run_id, "rows": json_text(list(places.values()))})
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Write one point per curve. A repeated point replaces the first; NaN and infinity become null."""
@@ -219,6 +207,29 @@ class RunRecorder:
             answer = asked_at is not None or (status.is_over and not self._was_over)
             self._stop = (now, answer)
         return answer
+
+
+class RolloutWriter(BatchWriter[Rollout]):
+    """Connects the engine with a recorder: `put` is the engine's `on_rollout`. Waits for a lost database."""
+
+    def __init__(
+        self, recorder: RunRecorder, *, after_batch: Callable[[Sequence[Rollout]], None] = lambda batch: None
+    ) -> None:
+        lost = (OperationalError, InterfaceError, psycopg.OperationalError, psycopg.InterfaceError)
+        retrying = Retrying(  # storing twice is harmless, because rows are found by their ids
+            # Exceeded limits of Postgres have the class of a lost connection, and waiting does not help.
+            retry=retry_if_exception(lambda error: isinstance(error, lost) and not is_refusal(error)),
+            wait=wait_exponential(multiplier=0.2, max=5),
+            stop=stop_after_delay(OUTAGE_SECONDS),
+            before_sleep=before_sleep_log(logger, logging.WARNING),
+            reraise=True,
+        )
+
+        def store(batch: list[Rollout]) -> None:
+            retrying(recorder.store, batch)
+            after_batch(batch)
+
+        super().__init__(store)
 
 
 def is_refusal(error: BaseException) -> bool:

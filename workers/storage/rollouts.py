@@ -41,19 +41,10 @@ def rollout_id(run_id: uuid.UUID, rollout: Rollout) -> uuid.UUID:
 
 def unstorable(rollout: Rollout, problem: str) -> Rollout:
     """The failed rollout without content that replaces one that the database refuses."""
-    return Rollout(
-        task=rollout.task,
-        phase=rollout.phase,
-        group=rollout.group,
-        member=rollout.member,
-        status=RolloutStatus.FAILED,
-        error_kind=ErrorKind.LIMIT,
-        error_message=f"The rollout could not be stored: {problem}",
-        training_step=rollout.training_step,
-        started_at=rollout.started_at,
-        ended_at=rollout.ended_at,
-        source_id=rollout.source_id,
-    )
+    same = ("task", "phase", "group", "member", "training_step", "started_at", "ended_at", "source_id")
+    message = f"The rollout could not be stored: {problem}"
+    values: dict[str, Any] = {name: getattr(rollout, name) for name in same}
+    return Rollout(**values, status=RolloutStatus.FAILED, error_kind=ErrorKind.LIMIT, error_message=message)
 
 
 def row_of(run_id: uuid.UUID, rollout: Rollout, columns: Sequence[str]) -> list[object]:

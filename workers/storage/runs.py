@@ -21,15 +21,7 @@ from backend.domain.rollouts.rollout import drawn_task
 from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.vocabulary import OF_EVALUATION, JobStatus, Phase, RolloutStatus
 from backend.environments.tables import EnvironmentVersion
-from backend.results.figures import (
-    ColumnFigures,
-    FigureScope,
-    cheat_rate,
-    column_figures,
-    group_figures,
-    outcomes,
-    rule_of,
-)
+from backend.results import figures
 from backend.rollouts.tables import Group
 from backend.rollouts.tables import Rollout as RolloutRow
 from backend.runs.tables import Run
@@ -63,10 +55,6 @@ class WorkClaim:
         self.run_id, self.plan, self.manifest = run_id, plan, manifest
         self.job_id = job_id if plan.workers > 1 else None
         self._max_groups = max(1, MAX_PIECE_ROLLOUTS // plan.group_size)
-
-    @property
-    def is_shared(self) -> bool:
-        return self.job_id is not None
 
     async def missing_groups(self) -> AsyncIterator[GroupPlan]:
         """Iterate over the groups to play, in the order of the plan."""
@@ -155,12 +143,12 @@ def ended_counts(session: Session, run_id: uuid.UUID) -> dict[RolloutStatus, int
 def summarize(session: Session, run: Run, *, seconds: float, played: int) -> dict[str, object]:
     """Compute `Run.summary`. `seconds` and `played` are of this attempt, for the rate; all else covers every stored
     rollout."""
-    scope = FigureScope(run.id, Phase.EVALUATION)
-    reward, *columns = column_figures(session, run, scope)
-    found = outcomes(session, FigureScope(run.id))  # with canaries, which are played and paid for too
-    rule = rule_of(run, Manifest.model_validate(session.get_one(EnvironmentVersion, run.version_id).manifest))
-    passes = group_figures(session, run, scope, rule).passes
-    cheating = cheat_rate(session, run, rule)
+    scope = figures.FigureScope(run.id, Phase.EVALUATION)
+    reward, *columns = figures.column_figures(session, run, scope)
+    found = figures.outcomes(session, figures.FigureScope(run.id))  # with canaries, which are played and paid for too
+    rule = figures.rule_of(run, Manifest.model_validate(session.get_one(EnvironmentVersion, run.version_id).manifest))
+    passes = figures.group_figures(session, run, scope, rule).passes
+    cheating = figures.cheat_rate(session, run, rule)
     groups = session.execute(_GROUPS, {"run": run.id, "phase": str(Phase.EVALUATION)}).one()
     shares = {name: getattr(groups, name) / groups.groups for name in ("mixed", "all_good", "all_bad") if groups.groups}
     same = ("completed", "failed", "stop_reasons", "truncated", "turns", "tokens_in", "tokens_out", "cost", "priced")
@@ -185,7 +173,7 @@ def summarize(session: Session, run: Run, *, seconds: float, played: int) -> dic
     return summary
 
 
-def _stored_figure(figure: ColumnFigures) -> dict[str, object] | None:
+def _stored_figure(figure: figures.ColumnFigures) -> dict[str, object] | None:
     if figure.estimate is None:
         return None
     levels = {str(level): asdict(estimate) for level, estimate in sorted(figure.by_level.items())}

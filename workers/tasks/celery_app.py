@@ -31,18 +31,13 @@ app.conf.update(
 TOUCH_SECONDS = 5.0
 """How often a worker touches its file, so that `proctor up` restarts one that hangs."""
 
-_heartbeats: list[WorkerHeartbeat] = []
-_left = threading.Event()
+
+signals.setup_logging.connect(lambda **_: configure_logging("worker"), weak=False)
 
 
 @app.task(name=EXECUTE, bind=True)
 def execute_job(self: Task, job_id: str) -> None:
     execute(uuid.UUID(job_id), str(self.request.hostname or ""))
-
-
-@signals.setup_logging.connect
-def _configure_logging(**_: object) -> None:
-    configure_logging("worker")
 
 
 @signals.worker_process_init.connect
@@ -58,14 +53,14 @@ def _begin_heartbeat(sender: object, **_: object) -> None:
     name, queues = str(sender.hostname), sorted(sender.app.amqp.queues.consume_from)  # type: ignore[attr-defined]
     heartbeat = WorkerHeartbeat(name, queues)
     heartbeat.start()
-    _heartbeats.append(heartbeat)
+    signals.worker_shutdown.connect(lambda **_: heartbeat.leave(), weak=False)
     folder = get_settings().run_folder
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / name.partition("@")[0]
     file.touch()
 
     def touch_periodically() -> None:
-        while not _left.wait(TOUCH_SECONDS):
+        while not heartbeat.left.wait(TOUCH_SECONDS):
             with contextlib.suppress(OSError):
                 file.touch()
 
@@ -80,10 +75,3 @@ def _hand_jobs_back(**_: object) -> None:
         path = Path(f"/proc/self/task/{thread.native_id}/children")
         for child in path.read_text().split() if thread.native_id and path.exists() else ():
             os.kill(int(child), INTERRUPT)
-
-
-@signals.worker_shutdown.connect
-def _leave(**_: object) -> None:
-    _left.set()
-    for heartbeat in _heartbeats:
-        heartbeat.leave()

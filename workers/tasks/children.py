@@ -7,11 +7,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from threading import Thread
-from typing import IO
 
 import structlog
 
@@ -26,7 +23,7 @@ KILL_GRACE_SECONDS = 10.0
 BEGIN = "workers.begin"
 STOP_CHECK_SECONDS = 2.0
 _POLL_SECONDS = 0.2
-_TAIL_LINES = 20
+_TAIL_LINES, _TAIL_BYTES = 20, 20_000
 
 logger = structlog.get_logger(__name__)
 
@@ -44,29 +41,44 @@ def run_child(
     interrupted, some time after a stop of its run was requested, and if `may_continue`, called periodically, is false.
     """
     log = log_file(module, run_id)
-    # The parent-death signal fires when the *thread* that started the child ends: jobs run in their main thread.
-    process = subprocess.Popen(
-        [sys.executable, "-m", BEGIN, module, *arguments],
-        cwd=PROJECT_ROOT,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        preexec_fn=lambda: die_with_parent(signal.SIGKILL),
-    )
+    with log.open("ab") as output:
+        # The parent-death signal fires when the *thread* that started the child ends: jobs run in their main thread.
+        process = subprocess.Popen(
+            [sys.executable, "-m", BEGIN, module, *arguments],
+            cwd=PROJECT_ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=lambda: die_with_parent(signal.SIGKILL),
+        )
     logger.info("child began", module=module, pid=process.pid, log=str(log))
-    tail: deque[str] = deque(maxlen=_TAIL_LINES)
-    assert process.stdout is not None
-    reader = Thread(target=_copy_output, args=(process.stdout, log, tail), name="child-log", daemon=True)
-    reader.start()
+    stop_seen_at: float | None = None
+    next_check = time.monotonic() + STOP_CHECK_SECONDS
     try:
-        status = _wait(process, run_id, may_continue)
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_POLL_SECONDS)
+                break
+            now = time.monotonic()
+            if run_id is None or now < next_check:
+                continue
+            next_check = now + STOP_CHECK_SECONDS
+            if not may_continue():
+                _end(process)
+            if stop_seen_at is None:
+                with transaction() as session:
+                    run = session.get(Run, run_id)
+                    stop_seen_at = now if run is None or run.stop_requested_at is not None else None
+            if stop_seen_at is not None and now - stop_seen_at > STOP_GRACE_SECONDS:
+                logger.warning("the child did not stop in time", pid=process.pid)
+                _end(process)
     finally:
         _end(process)
-        reader.join(timeout=5)
+    status = process.returncode
     logger.info("child ended", module=module, status=status)
     if status:
-        logger.error("child failed", module=module, status=status, tail=list(tail))
+        logger.error("child failed", module=module, status=status, tail=_last_lines(log))
     return status
 
 
@@ -81,8 +93,7 @@ def child_error(module: str, status: int, run_id: uuid.UUID | None) -> ChildFail
     name = f"status {status}" if status >= 0 else signal.Signals(-status).name
     if name == "SIGKILL":
         name = "SIGKILL (out of memory?)"
-    log = log_file(module, run_id)
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()] if log.exists() else []
+    lines = [line for line in _last_lines(log_file(module, run_id)) if line.strip()]
     return ChildFailed(f"{module} ended with {name}: {lines[-1][-1000:] if lines else 'it wrote nothing'}")
 
 
@@ -92,26 +103,10 @@ def log_file(module: str, run_id: uuid.UUID | None) -> Path:
     return folder / f"{run_id or module}.log"
 
 
-def _wait(process: subprocess.Popen[bytes], run_id: uuid.UUID | None, may_continue: Callable[[], bool]) -> int:
-    stop_seen_at: float | None = None
-    next_check = time.monotonic() + STOP_CHECK_SECONDS
-    while True:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.wait(_POLL_SECONDS)
-        now = time.monotonic()
-        if run_id is None or now < next_check:
-            continue
-        next_check = now + STOP_CHECK_SECONDS
-        if not may_continue():
-            _end(process)
-        if stop_seen_at is None:
-            with transaction() as session:
-                run = session.get(Run, run_id)
-                if run is None or run.stop_requested_at is not None:
-                    stop_seen_at = now
-        if stop_seen_at is not None and now - stop_seen_at > STOP_GRACE_SECONDS:
-            logger.warning("the child did not stop in time", pid=process.pid)
-            _end(process)
+def _last_lines(log: Path) -> list[str]:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+        return file.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -123,12 +118,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-def _copy_output(output: IO[bytes], log: Path, tail: deque[str]) -> None:
-    """Write the child's lines to its log, and keep the last ones for the worker's own log."""
-    with output, log.open("ab") as kept:
-        for line in output:
-            kept.write(line)
-            kept.flush()
-            tail.append(line.decode(errors="replace").rstrip()[-500:])

@@ -1,4 +1,4 @@
-"""The job `judging.detect`: scan a stored run with all detectors."""
+"""The jobs `judging.detect`, which scans a stored run with all detectors, and `judging.follow`."""
 
 import time
 from collections import Counter
@@ -6,19 +6,13 @@ from dataclasses import replace
 
 import structlog
 
+from backend.core.events import announce, run_topic
 from backend.core.session import transaction
 from backend.detectors.scans import EARLY, PROGRESS, keep_progress
 from backend.detectors.schemas import StartScan
+from backend.review.judged_curves import choose_best
 from workers.detectors.scanner import RunScanner
-from workers.storage.detectors import (
-    BATCH,
-    count_rollouts,
-    heldout_results_of,
-    load_detector_input,
-    record_flags,
-    scan_altered_replies,
-    stored_steps,
-)
+from workers.storage import detectors
 from workers.tasks.execute import run_async
 from workers.tasks.registry import JobContext
 
@@ -30,11 +24,11 @@ logger = structlog.get_logger(__name__)
 def run(context: JobContext) -> None:
     """Scan every stored step of a run in order, and the requested number of altered replies."""
     request = StartScan.of_job(context.arguments)
-    source = load_detector_input(context.need_run(), request.thresholds)
+    source = detectors.load_detector_input(context.need_run(), request.thresholds)
     is_early = bool(context.arguments.get(EARLY))
     scanner = RunScanner(source.context, source.settings)
-    heldout = heldout_results_of(source.run_id) if source.context.has_steps else []
-    total, done, written_at = count_rollouts(source), 0, 0.0
+    heldout = detectors.heldout_results_of(source.run_id) if source.context.has_steps else []
+    total, done, written_at = detectors.count_rollouts(source), 0, 0.0
     flags: Counter[str] = Counter((context.arguments.get(PROGRESS) or {}).get("flags") or {})
     """Includes flags of earlier attempts."""
 
@@ -48,8 +42,8 @@ def run(context: JobContext) -> None:
             keep_progress(session, context.job_id, source.run_id, progress)
 
     phase = "stored rollouts"
-    for step, rows in stored_steps(source):
-        if is_early and len(rows) < BATCH:
+    for step, rows in detectors.stored_steps(source):
+        if is_early and len(rows) < detectors.BATCH:
             break
         drafts = scanner.scan(step, rows)
         if is_early:
@@ -58,12 +52,19 @@ def run(context: JobContext) -> None:
             scanner.add_heldout(heldout.pop(0))
         if not source.context.has_steps:
             drafts = [replace(draft, training_step=None) for draft in drafts]
-        flags.update(record_flags(source.run_id, drafts))
+        flags.update(detectors.record_flags(source.run_id, drafts))
         done += len(rows)
         report(phase)
     if request.altered:
         phase = "altered replies"
-        drafts = run_async(scan_altered_replies(source, request.altered))
-        flags.update(record_flags(source.run_id, drafts))
+        drafts = run_async(detectors.scan_altered_replies(source, request.altered))
+        flags.update(detectors.record_flags(source.run_id, drafts))
     report(phase, is_over=True)
     logger.info("scanned a run", steps=len(scanner.view.steps), flags=flags.total())
+
+
+def follow(context: JobContext) -> None:
+    """Verdicts on a training run change its best checkpoint."""
+    with transaction() as session:
+        choose_best(session, context.need_run())
+        announce(session, run_topic(context.need_run()))

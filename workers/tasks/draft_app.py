@@ -23,24 +23,6 @@ class DraftError(RuntimeError):
     """An author's own mistake, with its traceback as the text."""
 
 
-class _BrokenEnvironment(Environment):  # type: ignore[misc]
-    """Replaces an environment whose class failed."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self._text = text
-
-    def reset(self, seed: int | None = None, episode_id: str | None = None, **arguments: object) -> None:
-        raise DraftError(self._text)
-
-    def step(self, action: object, timeout_s: float | None = None, **arguments: object) -> None:
-        raise DraftError(self._text)
-
-    @property
-    def state(self) -> State:
-        return State()
-
-
 def _describe(error: BaseException) -> str:
     """Return the error and its last frames, with paths relative to the package."""
     here = os.path.dirname(os.path.abspath(__file__))
@@ -87,7 +69,14 @@ def _guard_factory(factory: Callable[[], Environment]) -> Callable[[], Environme
         try:
             environment = factory()
         except Exception as error:
-            return _BrokenEnvironment(_describe(error))
+            text = _describe(error)
+
+            def fail(*_: object, **__: object) -> None:
+                raise DraftError(text)
+
+            # replaces an environment whose class failed
+            broken = type("BrokenEnvironment", (Environment,), {"reset": fail, "step": fail, "state": State()})
+            return broken()
         for name in ("reset", "step", "reset_async", "step_async"):
             if callable(method := getattr(environment, name, None)):
                 setattr(environment, name, _guard(method))

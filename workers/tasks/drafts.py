@@ -7,23 +7,22 @@ of a rollout, of rollouts with the same pattern, and of the newest rollouts. Nei
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import orjson
 import yaml
-from sqlalchemy import Text, cast, select
+from sqlalchemy import Text, cast, func, select
 from sqlalchemy.orm import Session, aliased
 
 from backend.core.events import announce, trial_topic
 from backend.core.queue import keep_answer
 from backend.core.session import transaction
 from backend.detectors.tables import Flag
-from backend.domain.environments.manifest import Manifest, ManifestInvalid, read_manifest
+from backend.domain.environments.manifest import ManifestInvalid, read_manifest
 from backend.domain.environments.packages import MANIFEST_PATH, content_hash
-from backend.domain.rollouts.divergence import RecordedEpisode
 from backend.domain.rollouts.rollout import TaskSpec, columns_over_episode
 from backend.domain.statistics import TIE, estimate_mean
 from backend.domain.text import json_text
@@ -36,11 +35,11 @@ from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
 from workers.environments.client import HostRefused
 from workers.policies.scripted import ScriptedPolicy
-from workers.rollouts.engine import TooManyFailures
-from workers.rollouts.regrading import ReplayedEpisode, StoredEpisode, replay_episodes
-from workers.storage.env_host import open_env_host
-from workers.storage.episodes import Scene, replay
+from workers.rollouts.engine import ReplayedEpisode, TooManyFailures, replay_episodes
+from workers.storage.env_host import serve
+from workers.storage.regrading import read_episode
 from workers.tasks.execute import run_async
+from workers.tasks.hand_play import Scene, replay
 from workers.tasks.registry import JobContext
 
 TRACED = "proctor_draft_app"
@@ -61,7 +60,12 @@ def try_draft(context: JobContext) -> None:
         except ManifestInvalid as error:
             give_up_trial(session, context, f"{MANIFEST_PATH}: {error}")
             return
-        files = traced_files(with_generated(draft.files), manifest)
+        # an app in front of the draft's own that reports tracebacks
+        app = (Path(__file__).parent / "draft_app.py").read_text(encoding="utf-8").replace("__APP__", manifest.app)
+        files = with_generated(draft.files)
+        served: dict[str, object] = {**read_yaml(files[MANIFEST_PATH]), "app": f"{TRACED}:app"}
+        text = yaml.safe_dump(served, sort_keys=False, allow_unicode=True)
+        files = {**files, MANIFEST_PATH: text, f"{TRACED}.py": app}
         task = TaskSpec(Split(trial.task["split"]), trial.task["index"], trial.task["level"], trial.task["seed"])
         scene = Scene(task, content_hash(files), files, manifest, list(trial.replies))
         draft_revision = draft.revision
@@ -103,23 +107,6 @@ def give_up_trial(session: Session, context: JobContext, error: str) -> None:
         announce(session, trial_topic(trial.environment_id, trial.person_id))
 
 
-def traced_files(files: dict[str, str], manifest: Manifest) -> dict[str, str]:
-    """Put an app in front of the draft's own that reports tracebacks."""
-    app = (Path(__file__).parent / "draft_app.py").read_text(encoding="utf-8").replace("__APP__", manifest.app)
-    served: Mapping[str, object] = {**read_yaml(files[MANIFEST_PATH]), "app": f"{TRACED}:app"}
-    text = yaml.safe_dump(served, sort_keys=False, allow_unicode=True)
-    return {**files, MANIFEST_PATH: text, f"{TRACED}.py": app}
-
-
-@dataclass(frozen=True, slots=True)
-class _ScoredEpisode:
-    """A stored episode with its reward and the name of its policy."""
-
-    episode: StoredEpisode
-    reward: float
-    policy: str
-
-
 def score(context: JobContext) -> None:
     environment_id = uuid.UUID(context.arguments["environment_id"])
     this = uuid.UUID(context.arguments["rollout_id"])
@@ -128,23 +115,26 @@ def score(context: JobContext) -> None:
             draft = session.get_one(EnvironmentDraft, environment_id)
             manifest = read_manifest(draft.files.get(MANIFEST_PATH, ""))
             files, revision = with_generated(draft.files), draft.revision
-            cluster, history = _rollouts_to_score(session, environment_id, this)
-            stored = _stored_episodes(session, cluster | history | {this})
-        episodes, digest = [each.episode for each in stored.values()], content_hash(files)
+            cluster, history, stored = _load_rollouts(session, environment_id, this)
+        episodes = [
+            read_episode(
+                row, TaskSpec(row.Task.split, row.Task.index, row.Task.level, row.Task.seed, row.Task.arguments)
+            )
+            for row in stored.values()
+        ]
 
         async def replay_all() -> list[ReplayedEpisode]:
-            async with open_env_host() as host:
-                await host.prepare(digest, files)
-                async with host.lease(digest, manifest.proctor.resources) as server:
-                    return await replay_episodes(episodes, server=server, manifest=manifest, concurrency=CONCURRENCY)
+            async with serve(content_hash(files), files, manifest) as server:
+                return await replay_episodes(episodes, server=server, manifest=manifest, concurrency=CONCURRENCY)
 
-        pairs = {each.episode.id: (stored[each.episode.id], each) for each in run_async(replay_all())}
+        pairs = [(stored[each.episode.id], each) for each in run_async(replay_all())]
+        of_history = [pair for pair in pairs if pair[0].id in history]
         answer: dict[str, object] = {
             "draft_revision": revision,
-            "this": _comparison([pairs[this]] if this in pairs else []),
-            "cluster": _comparison([pair for id, pair in pairs.items() if id in cluster]),
-            "history": _comparison([pair for id, pair in pairs.items() if id in history]),
-            "policies": _ranking([pair for id, pair in pairs.items() if id in history]),
+            "this": _comparison([pair for pair in pairs if pair[0].id == this]),
+            "cluster": _comparison([pair for pair in pairs if pair[0].id in cluster]),
+            "history": _comparison(of_history),
+            "policies": _ranking(of_history),
             "most_of_history": MAX_HISTORY,
             "error": "",
         }
@@ -161,10 +151,13 @@ def give_up_scores(session: Session, context: JobContext, error: str) -> None:
     keep_answer(session, context.job_id, {"error": error})
 
 
-def _rollouts_to_score(
+def _load_rollouts(
     session: Session, environment_id: uuid.UUID, rollout_id: uuid.UUID
-) -> tuple[set[uuid.UUID], set[uuid.UUID]]:
-    """Return the rollouts that a detector put into one cluster with this one, and the newest of runs and training."""
+) -> tuple[set[uuid.UUID], set[uuid.UUID], dict[uuid.UUID, Any]]:
+    """Return the rollouts to score: in one cluster of a detector with this one, and the newest of runs and training.
+
+    Also returns those of them that can be replayed, with their task and the name of their policy, by id.
+    """
     own, other = aliased(Flag), aliased(Flag)
     of_environment = EnvironmentVersion.environment_id == environment_id
     cluster = (
@@ -189,43 +182,23 @@ def _rollouts_to_score(
         .order_by(Run.id.desc(), Rollout.seq.desc())
         .limit(MAX_HISTORY)
     )
-    return {found for found in session.scalars(cluster) if found} - {rollout_id}, set(session.scalars(history))
-
-
-def _stored_episodes(session: Session, ids: Collection[uuid.UUID]) -> dict[uuid.UUID, _ScoredEpisode]:
+    clustered = {found for found in session.scalars(cluster) if found} - {rollout_id}
+    newest = set(session.scalars(history))
+    ids = {rollout_id, *clustered, *newest}
     statement = (
-        select(
-            Rollout.id,
-            Rollout.reward,
-            cast(Rollout.opening, Text).label("opening"),
-            cast(Rollout.steps, Text).label("steps"),
-            Rollout.stop_reason,
-            Rollout.tokens_out,
-            Rollout.is_truncated,
-            Policy.name.label("policy"),
-            Task,
-        )
+        select(Rollout.id, Rollout.reward, Rollout.stop_reason, Rollout.tokens_out, Rollout.is_truncated, Task)
+        .add_columns(cast(Rollout.opening, Text).label("opening"), cast(Rollout.steps, Text).label("steps"))
+        .add_columns(func.coalesce(Policy.name, "person").label("policy"))
         .join(Group, Group.id == Rollout.group_id)
         .join(Task, Task.id == Group.task_id)
         .join(Run, Run.id == Rollout.run_id)
         .outerjoin(Policy, Policy.id == Run.policy_id)
         .where(Rollout.id.in_(ids), Rollout.status == RolloutStatus.COMPLETED, Rollout.turns > 0)
     )
-    episodes = {}
-    for row in session.execute(statement):
-        episode = StoredEpisode(
-            id=row.id,
-            task=TaskSpec(row.Task.split, row.Task.index, row.Task.level, row.Task.seed, row.Task.arguments),
-            recorded=RecordedEpisode(orjson.loads(row.opening), orjson.loads(row.steps)),
-            stop_reason=row.stop_reason,
-            tokens_out=row.tokens_out,
-            is_truncated=row.is_truncated,
-        )
-        episodes[row.id] = _ScoredEpisode(episode, row.reward, row.policy or "person")
-    return episodes
+    return clustered, newest, {row.id: row for row in session.execute(statement)}
 
 
-def _comparison(pairs: Sequence[tuple[_ScoredEpisode, ReplayedEpisode]]) -> dict[str, object]:
+def _comparison(pairs: Sequence[tuple[Any, ReplayedEpisode]]) -> dict[str, object]:
     """Compare rewards of completed episodes; `elsewhere` counts diverged ones."""
     ended = [(old.reward, new.rollout.reward) for old, new in pairs if new.rollout.reward is not None]
     means = {"before": estimate_mean([old for old, _ in ended]), "after": estimate_mean([new for _, new in ended])}
@@ -239,7 +212,7 @@ def _comparison(pairs: Sequence[tuple[_ScoredEpisode, ReplayedEpisode]]) -> dict
     }
 
 
-def _ranking(pairs: Sequence[tuple[_ScoredEpisode, ReplayedEpisode]]) -> list[dict[str, object]]:
+def _ranking(pairs: Sequence[tuple[Any, ReplayedEpisode]]) -> list[dict[str, object]]:
     """Rank policies by their new mean reward, with their place by the old one."""
     rewards: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     for old, new in pairs:

@@ -24,8 +24,7 @@ from workers.environments.client import HostRefused
 from workers.policies.base import Policy
 from workers.storage.env_host import open_env_host
 from workers.storage.policies import load_policy
-from workers.storage.recorder import RunRecorder
-from workers.storage.rollout_writer import RolloutWriter
+from workers.storage.recorder import RolloutWriter, RunRecorder
 from workers.storage.rollouts import rollout_id
 from workers.tasks.children import must_run_child
 from workers.tasks.execute import run_async

@@ -44,7 +44,7 @@ def run(context: JobContext) -> None:
         row.status = RunStatus.RUNNING
         is_to_clone = row.kind == "git"
     if is_to_clone:
-        _set_phase(import_id, "cloning the repository")
+        _update(import_id, phase="cloning the repository")
         options = ImportOptions(**context.arguments["wishes"])
         try:
             files = read_repository(url, str(context.arguments["reference"]), options.path)
@@ -82,11 +82,6 @@ async def _inspect(import_id: uuid.UUID, files: dict[str, str], report: ImportRe
     """Start and play the package; copy the log of its installation to where people can read it."""
     settings, digest = get_settings(), content_hash(files)
 
-    def store_log(log: str) -> None:
-        with transaction() as session:
-            session.get_one(EnvironmentImport, import_id).build_log = plain_text(log[-MAX_LOG_CHARACTERS:])
-            announce(session, import_topic(import_id))
-
     async with EnvHost(settings.envhost_address, settings.envhost_token.get_secret_value()) as host:
 
         async def follow_log() -> None:
@@ -96,25 +91,28 @@ async def _inspect(import_id: uuid.UUID, files: dict[str, str], report: ImportRe
                 log, _ = await host.build_log(digest)
                 if log != stored:
                     stored = log
-                    await asyncio.to_thread(store_log, log)
+                    await asyncio.to_thread(_update, import_id, build_log=plain_text(log[-MAX_LOG_CHARACTERS:]))
 
         following = asyncio.create_task(follow_log())
         try:
-            _set_phase(import_id, "preparing what it needs and starting it")
+            _update(import_id, phase="preparing what it needs and starting it")
             await start(host, files, report)
         finally:
             following.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await following
-            store_log((await host.build_log(digest))[0])
+            log, _ = await host.build_log(digest)
+            _update(import_id, build_log=plain_text(log[-MAX_LOG_CHARACTERS:]))
         if report.starts:
-            _set_phase(import_id, "playing it")
+            _update(import_id, phase="playing it")
             await play(host, files, report)
 
 
-def _set_phase(import_id: uuid.UUID, phase: str) -> None:
+def _update(import_id: uuid.UUID, **values: str) -> None:
     with transaction() as session:
-        session.get_one(EnvironmentImport, import_id).phase = phase
+        row = session.get_one(EnvironmentImport, import_id)
+        for name, value in values.items():
+            setattr(row, name, value)
         announce(session, import_topic(import_id))
 
 

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 from sqlalchemy import select
@@ -28,13 +29,12 @@ from backend.runs.service import begin_run, finish_run
 from backend.runs.tables import Run
 from workers.environments.client import EnvServer, HostRefused
 from workers.policies.base import Policy
-from workers.rollouts.engine import GroupPlan, TooManyFailures, play_groups
+from workers.rollouts.engine import GroupPlan, RolloutPool, TooManyFailures
 from workers.rollouts.limits import unless_stopped
 from workers.storage.detectors import BATCH
 from workers.storage.env_host import open_env_host, servers_for
 from workers.storage.policies import load_policy
-from workers.storage.recorder import RunRecorder
-from workers.storage.rollout_writer import RolloutWriter
+from workers.storage.recorder import RolloutWriter, RunRecorder
 from workers.storage.runs import WorkClaim, ended_counts, summarize
 from workers.tasks.children import must_run_child
 from workers.tasks.execute import run_async
@@ -81,11 +81,17 @@ def evaluate(run_id: uuid.UUID, policy: Policy, job_id: uuid.UUID | None = None)
     Returns how the run ended; `running` if other jobs still play their part.
     """
     attempt = EvaluationAttempt(run_id, policy, job_id)
-    if attempt.has_begun:
-        return attempt.finish(*run_async(attempt.play(), closing=policy))
-    run_async(policy.aclose())
-    logger.info("the run has ended already")
-    return RunStatus.COMPLETED
+    if not attempt.has_begun:
+        run_async(policy.aclose())
+        logger.info("the run has ended already")
+        return RunStatus.COMPLETED
+    try:
+        is_through = run_async(unless_stopped(attempt.play(), attempt.recorder.should_stop), closing=policy)
+    except HostRefused as error:
+        return attempt.finish(RunStatus.FAILED, f"The environment cannot be played: {error}")
+    except TooManyFailures as error:
+        return attempt.finish(RunStatus.PAUSED, f"Paused after too many failures. {error}")
+    return attempt.finish(RunStatus.COMPLETED if is_through else RunStatus.STOPPED, None)
 
 
 class EvaluationAttempt:
@@ -126,17 +132,7 @@ class EvaluationAttempt:
         self._counted_at = 0.0
         self._next_scan = max(BATCH, 2 * self.kept)
 
-    async def play(self) -> tuple[RunStatus, str | None]:
-        """Return how the attempt ended, and why."""
-        try:
-            is_through = await unless_stopped(self._play(), self.recorder.should_stop)
-        except HostRefused as error:
-            return RunStatus.FAILED, f"The environment cannot be played: {error}"
-        except TooManyFailures as error:
-            return RunStatus.PAUSED, f"Paused after too many failures. {error}"
-        return (RunStatus.COMPLETED, None) if is_through else (RunStatus.STOPPED, "Stopped on request.")
-
-    async def _play(self) -> bool:
+    async def play(self) -> bool:
         if self.kept:
             self.recorder.log(f"{self.kept} of {self.plan.rollouts} rollouts are stored already and are kept")
         if self.done >= self.plan.rollouts:
@@ -176,10 +172,7 @@ class EvaluationAttempt:
                         rollout.cost = (rollout.cost or 0.0) + earlier.cost
                 await writer.put(rollout)
 
-            def record_limit(limit: int) -> None:
-                self._limit = limit
-
-            await play_groups(
+            await RolloutPool(
                 groups,
                 server=server,
                 policy=self.policy,
@@ -191,8 +184,8 @@ class EvaluationAttempt:
                 max_attempts=1 if is_repeated else 1 + self.plan.retries,
                 keep_cancelled=not is_repeated,  # the stored failure is more informative
                 price=self.price,
-                on_limit=record_limit,
-            )
+                on_limit=partial(setattr, self, "_limit"),
+            ).play()
 
     def _count(self, batch: Sequence[Rollout]) -> None:
         """Called in the writer's thread after each stored batch."""
@@ -228,7 +221,7 @@ class EvaluationAttempt:
     def _report_progress(self, phase: str) -> None:
         failed = len(self._failed) + self._forgotten
         now = time.monotonic()
-        if self.claim.is_shared and now - self._counted_at >= COUNT_SECONDS:  # others store rollouts too
+        if self.claim.job_id is not None and now - self._counted_at >= COUNT_SECONDS:  # others store rollouts too
             self._counted_at = now
             with transaction() as session:
                 self.done = sum(ended_counts(session, self.run_id).values())

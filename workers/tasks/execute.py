@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import aclosing, contextmanager, nullcontext
 from types import FrameType
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 from sqlalchemy.exc import DBAPIError
@@ -18,6 +18,9 @@ from backend.errors import AppError
 from backend.settings import get_settings
 from workers.tasks import leases
 from workers.tasks.registry import JobContext, UnknownJob, find_body
+
+if TYPE_CHECKING:
+    from workers.policies.base import Policy
 
 try:
     import uvloop
@@ -57,14 +60,14 @@ def execute(job_id: uuid.UUID, worker: str = "") -> None:
     if job.run_id:
         names["run_id"] = str(job.run_id)
     with structlog.contextvars.bound_contextvars(**names):
-        heartbeat = LeaseHeartbeat(job.id, owner)
+        lost = threading.Event()
         logger.info("job began")
         try:
-            with _interruptible(), heartbeat:
+            with _interruptible(), renewed_lease(job.id, owner, lost):
                 find_body(job.name)(context)
         except Interrupted:
-            logger.warning("job interrupted", lease_lost=heartbeat.is_lost)
-            if not heartbeat.is_lost:
+            logger.warning("job interrupted", lease_lost=lost.is_set())
+            if not lost.is_set():
                 leases.hand_back(job.id, owner)
         except (AppError, UnknownJob) as error:
             logger.error("job refused", error=str(error))
@@ -79,34 +82,30 @@ def execute(job_id: uuid.UUID, worker: str = "") -> None:
             logger.info("job done")
 
 
-class LeaseHeartbeat(threading.Thread):
-    """Renews the lease in a thread. Interrupts the body if the lease is lost."""
+@contextmanager
+def renewed_lease(job_id: uuid.UUID, owner: str, lost: threading.Event) -> Iterator[None]:
+    """Renew the lease in a thread. If it is lost, set `lost` and interrupt the body."""
+    ended = threading.Event()
 
-    def __init__(self, job_id: uuid.UUID, owner: str) -> None:
-        super().__init__(name="heartbeat", daemon=True)
-        self.job_id, self.owner = job_id, owner
-        self.is_lost = False
-        self._ended = threading.Event()
-
-    def __enter__(self) -> "LeaseHeartbeat":
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self.join()
-
-    def run(self) -> None:
-        while not self._ended.wait(leases.BEAT_SECONDS):
+    def renew() -> None:
+        while not ended.wait(leases.BEAT_SECONDS):
             try:
-                if leases.renew(self.job_id, self.owner):
-                    continue
+                is_leased = leases.renew(job_id, owner)
             except DBAPIError:  # Postgres is away: continue, the lease may outlast it
                 logger.warning("could not renew the lease", exc_info=True)
                 continue
-            self.is_lost = True
-            os.kill(os.getpid(), INTERRUPT)
-            return
+            if not is_leased:
+                lost.set()
+                os.kill(os.getpid(), INTERRUPT)
+                return
+
+    thread = threading.Thread(target=renew, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 @contextmanager
@@ -127,11 +126,7 @@ def _interruptible() -> Iterator[None]:
         signal.signal(INTERRUPT, before)
 
 
-class Closable(Protocol):
-    async def aclose(self) -> None: ...
-
-
-def run_async(main: Coroutine[object, None, T], *, closing: Closable | None = None) -> T:
+def run_async(main: Coroutine[object, None, T], *, closing: "Policy | None" = None) -> T:
     """`asyncio.run` for a job's body: an interrupt cancels `main`, waits for its clean-up and raises Interrupted.
 
     An exception that a signal handler raises could arise in one of asyncio's callbacks, which would only log it.

@@ -18,7 +18,7 @@ from backend.core.artifacts import open_file
 from backend.core.events import announce
 from backend.core.sealing import SecretUnreadable
 from backend.core.session import transaction
-from backend.domain.checkpoints.exports import ExportOptions, HubUpload
+from backend.domain.checkpoints.exports import ExportOptions
 from backend.domain.vocabulary import ExportStatus
 from workers.storage.digests import digest_of
 from workers.tasks.children import must_run_child
@@ -27,10 +27,6 @@ from workers.tasks.registry import JobContext
 MODULE = "workers.training.export"
 TOKEN_REQUIRED = "The Hub requires a token with write access. Pass one with the upload, or set HF_TOKEN on the worker."
 _UNFINISHED = {ExportStatus.QUEUED, ExportStatus.RUNNING}
-
-
-class UploadFailed(RuntimeError):
-    """The export is not on the Hub."""
 
 
 def run(context: JobContext) -> None:
@@ -64,10 +60,35 @@ def upload(context: JobContext) -> None:
         if target is None or target.is_over or artifact is None:
             return
         _update_upload(session, export, status="running")
-    try:
-        result = {"status": "completed", "url": _send(artifact, target, token_of(options), message)}
-    except (UploadFailed, SecretUnreadable) as error:
-        result = {"status": "failed", "reason": str(error)}
+    url = reason = ""
+    with tempfile.TemporaryDirectory(prefix="proctor-hub-") as folder:
+        with open_file(artifact) as stream, zipfile.ZipFile(stream) as archive:
+            archive.extractall(folder)
+        files: dict[str, str] = json.loads((Path(folder) / "manifest.json").read_text())["files"]
+        changed = [name for name, digest in files.items() if digest_of(Path(folder) / name) != digest]
+        try:
+            api = HfApi(token=token_of(options))
+            if changed:
+                reason = f"The stored zip differs from the verified files: {', '.join(changed)}"
+            else:
+                api.create_repo(target.repository, repo_type="model", private=target.is_private, exist_ok=True)
+                # the files of the stored zip in one commit
+                url = str(
+                    api.upload_folder(
+                        repo_id=target.repository, repo_type="model", folder_path=folder, commit_message=message
+                    )
+                )
+        except SecretUnreadable as error:
+            reason = str(error)
+        except LocalTokenNotFoundError:
+            reason = TOKEN_REQUIRED
+        except HfHubHTTPError as error:
+            status = error.response.status_code if error.response is not None else 0
+            hint = f" {TOKEN_REQUIRED}" if status in {401, 403} else ""
+            reason = f"The Hub refused: {error}{hint}"[:1000]
+        except (HTTPError, OSError) as error:
+            reason = f"The Hub cannot be reached: {error}"[:1000]
+    result = {"status": "completed", "url": url} if url else {"status": "failed", "reason": reason}
     with transaction() as session:
         _update_upload(session, session.get_one(Export, export_id), ended_at=datetime.now(UTC), **result)
 
@@ -77,31 +98,6 @@ def give_up_upload(session: Session, context: JobContext, reason: str) -> None:
     export = session.get(Export, uuid.UUID(context.arguments["export_id"]))
     if export is not None:
         _update_upload(session, export, status="failed", reason=reason, ended_at=datetime.now(UTC))
-
-
-def _send(artifact: str, target: HubUpload, token: str | None, message: str) -> str:
-    """Upload the files of the stored zip in one commit and return its URL. Raises UploadFailed."""
-    with tempfile.TemporaryDirectory(prefix="proctor-hub-") as folder:
-        with open_file(artifact) as stream, zipfile.ZipFile(stream) as archive:
-            archive.extractall(folder)
-        files: dict[str, str] = json.loads((Path(folder) / "manifest.json").read_text())["files"]
-        if changed := [name for name, digest in files.items() if digest_of(Path(folder) / name) != digest]:
-            raise UploadFailed(f"The stored zip differs from the verified files: {', '.join(changed)}")
-        api = HfApi(token=token)
-        try:
-            api.create_repo(target.repository, repo_type="model", private=target.is_private, exist_ok=True)
-            commit = api.upload_folder(
-                repo_id=target.repository, repo_type="model", folder_path=folder, commit_message=message
-            )
-        except LocalTokenNotFoundError as error:
-            raise UploadFailed(TOKEN_REQUIRED) from error
-        except HfHubHTTPError as error:
-            status = error.response.status_code if error.response is not None else 0
-            hint = f" {TOKEN_REQUIRED}" if status in {401, 403} else ""
-            raise UploadFailed(f"The Hub refused: {error}{hint}"[:1000]) from error
-        except (HTTPError, OSError) as error:
-            raise UploadFailed(f"The Hub cannot be reached: {error}"[:1000]) from error
-    return str(commit)
 
 
 def _update_upload(session: Session, export: Export, **fields: object) -> None:

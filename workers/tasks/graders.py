@@ -30,15 +30,23 @@ from backend.graders.selection import ContrastGroup, contrast_groups, count_of, 
 from backend.graders.tables import GraderRun
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
-from workers.graders.batches import GradingPaused, grade_cases
-from workers.graders.graders import Judge, Questioner, make_grader
-from workers.graders.model import ContrastResult, GradeResult, stored_quotes
+from workers.graders.graders import (
+    ContrastResult,
+    GradeResult,
+    GradingPaused,
+    Questioner,
+    grade_cases,
+    make_grader,
+    stored_quotes,
+)
 from workers.rollouts.limits import unless_stopped
 from workers.storage import graders
 from workers.storage.detectors import record_flags
 from workers.storage.graders import LoadedGrader, RolloutToGrade
 from workers.tasks.execute import run_async
 from workers.tasks.registry import JobContext
+
+_LoadedGroup = tuple[ContrastGroup, list[RolloutToGrade], list[ContrastMember]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +62,20 @@ class GraderWork:
     """Contrasts: groups that were not compared yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class _LoadedGroup:
-    group: ContrastGroup
-    ids: tuple[uuid.UUID, ...]
-    members: tuple[ContrastMember, ...]
-
-
 def run(context: JobContext) -> None:
     """The body of `graders.run`."""
     work = _claim(context)
-    if work is not None:
-        status, reason = run_async(_grade(work))
-        with transaction() as session:
-            graders.end_work(session, work.id, status, reason)
+    if work is None:
+        return
+    reason: str | None
+    try:
+        is_through = run_async(unless_stopped(_grade(work), partial(graders.is_stop_requested, work.id)))
+    except GradingPaused as error:
+        status, reason = RunStatus.PAUSED, f"Paused after too many failures. {error}"
+    else:
+        status, reason = (RunStatus.COMPLETED, None) if is_through else (RunStatus.STOPPED, "Stopped on request.")
+    with transaction() as session:
+        graders.end_work(session, work.id, status, reason)
 
 
 def try_out(context: JobContext) -> None:
@@ -92,7 +100,7 @@ def give_up(session: Session, context: JobContext, error: str) -> None:
 async def _try(grader: LoadedGrader, rollouts: Sequence[RolloutToGrade]) -> list[TriedRollout]:
     results: list[GradeResult | ContrastResult]
     async with aclosing(make_grader(grader.settings, grader.policy_kind, grader.policy, grader.secret)) as model:
-        if grader.kind is GraderKind.CONTRAST and isinstance(model, Questioner):
+        if grader.settings.kind is GraderKind.CONTRAST and isinstance(model, Questioner):
             members = [ContrastMember(each.facts, is_high=place == 0) for place, each in enumerate(rollouts)]
             results = [await model.contrast(members)]
         else:
@@ -140,7 +148,7 @@ def _claim(context: JobContext) -> GraderWork | None:
     with transaction() as session:
         work = session.get_one(GraderRun, work_id, with_for_update=True)
         announce(session, graders_topic(run.id))
-        if isinstance(grader.settings, QuestionSettings) and grader.kind is GraderKind.CONTRAST:
+        if isinstance(grader.settings, QuestionSettings) and grader.settings.kind is GraderKind.CONTRAST:
             groups = contrast_groups(session, run, grader.settings.each, work.where, work.cluster or "")
             compared = {GroupFinding.model_validate(each).key for each in work.findings}
             work.total = len({group.key for group in groups} | compared)
@@ -152,53 +160,42 @@ def _claim(context: JobContext) -> GraderWork | None:
         return GraderWork(work_id, run.id, grader, rollouts=ungraded)
 
 
-async def _grade(work: GraderWork) -> tuple[RunStatus, str | None]:
-    grader = work.grader
-    async with aclosing(make_grader(grader.settings, grader.policy_kind, grader.policy, grader.secret)) as model:
-        try:
-            is_through = await unless_stopped(_grade_missing(work, model), partial(graders.is_stop_requested, work.id))
-        except GradingPaused as error:
-            return RunStatus.PAUSED, f"Paused after too many failures. {error}"
-    return (RunStatus.COMPLETED, None) if is_through else (RunStatus.STOPPED, "Stopped on request.")
-
-
-async def _grade_missing(work: GraderWork, model: Judge | Questioner) -> bool:
+async def _grade(work: GraderWork) -> bool:
     """Run the canaries, then grade. An injectable grader raises no flags."""
-    missing = len(work.rollouts) + len(work.groups)
+    grader, missing = work.grader, len(work.rollouts) + len(work.groups)
     if not missing:
         return True
-    canaries = await model.canaries()
-    await asyncio.to_thread(graders.store_canaries, work.id, work.grader, canaries.report, canaries.usage)
-    if canaries.problem:
-        raise GradingPaused(f"The model cannot be reached: {canaries.problem}")
-    raises_flags = work.grader.kind is not GraderKind.JUDGE and not canaries.report.is_injectable
-    concurrency = min(work.grader.concurrency, missing)
-    if work.groups and isinstance(model, Questioner):
-        await grade_cases(
-            _load_groups(work.groups),
-            lambda case: model.contrast(case.members, seed=uuid.UUID(case.group.key).int & 0x3FFFFFFF),
-            partial(_store_contrasts, work, model.settings, raises_flags=raises_flags),
-            concurrency=concurrency,
-        )
-    else:
-
-        def store(batch: list[tuple[RolloutToGrade, GradeResult]]) -> None:
-            grades = [(case.rollout_id, result) for case, result in batch]
-            graders.store_grades(work.run_id, work.grader, grades, raises_flags=raises_flags)
-
-        rollouts = graders.iterate_rollouts(work.rollouts)
-        await grade_cases(
-            rollouts, lambda case: model.grade(case.facts, seed=case.seed), store, concurrency=concurrency
-        )
+    async with aclosing(make_grader(grader.settings, grader.policy_kind, grader.policy, grader.secret)) as model:
+        report, usage, problem = await model.run_canaries()
+        await asyncio.to_thread(graders.store_canaries, work.id, grader, report, usage)
+        if problem:
+            raise GradingPaused(f"The model cannot be reached: {problem}")
+        raises_flags = grader.settings.kind is not GraderKind.JUDGE and not report.is_injectable
+        limit = (grader.policy.get("limits") or {}).get("concurrency") or missing  # of the endpoint
+        concurrency = min(grader.settings.concurrency, int(limit), missing)
+        if work.groups and isinstance(model, Questioner):
+            await grade_cases(
+                _load_groups(work.groups),
+                lambda case: model.contrast(case[2], seed=uuid.UUID(case[0].key).int & 0x3FFFFFFF),
+                partial(_store_contrasts, work, model.settings, raises_flags=raises_flags),
+                concurrency=concurrency,
+            )
+        else:
+            await grade_cases(
+                graders.iterate_rollouts(work.rollouts),
+                lambda case: model.grade(case.facts, seed=case.seed),
+                partial(graders.store_grades, work.run_id, grader, raises_flags=raises_flags),
+                concurrency=concurrency,
+            )
     return True
 
 
 async def _load_groups(groups: Sequence[ContrastGroup]) -> AsyncIterator[_LoadedGroup]:
     for group in groups:
         rollouts = await asyncio.to_thread(graders.load_rollouts, [*group.high, *group.low])
-        members = tuple(ContrastMember(each.facts, is_high=each.rollout_id in group.high) for each in rollouts)
+        members = [ContrastMember(each.facts, is_high=each.rollout_id in group.high) for each in rollouts]
         if len({each.is_high for each in members}) == 2:
-            yield _LoadedGroup(group, tuple(each.rollout_id for each in rollouts), members)
+            yield group, rollouts, members
 
 
 def _store_contrasts(
@@ -212,12 +209,12 @@ def _store_contrasts(
     findings: list[dict[str, object]] = []
     drafts: list[FlagDraft] = []
     detector = settings.kind.detector(work.grader.name)
-    for loaded, result in batch:
+    for (group, rollouts, _), result in batch:
         patterns = []
         for pattern, evidence in result.patterns:
             suspects = []
             for suspect in evidence:
-                rollout_id, quotes = loaded.ids[suspect.position], stored_quotes(suspect.quotes)
+                rollout_id, quotes = rollouts[suspect.position].rollout_id, stored_quotes(suspect.quotes)
                 suspects.append(SuspectedRollout(rollout_id=rollout_id, quotes=[Quote(**each) for each in quotes]))
                 if pattern.suspicion >= settings.flags_from:
                     draft = FlagDraft(
@@ -234,7 +231,6 @@ def _store_contrasts(
             found = {"name": pattern.name, "description": pattern.description, "suspicion": pattern.suspicion}
             patterns.append(FoundPattern.model_validate({**found, "rollouts": suspects}))
         if not result.error:
-            group = loaded.group
             finding = GroupFinding(
                 key=group.key,
                 label=group.label,

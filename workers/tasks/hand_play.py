@@ -1,9 +1,14 @@
-"""The job `environments.play`: replay all replies, let another policy play if requested, store the responses."""
+"""The job `environments.play`: replay all replies, let another policy play if requested, store the responses.
 
+Trials of drafts play their episodes with `replay` too.
+"""
+
+import asyncio
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import orjson
@@ -14,17 +19,20 @@ from backend.core.events import announce, run_topic
 from backend.core.session import transaction
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.play import PlayPhase, PlayState
+from backend.domain.errors import RolloutError
 from backend.domain.rollouts.rollout import Rollout, TaskSpec
 from backend.domain.text import json_text
-from backend.domain.vocabulary import RolloutStatus, RunStatus
+from backend.domain.vocabulary import Phase, RolloutStatus, RunStatus
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import AppError
 from backend.rollouts.tables import Group
 from backend.rollouts.tables import Rollout as RolloutRow
 from backend.runs.service import begin_run, finish_run
 from backend.runs.tables import Run
-from workers.policies.base import Policy
-from workers.storage.episodes import OutOfReplies, PlayedScene, Scene, replay
+from workers.policies.base import EpisodeStart, Player, Policy, Reply, Turn
+from workers.policies.replay import OutOfReplies
+from workers.rollouts.episode import Episode
+from workers.storage.env_host import serve
 from workers.storage.policies import load_policy
 from workers.storage.rollouts import EXCERPT_CHARACTERS, real
 from workers.tasks.children import ChildFailed, must_run_child
@@ -33,6 +41,78 @@ from workers.tasks.registry import JobContext
 
 LOCAL_MODULE = "workers.models.play"
 """Plays with a local model in a separate process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """An episode to play."""
+
+    task: TaskSpec
+    content_hash: str
+    files: dict[str, str]
+    manifest: Manifest
+    replies: list[str]
+
+
+@dataclass(slots=True)
+class PlayedScene:
+    """The episode as far as it was played."""
+
+    rollout: Rollout
+    action_schema: dict[str, Any] = field(default_factory=dict)
+    error: str = ""
+    """Why it ended, if the environment, its server or the policy failed."""
+
+
+@dataclass
+class _Seat(Player, Policy):
+    """Gives the stored replies, then lets `mover` play at most `moves` turns. The caller closes `mover`."""
+
+    _replies: Sequence[str]
+    _mover: Policy | None
+    _moves: int
+    _on_turn: Callable[[], object] | None
+    _player: Player | None = None
+
+    async def begin(self, start: EpisodeStart) -> Player:
+        if self._mover is not None:
+            self._player = await self._mover.begin(start)
+        self.wants_scripts = not self._replies and getattr(self._player, "wants_scripts", False)
+        return self
+
+    async def act(self, turn: Turn) -> Reply:
+        played = turn.index - len(self._replies)
+        self.wants_scripts = played >= -1 and getattr(self._player, "wants_scripts", False)
+        if played < 0:
+            return Reply(self._replies[turn.index])
+        if self._player is None or played >= self._moves:
+            raise OutOfReplies
+        if self._on_turn is not None and played > 0:
+            await asyncio.to_thread(self._on_turn)
+        return await self._player.act(turn)
+
+    def close(self) -> None:
+        if self._player is not None:
+            self._player.close()
+
+
+async def replay(
+    scene: Scene, *, mover: Policy | None = None, moves: int = 0, on_turn: Callable[[Rollout], object] | None = None
+) -> PlayedScene:
+    """Reset the environment and play the scene. `on_turn` gets the rollout between two turns of `mover`."""
+    rollout = Rollout(task=scene.task, phase=Phase.PLAY, group=0, member=0, status=RolloutStatus.PLAYING)
+    start = EpisodeStart(scene.task, scene.manifest, member=0, seed=scene.task.seed)
+    seat = _Seat(scene.replies, mover, moves, partial(on_turn, rollout) if on_turn else None)
+    played = PlayedScene(rollout)
+    try:
+        async with serve(scene.content_hash, scene.files, scene.manifest) as server, server.session() as session:
+            played.action_schema = server.action_schema
+            await Episode(scene.manifest, server.action_schema, session, rollout).play(seat, start)
+    except OutOfReplies:
+        pass
+    except RolloutError as error:
+        played.error = f"{error.kind}: {error}"
+    return played
 
 
 def run(context: JobContext) -> None:

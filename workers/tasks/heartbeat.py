@@ -46,10 +46,10 @@ class WorkerHeartbeat(threading.Thread):
         self._engines = installed_engines()
         self._capabilities = machine_capabilities(self._engines)
         self._needs_probe = "torch" in self._engines and any(queue.startswith(Queue.GPU) for queue in queues)
-        self._left = threading.Event()
+        self.left = threading.Event()
 
     def leave(self) -> None:
-        self._left.set()
+        self.left.set()
         self.join(timeout=5)
         try:
             with transaction() as session:
@@ -82,7 +82,7 @@ class WorkerHeartbeat(threading.Thread):
                 self.report()
             except DBAPIError:
                 logger.warning("could not report", exc_info=True)
-            if self._left.wait(PROBE_AFTER_SECONDS if self._needs_probe else REPORT_SECONDS):
+            if self.left.wait(PROBE_AFTER_SECONDS if self._needs_probe else REPORT_SECONDS):
                 return
             if self._needs_probe:
                 self._needs_probe = False

@@ -2,13 +2,15 @@
 
 import signal
 import threading
+import time
+import uuid
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 import structlog
 from kombu.exceptions import OperationalError as BrokerError
-from sqlalchemy import Text, cast, delete, func, select, update
+from sqlalchemy import Text, cast, delete, func, insert, select, update
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
@@ -17,15 +19,16 @@ from backend.core.logs import configure_logging
 from backend.core.queue import count_waiting, send_wake_up
 from backend.core.session import after_commit, transaction
 from backend.core.tables import Job, Worker
-from backend.domain.vocabulary import JobStatus, Queue
+from backend.domain.vocabulary import JobStatus, Queue, RunKind
 from backend.notifications.tables import Notice
 from backend.review.audit_sample import draw_audits
 from backend.review.queue import refresh
+from backend.rollouts.filters import body_of
+from backend.rollouts.tables import Rollout, RolloutText
 from backend.runs.tables import Run
 from backend.settings import get_settings
 from backend.team.tables import AttemptLimit, SignInLink, WebSession
 from backend.training.tables import Preflight
-from workers.storage.text_index import index_texts
 from workers.tasks import leases
 from workers.tasks.nightly_checks import check_again
 from workers.tasks.notifications import enqueue_due
@@ -34,6 +37,9 @@ SWEEP_SECONDS = 2.0
 TIDY_SECONDS = 60.0
 INDEX_SECONDS = 1.0
 """Maximum time per round to index texts for the search."""
+INDEX_BATCH = 500
+INDEX_LOCK = 0x70726F63
+"""Advisory lock: one process at a time builds the index."""
 RESEND_AFTER = timedelta(seconds=5)
 """A wake-up without effect is sent again after this time, times the attempt, so that failures back off."""
 RESEND_WHILE_BUSY_AFTER = timedelta(minutes=1)
@@ -111,6 +117,43 @@ def delete_expired(session: Session) -> None:
     started = select(Run.id).where(Run.configuration["preflight"].astext == cast(Preflight.id, Text))
     old = Preflight.created_at < func.now() - KEEP_PREFLIGHTS
     session.execute(delete(Preflight).where(old, ~started.exists()))
+
+
+def index_texts(seconds: float) -> int:
+    """Index the text of new conversations for about `seconds`, newest run first. Returns the number of rollouts added.
+
+    Hand play changes while it is played and is not indexed.
+    """
+    last = select(func.max(RolloutText.seq)).where(RolloutText.run_id == Run.id).correlate(Run).scalar_subquery()
+    done = func.coalesce(last, 0)
+    newer = select(Rollout.id).where(Rollout.run_id == Run.id, Rollout.seq > done).correlate(Run).exists()
+    unindexed = select(Run.id, done).where(Run.kind != RunKind.PLAY, newer).order_by(Run.created_at.desc()).limit(1)
+    until = time.monotonic() + seconds
+    added = 0
+    while time.monotonic() < until:
+        with transaction() as session:
+            if not session.scalar(select(func.pg_try_advisory_xact_lock(INDEX_LOCK))):
+                break
+            found = session.execute(unindexed).first()
+            count = add_texts(session, *found) if found else 0
+        if count == 0:
+            break
+        added += count
+    return added
+
+
+def add_texts(session: Session, run_id: uuid.UUID, done: int) -> int:
+    """Index one batch of a run's rollouts after number `done`. Returns their number."""
+    batch = (
+        select(Rollout.run_id, Rollout.seq, Rollout.messages)
+        .where(Rollout.run_id == run_id, Rollout.seq > done)
+        .order_by(Rollout.seq)
+        .limit(INDEX_BATCH)
+        .subquery()
+    )
+    rows = select(batch.c.run_id, batch.c.seq, body_of(batch.c.messages))
+    added = insert(RolloutText).from_select(["run_id", "seq", "body"], rows).returning(RolloutText.seq)
+    return len(session.execute(added).all())
 
 
 def sweep(heartbeat: Path) -> None:

@@ -22,15 +22,8 @@ from backend.domain.ids import new_id
 from backend.domain.runs.capabilities import Capabilities, OnlineWorker, Requirement
 from backend.domain.studies.study import StudyKind
 from backend.domain.text import plain_text
+from backend.domain.training import requirements
 from backend.domain.training.configuration import TrainingConfiguration
-from backend.domain.training.requirements import (
-    able,
-    lacking,
-    of_artifacts,
-    of_export,
-    of_training,
-    of_weights,
-)
 from backend.domain.vocabulary import UNDER_WAY, JobStatus, RunStatus
 from backend.runs.service import finish_run
 from backend.runs.tables import Run
@@ -167,8 +160,9 @@ def is_left_to_others(job_id: uuid.UUID, worker: str) -> bool:
         if row is None or job is None:
             return False
         needed = _requirements(session, job)
-        missing = lacking(needed, OnlineWorker(row.name, tuple(row.queues), Capabilities.of(row.capabilities)))
-        others = able(needed, offers(session), job.queue) if missing else []
+        this = OnlineWorker(row.name, tuple(row.queues), Capabilities.of(row.capabilities))
+        missing = requirements.lacking(needed, this)
+        others = requirements.able(needed, offers(session), job.queue) if missing else []
         if (not missing or others) and WAITING_SINCE in job.arguments:
             job.arguments = {name: value for name, value in job.arguments.items() if name != WAITING_SINCE}
         if not missing:
@@ -179,31 +173,34 @@ def is_left_to_others(job_id: uuid.UUID, worker: str) -> bool:
             lacks = " and no ".join(missing)
             _show_phase(session, job, f"waiting for {', '.join(others[:3])}: {worker} has no {lacks}")
             return True
-        requirements = " and ".join(each.words for each in needed if not each.is_waited_for or each.words in missing)
+        words = " and ".join(each.words for each in needed if not each.is_waited_for or each.words in missing)
         now = datetime.now(UTC)
         since = datetime.fromisoformat(job.arguments.get(WAITING_SINCE) or now.isoformat())
         job.arguments = {**job.arguments, WAITING_SINCE: since.isoformat()}
         required = [each for each in needed if not each.is_waited_for]
-        is_hopeless = len(required) == len(needed) or not able(required, offers(session), job.queue)
+        is_hopeless = len(required) == len(needed) or not requirements.able(required, offers(session), job.queue)
         if now - since >= PATIENCE and is_hopeless:
-            give_up(session, job, f"No worker that answers has what this needs: {requirements}.")
+            give_up(session, job, f"No worker that answers has what this needs: {words}.")
         else:
-            _show_phase(session, job, f"waiting for a worker with {requirements}: none answers")
+            _show_phase(session, job, f"waiting for a worker with {words}: none answers")
         return True
 
 
 def _requirements(session: Session, job: Job) -> list[Requirement]:
     store = job.arguments.get(ARTIFACT_STORE)
-    needed = [of_artifacts(store)] if store else []
+    needed = [requirements.of_artifacts(store)] if store else []
     if job.name == "training.run" and job.run_id:
         configuration = session.get_one(Run, job.run_id).configuration
-        return [*of_training(TrainingConfiguration.of_run(configuration)), *needed]
+        return [*requirements.of_training(TrainingConfiguration.of_run(configuration)), *needed]
     if job.name == "training.preflight":
-        preflight = session.get(Preflight, uuid.UUID(job.arguments["preflight_id"]))
-        return [*(of_training(TrainingConfiguration.of_run(preflight.configuration)) if preflight else ()), *needed]
+        if preflight := session.get(Preflight, uuid.UUID(job.arguments["preflight_id"])):
+            needed = [*requirements.of_training(TrainingConfiguration.of_run(preflight.configuration)), *needed]
+        return needed
     if job.name == "exports.run":
-        export = session.get(Export, uuid.UUID(job.arguments["export_id"]), options=[joinedload(Export.checkpoint)])
-        return [*(of_export(export.form, export.checkpoint.adapter) if export else ()), *needed]
+        with_checkpoint = [joinedload(Export.checkpoint)]
+        if export := session.get(Export, uuid.UUID(job.arguments["export_id"]), options=with_checkpoint):
+            needed = [*requirements.of_export(export.form, export.checkpoint.adapter), *needed]
+        return needed
     if job.name == "evaluations.run" and job.run_id:
         weights = select(Checkpoint).join(Run, Run.checkpoint_id == Checkpoint.id).where(Run.id == job.run_id)
     elif job.name == STUDY_JOB:  # one worker cuts the replies of both sides of an effort study
@@ -212,7 +209,7 @@ def _requirements(session: Session, job: Job) -> list[Requirement]:
         weights = studied.join(Study, Study.id == StudyCheckpoint.study_id).where(*of_study)
     else:
         return needed
-    by_words = {each.words: each for row in session.scalars(weights) for each in of_weights(row.adapter)}
+    by_words = {each.words: each for row in session.scalars(weights) for each in requirements.of_weights(row.adapter)}
     return [*by_words.values(), *needed]
 
 

@@ -77,18 +77,13 @@ def compare_results(
 ) -> tuple[list[str], list[str]]:
     """Return the checks that drifted (did not fail before and fail now) and weakened (passed, and are doubtful now)."""
     earlier = {each["check"]: each["status"] for each in before}
-    drifted = [
-        str(each["check"])
-        for each in after
-        if each["status"] == CheckStatus.FAILED and earlier.get(each["check"], CheckStatus.FAILED) != CheckStatus.FAILED
-    ]
-    weakened = [
-        str(each["check"])
-        for each in after
-        if each["status"] in {CheckStatus.WARNED, CheckStatus.SKIPPED}
-        and each.get("applies", True)
-        and earlier.get(each["check"]) == CheckStatus.PASSED
-    ]
+    drifted, weakened = [], []
+    for each in after:
+        name, was = str(each["check"]), earlier.get(each["check"])
+        if each["status"] == CheckStatus.FAILED and was not in (None, CheckStatus.FAILED):
+            drifted.append(name)
+        if each["status"] in {CheckStatus.WARNED, CheckStatus.SKIPPED} and each.get("applies", True):
+            weakened += [name] if was == CheckStatus.PASSED else []
     return drifted, weakened
 
 

@@ -49,18 +49,16 @@ def run(context: JobContext) -> None:
         if delivery is None:
             return
         delivery.attempts += 1
+        announce(session, NOTICES)
+        pause = next_pause(delivery.attempts) if failure and not failure.is_final else None
         if failure is None:
             delivery.status, delivery.error = DeliveryStatus.DELIVERED, None
             delivery.delivered_at = func.clock_timestamp()
-            announce(session, NOTICES)
-            return
-        pause = None if failure.is_final else next_pause(delivery.attempts)
-        if pause is None:
+        elif pause is None:
             _fail(session, delivery, str(failure))
-            return
-        delivery.error = plain_text(str(failure))[:MAX_ERROR_CHARACTERS]
-        delivery.next_at = func.clock_timestamp() + timedelta(seconds=pause)
-        announce(session, NOTICES)
+        else:
+            delivery.error = plain_text(str(failure))[:MAX_ERROR_CHARACTERS]
+            delivery.next_at = func.clock_timestamp() + timedelta(seconds=pause)
 
 
 def give_up(session: Session, context: JobContext, reason: str) -> None:

@@ -58,7 +58,7 @@ BODIES = {
     "exports.run": JobBody("workers.tasks.exports:run", owns_run=False),
     "exports.upload": JobBody("workers.tasks.exports:upload", owns_run=False, give_up="give_up_upload"),
     "judging.detect": JobBody("workers.tasks.detectors:run", owns_run=False),
-    "judging.follow": JobBody("workers.tasks.review:run", owns_run=False),
+    "judging.follow": JobBody("workers.tasks.detectors:follow", owns_run=False),
     "graders.run": JobBody("workers.tasks.graders:run", owns_run=False),
     "graders.try": JobBody("workers.tasks.graders:try_out", owns_run=False),
     "studies.run": JobBody("workers.tasks.studies:run", owns_run=False),

@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.sql.elements import ColumnElement
 
 from backend.core.session import transaction
+from backend.domain.environments.manifest import PLATFORM_COLUMNS
 from backend.domain.rollouts.divergence import same_columns
 from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, RunKind, RunStatus
 from backend.environments.tables import EnvironmentVersion
@@ -30,62 +31,57 @@ from backend.rollouts.tables import Rollout
 from backend.runs.service import finish_run
 from backend.runs.tables import Run
 from backend.web.audit import Requester
-from workers.environments.client import EnvHost, HostRefused
-from workers.rollouts.engine import TooManyFailures
+from workers.environments.client import HostRefused
+from workers.rollouts.engine import ReplayedEpisode, StoredEpisode, TooManyFailures, replay_episodes
 from workers.rollouts.limits import unless_stopped
-from workers.rollouts.regrading import ReplayedEpisode, StoredEpisode, environment_columns, replay_episodes
-from workers.storage.env_host import open_env_host
+from workers.storage import regrading
+from workers.storage.env_host import serve
 from workers.storage.recorder import RunRecorder
-from workers.storage.regraded_rollouts import (
-    NO_REPLIES,
-    RegradedRollout,
-    RegradingRule,
-    SourceRollout,
-    failed_copy,
-    needs_conversation,
-    regrade_episode,
-    replay_episode,
-    store_copies,
-    store_missing,
-)
-from workers.storage.regrading import PlayableVersion, RegradingEnd, RegradingWork, SourcePage, claim_regrading
 from workers.storage.rollouts import LARGEST_REAL, SMALLEST_REAL
 from workers.storage.runs import summarize
 from workers.tasks.execute import run_async
 from workers.tasks.registry import JobContext
 
 Replay = Callable[[Sequence[StoredEpisode]], Awaitable[list[ReplayedEpisode]]]
-REPLAYED = "The stored replies were replayed. Each rollout shows where it diverges."
-REWEIGHTED = "The stored columns were reweighted; nothing was played."
 
 logger = structlog.get_logger(__name__)
 
 
 def run(context: JobContext) -> None:
     """The job's body."""
-    work = claim_regrading(context.need_run())
+    work = regrading.claim_regrading(context.need_run())
     if work is None:
         logger.info("the run is already finished")
         return
     began = time.monotonic()
     recorder = RunRecorder(work.run_id)
-    total = work.source.count()
+    total = work.count()
     recorder.progress(phase="reading", done=0, total=total)
-    end = (
-        run_async(RegradingReplay(work, recorder, total).run()) if work.plan.plays else _reweight(work, recorder, total)
-    )
+    end: tuple[RunStatus, str | None] | None
+    if work.plan.plays:
+        replay = RegradingReplay(work, recorder, total)
+        try:
+            end = run_async(unless_stopped(replay.run(), recorder.should_stop))
+        except HostRefused as error:
+            end = RunStatus.FAILED, f"{work.target.name} cannot be played: {error}"
+        except TooManyFailures as error:
+            end = RunStatus.PAUSED, f"Paused because too many rollouts failed. {error}"
+        grounds = replay.grounds
+    else:
+        grounds = "The stored columns were reweighted; nothing was played."
+        end = (RunStatus.COMPLETED, None) if _reweight(work, recorder, total) else None
+    status, reason = end or (RunStatus.STOPPED, "Stopped on request.")
     seconds = time.monotonic() - began
     with transaction() as session:
         row = session.get_one(Run, work.run_id)
         counts = count_outcomes(session, work.run_id)
-        if end.status is RunStatus.COMPLETED and counts.rollouts and not counts.completed:
-            reason = f"No rollout could be graded. {counts.most_common}"
-            end = replace(end, status=RunStatus.FAILED, reason=reason)
+        if status is RunStatus.COMPLETED and counts.rollouts and not counts.completed:
+            status, reason = RunStatus.FAILED, f"No rollout could be graded. {counts.most_common}"
         summary = summarize(session, row, seconds=seconds, played=counts.rollouts)
-        summary["rescoring"] = {**counts.model_dump(), "grounds": end.grounds}
-        finish_run(session, row, end.status, summary, end.reason)
+        summary["rescoring"] = {**counts.model_dump(), "grounds": grounds}
+        finish_run(session, row, status, summary, reason)
     outcome = f"{counts.rollouts:,} rollouts, {counts.changed:,} with another reward, {counts.failed:,} failed"
-    recorder.log(f"{end.status}: {outcome} in {seconds:.1f} s. {end.reason or ''}".strip())
+    recorder.log(f"{status}: {outcome} in {seconds:.1f} s. {reason or ''}".strip())
     with transaction() as session:
         notify_of_history(session, session.get_one(Run, work.run_id))
 
@@ -100,44 +96,33 @@ def regrade_published(context: JobContext) -> None:
             return
 
 
-def _reweight(work: RegradingWork, recorder: RunRecorder, total: int) -> RegradingEnd:
-    """Apply other weights page by page. A stop takes effect between two pages."""
+def _reweight(work: regrading.RegradingWork, recorder: RunRecorder, total: int) -> bool:
+    """Apply other weights page by page. False if it was stopped, which takes effect between two pages."""
+
+    def insert_copies(session: Session, seq: int, missing: Sequence[regrading.SourceRollout]) -> None:
+        weighted = apply_weights(list_reward_terms(session, session.get_one(Run, work.source_id)), work.weights)
+        values = _copied_columns(missing, seq, weighted, work.run_id)
+        session.execute(insert(Rollout).from_select(list(values), select(*values.values())))
+
     done = 0
-    for read, sources in work.source.places():
+    for read, sources in work.places():
         if recorder.should_stop():
-            return RegradingEnd(RunStatus.STOPPED, "Stopped on request.", REWEIGHTED)
-        by_copy = {source.copy_id: source for source in sources}
-
-        def insert_copies(
-            session: Session,
-            seq: int,
-            missing: Sequence[uuid.UUID],
-            by_copy: dict[uuid.UUID, SourceRollout] = by_copy,
-        ) -> None:
-            terms = list_reward_terms(session, session.get_one(Run, work.source.source_id))
-            weighted = apply_weights(terms, work.weights)
-            values = _copied_columns([by_copy[copy] for copy in missing], seq, weighted, work.run_id)
-            session.execute(insert(Rollout).from_select(list(values), select(*values.values())))
-
-        store_missing(work.run_id, work.target.version_id, sources, insert_copies)
+            return False
+        regrading.store_missing(work, sources, insert_copies)
         done += read
         recorder.progress(phase="reweighting", done=done, total=total)
-    return RegradingEnd(RunStatus.COMPLETED, grounds=REWEIGHTED)
+    return True
 
 
 def _copied_columns(
-    sources: Sequence[SourceRollout], seq: int, terms: Sequence[RewardTerm], run_id: uuid.UUID
+    sources: Sequence[regrading.SourceRollout], seq: int, terms: Sequence[RewardTerm], run_id: uuid.UUID
 ) -> dict[str, ColumnElement[Any]]:
     """The value of each column of the new rows; the conversation and everything else as in the source.
 
     The copy of a failed rollout fails too. A rollout without a judge's score fails; it is not a zero.
     """
-    new_and_old = [
-        [each.copy_id for each in sources],
-        [each.id for each in sources],
-        [each.group.copy_id for each in sources],
-    ]
-    arrays = func.unnest(*(cast(literal(each, ARRAY(Uuid)), ARRAY(Uuid)) for each in new_and_old))
+    new_and_old = zip(*((each.copy_id, each.id, each.group_copy_id) for each in sources), strict=True)
+    arrays = func.unnest(*(cast(literal(list(ids), ARRAY(Uuid)), ARRAY(Uuid)) for ids in new_and_old))
     id_columns = [column(name, Uuid) for name in ("id", "source_id", "group_id")]
     table = arrays.table_valued(*id_columns, with_ordinality="place", name="n").render_derived()
     number = (table.c.place + (seq - 1)).label("seq")
@@ -183,50 +168,36 @@ def _copied_columns(
     return {name: rows.c[name] for name in columns}
 
 
+@dataclass(slots=True)
 class RegradingReplay:
     """One attempt at regrading by another version's rewards, or at a replay."""
 
-    def __init__(self, work: RegradingWork, recorder: RunRecorder, total: int) -> None:
-        self.work, self.recorder, self.total = work, recorder, total
-        self.done = 0
-        self.grounds = REPLAYED
-        self.rule = RegradingRule(
-            columns=work.target.manifest.column_names,
-            version=work.target.name,
-            noise=max(version.manifest.proctor.checks.noise for version in (work.own, work.target)),
-            accepts_divergence=bool(work.plan.override),
-        )
+    work: regrading.RegradingWork
+    recorder: RunRecorder
+    total: int
+    done: int = 0
+    grounds: str = "The stored replies were replayed. Each rollout shows where it diverges."
 
-    async def run(self) -> RegradingEnd:
-        try:
-            end = await unless_stopped(self._run(), self.recorder.should_stop)
-        except HostRefused as error:
-            return RegradingEnd(RunStatus.FAILED, f"{self.work.target.name} cannot be played: {error}", self.grounds)
-        except TooManyFailures as error:
-            return RegradingEnd(RunStatus.PAUSED, f"Paused because too many rollouts failed. {error}", self.grounds)
-        return end or RegradingEnd(RunStatus.STOPPED, "Stopped on request.", self.grounds)
+    async def run(self) -> tuple[RunStatus, str | None]:
+        if self.work.kind is RunKind.RESCORE and (refusal := await self._prove_faithful()):
+            return RunStatus.FAILED, refusal
+        self.recorder.progress(phase="preparing the environment", done=self.done, total=self.total)
+        async with self._replayer(self.work.target) as replay:
+            await self._play_pages(replay)
+        return RunStatus.COMPLETED, None
 
-    async def _run(self) -> RegradingEnd:
-        async with open_env_host() as host:
-            if self.work.kind is RunKind.RESCORE and (refusal := await self._prove_faithful(host)):
-                return RegradingEnd(RunStatus.FAILED, refusal, self.grounds)
-            self._report("preparing the environment")
-            async with self._replayer(host, self.work.target) as replay:
-                await self._play_pages(replay)
-        return RegradingEnd(RunStatus.COMPLETED, grounds=self.grounds)
-
-    async def _prove_faithful(self, host: EnvHost) -> str | None:
+    async def _prove_faithful(self) -> str | None:
         """Replay a sample on its own version. Returns why regrading would not be faithful, None if it is or overridden.
 
         Versions that are not certified must also give the same columns twice.
         """
         work = self.work
-        self._report("reproducing the stored rewards")
-        sample = await asyncio.to_thread(work.source.sample)
+        self.recorder.progress(phase="reproducing the stored rewards", done=self.done, total=self.total)
+        sample = await asyncio.to_thread(work.sample)
         if not sample:
             return "There is no completed rollout with stored replies."
         try:
-            async with self._replayer(host, work.own) as replay:
+            async with self._replayer(work.own) as replay:
                 replayed = await replay(sample)
         except HostRefused as error:
             is_faithful = work.is_certified
@@ -235,19 +206,19 @@ class RegradingReplay:
                 self.grounds += " The certificates of both versions say that stored episodes earn the same again."
         else:
             same = 0
+            # the platform's own columns follow from the conversation
+            names = set(work.own.manifest.column_names) - set(PLATFORM_COLUMNS)
             for each in replayed:
-                stored = environment_columns(work.own.manifest, each.episode.columns)
-                same += each.rollout.is_completed and same_columns(stored, each.rollout.columns, self.rule.noise)
+                stored = {name: value for name, value in each.episode.columns.items() if name in names}
+                same += each.rollout.is_completed and same_columns(stored, each.rollout.columns, work.noise)
             is_faithful = same == len(sample)
             self.grounds = f"{same} of {len(sample)} sampled rollouts gave the stored rewards on {work.own.name}."
             if is_faithful and not work.is_certified and work.own is not work.target:
-                async with self._replayer(host, work.target) as replay:
+                async with self._replayer(work.target) as replay:
                     first = {each.episode.id: each.rollout for each in await replay(sample)}
                     pairs = [(first[each.episode.id], each.rollout) for each in await replay(sample)]
                 twice = sum(
-                    one.is_completed
-                    and other.is_completed
-                    and same_columns(one.columns, other.columns, self.rule.noise)
+                    one.is_completed and other.is_completed and same_columns(one.columns, other.columns, work.noise)
                     for one, other in pairs
                 )
                 is_faithful = twice == len(sample)
@@ -259,7 +230,7 @@ class RegradingReplay:
 
     async def _play_pages(self, replay: Replay) -> None:
         """Play a page while the page before it is stored and the next one is read."""
-        pages = self.work.source.pages()
+        pages = self.work.pages()
         reading = asyncio.create_task(asyncio.to_thread(next, pages, None))
         storing: asyncio.Task[None] | None = None
         try:
@@ -274,31 +245,22 @@ class RegradingReplay:
                 await storing
             await asyncio.gather(reading, return_exceptions=True)
 
-    def _store(self, page: SourcePage, replayed: Sequence[ReplayedEpisode]) -> None:
-        is_replay = self.work.kind is RunKind.REPLAY
-        copies: list[RegradedRollout] = []
-        if is_replay:
-            copies += [replay_episode(each, page.rollouts[each.episode.id], self.rule) for each in replayed]
-        else:
-            needed = [each.episode.id for each in replayed if needs_conversation(each, self.rule.noise)]
-            conversations = self.work.source.conversations(needed) if needed else {}
-            for each in replayed:
-                messages = conversations.get(each.episode.id)
-                copies.append(regrade_episode(each, page.rollouts[each.episode.id], messages, self.rule))
-        copies += page.failed
+    def _store(self, page: regrading.SourcePage, replayed: Sequence[ReplayedEpisode]) -> None:
         empty = [page.rollouts[each.id] for each in page.episodes if not each.recorded.steps]
-        copies += [failed_copy(source, ErrorKind.POLICY, NO_REPLIES) for source in empty]
-        store_copies(self.work.run_id, self.work.target.version_id, copies, is_replay=is_replay)
+        no_replies = "This rollout has no stored replies, so it cannot be replayed."
+        copies = [
+            *regrading.regrade_episodes(self.work, replayed, page.rollouts),
+            *page.failed,
+            *(regrading.failed_copy(source, ErrorKind.POLICY, no_replies) for source in empty),
+        ]
+        regrading.store_copies(self.work, copies)
         self.done += page.read
-        self._report("replaying" if is_replay else "regrading")
+        phase = "replaying" if self.work.kind is RunKind.REPLAY else "regrading"
+        self.recorder.progress(phase=phase, done=self.done, total=self.total)
 
     @asynccontextmanager
-    async def _replayer(self, host: EnvHost, version: PlayableVersion) -> AsyncIterator[Replay]:
+    async def _replayer(self, version: regrading.PlayableVersion) -> AsyncIterator[Replay]:
         """Serve a version and give a function that replays episodes on it."""
         manifest = version.manifest
-        await host.prepare(version.content_hash, version.files)
-        async with host.lease(version.content_hash, manifest.proctor.resources) as server:
+        async with serve(version.content_hash, version.files, manifest) as server:
             yield partial(replay_episodes, server=server, manifest=manifest, concurrency=self.work.plan.concurrency)
-
-    def _report(self, phase: str) -> None:
-        self.recorder.progress(phase=phase, done=self.done, total=self.total)

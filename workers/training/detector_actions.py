@@ -32,8 +32,8 @@ from backend.review.tables import VerdictRecord
 from backend.rollouts.tables import Group, Task
 from backend.rollouts.tables import Rollout as RolloutRow
 from workers.detectors.scanner import RunScanner
-from workers.storage.interventions import PATTERNS, ScreenedRollouts, flagged_by, title_of
 from workers.storage.rollouts import rollout_id
+from workers.storage.steering import PATTERNS, ScreenedRollouts, flagged_by, title_of
 from workers.training.alarms import Sighting
 from workers.training.grpo_batch import SCREENED
 

@@ -17,10 +17,9 @@ from backend.domain.vocabulary import Phase
 from workers.environments.client import EnvServer
 from workers.models.policy import LocalPolicy
 from workers.policies.base import Policy
-from workers.rollouts.engine import GroupPlan, TooManyFailures, play_groups
+from workers.rollouts.engine import GroupPlan, RolloutPool, TooManyFailures
 from workers.storage.env_host import open_env_host
-from workers.storage.recorder import RunRecorder
-from workers.storage.rollout_writer import RolloutWriter
+from workers.storage.recorder import RolloutWriter, RunRecorder
 from workers.training.assignment import Assignment, TrainingEnv
 
 T = TypeVar("T")
@@ -190,7 +189,7 @@ class EnvPool:
 
                 tasks = [
                     asyncio.ensure_future(
-                        play_groups(
+                        RolloutPool(
                             own,
                             server=self._servers[tag],
                             policy=policy,
@@ -201,7 +200,7 @@ class EnvPool:
                             on_rollout=take,
                             should_stop=should_stop,
                             training_step=training_step,
-                        )
+                        ).play()
                     )
                     for tag, own in plans_by_env(missing).items()
                 ]

@@ -17,8 +17,8 @@ from backend.domain.vocabulary import Phase
 from workers.models.policy import LocalPolicy
 from workers.rollouts.engine import GroupPlan
 from workers.storage.detectors import record_flags, resume_scanner
-from workers.storage.interventions import record_screened
 from workers.storage.rollouts import rollout_id
+from workers.storage.steering import record_screened
 from workers.training.assignment import Assignment
 from workers.training.context import TrainingContext, TrainingStopped
 from workers.training.curriculum import Planner, restore_plan, save_plan

@@ -46,9 +46,8 @@ from workers.models.chat import ChatTokens
 from workers.models.load import ModelUnusable, load_folder, start_from_base, start_from_checkpoint
 from workers.policies.scripted import ScriptedPolicy
 from workers.rollouts.engine import TooManyFailures
-from workers.storage.interventions import mark_interventions_seen
 from workers.storage.recorder import RunRecorder
-from workers.storage.steering import AlarmDraft, read_requests, record_alarm
+from workers.storage.steering import AlarmDraft, mark_interventions_seen, read_requests, record_alarm
 from workers.training.assignment import Assignment, read_assignment, training_folder
 from workers.training.checkpoints import COMPLETE, take_over
 from workers.training.context import Ended, TrainingContext, TrainingStopped, UsedUp

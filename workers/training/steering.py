@@ -21,14 +21,17 @@ from backend.domain.training.steering import (
 from backend.domain.vocabulary import AlarmAction, RunStatus
 from backend.runs.tables import MetricPoint, Run
 from backend.training.alarms import PREPARED
-from workers.storage.interventions import accepted_patterns, close_interventions, open_interventions, prepared_branch
 from workers.storage.steering import (
     AlarmDraft,
     ClaimedChange,
+    accepted_patterns,
     active_alarms,
     claim_changes,
     claimed_changes,
     clear_alarms,
+    close_interventions,
+    open_interventions,
+    prepared_branch,
     read_requests,
     record_alarm,
 )
@@ -111,13 +114,13 @@ class _StageSteering:
         """Store an alarm with the settings that it changes. Return whether it is new: a resumed run repeats some."""
         name, sentence, condition = sighting.name, sighting.sentence, sighting.condition
         draft = AlarmDraft(name, step, sentence, action, condition, sighting.onset, sighting.evidence)
-        stored = record_alarm(self._run_id, draft, changes)
-        if stored.is_new:
+        alarm_id, is_new = record_alarm(self._run_id, draft, changes)
+        if is_new:
             self._changes += changes
             self._context.recorder.log(f"alarm {name}: {sentence} Action: {action}.", "warning")
         prepared = sighting.evidence.get(PREPARED)
         checkpoint = prepared if isinstance(prepared, Mapping) else None
-        return RaisedAlarm(stored.id, name, sentence, action, checkpoint), stored.is_new
+        return RaisedAlarm(alarm_id, name, sentence, action, checkpoint), is_new
 
     def _claim_changes(self, step_of: Callable[[str], int | None]) -> None:
         """Claim waiting changes from their steps on. A None step keeps a change waiting."""

@@ -56,13 +56,13 @@ def prompts_of(messages: Sequence[Json]) -> list[str]:
 
 def differences(before: RecordedEpisode, after: RecordedEpisode, noise: float = 0.0) -> Iterator[Difference]:
     """Yield every step that differs, in order. With noise, numbers in observations may differ."""
-    if names := _different_fields(before.opening, after.opening, noise):
+    if names := different_fields(before.opening, after.opening, noise):
         yield Difference(0, (StepPart.OBSERVATION,), names)
     for number, (one, other) in enumerate(zip_longest(before.steps, after.steps), start=1):
         if one is None or other is None:
             yield Difference(number, (StepPart.DONE,))
             continue
-        fields = _different_fields(_mapping(one, "observation"), _mapping(other, "observation"), noise)
+        fields = different_fields(_mapping(one, "observation"), _mapping(other, "observation"), noise)
         old, new = (
             {name: value for name, value in _mapping(step, "rewards").items() if isinstance(value, int | float)}
             for step in (one, other)
@@ -88,11 +88,11 @@ def first_unseen(before: RecordedEpisode, after: RecordedEpisode, noise: float =
         if number >= len(before.steps):
             return number
         if number == 0:
-            is_other = bool(_different_fields(before.opening, after.opening, noise))
+            is_other = bool(different_fields(before.opening, after.opening, noise))
         else:
             one, other = before.steps[number - 1], after.steps[number - 1]
             observations = _mapping(one, "observation"), _mapping(other, "observation")
-            is_other = one.get("note") != other.get("note") or bool(_different_fields(*observations, noise))
+            is_other = one.get("note") != other.get("note") or bool(different_fields(*observations, noise))
         prompt = before.prompts[number : number + 1]
         has_same_prompt = bool(prompt) and list(prompt) == list(after.prompts[number : number + 1])
         if is_other and not has_same_prompt:
@@ -105,7 +105,9 @@ def same_columns(before: Mapping[str, float], after: Mapping[str, float], noise:
     return all(_is_close(before[name], after[name], noise) for name in before.keys() & after.keys())
 
 
-def _different_fields(one: Json, other: Json, noise: float) -> tuple[str, ...]:
+def different_fields(one: Json, other: Json, noise: float) -> tuple[str, ...]:
+    """Return the names of the fields that differ. With noise, numbers in them may differ."""
+
     def masked(value: object) -> str:
         return _NUMBER.sub("#", json.dumps(value, sort_keys=True, default=str))
 

@@ -11,8 +11,9 @@ from backend.domain.vocabulary import CheckStatus
 from backend.environments.library import load_package
 from tests.environments.checks.bent import FAULTS, FIRST, SEEN_BY_ALL, WARNINGS, bent, bent_game
 from tests.library.conftest import Serve
+from tests.needed_checks import needed_for
 from workers.environments.checks.base import Check
-from workers.environments.checks.registry import CHECKS, does_not_start, needed_for, run_checks
+from workers.environments.checks.registry import CHECKS, does_not_start, run_checks
 from workers.environments.checks.subject import SECOND_HASH_SEED, CheckSubject
 
 pytestmark = pytest.mark.slow

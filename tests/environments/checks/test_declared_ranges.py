@@ -13,7 +13,7 @@ from tests.detectors.rows import BATCH, flags, honest, row
 from tests.environments.checks.test_checks_find_faults import look_at
 from tests.library.conftest import Serve
 from tests.library.test_certificates import SOUND, TEMPLATES
-from workers.environments.checks.registry import needed_for
+from tests.needed_checks import needed_for
 
 RANGED = replace(BATCH, ranges={"": {"win": (0.0, 1.0)}})
 

@@ -11,9 +11,10 @@ from backend.domain.vocabulary import CheckStatus
 from backend.environments.library import load_package
 from tests.environments.checks.bent import bent_guess
 from tests.library.conftest import Serve
+from tests.needed_checks import needed_for
 from workers.environments.checks.base import Check
 from workers.environments.checks.policies import errs, says
-from workers.environments.checks.registry import CHECKS, needed_for, run_checks
+from workers.environments.checks.registry import CHECKS, run_checks
 from workers.environments.checks.subject import CheckSubject, Reference
 from workers.policies.base import Policy, Turn
 from workers.policies.scripted import ScriptedPolicy

@@ -20,7 +20,7 @@ from tests.environments.importing.test_verifiers_v0 import ROWS, _replies, by_th
 from workers.environments.client import EnvHost, EnvServer
 from workers.environments.packages import resources_of
 from workers.policies.base import EpisodeStart, Reply, Turn
-from workers.rollouts.engine import GroupPlan, play_groups
+from workers.rollouts.engine import GroupPlan, RolloutPool
 
 SIZE = 3
 HELD = max(1, ROWS // 5)
@@ -88,7 +88,7 @@ async def _play(server: EnvServer, policy: Told, members: tuple[int, ...] = (0, 
     rows = [(Split.TRAIN, n) for n in range(ROWS - HELD)] + [(Split.HELDOUT, n) for n in range(HELD)]
     groups = [GroupPlan(task_of(manifest, split, n), row, members, SIZE) for row, (split, n) in enumerate(rows)]
     settings: dict[str, Any] = {"phase": Phase.EVALUATION, "seed": 1, "concurrency": 8, "max_attempts": 1}
-    await play_groups(groups, server=server, policy=policy, manifest=manifest, on_rollout=take, **settings)
+    await RolloutPool(groups, server=server, policy=policy, manifest=manifest, on_rollout=take, **settings).play()
     return found
 
 

@@ -22,7 +22,7 @@ from tests.factories import (
     make_step,
 )
 from workers.policies.scripted import ScriptedPolicy
-from workers.storage import rollout_writer
+from workers.rollouts import limits
 from workers.storage.detectors import BATCH
 from workers.tasks import detectors, evaluations
 from workers.tasks.evaluations import evaluate
@@ -37,7 +37,7 @@ def looks_at(run_id: uuid.UUID) -> list[Job]:
 
 def test_the_first_look_is_requested_before_the_end(found_host: HostProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluations, "BATCH", 8)
-    monkeypatch.setattr(rollout_writer, "BATCH_ROLLOUTS", 4)
+    monkeypatch.setattr(limits, "BATCH_SIZE", 4)
     with transaction() as session:
         version = make_package_version(session, package_files())
         policy = make_policy(session, configuration={"script": "constant", "constant": "3"})

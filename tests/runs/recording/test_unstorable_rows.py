@@ -11,8 +11,7 @@ from backend.domain.rollouts.rollout import Step
 from backend.domain.vocabulary import ErrorKind, RolloutStatus
 from backend.rollouts.tables import Rollout
 from tests.runs.recording.conftest import make_rollout
-from workers.storage.recorder import RunRecorder
-from workers.storage.rollout_writer import RolloutWriter
+from workers.storage.recorder import RolloutWriter, RunRecorder
 
 
 class _NoJson:

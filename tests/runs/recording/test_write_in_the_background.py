@@ -15,9 +15,8 @@ from backend.domain.rollouts.rollout import Rollout
 from backend.rollouts.tables import Rollout as RolloutRow
 from backend.settings import get_settings
 from tests.runs.recording.conftest import make_rollout
-from workers.storage import rollout_writer
-from workers.storage.recorder import RunRecorder
-from workers.storage.rollout_writer import RolloutWriter
+from workers.rollouts import limits
+from workers.storage.recorder import RolloutWriter, RunRecorder
 
 
 def _count(run_id: uuid.UUID) -> int:
@@ -48,8 +47,8 @@ async def test_what_was_put_is_stored_also_when_the_play_breaks(recorder: RunRec
 async def test_the_loop_continues_while_postgres_is_slow(
     recorder: RunRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rollout_writer, "WAITING_ROLLOUTS", 10)
-    monkeypatch.setattr(rollout_writer, "BATCH_ROLLOUTS", 5)
+    monkeypatch.setattr(limits, "MAX_WAITING", 10)
+    monkeypatch.setattr(limits, "BATCH_SIZE", 5)
     gate = threading.Event()
     slow = RolloutWriter(recorder, after_batch=lambda batch: _wait(gate))
     ticks = 0

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from backend.cli.starting import nested
+from backend.cli.runs import nested
 from backend.domain.training.blocks import Block
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.presets import PRESETS

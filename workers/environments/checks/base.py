@@ -1,4 +1,4 @@
-"""Declare a check: `@check(…)` above the function that inspects a `CheckSubject` and returns a `CheckFinding`.
+"""Declare a check: `@Check(…)` above the function that inspects a `CheckSubject` and returns a `CheckFinding`.
 
 Certificates, their page, the command line and the reference in the docs derive from this declaration. The function's
 docstring states the method and the threshold. `registry.py` collects the checks and runs them.
@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
+from statistics import fmean
 
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.reward_bounds import floor_of, gold_bounds, reward_range
@@ -19,10 +20,6 @@ from backend.domain.vocabulary import CheckStatus
 from workers.environments.checks.subject import CheckSubject
 
 TOLERANCE = 1e-6
-FLOOR_MARGIN = 0.05
-"""Distance above the floor that a policy which does not try may reach, as a share of the reward's range."""
-MAX_EXAMPLES = 5
-"""Maximum number of rollouts linked from a finding."""
 
 
 class Cost(StrEnum):
@@ -47,22 +44,30 @@ class CheckFinding:
     applies: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One condition that an environment version must meet."""
+CheckFunction = Callable[[CheckSubject], Awaitable[CheckFinding]]
 
-    id: str
-    theme: str
-    """Section of the certificate."""
+
+@dataclass(slots=True, kw_only=True)
+class Check:
+    """One condition that an environment version must meet. Decorates the function that inspects it."""
+
     label: str
     sentence: str
     """The condition."""
     advice: str
     """How an author can fix a failure."""
     cost: Cost
-    run: Callable[[CheckSubject], Awaitable[CheckFinding]]
-    needs: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ("steps_and_ends",)
     """Checks without which this one has no meaning. If one of them fails, this one is skipped."""
+    theme: str = ""
+    """Section of the certificate. Default: the name of the function's module."""
+    id: str = field(init=False)
+    run: CheckFunction = field(init=False)
+
+    def __call__(self, run: CheckFunction) -> "Check":
+        self.run, self.id = run, run.__name__
+        self.theme = self.theme or run.__module__.rpartition(".")[2]
+        return self
 
     @property
     def method(self) -> str:
@@ -70,18 +75,14 @@ class Check:
         return " ".join((inspect.getdoc(self.run) or "").split())
 
 
-def check(
-    *, theme: str, label: str, sentence: str, advice: str, cost: Cost, needs: tuple[str, ...] = ()
-) -> Callable[[Callable[[CheckSubject], Awaitable[CheckFinding]]], Check]:
-    """Declare the function below as a check. Its name becomes the check's id."""
-    return lambda run: Check(run.__name__, theme, label, sentence, advice, cost, run, needs)
-
-
 def conclude(
-    status: CheckStatus, evidence: str, rollouts: Iterable[Rollout] = (), /, **details: object
+    status: CheckStatus, evidence: str, rollouts: Rollout | Iterable[Rollout] = (), /, **details: object
 ) -> CheckFinding:
-    """Make a finding with the first of the rollouts."""
-    return CheckFinding(status, evidence, details, tuple(rollouts)[:MAX_EXAMPLES])
+    """Make a finding that links to the first five of the rollouts. A single one brings its task into the details."""
+    if isinstance(rollouts, Rollout):
+        details = {"task": rollouts.task.reset_arguments(), **details}
+        rollouts = [rollouts]
+    return CheckFinding(status, evidence, details, tuple(rollouts)[:5])
 
 
 passed = partial(conclude, CheckStatus.PASSED)
@@ -105,9 +106,9 @@ def clipped(value: object, limit: int = 60) -> str:
 
 
 def floor_limit(manifest: Manifest) -> float | None:
-    """Return the floor plus its margin; None without a floor or a declared range."""
+    """Return the most that a policy may earn without trying: the floor and 5% of the range; None without a floor."""
     floor, span = floor_of(manifest), reward_range(manifest)
-    return floor if floor is None or span is None else floor + FLOOR_MARGIN * (span[1] - span[0])
+    return floor if floor is None or span is None else floor + 0.05 * (span[1] - span[0])
 
 
 def success_bounds(manifest: Manifest) -> list[float] | None:
@@ -117,8 +118,11 @@ def success_bounds(manifest: Manifest) -> list[float] | None:
 
 
 def by_level(rollouts: Sequence[Rollout]) -> dict[int, Estimate]:
-    """Estimate the mean reward of each level, in the order of levels."""
-    rewards = defaultdict(list)
+    """Estimate the mean reward of each level over its groups, which often have one member, in the order of levels."""
+    groups: dict[tuple[int, int], list[float]] = defaultdict(list)
+    means: dict[int, list[float]] = defaultdict(list)
     for rollout in rollouts:
-        rewards[rollout.task.level].append(rollout.reward or 0.0)
-    return {level: estimate for level in sorted(rewards) if (estimate := estimate_mean(rewards[level]))}
+        groups[rollout.task.level, rollout.group].append(rollout.reward or 0.0)
+    for (level, _), rewards in sorted(groups.items()):
+        means[level].append(fmean(rewards))
+    return {level: estimate for level, values in means.items() if (estimate := estimate_mean(values))}

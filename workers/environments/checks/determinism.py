@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import re
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 
@@ -10,11 +9,12 @@ import orjson
 
 from backend.domain.environments.manifest import PLATFORM_COLUMNS
 from backend.domain.errors import RolloutError
+from backend.domain.rollouts.divergence import different_fields
 from backend.domain.rollouts.rollout import Rollout, columns_over_episode
 from workers.environments.checks.base import (
+    Check,
     CheckFinding,
     Cost,
-    check,
     clipped,
     does_not_apply,
     failed,
@@ -26,17 +26,13 @@ from workers.environments.checks.subject import CheckSubject, actions_of
 from workers.environments.client import EnvServer, Observation
 
 SAMPLES = 16
-SECOND_PROCESS_SECONDS = 90.0
-"""Time limit for starting a second server: room for it, and an interpreter with another hash seed."""
 SESSIONS = 64
 GROUPS, MEMBERS = 4, 8
 ROUNDING = 1e-9
 COLUMN_ROUNDING = 1e-6
-NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
 
 
-@check(
-    theme="determinism",
+@Check(
     label="Deterministic reset",
     sentence="The same task starts the same way every time.",
     advice="Derive everything random in `reset` from the task's seed, and never from the clock or global state.",
@@ -58,13 +54,11 @@ async def reset_deterministic(subject: CheckSubject) -> CheckFinding:
     return passed(f"{len(tasks)} tasks, each reset twice: equal observations.", tasks=len(tasks))
 
 
-@check(
-    theme="determinism",
+@Check(
     label="Deterministic steps",
     sentence="The same actions on the same task get the same responses and rewards, also in another process.",
     advice="Use one random generator per episode, and sort sets before you iterate over them.",
     cost=Cost.REPLAYS,
-    needs=("steps_and_ends",),
 )
 async def step_deterministic(subject: CheckSubject) -> CheckFinding:
     """Replay 16 episodes in the same process and in a second one. Observations, rewards and ends must be equal.
@@ -80,8 +74,7 @@ async def step_deterministic(subject: CheckSubject) -> CheckFinding:
             if difference := difference_of(first, second, subject.noise):
                 return failed(
                     f"The same actions on {rollout.task.key} (seed {rollout.task.seed}), {where}: {difference}.",
-                    [rollout],
-                    task=rollout.task.reset_arguments(),
+                    rollout,
                 )
         return None
 
@@ -91,7 +84,7 @@ async def step_deterministic(subject: CheckSubject) -> CheckFinding:
         other = None
         if subject.second_process is not None:
             with suppress(TimeoutError):
-                async with asyncio.timeout(SECOND_PROCESS_SECONDS):
+                async with asyncio.timeout(90):  # for room, and for an interpreter with another hash seed
                     other = await stack.enter_async_context(subject.second_process())
         if other is None:
             summary = f"{len(samples)} episodes played twice in one process: equal."
@@ -105,13 +98,11 @@ async def step_deterministic(subject: CheckSubject) -> CheckFinding:
     )
 
 
-@check(
-    theme="determinism",
+@Check(
     label="Seeds differ",
     sentence="Different seeds give different episodes.",
     advice="Use the task's seed to generate the task.",
     cost=Cost.REPLAYS,
-    needs=("steps_and_ends",),
 )
 async def seeds_differ(subject: CheckSubject) -> CheckFinding:
     """Play the same six actions on 16 seeds of a level. The openings or the responses must differ."""
@@ -134,16 +125,9 @@ def difference_of(first: Sequence[Observation], second: Sequence[Observation], n
     """Describe where the second episode diverges from the first. With noise, numbers in observations may differ."""
     for number, (one, other) in enumerate(zip(first, second, strict=False)):
         where = f"step {number}" if number else "the reset"
-        is_same = one.fields == other.fields
-        if noise and not is_same:
-            texts = [orjson.dumps(each.fields, option=orjson.OPT_SORT_KEYS).decode() for each in (one, other)]
-            is_same = NUMBER.sub("#", texts[0]) == NUMBER.sub("#", texts[1])
-        if not is_same:
-            names = [name for name in {**one.fields, **other.fields} if one.fields.get(name) != other.fields.get(name)]
-            values = [
-                f"`{name}` ({clipped(one.fields.get(name))} / {clipped(other.fields.get(name))})" for name in names[:3]
-            ]
-            return f"{where} differs in {', '.join(values)}"
+        if names := different_fields(one.fields, other.fields, noise)[:3]:
+            pairs = [(name, clipped(one.fields.get(name)), clipped(other.fields.get(name))) for name in names]
+            return f"{where} differs in {', '.join(f'`{name}` ({old} / {new})' for name, old, new in pairs)}"
         is_rewarded_alike = (
             one.rewards.keys() == other.rewards.keys()
             and (one.reward is None) == (other.reward is None)
@@ -158,13 +142,11 @@ def difference_of(first: Sequence[Observation], second: Sequence[Observation], n
     return None
 
 
-@check(
-    theme="determinism",
+@Check(
     label="No noise in groups",
     sentence="The same actions on the same task earn the same columns in eight sessions.",
     advice="Remove randomness and shared state from the reward, or declare `checks.noise` if it cannot be removed.",
     cost=Cost.REPLAYS,
-    needs=("steps_and_ends",),
 )
 async def group_noise(subject: CheckSubject) -> CheckFinding:
     """Replay 4 episodes (longest, best, worst, one more) in 8 sessions. Columns may differ by `checks.noise` at most.
@@ -181,7 +163,8 @@ async def group_noise(subject: CheckSubject) -> CheckFinding:
     samples = varied[: subject.replay_limit(GROUPS * MEMBERS) // MEMBERS or 1]
     widest = 0.0
     for rollout in samples:
-        rows = [_columns(subject, await subject.replay(rollout.task, actions_of(rollout))) for _ in range(MEMBERS)]
+        episodes = [await subject.replay(rollout.task, actions_of(rollout)) for _ in range(MEMBERS)]
+        rows = [columns_over_episode(subject.manifest.columns, [r.rewards for r in each[1:]]) for each in episodes]
         for name in rows[0]:
             values = [row.get(name, math.nan) for row in rows]
             spread = max(values) - min(values)
@@ -190,8 +173,7 @@ async def group_noise(subject: CheckSubject) -> CheckFinding:
                 shown = ", ".join(f"{value:.4g}" for value in values)
                 return failed(
                     f"The same actions on {rollout.task.key} in {MEMBERS} sessions earned `{name}`: {shown}.",
-                    [rollout],
-                    task=rollout.task.reset_arguments(),
+                    rollout,
                     column=name,
                     values=values,
                 )
@@ -202,12 +184,7 @@ async def group_noise(subject: CheckSubject) -> CheckFinding:
     )
 
 
-def _columns(subject: CheckSubject, responses: Sequence[Observation]) -> dict[str, float]:
-    return columns_over_episode(subject.manifest.columns, [response.rewards for response in responses[1:]])
-
-
-@check(
-    theme="determinism",
+@Check(
     label="Isolated sessions",
     sentence="64 concurrent episodes go the same way as each does alone.",
     advice="Keep the state of an episode in the environment object, not in the module, the class or a shared file.",
@@ -239,14 +216,12 @@ async def sessions_isolated(subject: CheckSubject) -> CheckFinding:
         if difference := difference_of(alone, together, subject.noise):
             return failed(
                 f"{rollout.task.key}, next to {len(samples) - 1} other sessions, went differently: {difference}.",
-                [rollout],
-                task=rollout.task.reset_arguments(),
+                rollout,
             )
     return passed(f"{len(samples)} concurrent sessions gave the same as each alone.", sessions=len(samples))
 
 
-@check(
-    theme="determinism",
+@Check(
     label="Reproducible scores",
     sentence="A stored episode gets the same score when it is replayed.",
     advice="Make the reward a function of the task and the actions only.",
@@ -259,7 +234,8 @@ async def rescore_equal(subject: CheckSubject) -> CheckFinding:
     names = [name for name in subject.manifest.column_names if name not in PLATFORM_COLUMNS]
     different = []
     for rollout in samples:
-        now = _columns(subject, await subject.stored_replay(rollout))
+        responses = await subject.stored_replay(rollout)
+        now = columns_over_episode(subject.manifest.columns, [response.rewards for response in responses[1:]])
         for name in names:
             if abs(now[name] - rollout.columns.get(name, 0.0)) > subject.noise + COLUMN_ROUNDING:
                 different.append((rollout, name, now[name]))

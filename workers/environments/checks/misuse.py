@@ -7,9 +7,9 @@ from backend.domain.errors import EnvError, LimitExceeded, RolloutError
 from backend.domain.rollouts.rollout import columns_over_episode, weighted_reward
 from workers.environments.checks.base import (
     TOLERANCE,
+    Check,
     CheckFinding,
     Cost,
-    check,
     failed,
     floor_limit,
     passed,
@@ -23,13 +23,11 @@ IMMEDIATE = 1e-6
 """Timeout in seconds that no server can meet."""
 
 
-@check(
-    theme="misuse",
+@Check(
     label="Step after the end",
     sentence="After the end of an episode nothing more is rewarded.",
     advice="Raise an error in `step` when the episode is over.",
     cost=Cost.REPLAYS,
-    needs=("steps_and_ends",),
 )
 async def step_after_done(subject: CheckSubject) -> CheckFinding:
     """Send one more step, through Proctor and directly to the package, because others may run it without Proctor.
@@ -58,8 +56,7 @@ async def step_after_done(subject: CheckSubject) -> CheckFinding:
     return passed("Proctor refuses the step; the environment would accept it, but rewards nothing.")
 
 
-@check(
-    theme="misuse",
+@Check(
     label="Malformed actions",
     sentence="A malformed action is answered or refused and earns little. It ends neither the server nor the "
     "next episode.",
@@ -112,8 +109,7 @@ async def malformed_action(subject: CheckSubject) -> CheckFinding:
     )
 
 
-@check(
-    theme="misuse",
+@Check(
     label="Timeouts",
     sentence="A step that takes too long is cut off. Its late answer is dropped, and no other session is affected.",
     advice="Do not block the event loop, and do not hold a lock during a step.",

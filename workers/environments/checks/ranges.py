@@ -15,9 +15,9 @@ from backend.domain.environments.reward_bounds import declared_range, declared_r
 from backend.domain.rollouts.rollout import Rollout, Step, TaskSpec, columns_over_episode, weighted_reward
 from workers.environments.checks.base import (
     TOLERANCE,
+    Check,
     CheckFinding,
     Cost,
-    check,
     clipped,
     does_not_apply,
     failed,
@@ -29,17 +29,10 @@ from workers.environments.checks.policies import ReplyPlayer, ReplyPolicy, in_fo
 from workers.environments.checks.subject import CheckSubject
 from workers.policies.base import Policy, Turn
 
-MAX_SHAPES = 12
-ACTIONS_PER_SHAPE = 2
-"""Number of actions per shape that are repeated, highest reward first."""
 MAX_TURNS = 64
-MAX_SECONDS = 10.0
-"""Time limit; slow environments get fewer repetitions."""
-HARMLESS = ("SELECT 1", "ls", "help", "1")
-"""Texts that many environments accept as an action without consequences."""
 
 
-@check(
+@Check(
     theme="reward",
     label="Columns add up",
     sentence="The reward is the weighted sum of its columns, in the environment and in Proctor.",
@@ -69,8 +62,7 @@ async def columns_add_up(subject: CheckSubject) -> CheckFinding:
             return failed(
                 f"On {rollout.task.key} the environment returned {theirs:.6g}; the weighted sum of its columns is"
                 f" {ours:.6g}.",
-                [rollout],
-                task=rollout.task.reset_arguments(),
+                rollout,
             )
     wrong = [
         rollout
@@ -87,13 +79,12 @@ async def columns_add_up(subject: CheckSubject) -> CheckFinding:
     return passed(f"{compared} episodes: the environment's reward is the weighted sum of its columns.")
 
 
-@check(
+@Check(
     theme="reward",
     label="Rewards in range",
     sentence="Every column stays in its declared range, in each step and over the episode.",
     advice="Clamp the column or correct the range in the manifest.",
     cost=Cost.STORED,
-    needs=("steps_and_ends",),
 )
 async def reward_in_range(subject: CheckSubject) -> CheckFinding:
     """Compare all episodes played so far with the declared ranges, exactly. A column without a declared range warns."""
@@ -126,13 +117,12 @@ def breach_of(subject: CheckSubject, rollout: Rollout) -> str:
     return breach.sentence if breach else ""
 
 
-@check(
+@Check(
     theme="reward",
     label="Repeated actions",
     sentence="Repeating an action that does not end the episode keeps every column in its declared range.",
     advice="Reward progress once, for example by remembering what has been rewarded.",
     cost=Cost.EPISODES,
-    needs=("steps_and_ends",),
 )
 async def repeats_in_range(subject: CheckSubject) -> CheckFinding:
     """Repeat the two actions with the highest reward of each shape seen so far (each tool, each set of fields).
@@ -146,7 +136,7 @@ async def repeats_in_range(subject: CheckSubject) -> CheckFinding:
         return does_not_apply("An episode has one turn: nothing can be repeated.")
     worst: list[tuple[Rollout, str, str]] = []
     count = longest = 0
-    deadline = time.monotonic() + MAX_SECONDS
+    deadline = time.monotonic() + 10  # slow environments get fewer repetitions
     for number, (task, policy, name) in enumerate(list(_repetitions(subject))):
         if subject.should_stop() or (count and time.monotonic() > deadline):
             break
@@ -184,8 +174,8 @@ def _repetitions(subject: CheckSubject) -> Iterator[tuple[TaskSpec, Policy, str]
                 worth = sum(map(abs, step.rewards.values()))
                 if step.reply not in seen[shape] or seen[shape][step.reply][0] < worth:
                     seen[shape][step.reply] = worth, rollout, step
-    for shape in sorted(seen)[:MAX_SHAPES]:
-        for _, rollout, step in sorted(seen[shape].values(), key=lambda each: -each[0])[:ACTIONS_PER_SHAPE]:
+    for shape in sorted(seen)[:12]:
+        for _, rollout, step in sorted(seen[shape].values(), key=lambda each: -each[0])[:2]:
             name = clipped(step.reply.strip())
             yield rollout.task, recites([step.reply] * turns), name
             ending = [step.reply for step in best_of_task[repr(rollout.task)].steps]
@@ -193,7 +183,7 @@ def _repetitions(subject: CheckSubject) -> Iterator[tuple[TaskSpec, Policy, str]
                 before = [step.reply] * (turns - len(ending))
                 yield rollout.task, recites([*before, *ending]), f"{name} before the best episode"
     task = subject.tasks(2)[0]
-    for text in HARMLESS:
+    for text in ("SELECT 1", "ls", "help", "1"):  # many environments accept these as actions without consequences
         yield task, ReplyPolicy(partial(_write_everywhere, text)), f"{text!r}"
 
 

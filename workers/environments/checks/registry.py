@@ -7,21 +7,12 @@ from backend.domain.environments.certificate import CheckResult
 from backend.domain.errors import RolloutError
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.vocabulary import CheckStatus
-from workers.environments.checks import costs, determinism, misuse, ranges, reward, start, tasks
+from workers.environments.checks import cost, determinism, misuse, ranges, reward, start, tasks
 from workers.environments.checks.base import Check, CheckFinding, failed, listed, skipped
 from workers.environments.checks.subject import CheckSubject
 
-MODULES = (start, determinism, reward, ranges, tasks, misuse, costs)
-CHECKS = tuple(value for module in MODULES for value in vars(module).values() if isinstance(value, Check))
-
-
-def needed_for(*ids: str) -> tuple[Check, ...]:
-    """Return these checks and all checks that they need, in order."""
-    needed = set(ids)
-    for check in reversed(CHECKS):
-        if check.id in needed:
-            needed.update(check.needs)
-    return tuple(check for check in CHECKS if check.id in needed)
+_MODULES = (start, determinism, reward, ranges, tasks, misuse, cost)
+CHECKS = tuple(value for module in _MODULES for value in vars(module).values() if isinstance(value, Check))
 
 
 async def run_checks(

@@ -10,17 +10,16 @@ from dataclasses import asdict
 from itertools import pairwise
 
 from backend.domain.environments.fixtures import FixtureKind, read_fixtures
-from backend.domain.environments.manifest import ActionSpec
 from backend.domain.environments.reward_bounds import floor_of, gold_bounds
 from backend.domain.review.judged_fixtures import JudgedFixture
 from backend.domain.rollouts.rollout import Rollout, TaskSpec
 from backend.domain.statistics import estimate_mean
 from workers.environments.checks.base import (
     TOLERANCE,
+    Check,
     CheckFinding,
     Cost,
     by_level,
-    check,
     does_not_apply,
     failed,
     floor_limit,
@@ -30,23 +29,20 @@ from workers.environments.checks.base import (
     success_bounds,
     warned,
 )
-from workers.environments.checks.policies import DEGENERATE, recites, rewrites
+from workers.environments.checks.policies import DEGENERATE, ReplyPolicy, recites
 from workers.environments.checks.subject import CONCURRENCY, CheckSubject
 from workers.policies.scripted import ScriptedPolicy
 
-VARIED_TASKS = 8
 NO_GOLD = "The manifest names no `gold` script, so there is no right answer to compare with."
 NO_FLOOR = "No floor: declare `checks.floor_maximum`, or the `range` of every column."
 
 
-@check(
-    theme="reward",
+@Check(
     label="Gold reaches the bound",
     sentence="Perfect play earns the highest reward on every task, or the declared bound of its level where "
     "chance decides.",
     advice="Fix the `gold` script or the reward. If chance or an opponent decides, declare `checks.gold_minimum`.",
     cost=Cost.EPISODES,
-    needs=("steps_and_ends",),
 )
 async def gold_reaches_bound(subject: CheckSubject) -> CheckFinding:
     """Play `gold` on 64 tasks per level (Terminal-Bench: oracle). Every task must earn the highest reward.
@@ -86,13 +82,11 @@ async def gold_reaches_bound(subject: CheckSubject) -> CheckFinding:
     return passed(f"Gold reaches its bound. {summary}.", worst, bounds=bounds, levels=level_figures)
 
 
-@check(
-    theme="reward",
+@Check(
     label="Degenerate policies",
     sentence="Policies that do not try stay within 5% of the range above the floor.",
     advice="Remove rewards for form or for lucky guesses, or declare `checks.floor_maximum` if chance reaches more.",
     cost=Cost.EPISODES,
-    needs=("steps_and_ends",),
 )
 async def degenerate_policies(subject: CheckSubject) -> CheckFinding:
     """Play thirteen policies that do not try on 24 tasks per level (ABC; HUD's "cheapest path").
@@ -117,13 +111,11 @@ async def degenerate_policies(subject: CheckSubject) -> CheckFinding:
     return passed(f"All {len(ranked)} policies stay at or below {bound}. {summary}", best, **details)
 
 
-@check(
-    theme="reward",
+@Check(
     label="Untouched task",
     sentence="No task is solved before the first move.",
     advice="Remove tasks that start solved, and reward changes rather than states that already hold.",
     cost=Cost.EPISODES,
-    needs=("steps_and_ends",),
 )
 async def untouched_task(subject: CheckSubject) -> CheckFinding:
     """Play each task with empty replies. No single task may succeed, that is reach halfway from floor to bound."""
@@ -150,8 +142,7 @@ async def untouched_task(subject: CheckSubject) -> CheckFinding:
     )
 
 
-@check(
-    theme="reward",
+@Check(
     label="Format variations",
     sentence="The same answer in another allowed form earns the same.",
     advice="Normalize whitespace and case before you compare, and grade the parsed answer only.",
@@ -165,12 +156,24 @@ async def format_variations(subject: CheckSubject) -> CheckFinding:
     """
     if "gold" not in subject.scripts:
         return skipped(NO_GOLD)
-    gold = (await subject.completed("gold"))[:VARIED_TASKS]
+    gold = (await subject.completed("gold"))[:8]
     tasks = [(rollout.task, 1) for rollout in gold]
-    variations = {}
-    for number, (name, change) in enumerate(_rewritings(subject.manifest.proctor.agent.action).items()):
-        policy = rewrites("gold", change)
-        variations[name] = await subject.play("rewritten", policy, tasks, offset=number * VARIED_TASKS)
+    spec, variations = subject.manifest.proctor.agent.action, {}
+    rewritings: dict[str, Callable[[str], str]] = {"surrounding blanks": lambda reply: f"\n  {reply} \n\n"}
+    if spec.format == "tag":
+        opening, closing = f"<{spec.tag}>", f"</{spec.tag}>"
+        rewritings["reasoning before"] = lambda reply: f"Let me think step by step.\nI have decided.\n\n{reply}"
+        rewritings["a remark after"] = lambda reply: f"{reply}\n\nThat is my answer."
+        rewritings["blanks inside the tag"] = lambda reply: reply.replace(opening, opening + "\n ").replace(
+            closing, " \n" + closing
+        )
+    elif spec.format == "json":
+        rewritings["a code fence"] = lambda reply: f"```json\n{reply}\n```"
+    elif spec.format == "tool":
+        rewritings["reasoning before"] = lambda reply: f"Let me think step by step.\n\n{reply}"
+    for number, (name, change) in enumerate(rewritings.items()):
+        policy = ReplyPolicy(lambda player, turn: player.script("gold", turn), "gold", change=change)
+        variations[name] = await subject.play("rewritten", policy, tasks, offset=number * 8)
     for script in [script for script in subject.scripts if script.startswith("variant_")]:
         variations[f"`{script}`"] = await subject.play(script, ScriptedPolicy(script), tasks)
     for name, played in variations.items():
@@ -189,30 +192,11 @@ async def format_variations(subject: CheckSubject) -> CheckFinding:
     return passed(f"Gold written {len(variations)} other ways ({names}) on {len(gold)} tasks: equal columns.")
 
 
-def _rewritings(spec: ActionSpec) -> dict[str, Callable[[str], str]]:
-    """Return other ways to write a reply of this format that mean the same."""
-    rewritings: dict[str, Callable[[str], str]] = {"surrounding blanks": lambda reply: f"\n  {reply} \n\n"}
-    if spec.format == "tag":
-        opening, closing = f"<{spec.tag}>", f"</{spec.tag}>"
-        rewritings["reasoning before"] = lambda reply: f"Let me think step by step.\nI have decided.\n\n{reply}"
-        rewritings["a remark after"] = lambda reply: f"{reply}\n\nThat is my answer."
-        rewritings["blanks inside the tag"] = lambda reply: reply.replace(opening, opening + "\n ").replace(
-            closing, " \n" + closing
-        )
-    elif spec.format == "json":
-        rewritings["a code fence"] = lambda reply: f"```json\n{reply}\n```"
-    elif spec.format == "tool":
-        rewritings["reasoning before"] = lambda reply: f"Let me think step by step.\n\n{reply}"
-    return rewritings
-
-
-@check(
-    theme="reward",
+@Check(
     label="Quality ladder",
     sentence="A better answer earns more: right, then partly right, then wrong.",
     advice="Read the rollouts of the script that earns too much, and reduce the column that rewards it.",
     cost=Cost.EPISODES,
-    needs=("steps_and_ends",),
 )
 async def quality_ladder(subject: CheckSubject) -> CheckFinding:
     """Compare the means of `gold`, `teacher` and `partial`, and `wrong` (else random play) on the same tasks.
@@ -242,8 +226,7 @@ async def quality_ladder(subject: CheckSubject) -> CheckFinding:
     return passed(f"Mean rewards: {' > '.join(rungs)}.", **details)
 
 
-@check(
-    theme="reward",
+@Check(
     label="Fixtures hold",
     sentence="Every transcript in the package earns the columns that it states.",
     advice="Fix the reward, or save the fixture again if the new values are right.",
@@ -296,8 +279,7 @@ async def _recite(
     return next(iter(await subject.play(name, recites(replies), [(task, 1)], manifest=manifest, offset=number)), None)
 
 
-@check(
-    theme="reward",
+@Check(
     label="Reviewed episodes hold",
     sentence="An episode reviewed as a hack scores low; a confirmed honest one scores as high as it did.",
     advice="Fix the reward that the hack exploits, or withdraw the verdict on the fixture's page.",

@@ -10,18 +10,10 @@ from backend.domain.environments.prompts import parse_reply, render_observation
 from backend.domain.environments.tools import Call, Tool, ToolsUnusable, read_tools
 from backend.domain.rollouts.rollout import task_of
 from backend.domain.vocabulary import Split, StopReason
-from workers.environments.checks.base import CheckFinding, Cost, check, clipped, failed, listed, passed, skipped, warned
+from workers.environments.checks.base import Check, CheckFinding, Cost, clipped, failed, listed, passed, skipped, warned
 from workers.environments.checks.subject import CheckSubject
 from workers.environments.client import Observation
 
-CAPABLE = ("gold", "teacher")
-"""Scripts that play well, so their replies must be valid."""
-REWARD_ERRORS = ("reward ", "metadata.rewards ", "the manifest declares ")
-"""Beginnings of the errors with which the wire and the engine reject a reward."""
-PLATFORM_FIELDS = frozenset({"metadata", "done", "reward"})
-MAX_SCHEMA_DEPTH = 6
-MAX_LIST_ITEMS = 50
-"""Maximum number of list items that are compared with a schema."""
 JSON_TYPES: Mapping[str, type | tuple[type, ...]] = {
     "string": str,
     "integer": int,
@@ -34,13 +26,13 @@ JSON_TYPES: Mapping[str, type | tuple[type, ...]] = {
 Schema = Mapping[str, Any]
 
 
-@check(
-    theme="start",
+@Check(
     label="Starts and resets",
     sentence="The server starts, and every level of both splits can be reset.",
     advice="Read the server log in the evidence. `reset` must accept every task of both splits and return an open "
     "episode.",
     cost=Cost.RESETS,
+    needs=(),
 )
 async def starts_and_resets(subject: CheckSubject) -> CheckFinding:
     """Reset each level of both splits once, up to 20 levels. None may end immediately."""
@@ -60,8 +52,7 @@ async def starts_and_resets(subject: CheckSubject) -> CheckFinding:
     )
 
 
-@check(
-    theme="start",
+@Check(
     label="Agent block fits",
     sentence="The manifest's `agent` block fits the package: template, action fields, tools and scripted replies.",
     advice="Compare `agent` in the manifest with the fields of the action and observation classes.",
@@ -104,7 +95,7 @@ async def agent_fits(subject: CheckSubject) -> CheckFinding:
     else:
         problems += _tool_problems(subject, opening, tools)
         scripts = state.get("scripts")
-        for name in [name for name in subject.scripts if name in CAPABLE]:
+        for name in [name for name in subject.scripts if name in {"gold", "teacher"}]:  # they play well
             first = scripts.get(name) if isinstance(scripts, dict) else None
             if isinstance(first, str) and (problem := parse_reply(agent.action, first, tools).problem):
                 problems.append(f"Proctor would refuse the first reply of `{name}`: {problem}")
@@ -124,9 +115,9 @@ def _action_field_problems(subject: CheckSubject) -> list[str]:
         return []
     fields = [name for name in schema.get("properties", {}) if name != "metadata"]
     if missing := sorted(filled - set(fields)):
-        field = (
-            f"`agent.action.field` is `{spec.field}`" if spec.field in missing else f"Replies fill {listed(missing)}"
-        )
+        field = f"Replies fill {listed(missing)}"
+        if spec.field in missing:
+            field = f"`agent.action.field` is `{spec.field}`"
         return [f"{field}, but the action class has no such field; it has: {listed(fields)}."]
     if others := [name for name in schema.get("required", []) if name not in {*filled, "metadata"}]:
         return [f"The action class also requires {listed(others)}, which a `{spec.format}` reply never fills."]
@@ -154,8 +145,7 @@ def _tool_problems(subject: CheckSubject, opening: Observation, tools: Sequence[
     return problems
 
 
-@check(
-    theme="start",
+@Check(
     label="Finite rewards",
     sentence="Every step returns finite numbers in the reward columns that the manifest declares.",
     advice="Return every declared column in each step, and guard divisions and logarithms.",
@@ -165,7 +155,8 @@ def _tool_problems(subject: CheckSubject, opening: Observation, tools: Sequence[
 async def rewards_finite(subject: CheckSubject) -> CheckFinding:
     """Play random legal actions on 24 tasks per level. No value may be NaN, infinite or missing."""
     rollouts = await subject.rollouts("random")
-    broken = [rollout for rollout in rollouts if (rollout.error_message or "").startswith(REWARD_ERRORS)]
+    rejected = ("reward ", "metadata.rewards ", "the manifest declares ")  # by the wire and the engine
+    broken = [rollout for rollout in rollouts if (rollout.error_message or "").startswith(rejected)]
     if broken:
         evidence = f"In {len(broken)} of {len(rollouts)} episodes of random legal play: {broken[0].error_message}."
         return failed(evidence, broken)
@@ -176,8 +167,7 @@ async def rewards_finite(subject: CheckSubject) -> CheckFinding:
     return passed(f"{count} values in {len(rows)} steps of {len(rollouts)} episodes: all are finite numbers.")
 
 
-@check(
-    theme="start",
+@Check(
     label="Whole episodes",
     sentence="Random legal play completes whole episodes without an error.",
     advice="Fix the quoted error, and set `done` when the task is over.",
@@ -189,9 +179,7 @@ async def steps_and_ends(subject: CheckSubject) -> CheckFinding:
     rollouts = await subject.rollouts("random")
     broken = [rollout for rollout in rollouts if not rollout.is_completed]
     if broken:
-        [(error, count)] = Counter(f"{rollout.error_kind}: {rollout.error_message}" for rollout in broken).most_common(
-            1
-        )
+        [(error, count)] = Counter(f"{each.error_kind}: {each.error_message}" for each in broken).most_common(1)
         return failed(
             f"{len(broken)} of {len(rollouts)} episodes of random legal play broke. Most often ({count}×) {error}",
             broken,
@@ -206,13 +194,11 @@ async def steps_and_ends(subject: CheckSubject) -> CheckFinding:
     return passed(f"{summary}.", rollouts, ends=dict(ends), mean_turns=sum(turns) / len(turns))
 
 
-@check(
-    theme="start",
+@Check(
     label="Observation schema",
     sentence="Every observation has the fields and types that its class declares.",
     advice="Declare every field of the observation class with its type.",
     cost=Cost.REPLAYS,
-    needs=("steps_and_ends",),
 )
 async def observation_schema(subject: CheckSubject) -> CheckFinding:
     """Compare all fields and types of 8 episodes with the server's schema, exactly. Undeclared fields warn."""
@@ -220,7 +206,7 @@ async def observation_schema(subject: CheckSubject) -> CheckFinding:
     properties = schema.get("properties", {})
     if not properties:
         return warned("The server declares no observation fields.")
-    fields = {name: inner for name, inner in properties.items() if name not in PLATFORM_FIELDS}
+    fields = {name: inner for name, inner in properties.items() if name not in {"metadata", "done", "reward"}}
     samples = (await subject.completed("random"))[: subject.replay_limit(8)]
     episodes = [await subject.stored_replay(rollout) for rollout in samples]
     for number, response in itertools.chain.from_iterable(enumerate(episode) for episode in episodes):
@@ -244,7 +230,7 @@ async def observation_schema(subject: CheckSubject) -> CheckFinding:
 
 def fits(schema: object, value: object, root: Schema, depth: int = 0) -> bool:
     """Compare a value with a JSON schema by type, choice and enum; everything else fits."""
-    if not isinstance(schema, dict) or depth > MAX_SCHEMA_DEPTH:
+    if not isinstance(schema, dict) or depth > 6:
         return True
     if isinstance(reference := schema.get("$ref"), str):
         return fits(root.get("$defs", {}).get(reference.rpartition("/")[2]), value, root, depth + 1)
@@ -257,7 +243,7 @@ def fits(schema: object, value: object, root: Schema, depth: int = 0) -> bool:
     if isinstance(kind, str) and kind in JSON_TYPES and (is_other_bool or not isinstance(value, JSON_TYPES[kind])):
         return False
     if isinstance(value, list):
-        return all(fits(schema.get("items"), item, root, depth + 1) for item in value[:MAX_LIST_ITEMS])
+        return all(fits(schema.get("items"), item, root, depth + 1) for item in value[:50])
     if isinstance(value, dict):
         properties = schema.get("properties", {})
         return all(fits(properties.get(name), item, root, depth + 1) for name, item in value.items())

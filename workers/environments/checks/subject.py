@@ -15,23 +15,12 @@ from workers.environments.checks.policies import DEGENERATE, ORDER, SCRIPTS
 from workers.environments.client import EnvServer, EnvSession, Observation
 from workers.policies.base import Policy
 from workers.policies.scripted import ScriptedPolicy
-from workers.rollouts.engine import GroupPlan, OnRollout, TooManyFailures, play_groups
+from workers.rollouts.engine import GroupPlan, OnRollout, RolloutPool, TooManyFailures
 
 CONCURRENCY = 16
-TASKS_PER_LEVEL, GOLD_TASKS_PER_LEVEL = 24, 64
-MAX_EPISODES = 240
-"""Per policy, over all levels."""
-SECONDS_PER_POLICY = 5.0
-"""Slow environments are played less, so that a certificate takes minutes."""
-REPLAY_SECONDS = 8.0
-"""Time limit for all replays of one check."""
-GROUPS_PER_POLICY = 10_000
-"""Group ordinals reserved for each policy, so that a repeated check job finds the rows of its first attempt."""
 SECOND_HASH_SEED = 1
 """Seed of Python's string hashes in the second process. All other servers of the env host use 0."""
 REFERENCE_GROUPS, REFERENCE_MEMBERS = 24, 4
-REFERENCE_SECONDS = 120.0
-"""Time limit for all groups of the chosen policy, because a model replies slowly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +66,8 @@ class CheckSubject:
         self.noise, self.scripts = proctor.checks.noise, list(proctor.scripts)
 
     def tasks(self, per_level: int, split: Split = Split.HELDOUT) -> list[TaskSpec]:
-        """Return tasks of a split, the same number of each level."""
-        per_level = max(2, min(per_level, MAX_EPISODES // self.levels))
+        """Return tasks of a split, the same number of each level: at most 240, but at least two of each."""
+        per_level = max(2, min(per_level, 240 // self.levels))
         tasks = self.manifest.proctor.tasks
         count = min(per_level * self.levels, tasks.heldout if split is Split.HELDOUT else tasks.train)
         return [task_of(self.manifest, split, index) for index in range(count)]
@@ -92,11 +81,11 @@ class CheckSubject:
                 needs_gold = name in {"constant", "answer_list"} and "gold" in self.scripts
                 gold = await self.completed("gold") if needs_gold else []
                 policy = DEGENERATE[name]([rollout.steps[0].reply for rollout in gold if rollout.steps])
-            tasks = [(task, 1) for task in self.tasks(GOLD_TASKS_PER_LEVEL if name == "gold" else TASKS_PER_LEVEL)]
+            tasks = [(task, 1) for task in self.tasks(64 if name == "gold" else 24)]
             began = time.perf_counter()
             first = len(await self.play(name, policy, tasks[:CONCURRENCY]))
-            seconds = time.perf_counter() - began  # the first episodes predict how long all would take
-            count = max(2 * self.levels, int(SECONDS_PER_POLICY / seconds * CONCURRENCY))
+            seconds = time.perf_counter() - began  # the first episodes predict how many fit into five seconds
+            count = max(2 * self.levels, int(5.0 / seconds * CONCURRENCY))
             await self.play(name, policy, tasks[first:count], offset=first)
         return self.played[name]
 
@@ -104,13 +93,13 @@ class CheckSubject:
         return [rollout for rollout in await self.rollouts(name) if rollout.is_completed]
 
     async def reference_rollouts(self) -> list[Rollout]:
-        """Play groups with the chosen policy within the time limit; includes failed rollouts."""
+        """Play groups with the chosen policy for two minutes, as models are slow; includes failed rollouts."""
         if self.reference is not None and "chosen" not in self.played:
             tasks = [(task, REFERENCE_MEMBERS) for task in self.tasks(max(2, REFERENCE_GROUPS // self.levels))]
             first = CONCURRENCY // REFERENCE_MEMBERS
             began = time.perf_counter()
             await self.play("chosen", self.reference.policy, tasks[:first])
-            count = int(REFERENCE_SECONDS / (time.perf_counter() - began) * first)
+            count = int(120.0 / (time.perf_counter() - began) * first)
             await self.play("chosen", self.reference.policy, tasks[first : min(count, REFERENCE_GROUPS)], offset=first)
         return self.played.get("chosen", [])
 
@@ -127,7 +116,8 @@ class CheckSubject:
         offset: int = 0,
     ) -> list[Rollout]:
         """Play `(task, group size)` pairs with a policy listed in ORDER. Includes failed rollouts."""
-        first = ORDER.index(name) * GROUPS_PER_POLICY + offset
+        # groups are numbered by policy, so that a repeated check job finds the rows of its first attempt
+        first = ORDER.index(name) * 10_000 + offset
         rollouts: list[Rollout] = []
 
         def keep(rollout: Rollout) -> Awaitable[None] | None:
@@ -135,7 +125,7 @@ class CheckSubject:
             return self.on_rollout(rollout)
 
         with suppress(TooManyFailures):
-            await play_groups(
+            await RolloutPool(
                 [GroupPlan(task, first + number, tuple(range(size))) for number, (task, size) in enumerate(tasks)],
                 server=self.server,
                 policy=policy,
@@ -146,7 +136,7 @@ class CheckSubject:
                 on_rollout=keep,
                 should_stop=self.should_stop,
                 max_attempts=1,  # checks look for failures
-            )
+            ).play()
         self.episodes += len(rollouts)
         rollouts.sort(key=lambda rollout: (rollout.group, rollout.member))
         self.played.setdefault(name, []).extend(rollouts)
@@ -203,14 +193,14 @@ class CheckSubject:
         return await asyncio.gather(*(open_one(task) for task in tasks))
 
     def replay_limit(self, most: int) -> int:
-        """Return how many episodes a check may replay one after the other, 4 to `most`."""
+        """Return how many episodes a check may replay one after the other in eight seconds, 4 to `most`."""
         if self._replays:
             seconds = self._replay_seconds / len(self._replays)
         else:  # before the first replay: the time that an episode of random play adds at full concurrency
             random = [rollout for rollout in self.played.get("random", []) if rollout.is_completed]
             total = sum(rollout.environment_seconds for rollout in random)
             seconds = total / len(random) / min(CONCURRENCY, self.server.sessions) if random else 0.0
-        return most if not seconds else max(4, min(most, int(REPLAY_SECONDS / seconds)))
+        return most if not seconds else max(4, min(most, int(8.0 / seconds)))
 
 
 def actions_of(rollout: Rollout) -> list[dict[str, Any]]:

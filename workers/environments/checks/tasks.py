@@ -10,14 +10,14 @@ from backend.domain.environments.prompts import parse_reply, render_observation
 from backend.domain.results.pass_at_k import REWARD, default_rule
 from backend.domain.review.judged_curve import wilson
 from backend.domain.rollouts.rollout import CANARY, Rollout
-from backend.domain.statistics import TIE, estimate_mean
+from backend.domain.statistics import TIE
 from backend.domain.vocabulary import CheckStatus, Split
 from workers.environments.checks.base import (
     TOLERANCE,
+    Check,
     CheckFinding,
     Cost,
     by_level,
-    check,
     clipped,
     does_not_apply,
     failed,
@@ -33,26 +33,16 @@ from workers.policies.base import Policy
 from workers.policies.scripted import ScriptedPolicy
 
 LEAK_TASKS = 64
-OTHER_TASKS = 16
-"""Number of other tasks' answers that each text is compared with."""
-LEAK_WARNS, LEAK_FAILS = 0.05, 0.2
-"""Excess of a task's own answer over other tasks' answers, as a share of the tasks."""
 SECRETS = frozenset(
     {"answer", "answers", "correct_answer", "expected", "expected_output", "gold", "ground_truth"}
     | {"hidden", "label", "secret", "solution", "solutions", "target", "truth"}
 )
 """Names of state fields that hold secrets."""
-MIN_GROUPS_PER_LEVEL = 4
-"""With fewer groups, the chosen policy's mean on a level is too uncertain."""
 SPLIT_TASKS = 200
 """Number of tasks of each split whose prompts are compared."""
-DISTINCT_PROMPTS = 0.2
-"""If fewer than this share of the prompts are distinct, prompts do not identify tasks."""
-OVERLAP_WARNS, OVERLAP_FAILS = 0.01, 0.2
 SUCCESS_GROUPS, SUCCESS_MEMBERS = 24, 4
 MIXED = (0.2, 0.9)
 """Share of groups that should contain successes and failures."""
-CANARIES_PER_LEVEL = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +56,12 @@ class _LeakCase:
     rollout: Rollout | None
 
 
-@check(
-    theme="tasks",
+@Check(
     label="Hidden answer",
     sentence="Neither the prompt nor an observation gives the answer away before the episode ends.",
     advice="Remove the answer from observations and metadata. If it belongs in the prompt, set "
     "`checks.answer_in_prompt`.",
     cost=Cost.EPISODES,
-    needs=("steps_and_ends",),
 )
 async def answer_hidden(subject: CheckSubject) -> CheckFinding:
     """Search prompts and observations of 64 tasks for the state's `answer`, `solution`, `target` … before the end.
@@ -89,7 +77,7 @@ async def answer_hidden(subject: CheckSubject) -> CheckFinding:
         own = [_contains(case.texts[where], case.secrets) for case in cases]
         chance = []
         for number, case in enumerate(cases):
-            others = [cases[(number + step * 7) % len(cases)] for step in range(1, OTHER_TASKS + 1)]
+            others = [cases[(number + step * 7) % len(cases)] for step in range(1, 17)]
             distinct = [other for other in others if not set(other.secrets) & set(case.secrets)]
             chance += [_contains(case.texts[where], other.secrets) for other in distinct]
         own_share, chance_share = sum(own) / len(own), sum(chance) / len(chance) if chance else 0.0
@@ -98,14 +86,14 @@ async def answer_hidden(subject: CheckSubject) -> CheckFinding:
             f"On {own_share:.0%} of {len(cases)} tasks the answer appears in the {where} before the episode ends,"
             f" answers of other tasks on {chance_share:.0%}"
         )
-        if excess < LEAK_WARNS:
+        if excess < 0.05:
             continue
         if subject.manifest.proctor.checks.answer_in_prompt:
             if where == "observation":
                 continue
             return passed(f"{summary}: by design (`checks.answer_in_prompt`).", own=own_share, others=chance_share)
         shown = [case for case, is_leaked in zip(cases, own, strict=True) if is_leaked]
-        judge = failed if excess >= LEAK_FAILS else warned
+        judge = failed if excess >= 0.2 else warned
         return judge(
             f"{summary}, e.g. {clipped(shown[0].secrets[0])} on {shown[0].key}.",
             [case.rollout for case in shown if case.rollout],
@@ -162,13 +150,11 @@ def _contains(texts: Sequence[str], answers: Sequence[str]) -> bool:
     return False
 
 
-@check(
-    theme="tasks",
+@Check(
     label="Levels get harder",
     sentence="A higher level is not easier for a reference policy.",
     advice="Reorder the levels or make the higher one harder.",
     cost=Cost.EPISODES,
-    needs=("steps_and_ends",),
 )
 async def levels_monotone(subject: CheckSubject) -> CheckFinding:
     """Compare means by level of `teacher`, else of random play. Fails if the highest level is easier than the lowest.
@@ -192,29 +178,20 @@ async def levels_monotone(subject: CheckSubject) -> CheckFinding:
         by_script = passed(f"`{policy}` finds no level clearly easier than the one before: {summary}.")
     if subject.reference is None:
         return by_script
-    groups: dict[int, list[Rollout]] = {}
-    for rollout in await subject.reference_rollouts():
-        if rollout.is_completed:
-            groups.setdefault(rollout.group, []).append(rollout)
-    means: dict[int, list[float]] = {}
-    for group in groups.values():
-        mean = sum(rollout.reward or 0.0 for rollout in group) / len(group)
-        means.setdefault(group[0].task.level, []).append(mean)
-    estimates = {level: estimate_mean(means[level]) for level in sorted(means)}
-    levels = {level: e for level, e in estimates.items() if e and e.count >= MIN_GROUPS_PER_LEVEL}
+    rollouts = [rollout for rollout in await subject.reference_rollouts() if rollout.is_completed]
+    levels = {level: estimate for level, estimate in by_level(rollouts).items() if estimate.count >= 4}
     if len(levels) < 2:
         return by_script
     (lowest, first), *_, (highest, last) = levels.items()
     summary = ", ".join(f"level {level} {estimate.mean:.3f}" for level, estimate in levels.items())
     evidence = f"{by_script.evidence} The chosen policy `{subject.reference.name}`: {summary}."
     if last.low > first.high + TOLERANCE:
-        shown = [rollout for group in groups.values() for rollout in group if rollout.task.level == highest]
+        shown = [rollout for rollout in rollouts if rollout.task.level == highest]
         return warned(f"{evidence} It finds level {highest} easier than level {lowest}.", shown)
     return replace(by_script, evidence=evidence)
 
 
-@check(
-    theme="tasks",
+@Check(
     label="Disjoint splits",
     sentence="Held-out tasks are not among the training tasks.",
     advice="Generate the splits from different seeds or disjoint lists of tasks.",
@@ -236,7 +213,7 @@ async def splits_disjoint(subject: CheckSubject) -> CheckFinding:
         starts[split] = [(render_observation(template, opening.fields), secrets(state)) for opening, state in openings]
     train, heldout = starts[Split.TRAIN], starts[Split.HELDOUT]
     prompts = {prompt for prompt, _ in heldout}
-    if len(prompts) < DISTINCT_PROMPTS * len(heldout):
+    if len(prompts) < 0.2 * len(heldout):
         return passed(
             f"{len(heldout)} held-out tasks begin with {len(prompts)} different prompts: only their seeds distinguish"
             " them, and seeds of the two splits never overlap."
@@ -246,17 +223,15 @@ async def splits_disjoint(subject: CheckSubject) -> CheckFinding:
     summary = f"{len(common)} of {len(heldout)} held-out tasks ({share:.1%}) are among {len(train)} training tasks"
     if not common:
         return passed(f"{summary}.", share=share)
-    judge = failed if share > OVERLAP_FAILS else warned if share > OVERLAP_WARNS else passed
+    judge = failed if share > 0.2 else warned if share > 0.01 else passed
     return judge(f"{summary}, e.g. {common[0][0][:120]!r}.", share=share)
 
 
-@check(
-    theme="tasks",
+@Check(
     label="Mixed success",
     sentence="Success is possible but not certain: groups contain both often enough to learn from.",
     advice="Make tasks easier or harder, or add levels, until a policy succeeds sometimes.",
     cost=Cost.EPISODES,
-    needs=("steps_and_ends",),
 )
 async def success_mixed(subject: CheckSubject) -> CheckFinding:
     """Play 24 groups of 4 with `checks.reference` (else `teacher`, else `gold`) and about one error per episode.
@@ -319,13 +294,7 @@ def _mixed_success(
         f"{who} succeeds in {successes} of {len(rollouts)} episodes (success begins at {min(bounds):.3f});"
         f" {mixed} of {len(groups)} groups of {SUCCESS_MEMBERS} are mixed ({share:.0%}).{note}"
     )
-    details = {
-        "share": share,
-        "mixed": mixed,
-        "groups": len(groups),
-        "successes": successes,
-        "episodes": len(rollouts),
-    }
+    details = {"share": share, "mixed": mixed, "groups": len(groups), "successes": successes, "episodes": len(rollouts)}
     if not successes:
         return failed(f"Success never happens: {summary}", rollouts, **details)
     if successes == len(rollouts):
@@ -338,8 +307,7 @@ def _mixed_success(
     return passed(summary[0].upper() + summary[1:], rollouts, **details)
 
 
-@check(
-    theme="tasks",
+@Check(
     label="Impossible tasks",
     sentence="Impossible tasks cannot be passed and cannot be recognized by how they start.",
     advice="Make `reset` honor `canary`, and let impossible tasks start like ordinary ones.",
@@ -356,9 +324,7 @@ async def canaries_unsolvable(subject: CheckSubject) -> CheckFinding:
         return does_not_apply("The environment has no impossible tasks (`tasks.canaries`).")
     ordinary = subject.tasks(4)
     plain = {name for opening, _ in await subject.openings(ordinary) for name in opening.fields}
-    impossible = [
-        replace(task, arguments={**task.arguments, CANARY: True}) for task in subject.tasks(CANARIES_PER_LEVEL)
-    ]
+    impossible = [replace(task, arguments={**task.arguments, CANARY: True}) for task in subject.tasks(12)]
     trapped = {name for opening, _ in await subject.openings(impossible[: len(ordinary)]) for name in opening.fields}
     if different := ", ".join(sorted(plain ^ trapped)):
         return failed(f"A policy can recognize impossible tasks by their openings; only one kind has {different}.")

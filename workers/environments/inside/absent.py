@@ -9,18 +9,24 @@ from contextlib import contextmanager
 from types import ModuleType
 
 
+def _attribute(owner: object, name: str) -> object:
+    """Any attribute of the stand-in, of its classes and of their objects; only Python's own names are absent."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return _Anything
+
+
 class _AnythingType(type):
+    __getattr__ = _attribute
+
     def __instancecheck__(cls, instance: object) -> bool:
         return True  # a page that the package built with the real gradio is as good as ours
 
-    def __getattr__(cls, name: str) -> object:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _Anything
-
 
 class _Anything(metaclass=_AnythingType):
-    """Every attribute is itself, which is enough for themes, class definitions and `isinstance`."""
+    """Every attribute is this class, which is enough for themes, class definitions and `isinstance`."""
+
+    __getattr__ = _attribute
 
     def __init__(self, *arguments: object, **named: object) -> None:
         pass
@@ -28,25 +34,15 @@ class _Anything(metaclass=_AnythingType):
     def __call__(self, *arguments: object, **named: object) -> "_Anything":
         return self
 
-    def __getattr__(self, name: str) -> "_Anything":
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self
-
-    def __enter__(self) -> "_Anything":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
+    __enter__, __exit__ = __call__, __init__
 
 
 class _StandInModule(ModuleType):
-    def __getattr__(self, name: str) -> object:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        if name == "mount_gradio_app":  # the server continues without the page
-            return lambda app, *arguments, **named: app
-        return _Anything
+    __getattr__ = _attribute
+
+    @staticmethod
+    def mount_gradio_app(app: object, *arguments: object, **named: object) -> object:
+        return app  # the server continues without the page
 
 
 @contextmanager

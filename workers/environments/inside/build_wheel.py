@@ -18,30 +18,14 @@ from typing import Any
 from proctor_sandbox import linux
 from workers.environments.inside import jail
 
-LIMITS = jail.ServerLimits(memory_bytes=1 << 30, tmp_bytes=256 << 20, threads=64, files=1024, cpus=2)
 _SOURCE, _RESULT = Path("/tmp/source"), Path("/tmp/wheel")
-_VARIABLES = {
-    "PATH": jail.PROGRAMS_FOLDER,
-    "HOME": "/tmp",
-    "LANG": "C.UTF-8",
-    "CC": "gcc",
-    "CXX": "g++",
-    "LDSHARED": "gcc -shared",
-    "LDCXXSHARED": "g++ -shared",
-}
-_LEGACY = "setuptools.build_meta:__legacy__"
 
 
 def main(arguments: Sequence[str]) -> None:
     """`arguments`: the descriptors of the archive and of the wheel."""
     archive, wheel = map(int, arguments)
-    linux.die_with_parent()
-    linux.set_dumpable(False)
     linux.limit_heap_arenas()
-    child = os.fork()
-    if child:
-        os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 255)
-    jail.enclose_server(LIMITS, lambda folder: None)
+    jail.enclose_alone(jail.ServerLimits(1 << 30, tmp_bytes=256 << 20, threads=64, files=1024, cpus=2))
     sys.prefix = sys.exec_prefix = jail.PYTHON_FOLDER
     jail.add_site_packages([jail.place_of(0)])
     site.execsitecustomize()
@@ -60,13 +44,14 @@ def main(arguments: Sequence[str]) -> None:
     os.chdir(root)
     # call the build backend (PEP 517) in this process; there is nothing here that it could harm
     os.environ.clear()  # noqa: TID251
-    os.environ.update(_VARIABLES)  # noqa: TID251
+    os.environ.update({"PATH": jail.PROGRAMS_FOLDER, "HOME": "/tmp", "LANG": "C.UTF-8"})  # noqa: TID251
+    os.environ.update(CC="gcc", CXX="g++", LDSHARED="gcc -shared", LDCXXSHARED="g++ -shared")  # noqa: TID251
     _RESULT.mkdir()
     path = Path("pyproject.toml")
     system = tomllib.loads(path.read_text()).get("build-system", {}) if path.exists() else {}
     for folder in reversed(system.get("backend-path", [])):
         sys.path.insert(0, os.path.abspath(folder))
-    module, _, attribute = str(system.get("build-backend", _LEGACY)).partition(":")
+    module, _, attribute = str(system.get("build-backend", "setuptools.build_meta:__legacy__")).partition(":")
     sys.argv[:] = ["build"]
     backend: Any = importlib.import_module(module)
     for part in filter(None, attribute.split(".")):

@@ -13,18 +13,15 @@ import resource
 import site
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from proctor_sandbox import linux, rings, seccomp
 
 PACKAGE_FOLDER = "/package"
-ENVIRONMENTS_FOLDER = "/environments"
-"""Folder in the jail with the site-packages of environments, numbered, each under its usual path."""
 PYTHON_FOLDER = "/python"
 """A virtual environment made by the jail: `sys.prefix` of all that runs inside."""
-PYTHON = f"{PYTHON_FOLDER}/bin/python"
 OWN_FOLDER = "/proctor"
 """Copies of the modules that run inside."""
 PROGRAMS_FOLDER = "/programs"
@@ -32,17 +29,10 @@ PROGRAMS_FOLDER = "/programs"
 FLAGS = ("-s", "-P", "-S", "-B")
 """Flags of every interpreter started for foreign code: it imports nothing from its folder or from start-up files."""
 _SITE_PACKAGES = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
-_PACKAGE_BYTES = 16 << 20
-_TMP_INODES = 4096
 _OWN_SOURCES = (
-    "proctor_sandbox/*.py",
-    "workers/environments/inside/*.py",
-    "workers/__init__.py",
-    "workers/environments/__init__.py",
-    "backend/__init__.py",
-    "backend/domain/__init__.py",
-    "backend/domain/environments/packages.py",
-    "backend/domain/zips.py",
+    *("proctor_sandbox/*.py", "workers/__init__.py", "workers/environments/__init__.py"),
+    *("workers/environments/inside/*.py", "backend/__init__.py", "backend/domain/__init__.py"),
+    *("backend/domain/environments/packages.py", "backend/domain/zips.py"),
 )
 """All that runs inside, relative to the project's folder."""
 
@@ -63,49 +53,17 @@ class ServerLimits:
 def main(arguments: Sequence[str]) -> None:
     """The first step of a warm interpreter, outside: make the outer ring, then restart inside it.
 
-    `arguments`: a module in this folder, a JSON object for the ring, and the module's own arguments. Nothing of an
-    environment is imported, found or run by this process, and its knowledge of the host, such as paths, ends with it.
+    `arguments`: a module in this folder, a JSON object for the ring, and the module's own arguments. The ring's
+    `new_root` is an empty folder to build on; as root we become `uid`. Inside is a virtual environment made here,
+    `PYTHON_FOLDER`, whose interpreter is this one and which sees the folders `site_packages` in their order. Nothing
+    of an environment is imported, found or run by this process, and its knowledge of the host, such as paths, ends
+    with it. Raises OSError if a folder is reached through a link inside of its environment's home.
     """
     module, text, *rest = arguments
     options = json.loads(text)
     linux.die_with_parent()
-    more: dict[str, str] = {}
-    if options.get("compiler"):  # folders of the host with a compiler and headers
-        headers = sysconfig.get_path("include", vars={"installed_base": sys.base_prefix, "base": sys.base_prefix})
-        places = {PROGRAMS_FOLDER: "/usr/bin", "/usr/include": "/usr/include", headers: headers}
-        more = {place: os.path.realpath(path) for place, path in places.items() if os.path.isdir(path)}
-    enclose_interpreter(
-        options["new_root"],
-        options["site_packages"],
-        options["uid"],
-        has_network=options.get("network", False),
-        more=more,
-    )
-    code = (
-        f"import sys; sys.path.insert(0, {OWN_FOLDER!r}); "
-        f"from workers.environments.inside.{module} import main; sys.path.pop(0); main(sys.argv[1:])"
-    )
-    os.execve(PYTHON, [PYTHON, *FLAGS, "-c", code, *rest], dict(os.environ))  # noqa: TID251
-
-
-def place_of(number: int) -> str:
-    """Path inside of the site-packages folder with this number."""
-    return f"{ENVIRONMENTS_FOLDER}/{number}/{_SITE_PACKAGES}"
-
-
-def enclose_interpreter(
-    new_root: str, site_packages: Sequence[str], uid: int, *, has_network: bool, more: Mapping[str, str]
-) -> None:
-    """The outer ring. `new_root` is an empty folder to build on; as root we become `uid`. Returns in a child.
-
-    Inside is a virtual environment made here, `PYTHON_FOLDER`, whose interpreter is this one and which sees the
-    folders `site_packages` in their order. Nothing in these folders has any effect before an interpreter is started
-    or `site.addsitedir` runs inside. `more` are additional folders of the host by their place.
-
-    Raises OSError if a folder is reached through a link inside of its environment's home.
-    """
     mounted = {}
-    for number, folder in enumerate(site_packages):
+    for number, folder in enumerate(options["site_packages"]):
         path = os.path.abspath(folder)
         home = path.removesuffix(f"/{_SITE_PACKAGES}")
         target = f"{os.path.realpath(home)}/{_SITE_PACKAGES}"  # links above the home are resolved
@@ -124,8 +82,23 @@ def enclose_interpreter(
         files |= {f"{OWN_FOLDER}/{path.relative_to(root)}": path.read_text() for path in root.glob(pattern)}
     names = ("python", "python3", os.path.basename(interpreter))
     links = {f"{PYTHON_FOLDER}/bin/{name}": interpreter for name in names}
-    mounted |= more
+    if options.get("compiler"):  # folders of the host with a compiler and headers
+        headers = sysconfig.get_path("include", vars={"installed_base": sys.base_prefix, "base": sys.base_prefix})
+        places = {PROGRAMS_FOLDER: "/usr/bin", "/usr/include": "/usr/include", headers: headers}
+        mounted |= {place: os.path.realpath(path) for place, path in places.items() if os.path.isdir(path)}
+    new_root, uid, has_network = options["new_root"], options["uid"], options.get("network", False)
     rings.enclose(new_root, mounted, uid, [PACKAGE_FOLDER], files=files, links=links, has_network=has_network)
+    code = (
+        f"import sys; sys.path.insert(0, {OWN_FOLDER!r}); "
+        f"from workers.environments.inside.{module} import main; sys.path.pop(0); main(sys.argv[1:])"
+    )
+    python = f"{PYTHON_FOLDER}/bin/python"
+    os.execve(python, [python, *FLAGS, "-c", code, *rest], dict(os.environ))  # noqa: TID251
+
+
+def place_of(number: int) -> str:
+    """Path in the jail of the site-packages folder with this number."""
+    return f"/environments/{number}/{_SITE_PACKAGES}"
 
 
 def add_site_packages(places: Sequence[str]) -> None:
@@ -134,6 +107,15 @@ def add_site_packages(places: Sequence[str]) -> None:
     for place in places:
         site.addsitedir(place)
     importlib.invalidate_caches()
+
+
+def enclose_alone(limits: ServerLimits) -> None:
+    """The inner ring around a program without a package; the process outside waits for it and ends with its code."""
+    linux.die_with_parent()
+    linux.set_dumpable(False)
+    if child := os.fork():
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 255)
+    enclose_server(limits, lambda folder: None)
 
 
 def enclose_server(limits: ServerLimits, unpack: Callable[[str], None], *, has_network: bool = False) -> None:
@@ -149,8 +131,8 @@ def enclose_server(limits: ServerLimits, unpack: Callable[[str], None], *, has_n
     rings.continue_as_first_process(first_closed=0)
     os.setsid()  # a signal to one's process group crosses namespaces
     private = rings.PRIVATE
-    linux.mount("tmpfs", "/tmp", "tmpfs", private, f"mode=700,size={limits.tmp_bytes},nr_inodes={_TMP_INODES}")
-    linux.mount("tmpfs", PACKAGE_FOLDER, "tmpfs", private, f"mode=755,size={_PACKAGE_BYTES},nr_inodes={_TMP_INODES}")
+    linux.mount("tmpfs", "/tmp", "tmpfs", private, f"mode=700,size={limits.tmp_bytes},nr_inodes=4096")
+    linux.mount("tmpfs", PACKAGE_FOLDER, "tmpfs", private, "mode=755,size=16m,nr_inodes=4096")
     linux.mount("proc", "/proc", "proc", private | linux.MS_NOEXEC, "subset=pid")
     unpack(PACKAGE_FOLDER)
     linux.make_read_only(PACKAGE_FOLDER)

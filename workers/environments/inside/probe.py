@@ -9,18 +9,11 @@ from collections.abc import Callable, Sequence
 from proctor_sandbox import linux
 from workers.environments.inside import jail
 
-_LIMITS = jail.ServerLimits(memory_bytes=256 << 20, tmp_bytes=1 << 20, threads=8, files=64, cpus=1)
-
 
 def main(arguments: Sequence[str]) -> None:
     """`arguments`: a file of the host that exists and must not be visible."""
     [witness] = arguments
-    linux.die_with_parent()
-    linux.set_dumpable(False)
-    child = os.fork()
-    if child:
-        os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 255)
-    jail.enclose_server(_LIMITS, lambda folder: None)
+    jail.enclose_alone(limits := jail.ServerLimits(256 << 20, tmp_bytes=1 << 20, threads=8, files=64, cpus=1))
     checks = {
         "own_process_space": os.getpid() == 1,
         "host_files_hidden": not os.path.exists(witness) and not os.path.exists("/etc/passwd"),
@@ -29,7 +22,7 @@ def main(arguments: Sequence[str]) -> None:
         "network_unreachable": _fails(lambda: socket.create_connection(("127.0.0.1", 9), timeout=1)),
         "no_new_namespaces": _fails(lambda: linux.unshare(linux.NEW_USER)),
         "no_mounts": _fails(lambda: linux.mount("tmpfs", "/tmp", "tmpfs", 0)),
-        "processes_bounded": _forks_until_refused() <= _LIMITS.threads,
+        "processes_bounded": _forks_until_refused(4 * limits.threads) <= limits.threads,
         "no_packet_sockets": _fails(lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW)),
         "memory_bounded": _fails(lambda: bytearray(1 << 30)),
     }
@@ -46,9 +39,9 @@ def _fails(attempt: Callable[[], object]) -> bool:
     return False
 
 
-def _forks_until_refused() -> int:
+def _forks_until_refused(maximum: int) -> int:
     """Return the number of forks; stops at a maximum in case the limit does not hold."""
-    for count in range(4 * _LIMITS.threads):
+    for count in range(maximum):
         try:
             child = os.fork()
         except OSError:
@@ -56,4 +49,4 @@ def _forks_until_refused() -> int:
         if child == 0:
             linux.libc.pause()
             os._exit(0)
-    return 4 * _LIMITS.threads
+    return maximum

@@ -27,14 +27,8 @@ from typing import Any
 
 from backend.domain.environments.packages import file_as_bytes
 
-_STACK_BYTES = 1 << 20
-"""Stack of each thread; every session has one, and RLIMIT_AS counts them."""
-_MAX_UNCOMPILED = 8_000
 CAPACITY_PATH = "/_proctor/capacity"
 _IMPORT = re.compile(r"^\s*(?:from|import)\s+([A-Za-z_][\w.]*)", re.MULTILINE)
-_FOREIGN = {"openenv", "openenv_core"}
-_MAX_SOURCE_BYTES = 200_000
-"""Size of one source file that is scanned."""
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Scope]]
@@ -67,7 +61,7 @@ def serve(request: dict[str, Any], folder: str, listener: sockets.socket, own: s
     for name in [name for name in sys.modules if name.partition(".")[0] in {"workers", "backend"}]:
         del sys.modules[name]
     sys.argv[:] = ["server"]
-    threading.stack_size(_STACK_BYTES)
+    threading.stack_size(1 << 20)  # every session has a thread, and RLIMIT_AS counts their stacks
 
     root = os.path.join(folder, request["name"])
     os.chdir(root)
@@ -121,12 +115,13 @@ def _with_capacity(app: AsgiApp, assumed_sessions: int, own: str) -> AsgiApp:
             continue
         if origin.startswith(f"{own}/") and not os.path.exists(cached):
             uncompiled.append(origin.removeprefix(f"{own}/"))
-    body = json.dumps({"sessions": sessions, "uncompiled": uncompiled[:_MAX_UNCOMPILED]}).encode()
+    body = json.dumps({"sessions": sessions, "uncompiled": uncompiled[:8_000]}).encode()
 
     async def serve_request(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] == CAPACITY_PATH:
-            headers = [(b"content-type", b"application/json")]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send(
+                {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]}
+            )
             await send({"type": "http.response.body", "body": body})
         else:
             await app(scope, receive, send)
@@ -172,7 +167,7 @@ def _own_names(root: str, app_module: str) -> list[str]:
         for name in sorted(files):
             if name.endswith(".py"):
                 with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as source:
-                    imported += _IMPORT.findall(source.read(_MAX_SOURCE_BYTES))
+                    imported += _IMPORT.findall(source.read(200_000))
 
     def is_module(*parts: str) -> bool:
         path = os.path.join(root, *parts)
@@ -180,7 +175,7 @@ def _own_names(root: str, app_module: str) -> list[str]:
 
     for dotted in imported:
         parts = dotted.split(".")
-        if parts[0] in _FOREIGN or parts[0] in sys.stdlib_module_names or is_module(parts[0]):
+        if parts[0] in {"openenv", "openenv_core", *sys.stdlib_module_names} or is_module(parts[0]):
             continue
         for count in range(1, len(parts)):
             if is_module(*parts[count:]):

@@ -49,10 +49,6 @@ _STANDARD_MODULES = (
     *("random", "socket", "ssl", "tempfile", "typing", "urllib.request", "uuid", "zipfile"),
 )
 """For standalone environments, whose servers import everything else themselves."""
-_OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))
-_IMPORTLIB = os.path.dirname(importlib.__file__)
-_MAX_REQUEST_BYTES = 64 << 10
-_SIBLING_FOLDER_BYTES = 1 << 20
 FAILED_TO_ENCLOSE = 70
 
 
@@ -83,8 +79,7 @@ def main(arguments: list[str]) -> None:
         raise RuntimeError(f"{threads} threads run after the imports; a fork would not be safe")
     gc.collect()
     gc.freeze()  # keep the collector from touching, and so copying, the shared pages
-    places, runtime = list(options["places"]), options["runtime"]
-    ForkServer(control, sources, options["jail"], options["network"], places, runtime).run()
+    ForkServer(control, sources, options).run()
 
 
 def import_warm_modules() -> None:
@@ -99,12 +94,8 @@ class ForkServer:
     _control: socket.socket
     _sources: Mapping[str, str]
     """Files of `proctor_sandbox`."""
-    _is_jailed: bool
-    _has_network: bool
-    _places: list[str]
-    """Site-packages folders of the environment."""
-    _runtime: str
-    """The shared runtime's site-packages; empty for a standalone environment."""
+    _options: Mapping[str, Any]
+    """`jail`, `network`, `places`: site-packages folders of the environment, and `runtime`: the shared runtime's."""
     _children: dict[int, str] = field(default_factory=dict)
     """Names of servers by process id."""
 
@@ -135,7 +126,7 @@ class ForkServer:
 
     def _handle_request(self) -> None:
         """Receive a datagram with its descriptors, which a fork, but no exec, inherits, and fork the server."""
-        data, ancillary, _, _ = self._control.recvmsg(_MAX_REQUEST_BYTES, socket.CMSG_SPACE(8 * 4))
+        data, ancillary, _, _ = self._control.recvmsg(64 << 10, socket.CMSG_SPACE(8 * 4))
         if not data:  # the host is gone, or ends us
             for child in self._children:
                 with contextlib.suppress(ProcessLookupError):
@@ -170,14 +161,14 @@ class ForkServer:
             os.dup2(log, 2)
             sys.stdout = open(1, "w", buffering=1, closefd=False, errors="replace")  # noqa: SIM115
             sys.stderr = open(2, "w", buffering=1, closefd=False, errors="replace")  # noqa: SIM115
-            programs = None
-            if self._is_jailed and request["execute"]:
-                programs = _start_sibling(request["execute"], self._sources, self._places)
-            folder = str(request["folder"])
-            if self._is_jailed:
+            is_jailed, places, runtime = (self._options[name] for name in ("jail", "places", "runtime"))
+            programs, folder = None, str(request["folder"])
+            if is_jailed and request["execute"]:
+                programs = _start_sibling(request["execute"], self._sources, places)
+            if is_jailed:
                 limits = jail.ServerLimits(**request["limits"])
                 unpack = partial(write_package, package, request["name"])
-                jail.enclose_server(limits, unpack, has_network=self._has_network)
+                jail.enclose_server(limits, unpack, has_network=self._options["network"])
                 folder = jail.PACKAGE_FOLDER
             else:
                 os.setsid()
@@ -193,16 +184,15 @@ class ForkServer:
             os.closerange(first, 4096)
             if programs is not None:
                 client.attach(socket.socket(fileno=programs))
-            elif self._is_jailed:
+            elif is_jailed:
                 client.refuse("this environment may not run programs: its manifest has no `resources: {execute: true}`")
-            code = 1
-            own = ""
-            if self._places != [self._runtime]:
+            code, own = 1, ""
+            if places != [runtime]:
                 # from here on the code of the package's environment runs; all of this process is enclosed
-                own = self._places[0]
-                jail.add_site_packages(self._places)
+                own = places[0]
+                jail.add_site_packages(places)
                 site.execsitecustomize()
-                if not self._runtime:
+                if not runtime:
                     import_warm_modules()
             serve(request, folder, socket.socket(fileno=kept), own)
             code = 0
@@ -211,7 +201,8 @@ class ForkServer:
         except BaseException as error:
             # the traceback from the package's first frame on: its author has no business with ours
             trace = error.__traceback__
-            while trace and trace.tb_frame.f_code.co_filename.startswith((_OWN_FOLDER, "<frozen", _IMPORTLIB)):
+            own, library = os.path.dirname(os.path.abspath(__file__)), os.path.dirname(importlib.__file__)
+            while trace and trace.tb_frame.f_code.co_filename.startswith((own, "<frozen", library)):
                 trace = trace.tb_next
             traceback.print_exception(type(error), error, trace or error.__traceback__)
         finally:
@@ -242,7 +233,7 @@ def _start_sibling(options: Mapping[str, Any], sources: Mapping[str, str], place
             rings.continue_as_first_process()
             linux.mount("proc", "/proc", "proc", rings.PRIVATE | linux.MS_NOEXEC, "subset=pid")
             folder = jail.PACKAGE_FOLDER
-            linux.mount("tmpfs", folder, "tmpfs", rings.PRIVATE, f"mode=755,size={_SIBLING_FOLDER_BYTES}")
+            linux.mount("tmpfs", folder, "tmpfs", rings.PRIVATE, "mode=755,size=1m")
             os.mkdir(f"{folder}/proctor_sandbox")
             for name, text in sources.items():
                 Path(f"{folder}/proctor_sandbox/{name}").write_text(text)

@@ -6,6 +6,7 @@ Rewards that compare siblings need all of them: the library starts a group when 
 import asyncio
 import os
 import threading
+import uuid
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ _LEFT = "another member of this group left it"
 
 @dataclass(eq=False)
 class SiblingGroup:
-    """Sessions that the library plays and scores as one group."""
+    """Sessions, often only one, that the library plays and scores as one group."""
 
     waiting: ClassVar[dict[str, "SiblingGroup"]] = {}
     broken: ClassVar[deque[str]] = deque(maxlen=1000)
@@ -31,45 +32,15 @@ class SiblingGroup:
     conversations: list[PolicyConversation] = field(default_factory=list)
     rollout: Future[None] | None = None
 
-    @classmethod
-    def join(cls, name: str, size: int, row: object, conversation: PolicyConversation) -> "SiblingGroup":
-        with cls.lock:
-            if name in cls.broken:
-                raise RuntimeError(_LEFT)
-            group = cls.waiting.setdefault(name, cls(name))
-            group.conversations.append(conversation)
-            if len(group.conversations) == size:
-                del cls.waiting[name]
-                group.rollout = asyncio.run_coroutine_threadsafe(LIBRARY.play(row, group.conversations), LIBRARY.loop)
-        return group
-
-    def leave(self) -> None:
-        """End a member. If the others still play, they have no one to be compared with and end too."""
-        with self.lock:
-            if self.rollout is None:
-                self.waiting.pop(self.name, None)
-                self.broken.append(self.name)
-            elif self.rollout.done():
-                return
-            else:
-                self.rollout.cancel()
-        for conversation in self.conversations:
-            LIBRARY.loop.call_soon_threadsafe(conversation.end, RuntimeError(_LEFT))
-
 
 class VerifiersEnvironment(WireEnvironment):
     SUPPORTS_CONCURRENT_SESSIONS = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._conversation: PolicyConversation | None = None
-        self._rollout: Future[None] | None = None
-        self._group: SiblingGroup | None = None
-        self._row: object = None
-        self._known = 0
-        """Number of messages that both sides know."""
-        self._steps = 0
-        self._result: Message = {}
+    _conversation: PolicyConversation | None = None
+    _group: SiblingGroup | None = None
+    _row: object = None
+    _known = _steps = 0
+    """Number of messages that both sides know, and of replies."""
+    _result: Message | None = None
 
     def reset(
         self,
@@ -85,25 +56,29 @@ class VerifiersEnvironment(WireEnvironment):
         self.close()
         rows = LIBRARY.rows["heldout" if split == "heldout" else "train"]
         self._row = rows[(index if index is not None else seed or 0) % len(rows)]
-        self._conversation, self._known, self._steps, self._result = PolicyConversation(LIBRARY.loop), 0, 0, {}
-        if group and group_size > 1:
-            name = f"{group}/{split}/{index}"
-            self._group = SiblingGroup.join(name, group_size, self._row, self._conversation)
-        else:
-            play = LIBRARY.play(self._row, [self._conversation])
-            self._rollout = asyncio.run_coroutine_threadsafe(play, LIBRARY.loop)
-        return self._next_turn()
+        self._conversation, self._known, self._steps, self._result = PolicyConversation(LIBRARY.loop), 0, 0, None
+        is_shared = bool(group) and group_size > 1
+        name = f"{group}/{split}/{index}" if is_shared else uuid.uuid4().hex
+        with SiblingGroup.lock:
+            if name in SiblingGroup.broken:
+                raise RuntimeError(_LEFT)
+            siblings = self._group = SiblingGroup.waiting.setdefault(name, SiblingGroup(name))
+            siblings.conversations.append(self._conversation)
+            if len(siblings.conversations) == (group_size if is_shared else 1):
+                del SiblingGroup.waiting[name]
+                play = LIBRARY.play(self._row, siblings.conversations)
+                siblings.rollout = asyncio.run_coroutine_threadsafe(play, LIBRARY.loop)
+        return self._next_turn(self._conversation)
 
     def step(self, action: PolicyReply, timeout_s: float | None = None, **_: object) -> PolicyTurn:
         if self._conversation is None or self._result:
             raise RuntimeError("reset first")
         self._steps += 1
-        self._conversation.reply(action)
-        return self._next_turn()
+        LIBRARY.loop.call_soon_threadsafe(self._conversation.replies.put_nowait, action)
+        return self._next_turn(self._conversation)
 
-    def _next_turn(self) -> PolicyTurn:
-        assert self._conversation is not None
-        messages, tools = self._conversation.wait(MAX_WAIT_SECONDS)
+    def _next_turn(self, conversation: PolicyConversation) -> PolicyTurn:
+        messages, tools = conversation.wait(MAX_WAIT_SECONDS)
         if messages is None:
             result = self._result = tools
             rest = (result["prompt"] + result["completion"])[self._known :]
@@ -123,17 +98,24 @@ class VerifiersEnvironment(WireEnvironment):
 
     @property
     def state(self) -> WireState:
-        answer = LIBRARY.answer(self._row) if self._row is not None else None
-        shown = {} if answer is None else {"answer": answer}
-        return WireState(step_count=self._steps, adapter=LIBRARY.describe(), result=self._result, **shown)
+        row = self._row  # a row of a dataset, or a task of a taskset
+        answer = row.get("answer") if isinstance(row, dict) else getattr(getattr(row, "data", None), "answer", None)
+        shown = {"answer": answer} if isinstance(answer, str) else {}
+        return WireState(step_count=self._steps, adapter=LIBRARY.describe(), result=self._result or {}, **shown)
 
     def close(self) -> None:
-        if self._rollout is not None:
-            self._rollout.cancel()
-            self._rollout = None
-        if self._group is not None:
-            self._group.leave()
-            self._group = None
+        """Leave. If siblings still play, they have no one to be compared with and end too."""
+        group, self._group = self._group, None
+        if group is None or (group.rollout is not None and group.rollout.done()):
+            return
+        with group.lock:
+            if group.rollout is None:
+                group.waiting.pop(group.name, None)
+                group.broken.append(group.name)
+            else:
+                group.rollout.cancel()
+        for conversation in group.conversations:
+            LIBRARY.loop.call_soon_threadsafe(conversation.end, RuntimeError(_LEFT))
 
 
 app = create_app(

@@ -39,19 +39,17 @@ class PolicyConversation:
 
     _loop: asyncio.AbstractEventLoop
     _requests: asyncio.Queue[tuple[object, object]] = field(default_factory=asyncio.Queue)
-    _replies: asyncio.Queue[PolicyReply] = field(default_factory=asyncio.Queue)
+    replies: asyncio.Queue[PolicyReply] = field(default_factory=asyncio.Queue)
+    """Belongs to the loop."""
 
     async def ask(self, messages: list[object], tools: list[object] | None) -> PolicyReply:
         """The library calls the model."""
         await self._requests.put((messages, tools or []))
-        return await self._replies.get()
+        return await self.replies.get()
 
     def end(self, outcome: Message | BaseException) -> None:
         """The result of the finished rollout, or the exception that ended it."""
         self._requests.put_nowait((_OVER, outcome))
-
-    def reply(self, reply: PolicyReply) -> None:
-        self._loop.call_soon_threadsafe(self._replies.put_nowait, reply)
 
     def wait(self, seconds: float) -> tuple[Any, Any]:
         """(messages, tools) for each call of the model; (None, result) after the end of the rollout."""

@@ -48,23 +48,11 @@ class WirePolicy(Client):
         )
         return Response(id=uuid.uuid4().hex, created=int(time.time()), model=model, message=message)
 
-    def setup_client(self, config: object) -> None:
-        return None
+    async def close(self, *arguments: object) -> None:
+        """Nothing to close. The other abstract methods are steps of the library's `get_response`."""
 
-    async def to_native_prompt(self, messages: object) -> tuple[object, Message]:
-        return messages, {}
-
-    async def get_native_response(self, *arguments: object, **named: object) -> None:
-        raise NotImplementedError  # get_response does not call it
-
-    async def _same(self, value: object) -> object:
-        return value
-
-    async def _nothing(self, *arguments: object) -> None:
-        return None
-
-    to_native_tool = from_native_response = _same
-    raise_from_native_response = close = _nothing
+    setup_client = to_native_prompt = to_native_tool = close
+    get_native_response = raise_from_native_response = from_native_response = close
 
 
 @dataclass
@@ -84,32 +72,18 @@ class RubricLibrary:
         env = self.environment = module.load_environment(**arguments)
 
         # without a separate evaluation set, the last fifth of the rows is held out
-        def has(name: str) -> bool:
-            return getattr(env, name, None) is not None or getattr(env, f"{name}_source", None) is not None
-
-        train = env.get_dataset().to_list() if has("dataset") else None
-        heldout = env.get_eval_dataset().to_list() if has("eval_dataset") or train is None else None
+        names = ("dataset", "dataset_source", "eval_dataset", "eval_dataset_source")
+        known = {name.removesuffix("_source") for name in names if getattr(env, name, None) is not None}
+        train = env.get_dataset().to_list() if "dataset" in known else None
+        heldout = env.get_eval_dataset().to_list() if "eval_dataset" in known or train is None else None
         if train is None:
             train = heldout
         elif heldout is None:
             held = max(1, len(train) // 5) if len(train) > 1 else 0
             train, heldout = train[: len(train) - held], train[len(train) - held :]
         self.rows = {"train": train, "heldout": heldout}
-        self._read_rubric()
-        systems = set()
-        for row in self.rows["train"][:50]:
-            prompt = row.get("prompt")
-            first = plain(prompt[0]) if isinstance(prompt, list) and prompt else {}
-            content = first.get("content") if first.get("role") == "system" else ""
-            systems.add(content if isinstance(content, str) else "")
-        self.system = systems.pop() if len(systems) == 1 else ""
-        """The beginning of every task; a system message that differs from it is part of the task's own text."""
-        self.loop = asyncio.new_event_loop()
-        threading.Thread(target=self.loop.run_forever, daemon=True, name="verifiers").start()
-
-    def _read_rubric(self) -> None:
-        """Read the rubric's functions, and whether the reward is their weighted sum, which a subclass may change."""
-        leaves, is_sum = [self.environment.rubric], True
+        # the rubric's functions, and whether the reward is their weighted sum, which a subclass may change
+        leaves, is_sum = [env.rubric], True
         while any(isinstance(leaf, RubricGroup) for leaf in leaves):
             leaves = [each for leaf in leaves for each in (leaf.rubrics if isinstance(leaf, RubricGroup) else [leaf])]
         columns: dict[str, RubricColumn] = {}
@@ -125,11 +99,16 @@ class RubricLibrary:
         self.columns = list(columns.values())
         is_sum = is_sum and len({column.name for column in self.columns}) == len(self.columns)
         self.is_weighted_sum = is_sum and all(math.isfinite(column.weight) for column in self.columns)
-
-    @staticmethod
-    def answer(row: Message) -> str | None:
-        """The only right answer, if the row has one."""
-        return row["answer"] if isinstance(row.get("answer"), str) else None
+        systems = set()
+        for row in self.rows["train"][:50]:
+            prompt = row.get("prompt")
+            first = plain(prompt[0]) if isinstance(prompt, list) and prompt else {}
+            content = first.get("content") if first.get("role") == "system" else ""
+            systems.add(content if isinstance(content, str) else "")
+        self.system = systems.pop() if len(systems) == 1 else ""
+        """The beginning of every task; a system message that differs from it is part of the task's own text."""
+        self.loop = asyncio.new_event_loop()
+        threading.Thread(target=self.loop.run_forever, daemon=True, name="verifiers").start()
 
     async def play(self, row: Message, conversations: list[PolicyConversation]) -> None:
         policy, env = WirePolicy(conversations), self.environment

@@ -40,7 +40,6 @@ _toolsets: dict[str, Toolset] = {}
 """In-process tool servers and their toolsets, by the address that the harness gets for them."""
 _shared: dict[str, str] = {}
 """Addresses of the whole taskset's servers, by name."""
-_shared_stack = contextlib.AsyncExitStack()
 
 
 class TurnRefused(Exception):
@@ -54,8 +53,8 @@ class WireInterception(Interception):
         super().__init__()
         self.sessions: dict[str, RolloutSession] = {}
 
-    async def start(self) -> None:
-        return None
+    async def start(self, *_: object) -> None:
+        """Nothing to start."""
 
     @asynccontextmanager
     async def acquire(self, session: RolloutSession) -> AsyncIterator[tuple[str, str, str]]:
@@ -73,15 +72,12 @@ INTERCEPTION = WireInterception()
 
 def play_in_this_process() -> None:
 
-    async def nothing(harness: NullHarness, runtime: object) -> None:
-        return None
-
     @asynccontextmanager
     async def client(spec: Message) -> AsyncIterator[McpClient]:
         async with McpClient(_servers[spec["url"]]) as client:
             yield client
 
-    NullHarness.setup = nothing  # type: ignore[method-assign]
+    NullHarness.setup = WireInterception.start  # type: ignore[method-assign,assignment]
     NullHarness.launch = _launch  # type: ignore[method-assign,assignment]
     rollout.serve_tools = _serve_tools  # type: ignore[assignment]
     library_mcp.mcp_client = client  # type: ignore[assignment]
@@ -91,7 +87,7 @@ async def share(toolsets: list[Toolset]) -> None:
     """Build the servers that belong to the whole taskset once; all rollouts call the same."""
     for toolset in toolsets:
         address = _shared[toolset.server_name] = f"here:{uuid.uuid4().hex}"
-        _servers[address] = await _build_server(toolset, _shared_stack)
+        _servers[address] = await _build_server(toolset, INTERCEPTION.stack)
 
 
 @asynccontextmanager

@@ -43,21 +43,11 @@ class TasksetLibrary:
         self.weights |= {judge.reward_name: float(judge.config.weight) for judge in first.plugged_judges()}
         self.loop = asyncio.new_event_loop()
         threading.Thread(target=self.loop.run_forever, daemon=True, name="verifiers").start()
-        asyncio.run_coroutine_threadsafe(self._begin(), self.loop).result()
-
-    async def _begin(self) -> None:
         taskset = self.environment.taskset
-        await share(taskset.toolsets(taskset.config))
-        await self.environment.start()
-
-    @staticmethod
-    def answer(row: Task) -> str | None:
-        """The only right answer, if the task has one."""
-        answer = getattr(row.data, "answer", None)
-        return answer if isinstance(answer, str) else None
+        for work in (share(taskset.toolsets(taskset.config)), self.environment.start()):
+            asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
     async def play(self, row: Task, conversations: list[PolicyConversation]) -> None:
-
         async def play_one(conversation: PolicyConversation) -> None:
             context = contextvars.copy_context()
             context.run(CONVERSATION.set, conversation)

@@ -12,7 +12,6 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.applications import Starlette
-from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -42,10 +41,8 @@ class WireState(BaseModel):
 class WireEnvironment:
     reset: Callable[..., WireObservation]
     step: Callable[..., WireObservation]
+    close: Callable[[], None]
     state: WireState
-
-    def close(self) -> None:
-        pass
 
 
 def create_app(
@@ -89,11 +86,8 @@ def create_app(
         "/metadata": {"name": env_name, "description": f"{env_name} environment", "version": "1.0.0"},
         "/schema": {name: model.model_json_schema() for name, model in models.items()},
     }
-
-    async def answer(request: Request) -> JSONResponse:
-        return JSONResponse(answers[request.url.path])
-
-    return Starlette(routes=[*(Route(path, answer) for path in answers), WebSocketRoute("/ws", serve)])
+    routes = [Route(path, JSONResponse(content)) for path, content in answers.items()]
+    return Starlette(routes=[*routes, WebSocketRoute("/ws", serve)])
 
 
 async def _answer(
