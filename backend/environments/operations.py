@@ -4,41 +4,29 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.domain.environments.manifest import NetworkSpec
 from backend.domain.environments.packages import MANIFEST_PATH, content_hash, pack
-from backend.domain.network import NetworkRule
 from backend.domain.vocabulary import Role
 from backend.environments import drafts, queries, schemas, service
+from backend.environments import references as _references  # noqa: F401  how addresses name environments
 from backend.environments.diff import diff_files
 from backend.environments.export import complete_package
-from backend.environments.library import render_template
+from backend.environments.library import COPY, render_template
+from backend.environments.network_grants import network_of
 from backend.environments.queries import CheckRun
 from backend.environments.scaffold import generated_files, with_generated
 from backend.environments.tables import Environment, EnvironmentDraft, EnvironmentVersion, NetworkGrant
 from backend.environments.validation import validate_package
 from backend.errors import Conflict, InvalidInput, NotFound
-from backend.operations.declaration import operation, reference
-from backend.operations.ids import parse_id
+from backend.operations.declaration import operation
 from backend.operations.schemas import Download
-from backend.settings import get_settings
 from backend.team.tables import Person
 from backend.web.audit import audit
 from backend.web.identity import Actor
 from backend.web.paging import Page
 
-COPY = "copy:"
-"""Prefix of a starting point that is another environment."""
 _NAME_LINE = re.compile(r"^name:.*$", re.MULTILINE)
-
-
-@reference(Environment, "Name or id of an environment.")
-def environment_named(session: Session, text: str) -> Environment:
-    environment_id = parse_id(text)
-    by_id = session.get(Environment, environment_id) if environment_id else None
-    return by_id or queries.get_environment(session, text)
 
 
 @operation("GET /environments", role=Role.VIEWER, command="env list", tool=True)
@@ -319,31 +307,6 @@ def list_certificates(
 
 
 # Network access
-
-
-def network_of(session: Session, version: EnvironmentVersion) -> schemas.NetworkResponse:
-    """Return the hosts that a version requests, and an administrator's grant."""
-    network = version.typed_manifest.proctor.resources.network
-    hosts = network.hosts if isinstance(network, NetworkSpec) else []
-    rule = NetworkRule.read(get_settings().allow_network)
-    statement = select(NetworkGrant, Person.name).outerjoin(Person, Person.id == NetworkGrant.granted_by)
-    found = session.execute(statement.where(NetworkGrant.content_hash == version.content_hash)).one_or_none()
-    grant, granter = found if found and hosts else (None, None)
-    is_open = bool(hosts) and rule.allows(version.content_hash, is_granted=grant is not None)
-    is_closed, words = bool(hosts) and rule.is_closed, "granted" if is_open else "not granted"
-    if not hosts:
-        words = "none"
-    elif is_closed:
-        words = "requested, but disabled by the operator of this machine"
-    return schemas.NetworkResponse(
-        hosts=hosts,
-        is_open=is_open,
-        is_granted=grant is not None,
-        granted_by=granter,
-        granted_at=grant.created_at if grant else None,
-        is_closed=is_closed,
-        words=words,
-    )
 
 
 @operation("GET /environments/{environment}/versions/{number}/network", role=Role.VIEWER)

@@ -16,8 +16,8 @@ from backend.domain.vocabulary import RunKind
 from backend.environments import queries
 from backend.environments.diff import diff_files
 from backend.environments.export import complete_package
-from backend.environments.library import Template, templates
-from backend.environments.operations import COPY, network_of
+from backend.environments.library import COPY, Template, templates
+from backend.environments.network_grants import network_of
 from backend.environments.queries import DRAFT
 from backend.environments.scaffold import with_generated
 from backend.environments.tables import Certificate, EnvironmentVersion

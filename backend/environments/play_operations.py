@@ -17,7 +17,7 @@ from backend.domain.environments.prompts import write_reply
 from backend.domain.rollouts.rollout import columns_over_episode, task_of
 from backend.domain.vocabulary import PolicyKind, Role, RolloutStatus, RunStatus, Split, StopReason
 from backend.environments import drafts, play, queries, schemas, trials
-from backend.environments import operations as _references  # noqa: F401  how addresses name environments
+from backend.environments import references as _references  # noqa: F401  how addresses name environments
 from backend.environments.tables import Environment
 from backend.environments.validation import validate_package
 from backend.errors import Conflict, InvalidInput

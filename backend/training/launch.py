@@ -20,7 +20,7 @@ from backend.domain.training.configuration import TrainingConfiguration, batch_i
 from backend.domain.training.presets import PRESETS
 from backend.domain.vocabulary import RunKind
 from backend.environments.tables import Environment, EnvironmentVersion
-from backend.errors import InvalidInput
+from backend.errors import InvalidInput, NotFound
 from backend.runs.tables import Run
 from backend.training.example_files import list_example_files
 from backend.training.launch_form import FormContext, launch_sections
@@ -158,6 +158,14 @@ def configuration_file(
         name=name or None,
         without_certificate=without_certificate or None,
     )
+
+
+def configuration_file_of(run: Run) -> ConfigurationFile:
+    """The file that repeats a run, without its name, because names of policies are unique."""
+    if run.kind is not RunKind.TRAINING:
+        raise NotFound("There is no such training run.")
+    reason = str(run.configuration.get("without_certificate") or "")
+    return configuration_file(run.version, stored_configuration(run.configuration), without_certificate=reason)
 
 
 def download_configuration(file: ConfigurationFile, form: Format) -> Response:

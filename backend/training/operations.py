@@ -10,8 +10,7 @@ from backend.domain.training.alarms import CLEARED
 from backend.domain.training.configuration import batch_in_words
 from backend.domain.training.preflight.findings import PreflightFinding, worst
 from backend.domain.training.presets import PRESETS
-from backend.domain.vocabulary import AlarmAnswer, PreflightStatus, Role, RunKind
-from backend.errors import NotFound
+from backend.domain.vocabulary import AlarmAnswer, PreflightStatus, Role
 from backend.operations.declaration import operation, reference
 from backend.operations.ids import parse_id
 from backend.runs import queries as run_queries
@@ -20,7 +19,7 @@ from backend.runs.schemas import RunResponse
 from backend.runs.service import request_stop
 from backend.runs.tables import Run
 from backend.training import alarms, branches, preflight, schemas, service, steering
-from backend.training.launch import ConfigurationFile, configuration_file
+from backend.training.launch import ConfigurationFile, configuration_file_of
 from backend.training.launch_form import launch_sections
 from backend.training.setting_texts import stored_configuration
 from backend.training.tables import Alarm, Preflight
@@ -101,10 +100,7 @@ def get_configuration(session: Session, actor: Actor, run: Run) -> Configuration
 
     It does not have the run's name, because names of policies are unique.
     """
-    if run.kind is not RunKind.TRAINING:
-        raise NotFound("There is no such training run.")
-    reason = str(run.configuration.get("without_certificate") or "")
-    return configuration_file(run.version, stored_configuration(run.configuration), without_certificate=reason)
+    return configuration_file_of(run)
 
 
 @operation("GET /runs/{run}/alarms", role=Role.VIEWER, tool=True)

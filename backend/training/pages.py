@@ -22,12 +22,12 @@ from backend.training import preflight, service
 from backend.training.launch import (
     Format,
     configuration_file,
+    configuration_file_of,
     download_configuration,
     launch_command,
     launch_figures,
     launch_page,
 )
-from backend.training.operations import get_configuration
 from backend.training.schemas import TrainingRequest, read_training_request, resolve_configuration
 from backend.training.setting_texts import changed_settings, stored_configuration
 from backend.web.dependencies import SessionDep, Trainer, Viewer
@@ -88,9 +88,9 @@ def download_new_configuration(form: Format, session: SessionDep, _: Trainer, qu
 
 
 @router.get("/runs/{run_id}/configuration.{form}")
-def download_run_configuration(run_id: uuid.UUID, form: Format, session: SessionDep, actor: Viewer) -> Response:
+def download_run_configuration(run_id: uuid.UUID, form: Format, session: SessionDep, _: Viewer) -> Response:
     """The configuration file that repeats the run."""
-    return download_configuration(get_configuration(session, actor, get_run(session, run_id)), form)
+    return download_configuration(configuration_file_of(get_run(session, run_id)), form)
 
 
 def _preflight_page(session: Session, preflight_id: uuid.UUID) -> dict[str, object]:
