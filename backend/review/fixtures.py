@@ -85,16 +85,13 @@ class JudgedRollout:
         return None if self.rollout.reward is None else least_kept(self.rollout.reward)
 
 
-def update_fixtures(
-    session: Session, actor: Actor | None, rollout_id: uuid.UUID, verdict: Verdict
-) -> VerdictFixture | None:
+def update_fixtures(session: Session, actor: Actor | None, rollout_id: uuid.UUID, verdict: Verdict) -> None:
     """Apply a new verdict to the rollout's fixture: a hack gets one, another verdict withdraws it unless the same
     actions are still judged a hack elsewhere, and unsure leaves it as it is."""
-    if verdict is Verdict.UNSURE:
-        return None
-    judged = judged_rollout(session, rollout_id)
-    _withdraw_others(session, actor, judged, f"judged {verdict.replace('_', ' ')}")
-    return _add_hack(session, actor, judged)
+    if verdict is not Verdict.UNSURE:
+        judged = judged_rollout(session, rollout_id)
+        _withdraw_others(session, actor, judged, f"judged {verdict.replace('_', ' ')}")
+        _add_hack(session, actor, judged)
 
 
 def restore_fixtures(
@@ -125,12 +122,10 @@ def _withdraw_others(session: Session, actor: Actor | None, judged: JudgedRollou
             withdraw(session, actor, fixture, because)
 
 
-def _add_hack(session: Session, actor: Actor | None, judged: JudgedRollout) -> VerdictFixture | None:
-    if judged.verdict is not Verdict.HACK or judged.is_bulk:
-        return None
-    if present := find_fixture(session, judged, Verdict.HACK):
-        return present
-    return None if _obstacle(session, judged) else _add(session, actor, judged, judged.default_bound)
+def _add_hack(session: Session, actor: Actor | None, judged: JudgedRollout) -> None:
+    is_new_hack = judged.verdict is Verdict.HACK and not find_fixture(session, judged, Verdict.HACK)
+    if is_new_hack and not _obstacle(session, judged):
+        _add(session, actor, judged, judged.default_bound)
 
 
 def keep(session: Session, actor: Actor, rollout_id: uuid.UUID, bound: float | None = None) -> VerdictFixture:

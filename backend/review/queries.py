@@ -30,8 +30,6 @@ AGREEING = 3
 """Verdicts that agree before the rest of a cluster may be judged at once."""
 UNDO_WITHIN = timedelta(hours=12)
 """Time in which a verdict can be taken back; afterwards, give another verdict."""
-MOST_SIBLINGS = 16
-MOST_BASE = 4
 _COUNTED = 10_000
 """Verdicts by which agreement is measured, the newest."""
 
@@ -159,7 +157,7 @@ def last_given(session: Session, person_id: uuid.UUID, record_id: uuid.UUID | No
 def siblings(session: Session, rollout: Rollout) -> Sequence[Rollout]:
     """The other rollouts of its group."""
     statement = select(Rollout).where(Rollout.group_id == rollout.group_id, Rollout.id != rollout.id)
-    return session.scalars(statement.order_by(Rollout.member).limit(MOST_SIBLINGS)).all()
+    return session.scalars(statement.order_by(Rollout.member).limit(16)).all()
 
 
 def rollouts_of_base(session: Session, run: Run, rollout: Rollout) -> Sequence[Rollout]:
@@ -181,7 +179,7 @@ def rollouts_of_base(session: Session, run: Run, rollout: Rollout) -> Sequence[R
         .where(Group.task_id == rollout.group.task_id, Group.id != rollout.group_id)
         .where(or_(at_zero, and_(Run.kind == RunKind.EVALUATION, is_start)))
         .order_by(Run.created_at.desc(), Rollout.seq)
-        .limit(MOST_BASE)
+        .limit(4)
     )
     return session.scalars(statement).all()
 

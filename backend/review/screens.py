@@ -3,13 +3,11 @@
 import uuid
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
-from backend.detectors.tables import Flag
 from backend.domain.vocabulary import Role, Verdict
 from backend.environments.tables import Environment
 from backend.review import queries
@@ -36,18 +34,14 @@ MEANINGS = {
     Verdict.UNSURE: "somebody else should look",
 }
 
-FilterOptions = dict[str, list[tuple[str, str, int]]]
-"""Value, label and number of items by filter.
 
-Items of the listed part are counted regardless of other filters: together with a run's own count, the counts of
-detectors would reveal how much of the run was flagged.
-"""
+def filter_options(
+    session: Session, chosen: ReviewFilter, person_id: uuid.UUID
+) -> dict[str, list[tuple[str, str, int]]]:
+    """Options of each filter with items in the listed part, and the chosen ones: value, label and number of items.
 
-
-def filter_options(session: Session, chosen: ReviewFilter, person_id: uuid.UUID) -> FilterOptions:
-    """Detectors, environments and runs with items in the listed part, and the chosen ones.
-
-    Runs are the newest first, and of the chosen environment if there is one.
+    Runs are the newest first, and of the chosen environment if there is one. Other filters do not change the numbers:
+    together with a run's own count, the counts of detectors would reveal how much of the run was flagged.
     """
     part = queries.part_of(chosen, person_id)
     detector = func.unnest(ReviewItem.detectors).label("detector")
@@ -78,17 +72,6 @@ def filter_options(session: Session, chosen: ReviewFilter, person_id: uuid.UUID)
         "environment": [(name, name, of_environment[id]) for id, name in environments.items()],
         "run": [(str(id), label, of_run[id]) for id, label in labels.items()],
     }
-
-
-@dataclass(frozen=True, slots=True)
-class QueueRow:
-    """One line of the queue."""
-
-    item: ReviewItem
-    flags: Sequence[Flag]
-    """Empty for what is to be judged on its transcript alone."""
-    assignees: Sequence[Person]
-    url: str
 
 
 def address(path: str, chosen: ReviewFilter, **more: object) -> str:
@@ -142,18 +125,21 @@ def _shared(session: Session, actor: Actor, chosen: ReviewFilter, judged: uuid.U
     }
 
 
-def rows_of(session: Session, actor: Actor, chosen: ReviewFilter, items: Sequence[ReviewItem]) -> list[QueueRow]:
+def rows_of(
+    session: Session, actor: Actor, chosen: ReviewFilter, items: Sequence[ReviewItem]
+) -> list[dict[str, object]]:
+    """Lines of the queue. An item to be judged on its transcript alone has no flags."""
     visible = [item.id for item in items if may_see(actor, item, chosen) or chosen.shown is Part.REVIEWED]
     flags = queries.flags_of_items(session, visible)
     assigned = queries.assignees(session, [item.id for item in items])
     asked = "1" if chosen.shown is Part.REVIEWED else ""
     return [
-        QueueRow(
-            item=item,
-            flags=flags.get(item.id, ()),
-            assignees=assigned.get(item.id, ()),
-            url=address(f"/review/{item.id}", chosen, evidence=asked),
-        )
+        {
+            "item": item,
+            "flags": flags.get(item.id, ()),
+            "assignees": assigned.get(item.id, ()),
+            "url": address(f"/review/{item.id}", chosen, evidence=asked),
+        }
         for item in items
     ]
 

@@ -48,7 +48,7 @@ def choose_export(
         count, error = count_rollouts(session, select_rollouts(scope, form.where)), ""
     except InvalidInput as wrong:
         count, error = 0, wrong.fields.get("where", wrong.message)
-    choices = [(str(key), file_type.label, file_type.note) for key, file_type in export.FILE_TYPES.items()]
+    choices = [(str(key), label, note) for key, (label, note, *_) in export.FILE_TYPES.items()]
     context = {"run": run, "form": form, "choices": choices, "count": count, "total": total, "error": error}
     return page(request, "rollouts/export.html", context)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from functools import partial
 from importlib.metadata import version as package_version
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 from sqlalchemy import Select, distinct, func, select
@@ -41,25 +41,15 @@ class ExportFormat(StrEnum):
     INSPECT = "inspect"
 
 
-class FileType(NamedTuple):
-    label: str
-    note: str
-    suffix: str
-    media_type: str
-
-
 FILE_TYPES = {
-    ExportFormat.JSONL: FileType("JSONL", "one rollout per line, complete", ".jsonl", "application/x-ndjson"),
-    ExportFormat.PARQUET: FileType(
-        "Parquet", "for pandas, DuckDB, Polars", ".parquet", "application/vnd.apache.parquet"
-    ),
-    ExportFormat.HUGGINGFACE: FileType("Hugging Face", "a zipped folder for datasets", ".zip", "application/zip"),
-    ExportFormat.VERIFIERS_V0: FileType(
-        "verifiers 0.3", "results.jsonl and metadata.json, zipped", ".zip", "application/zip"
-    ),
-    ExportFormat.VERIFIERS_V1: FileType("verifiers 0.4", "traces.jsonl", ".jsonl", "application/x-ndjson"),
-    ExportFormat.INSPECT: FileType("Inspect", "an .eval log", ".eval", "application/zip"),
+    ExportFormat.JSONL: ("JSONL", "one rollout per line, complete", ".jsonl", "application/x-ndjson"),
+    ExportFormat.PARQUET: ("Parquet", "for pandas, DuckDB, Polars", ".parquet", "application/vnd.apache.parquet"),
+    ExportFormat.HUGGINGFACE: ("Hugging Face", "a zipped folder for datasets", ".zip", "application/zip"),
+    ExportFormat.VERIFIERS_V0: ("verifiers 0.3", "results.jsonl and metadata.json, zipped", ".zip", "application/zip"),
+    ExportFormat.VERIFIERS_V1: ("verifiers 0.4", "traces.jsonl", ".jsonl", "application/x-ndjson"),
+    ExportFormat.INSPECT: ("Inspect", "an .eval log", ".eval", "application/zip"),
 }
+"""Label, note, suffix and media type."""
 
 
 def export_rollouts(session: Session, run: Run, kind: ExportFormat, where: str = "") -> Download:
@@ -88,8 +78,8 @@ def export_rollouts(session: Session, run: Run, kind: ExportFormat, where: str =
                 return outgoing(inspect_log.write, facts, read())
 
     stem = "traces" if kind is ExportFormat.VERIFIERS_V1 else f"{facts.environment}-{kind}"
-    file_type = FILE_TYPES[kind]
-    return Download(f"{stem}-{run.id.hex[-8:]}{file_type.suffix}", file_type.media_type, content)
+    _, _, suffix, media_type = FILE_TYPES[kind]
+    return Download(f"{stem}-{run.id.hex[-8:]}{suffix}", media_type, content)
 
 
 def facts_of(session: Session, run: Run, where: str = "") -> RunFacts:

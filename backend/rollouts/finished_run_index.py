@@ -12,7 +12,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sqlalchemy import ColumnElement, Integer, LargeBinary, ScalarSelect, Select, Text, cast, func, select
 from sqlalchemy.dialects.postgresql import aggregate_order_by
@@ -30,34 +31,35 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+T = TypeVar("T")
+
 MAX_BYTES = 64 << 20
-"""Cached in this process; the least recently used arrays go first."""
+"""Arrays that are cached in this process."""
 
 
-class ArrayCache:
-    """Arrays by their key, up to a total size."""
+class LruCache(Generic[T]):
+    """Values by their key, up to a total size; the least recently used go first. Values of no key are not kept."""
 
-    def __init__(self, max_bytes: int) -> None:
-        self._max, self._bytes = max_bytes, 0
-        self._arrays: OrderedDict[Hashable, NDArray[Any]] = OrderedDict()
+    def __init__(self, max_size: int, size_of: Callable[[T], int]) -> None:
+        self._max, self._size_of = max_size, size_of
         self._lock = threading.Lock()
+        self.values: OrderedDict[Hashable, T] = OrderedDict()
 
-    def get(self, key: Hashable, read: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+    def get(self, key: Hashable, read: Callable[[], T]) -> T:
         with self._lock:
-            if key in self._arrays:
-                self._arrays.move_to_end(key)
-                return self._arrays[key]
+            if key in self.values:
+                self.values.move_to_end(key)
+                return self.values[key]
         found = read()
-        with self._lock:
-            if key not in self._arrays:
-                self._arrays[key] = found
-                self._bytes += found.nbytes
-            while self._bytes > self._max and len(self._arrays) > 1:
-                self._bytes -= self._arrays.popitem(last=False)[1].nbytes
+        if key is not None:
+            with self._lock:
+                self.values.setdefault(key, found)
+                while len(self.values) > 1 and sum(map(self._size_of, self.values.values())) > self._max:
+                    self.values.popitem(last=False)
         return found
 
 
-_cache = ArrayCache(MAX_BYTES)
+_cache = LruCache["NDArray[Any]"](MAX_BYTES, attrgetter("nbytes"))
 
 
 def index_of(session: Session, selection: Selection) -> FinishedRunIndex | None:
@@ -84,16 +86,13 @@ class FinishedRunIndex:
         self._run = (run.id, run.ended_at, last)
         self._length = last + 1
 
-    def count(self) -> int:
-        return int(self._passing().sum())
-
     def page(self, limit: int) -> list[int] | None:
         """At most `limit` numbers from the selection's start on. None where the start is not in the list."""
         import numpy as np
 
         numbers = self._sorted()
         if self._selection.tree:
-            numbers = numbers[self._passing()[numbers]]
+            numbers = numbers[self.passing()[numbers]]
         place = None
         if self._selection.start is not None:
             places = np.flatnonzero(numbers == self._selection.start[1])
@@ -114,14 +113,14 @@ class FinishedRunIndex:
         places = np.flatnonzero(numbers == seq)
         if not len(places):
             return None, None
-        passing = np.flatnonzero(self._passing()[numbers])
+        passing = np.flatnonzero(self.passing()[numbers])
         before, after = (np.searchsorted(passing, places[0], side=side) for side in ("left", "right"))
         return (
             int(numbers[passing[before - 1]]) if before > 0 else None,
             int(numbers[passing[after]]) if after < len(passing) else None,
         )
 
-    def _passing(self) -> NDArray[np.bool_]:
+    def passing(self) -> NDArray[np.bool_]:
         """By `seq`: whether the rollout passes the filter."""
         import numpy as np
 

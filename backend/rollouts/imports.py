@@ -39,10 +39,6 @@ MAX_CHECKED_BYTES = 4 * 1024**2
 """Text files up to this size are read whole at once, so that the form can show what is wrong with them."""
 MAX_CHECKED_UNPACKED_BYTES = 4 * MAX_CHECKED_BYTES
 """The same for zips. Larger files and tables, whose readers are written in C++, are read by a worker."""
-MAX_POLICY_NAME = 80
-UNNAMED_POLICY = "external"
-DELETE_SECONDS = 120
-_CHUNK = 1 << 20
 
 
 class RolloutsAlreadyImported(Conflict):
@@ -118,7 +114,7 @@ def _save_upload(upload: IO[bytes], path: Path) -> tuple[int, str]:
     """Write the upload to `path`. Returns its size and SHA-256."""
     digest, size = hashlib.sha256(), 0
     with path.open("wb") as file:
-        while part := upload.read(_CHUNK):
+        while part := upload.read(1 << 20):
             size += len(part)
             if size > MAX_UPLOAD_BYTES:
                 limit = f"At most {MAX_UPLOAD_BYTES // 1024**2} MiB. Zip the file, or split it."
@@ -173,7 +169,7 @@ def delete_imported(session: Session, actor: Actor, run: Run) -> None:
         raise IsBeingImported
     audit(session, actor, "run.delete", "run", run.id, name=run.name, file=source["file"])
     policy_id, run_id = run.policy_id, run.id
-    session.execute(text(f"SET LOCAL statement_timeout = '{DELETE_SECONDS}s'"))
+    session.execute(text("SET LOCAL statement_timeout = '120s'"))
     session.expunge(run)
     session.execute(delete(Run).where(Run.id == run_id))
     policy = session.get(Policy, policy_id) if policy_id else None
@@ -194,7 +190,7 @@ def artifact_of(run_id: uuid.UUID) -> str:
 
 def external_policy(session: Session, name: str) -> Policy:
     """Find or create the policy of this name that played elsewhere. A name that is taken gets a suffix."""
-    name = " ".join(plain_text(name).split())[:MAX_POLICY_NAME] or UNNAMED_POLICY
+    name = " ".join(plain_text(name).split())[:80] or "external"
     for candidate in (name, f"{name} (external)"):
         found = session.scalars(select(Policy).where(Policy.name == candidate)).one_or_none()
         if found is not None and found.kind is PolicyKind.EXTERNAL and found.deleted_at is None:

@@ -1,9 +1,7 @@
 """Read rollouts: lists of a run with counts and neighbors, ids that pass a filter, one rollout whole, its group."""
 
-import threading
 import uuid
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,7 +19,7 @@ from backend.errors import NotFound
 from backend.graders.tables import Grade, Grader
 from backend.review.tables import VerdictRecord
 from backend.rollouts.filters import LAST_PAGE, Selection, select_rollouts
-from backend.rollouts.finished_run_index import index_of
+from backend.rollouts.finished_run_index import LruCache, index_of
 from backend.rollouts.scope import FilterScope, scope_of
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.schemas import RolloutFilter
@@ -152,12 +150,12 @@ def list_rollouts(
     if index and numbers is not None:
         by_seq = {row.seq: row for row in session.execute(selection.rows.where(Rollout.seq.in_(numbers)))}
         found = [by_seq[number] for number in numbers if number in by_seq]
-        matching = MatchCount(index.count()) if counts else None
+        matching = MatchCount(int(index.passing().sum())) if counts else None
     # Any other run: search for the page. A filter that has to read the whole run also counts it, in the same statement.
     else:
         reads_text = FIELDS["text"] in selection.fields
         key = _count_key(session, selection) if counts else None
-        counts_here = counts and selection.is_expensive and not reads_text and key not in _counts
+        counts_here = counts and selection.is_expensive and not reads_text and key not in _counts.values
         statement = selection.rows.where(*selection.conditions)
         if counts_here:
             passing = statement.cte("passing")
@@ -175,7 +173,7 @@ def list_rollouts(
             amount = count_rollouts(session, selection, most and most + 1)
             return MatchCount(min(amount, most or amount), is_more=amount > (most or amount))
 
-        matching = _cached_count(key, count) if counts else None
+        matching = _counts.get(key, count) if counts else None
 
     # Read the rollouts with their annotations, and make cursors for the directions in which there is more.
     shown = found[: request.limit][:: -1 if backwards else 1]
@@ -210,7 +208,7 @@ def count_rollouts(session: Session, selection: Selection, most: int | None = No
 def total_of(session: Session, scope: FilterScope) -> int:
     selection = select_rollouts(scope, "")
     key = _count_key(session, selection)
-    return _cached_count(key, lambda: MatchCount(count_rollouts(session, selection))).count
+    return _counts.get(key, lambda: MatchCount(count_rollouts(session, selection))).count
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,12 +238,10 @@ def neighbors(session: Session, rollout: Rollout, request: RolloutFilter, scope:
 
 
 # Counting reads the whole run, and pages and orders of one list need the same count: it is cached until it can change.
-_CountKey = tuple[uuid.UUID, int, str]
-_counts: OrderedDict[_CountKey | None, MatchCount] = OrderedDict()
-_counts_lock = threading.Lock()
+_counts = LruCache[MatchCount](MAX_CACHED_COUNTS, size_of=lambda _: 1)
 
 
-def _count_key(session: Session, selection: Selection) -> _CountKey | None:
+def _count_key(session: Session, selection: Selection) -> tuple[uuid.UUID, int, str] | None:
     """None where the count may change while no rollout is added."""
     run = selection.scope.run
     changes_later = any(field.changes_later for field in selection.fields)
@@ -253,20 +249,6 @@ def _count_key(session: Session, selection: Selection) -> _CountKey | None:
         return None
     last = session.scalar(select(func.max(Rollout.seq)).where(Rollout.run_id == run.id))
     return run.id, last or 0, selection.expression
-
-
-def _cached_count(key: _CountKey | None, count: Callable[[], MatchCount]) -> MatchCount:
-    with _counts_lock:
-        if key in _counts:
-            _counts.move_to_end(key)
-            return _counts[key]
-    matching = count()
-    if key is not None:
-        with _counts_lock:
-            _counts[key] = matching
-            if len(_counts) > MAX_CACHED_COUNTS:
-                _counts.popitem(last=False)
-    return matching
 
 
 def matching(session: Session, run: Run, expression: str, *, for_learning: bool = False) -> Select[uuid.UUID]:

@@ -75,8 +75,8 @@ async def live_blocks(
     def render(session: Session) -> dict[str, str]:
         context = read(session)
         rendered = {name: render_block(request, template, name, context) for name in blocks}
-        is_over = context.get("is_over") if isinstance(context, Mapping) else getattr(context, "is_over", False)
-        return rendered | ({END: ""} if is_over else {})
+        values = context if isinstance(context, Mapping) else {"is_over": getattr(context, "is_over", False)}
+        return rendered | ({END: ""} if values.get("is_over") else {})
 
     async for event in live(request, topics, render):
         yield event

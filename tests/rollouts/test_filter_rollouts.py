@@ -316,7 +316,7 @@ def _count_beside(session: Session, run: Run, where: str, sort: str) -> None:
     wanted = RolloutFilter(where=where, sort=sort, limit=9)
     for asked in (wanted, wanted.model_copy(update={"before": "end"})):
         while True:
-            queries._counts.clear()
+            queries._counts.values.clear()
             part = list_rollouts(session, run, asked, scope, counts=True)
             plain = list_rollouts(session, run, asked, scope)
             assert [item.rollout.id for item in part.items] == [item.rollout.id for item in plain.items]

@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from backend.domain.graders.settings import GraderKind
 from backend.domain.vocabulary import GradeStatus, Verdict
 from backend.graders.tables import Grade, Grader
 from backend.review.tables import VerdictRecord
-from backend.rollouts.finished_run_index import ArrayCache
+from backend.rollouts.finished_run_index import LruCache
 from backend.rollouts.queries import list_rollouts, neighbors
 from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Group, Rollout
@@ -142,7 +143,7 @@ def test_pages_say_how_many_pass(session: Session, run: Run, made: list[Rollout]
 
 
 def test_what_was_not_used_for_longest_goes_first() -> None:
-    kept, asked = ArrayCache(max_bytes=250), list[str]()
+    kept, asked = LruCache[np.ndarray[Any, Any]](250, attrgetter("nbytes")), list[str]()
 
     def get(name: str) -> None:
         def read() -> np.ndarray[Any, Any]:

@@ -24,8 +24,6 @@ Socket = aiohttp.ClientWebSocketResponse | web.WebSocketResponse
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Relay(ServerProcess):
-    """A relay in place of a server process."""
-
     runner: web.AppRunner
     http: aiohttp.ClientSession
     _closing: asyncio.Task[None] | None = None

@@ -56,8 +56,6 @@ def site_packages_of(runtime_python: Path) -> Path:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class ForkedProcess(ServerProcess):
-    """A process that a zygote forked, as the host sees it."""
-
     id: str
     started: asyncio.Event = field(default_factory=asyncio.Event)
     is_abandoned: bool = False

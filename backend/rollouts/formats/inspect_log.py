@@ -13,13 +13,11 @@ from backend.domain.vocabulary import RolloutStatus, StopReason
 from backend.rollouts.formats.streams import Record, RunFacts, entry, extras_of, zip_to
 
 LOG_VERSION = 2
-_SPOOL_BYTES = 4 * 1024 * 1024
 _LIMITS: dict[str, str] = {
     StopReason.TOKEN_LIMIT: "token",
     StopReason.MAX_TURNS: "message",
     StopReason.EPISODE_TIMEOUT: "time",
 }
-_YIELD_EVERY = 64
 _SUMMARIZED = (
     *("id", "epoch", "target", "scores", "model_usage", "started_at", "completed_at", "total_time"),
     *("working_time", "uuid"),
@@ -30,7 +28,7 @@ def write(out: IO[bytes], facts: RunFacts, records: Iterable[Record]) -> Iterato
     spec = _spec(facts)
     rows = completed = read = written = 0
     values: defaultdict[str, list[float]] = defaultdict(list)
-    with zip_to(out) as archive, SpooledTemporaryFile(_SPOOL_BYTES) as summaries:
+    with zip_to(out) as archive, SpooledTemporaryFile(4 << 20) as summaries:
         with entry(archive, "_journal/start.json") as file:
             steps = [{"solver": "proctor", "params": {"policy": facts.policy}}]
             plan = {"name": "plan", "steps": steps, "config": {}}
@@ -53,7 +51,7 @@ def write(out: IO[bytes], facts: RunFacts, records: Iterable[Record]) -> Iterato
             completed += record["status"] == RolloutStatus.COMPLETED
             for name, score in sample["scores"].items():
                 values[name].append(score["value"])
-            if rows % _YIELD_EVERY == 0:
+            if rows % 64 == 0:
                 yield
             rows += 1
         summaries.write(b"]" if rows else b"[]")

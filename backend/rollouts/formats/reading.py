@@ -16,18 +16,8 @@ from pydantic import ValidationError
 from backend.domain.environments.manifest import Manifest
 from backend.domain.rollouts.record import RewardRecord, RolloutRecord
 from backend.domain.vocabulary import RolloutStatus
-from backend.rollouts.formats import native, verifiers_v0, verifiers_v1
-from backend.rollouts.formats.bounds import (
-    MAX_BYTES,
-    MAX_COLUMNS,
-    MAX_RATIO,
-    MAX_ROW_GROUP,
-    MAX_ROW_GROUPS,
-    BadFile,
-    check_schema,
-    unpack,
-    unpacked_bytes,
-)
+from backend.rollouts.formats import bounds, native, verifiers_v0, verifiers_v1
+from backend.rollouts.formats.bounds import MAX_BYTES, MAX_RATIO, BadFile, unpack
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,21 +34,13 @@ _TOO_LARGE = "the file needs more memory than an import may use; split it, or st
 Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class FileFormat:
-    tool: str
-    keys: Sequence[Set[str]]
-    """A row has all keys of one of these sets."""
-    read: Callable[[Row], RolloutRecord]
-
-
-FORMATS = (
-    FileFormat("Proctor (table)", [{"messages", "task_index"}], native.read_table_row),
-    FileFormat("verifiers 0.1 to 0.3", [{"example_id", "completion"}], verifiers_v0.read),
-    FileFormat("verifiers 0.4", [{"traces"}, {"nodes", "rewards"}], verifiers_v1.read),
-    FileFormat("plain JSONL", [{"messages"}], native.read_line),
+FORMATS: tuple[tuple[str, Sequence[Set[str]], Callable[[Row], RolloutRecord]], ...] = (
+    ("Proctor (table)", [{"messages", "task_index"}], native.read_table_row),
+    ("verifiers 0.1 to 0.3", [{"example_id", "completion"}], verifiers_v0.read),
+    ("verifiers 0.4", [{"traces"}, {"nodes", "rewards"}], verifiers_v1.read),
+    ("plain JSONL", [{"messages"}], native.read_line),
 )
-"""The first one that fits is used."""
+"""Tool, sets of keys, and reader. A row has all keys of one of the sets; the first format that fits is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +67,14 @@ class OpenedFile:
                     raise BadFile(f"more than {MAX_ROWS:,} rollouts")
                 yield prefix + place, row
 
-    def read(self, place: str, row: Row) -> tuple[RolloutRecord, FileFormat]:
-        """Read a row in the format that recognizes it. Raises BadFile, which names the place."""
-        known = next((known for known in FORMATS if any(keys <= row.keys() for keys in known.keys)), None)
-        if known is None:
+    def read(self, place: str, row: Row) -> tuple[RolloutRecord, str]:
+        """Read a row in the format that recognizes it, and name its tool. Raises BadFile, which names the place."""
+        fitting = (each for each in FORMATS if any(keys <= row.keys() for keys in each[1]))
+        tool, _, read = next(fitting, ("", (), None))
+        if read is None:
             raise BadFile(f"{place}: unknown format; a rollout has `messages` (or is a row of verifiers)")
         try:
-            return known.read(row), known
+            return read(row), tool
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
             path = ".".join(str(part) for part in first["loc"])
@@ -167,16 +150,16 @@ def _table_rows(path: Path) -> Iterator[tuple[str, Row]]:
                 metadata = file.metadata
                 if metadata.num_rows > MAX_ROWS:
                     raise BadFile(f"{metadata.num_rows:,} rows; the limit is {MAX_ROWS:,}")
-                if metadata.num_columns > MAX_COLUMNS or metadata.num_row_groups > MAX_ROW_GROUPS:
-                    raise BadFile(f"more than {MAX_COLUMNS:,} columns or {MAX_ROW_GROUPS:,} row groups")
+                if metadata.num_columns > bounds.MAX_COLUMNS or metadata.num_row_groups > bounds.MAX_ROW_GROUPS:
+                    raise BadFile(f"more than {bounds.MAX_COLUMNS:,} columns or {bounds.MAX_ROW_GROUPS:,} row groups")
                 sizes = [metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)]
-                if sum(sizes) > MAX_BYTES or max(sizes, default=0) > MAX_ROW_GROUP:
+                if sum(sizes) > MAX_BYTES or max(sizes, default=0) > bounds.MAX_ROW_GROUP:
                     raise BadFile("the Parquet file unpacks to more than can be read, so it is refused")
-                check_schema(file.schema_arrow)
+                bounds.check_schema(file.schema_arrow)
                 yield from _batch_rows(file.iter_batches(batch_size=_BATCH, use_threads=False), most)
         else:
             with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
-                check_schema(stream.schema)
+                bounds.check_schema(stream.schema)
                 yield from _batch_rows(stream, most)
     except MemoryError as error:
         raise BadFile(_TOO_LARGE) from error
@@ -195,7 +178,7 @@ def _batch_rows(batches: "Iterable[pa.RecordBatch]", left: int) -> Iterator[tupl
         for start in range(batch.num_rows):
             number += 1
             row = batch.slice(start, 1)
-            size = sum(unpacked_bytes(column) for column in row.columns)
+            size = sum(bounds.unpacked_bytes(column) for column in row.columns)
             if size > MAX_LINE:
                 raise BadFile(f"row {number}: holds more than {MAX_LINE // 1024**2} MiB")
             left -= size
@@ -230,9 +213,9 @@ def survey(opened: OpenedFile) -> FileSurvey:
     """Read the whole file. Raises BadFile."""
     found = FileSurvey()
     for place, row in opened.rows():
-        record, known = opened.read(place, row)
+        record, tool = opened.read(place, row)
         if not found.rollouts:
-            found.tool = known.tool
+            found.tool = tool
             # Sampling, model and environment, which an episode of verifiers 0.4 names.
             traces = row.get("traces")
             trace = traces[0] if isinstance(traces, list) and traces else None
@@ -246,8 +229,8 @@ def survey(opened: OpenedFile) -> FileSurvey:
                     found.sampling = sampling
                 if model := str(config.get("model") or ""):
                     found.policies[model] += 1
-        elif known.tool != found.tool:
-            raise BadFile(f"{place}: {known.tool}, but earlier rows are {found.tool}")
+        elif tool != found.tool:
+            raise BadFile(f"{place}: {tool}, but earlier rows are {found.tool}")
         found.rollouts += 1
         counters = (found.policies, found.environments, found.hashes)
         for counter, value in zip(counters, (record.policy, record.environment, record.content_hash), strict=True):

@@ -43,14 +43,9 @@ _STOP_REASONS: dict[str, str] = {text: reason for reason, text in _STOPS.items()
     "timeout": StopReason.EPISODE_TIMEOUT,
 }
 _KINDS = (
-    ("sandbox", ErrorKind.SANDBOX),
-    ("infra", ErrorKind.SANDBOX),
-    ("tunnel", ErrorKind.SANDBOX),
-    ("model", ErrorKind.POLICY),
-    ("provider", ErrorKind.POLICY),
-    ("connection", ErrorKind.POLICY),
-    ("prompt", ErrorKind.POLICY),
-    ("judge", ErrorKind.JUDGE),
+    (ErrorKind.SANDBOX, ("sandbox", "infra", "tunnel")),
+    (ErrorKind.POLICY, ("model", "provider", "connection", "prompt")),
+    (ErrorKind.JUDGE, ("judge",)),
 )
 """Words in the names of verifiers' errors."""
 
@@ -179,7 +174,7 @@ def read(row: Mapping[str, Any]) -> RolloutRecord:
     if stored := row.get("error"):
         details = stored if isinstance(stored, Mapping) else {"message": str(stored)}
         chain = str(details.get("error_chain_str") or details.get("error") or "").lower()
-        kind = next((kind for word, kind in _KINDS if word in chain), ErrorKind.ENVIRONMENT)
+        kind = next((kind for kind, words in _KINDS if any(word in chain for word in words)), ErrorKind.ENVIRONMENT)
         error = {"kind": kind, "message": str(details.get("message") or details.get("error") or stored)[:20_000]}
     elif row.get("stop_condition") == "has_error" or not any(each["role"] == "assistant" for each in messages):
         error = {"kind": ErrorKind.POLICY, "message": "the file holds no reply of the model"}

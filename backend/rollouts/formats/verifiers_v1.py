@@ -12,7 +12,6 @@ from backend.rollouts.formats.streams import EXTRAS, Record, RunFacts, epoch, ex
 FORMAT_VERSION = "0.4.0"
 _ERRORS = {
     ErrorKind.POLICY: "ProviderError",
-    ErrorKind.ENVIRONMENT: "EnvError",
     ErrorKind.SANDBOX: "SandboxError",
     ErrorKind.JUDGE: "TaskError",
     ErrorKind.LIMIT: "TaskError",

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Literal, NamedTuple
+from typing import Any, Literal
 
 from sqlalchemy import bindparam, select, text
 from sqlalchemy.dialects.postgresql import ARRAY, UUID
@@ -141,27 +141,10 @@ MAX_TURNED = 12
 """Pairs of policies that are listed with their intervals, the largest change first."""
 
 
-class EvaluationKey(NamedTuple):
-    """Settings that two evaluations must share to be ranked together."""
-
-    version_id: uuid.UUID
-    split: str
-    tasks: tuple[int, ...]
-    group_size: int
-    max_tokens_per_turn: int
-
-
-class RegradedTask(NamedTuple):
-    """A task of a run; of a training run, at one step."""
-
-    step: int
-    split: str
-    number: int
-    seed: int
-
-
-TaskScores = dict[RegradedTask, tuple[float, float]]
-"""Mean reward before and after, over the rollouts of a task that completed on both sides."""
+TaskScores = dict[tuple[str, int, int], tuple[float, float]]
+"""By split, number and seed of a task: mean reward before and after, over its rollouts that completed on both sides."""
+Scores = defaultdict[uuid.UUID, defaultdict[int, TaskScores]]
+"""By regrading run and training step; 0 for an evaluation."""
 
 
 _SCORES = text("""
@@ -197,9 +180,9 @@ def conclusions_of(session: Session, history: Sequence[HistoryPart]) -> Conclusi
     evaluations = [part for part in graded if part.source.kind is RunKind.EVALUATION]
     heldout = [part for part in graded if part.phase is Phase.HELDOUT]
     copies = [part.copy.id for part in (*evaluations, *heldout) if part.copy]
-    scores: defaultdict[uuid.UUID, TaskScores] = defaultdict(dict)
+    scores: Scores = defaultdict(lambda: defaultdict(dict))
     for row in session.execute(_SCORES, {"runs": copies}):
-        scores[row.run_id][RegradedTask(row.step, row.split, row.number, row.seed)] = row.before, row.after
+        scores[row.run_id][row.step][row.split, row.number, row.seed] = row.before, row.after
     rankings = sorted(_rank_policies(evaluations, scores), key=lambda each: (-len(each.contenders), each.label))
     checkpoints = list(_best_checkpoints(session, heldout, scores))
 
@@ -233,27 +216,23 @@ def conclusions_of(session: Session, history: Sequence[HistoryPart]) -> Conclusi
     )
 
 
-def _rank_policies(
-    evaluations: Sequence[HistoryPart], scores: Mapping[uuid.UUID, TaskScores]
-) -> Iterator[PolicyRanking]:
+def _rank_policies(evaluations: Sequence[HistoryPart], scores: Scores) -> Iterator[PolicyRanking]:
     """A ranking for each set of comparable evaluations, with the newest evaluation of every policy."""
-    comparable: defaultdict[EvaluationKey, dict[tuple[object, ...], HistoryPart]] = defaultdict(dict)
+    comparable: defaultdict[tuple[Any, ...], dict[tuple[object, ...], HistoryPart]] = defaultdict(dict)
     for part in evaluations:
         source = part.source
         if source.policy is None:
             continue
         plan = EvaluationPlan.model_validate(source.configuration)
         sampling = plan.sampling
-        key = EvaluationKey(
-            source.version_id, str(plan.split), tuple(plan.task_indexes), plan.group_size, sampling.max_tokens_per_turn
-        )
+        key = (source.version_id, str(plan.split), tuple(plan.task_indexes), plan.group_size)
         temperature = None if source.policy.kind is PolicyKind.SCRIPTED else sampling.temperature
-        comparable[key][source.policy_id, source.checkpoint_id, temperature] = part
+        comparable[*key, sampling.max_tokens_per_turn][source.policy_id, source.checkpoint_id, temperature] = part
 
-    for key, newest in comparable.items():
+    for (_, split, tasks, group_size, _), newest in comparable.items():
         parts = list(newest.values())
-        own = {part.source.id: scores.get(part.copy.id, {}) if part.copy else {} for part in parts}
-        ranked = [part for part in parts if len(own[part.source.id]) >= MIN_COVERAGE * len(key.tasks)]
+        own = {part.source.id: scores[part.copy.id][0] if part.copy else {} for part in parts}
+        ranked = [part for part in parts if len(own[part.source.id]) >= MIN_COVERAGE * len(tasks)]
         if len(ranked) < 2:
             continue
         common = sorted(set.intersection(*(set(own[part.source.id]) for part in ranked)))
@@ -263,19 +242,18 @@ def _rank_policies(
             part.source.id: [[own[part.source.id][task][side] for task in common] for side in (0, 1)] for part in ranked
         }
         policies, turned, turned_count = _compare_orders(ranked, rewards)
-        split = "held-out" if key.split == "heldout" else key.split
         number = ranked[0].source.version.number
         apart = [
             UnrankedPolicy(
                 run_id=part.source.id,
                 name=part.name,
-                reason=f"{len(own[part.source.id])} of {len(key.tasks)} tasks have both scores",
+                reason=f"{len(own[part.source.id])} of {len(tasks)} tasks have both scores",
             )
             for part in parts
             if part not in ranked
         ]
         yield PolicyRanking(
-            label=f"v{number}: {len(key.tasks):,} {split} tasks, {key.group_size} per task",
+            label=f"v{number}: {len(tasks):,} {split.replace('heldout', 'held-out')} tasks, {group_size} per task",
             tasks=len(common),
             contenders=policies,
             rank_correlation=rank_correlation(
@@ -326,13 +304,9 @@ def _compare_orders(
     return policies, pairs, len(turned)
 
 
-def _best_checkpoints(
-    session: Session, parts: Sequence[HistoryPart], scores: Mapping[uuid.UUID, TaskScores]
-) -> Iterator[BestCheckpointChange]:
+def _best_checkpoints(session: Session, parts: Sequence[HistoryPart], scores: Scores) -> Iterator[BestCheckpointChange]:
     for part in parts:
-        by_step: defaultdict[int, TaskScores] = defaultdict(dict)
-        for task, pair in (scores.get(part.copy.id, {}) if part.copy else {}).items():
-            by_step[task.step][task._replace(step=0)] = pair
+        by_step = scores[part.copy.id] if part.copy else {}
         evaluated = select(Checkpoint).where(
             Checkpoint.run_id == part.source.id, Checkpoint.heldout_reward.is_not(None)
         )

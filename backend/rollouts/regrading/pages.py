@@ -2,8 +2,7 @@
 
 import time
 import uuid
-from collections.abc import AsyncIterable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterable
 from functools import partial
 from itertools import zip_longest
 from typing import Annotated, Any
@@ -22,18 +21,9 @@ from backend.environments.tables import EnvironmentVersion
 from backend.rollouts.queries import get_rollout
 from backend.rollouts.regrading import queries, service
 from backend.rollouts.regrading.history import describe_history
-from backend.rollouts.regrading.schemas import (
-    ColumnChange,
-    RegradingCounts,
-    StartRegrading,
-    StartReplay,
-    VersionForm,
-    WeightsForm,
-)
+from backend.rollouts.regrading.schemas import StartRegrading, StartReplay, VersionForm, WeightsForm
 from backend.rollouts.regrading.weights import apply_weights, list_reward_terms, preview_weights
-from backend.rollouts.tables import Rollout
 from backend.runs.queries import get_run
-from backend.runs.tables import Run
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.form_data import read_form
 from backend.web.page import page, render_block, see_other
@@ -45,24 +35,6 @@ RESULT = "rollouts/regrading/before_after.html"
 HISTORY = "rollouts/regrading/history.html"
 DRAFT = "rollouts/regrading/draft.html"
 VersionFormDep = Annotated[VersionForm, Depends(read_form(VersionForm))]
-
-
-@dataclass(frozen=True, slots=True)
-class BeforeAfterPage:
-    run: Run
-    source: Run | None
-    plan: RegradingPlan
-    counts: RegradingCounts
-    columns: Sequence[ColumnChange]
-    steps: dict[int, int]
-    changed: Sequence[tuple[Rollout, float | None]]
-    together: int
-    """Runs that were started together."""
-    is_refused: bool
-    """Regrading would not be faithful, and no reason to continue was given."""
-    is_over: bool
-
-
 _histories: Shared[dict[str, Any]] = Shared()
 """Histories of the versions that someone watches, because the conclusions of a long history take a while."""
 
@@ -143,22 +115,23 @@ async def stream_before_after(request: Request, run_id: uuid.UUID, _: Viewer) ->
         yield event
 
 
-def _before_after(session: Session, run_id: uuid.UUID) -> BeforeAfterPage:
+def _before_after(session: Session, run_id: uuid.UUID) -> dict[str, object]:
     run = get_run(session, run_id)
     source = queries.source_of(session, run)
     plan = RegradingPlan.model_validate(run.configuration)
-    return BeforeAfterPage(
-        run=run,
-        source=source,
-        plan=plan,
-        counts=queries.count_outcomes(session, run.id),
-        columns=queries.column_changes(session, run, source) if source else (),
-        steps=queries.diverging_steps(session, run.id),
-        changed=queries.most_changed(session, run.id),
-        together=len(queries.runs_of_batch(session, plan.batch)) if plan.batch else 1,
-        is_refused=run.kind is RunKind.RESCORE and run.status is RunStatus.FAILED and not plan.override,
-        is_over=run.status.is_over,
-    )
+    return {
+        "run": run,
+        "source": source,
+        "plan": plan,
+        "counts": queries.count_outcomes(session, run.id),
+        "columns": queries.column_changes(session, run, source) if source else (),
+        "steps": queries.diverging_steps(session, run.id),
+        "changed": queries.most_changed(session, run.id),
+        "together": len(queries.runs_of_batch(session, plan.batch)) if plan.batch else 1,
+        # it would not be faithful, and no reason to continue was given
+        "is_refused": run.kind is RunKind.RESCORE and run.status is RunStatus.FAILED and not plan.override,
+        "is_over": run.status.is_over,
+    }
 
 
 @router.get("/rescores/{batch}", response_class=HTMLResponse)

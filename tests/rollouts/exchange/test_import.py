@@ -268,7 +268,7 @@ def test_a_zip_that_unpacks_to_far_more_is_refused(tmp_path: Any) -> None:
 
 
 def test_a_table_that_claims_too_much_is_refused(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backend.rollouts.formats.reading.MAX_ROW_GROUP", 1000)
+    monkeypatch.setattr("backend.rollouts.formats.bounds.MAX_ROW_GROUP", 1000)
     file = tmp_path / "big.parquet"
     pq.write_table(pa.table({"messages": ["a" * 100] * 1000, "reward": [1.0] * 1000}), file, use_dictionary=False)
     with pytest.raises(BadFile, match="refused"):

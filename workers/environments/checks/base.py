@@ -33,8 +33,6 @@ class Cost(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckFinding:
-    """The result of a check."""
-
     status: CheckStatus
     evidence: str
     """One or two sentences with numbers."""

@@ -65,13 +65,23 @@ async def agent_fits(subject: CheckSubject) -> CheckFinding:
     With tools: they can be listed, the action accepts their names and an arguments object, and every choice listed as
     legal can be called. The first replies of `gold` and `teacher` must parse.
     """
-    agent = subject.manifest.proctor.agent
+    agent, schema = subject.manifest.proctor.agent, subject.server.action_schema
     async with subject.server.session() as session:
         opening, offered = await subject.open(session, subject.tasks(2)[0])
         state = await session.state(timeout=subject.timeout) if subject.scripts else {}
     fields = listed(opening.fields, 20)
-    problems = _action_field_problems(subject)
-    text = ""
+    text, problems, spec = "", list[str](), agent.action
+    if (filled := spec.filled_fields) is not None:
+        known = [name for name in schema.get("properties", {}) if name != "metadata"]
+        others = [name for name in schema.get("required", []) if name not in {*filled, "metadata"}]
+        if missing := sorted(filled - set(known)):
+            field = f"`agent.action.field` is `{spec.field}`"
+            field = field if spec.field in missing else f"Replies fill {listed(missing)}"
+            problems.append(f"{field}, but the action class has no such field; it has: {listed(known)}.")
+        elif others:
+            problems.append(
+                f"The action class also requires {listed(others)}, which a `{spec.format}` reply never fills."
+            )
     try:
         text = render_observation(agent.observation, opening.fields)
     except ValueError as error:
@@ -106,22 +116,6 @@ async def agent_fits(subject: CheckSubject) -> CheckFinding:
     callable_tools = f"; {len(tools)} tools can be called: {listed([tool.name for tool in tools])}" if tools else ""
     evidence = f"The template renders ({len(text)} characters) and the action's fields exist{callable_tools}."
     return passed(evidence, text=text[:500])
-
-
-def _action_field_problems(subject: CheckSubject) -> list[str]:
-    spec, schema = subject.manifest.proctor.agent.action, subject.server.action_schema
-    filled = spec.filled_fields
-    if filled is None:
-        return []
-    fields = [name for name in schema.get("properties", {}) if name != "metadata"]
-    if missing := sorted(filled - set(fields)):
-        field = f"Replies fill {listed(missing)}"
-        if spec.field in missing:
-            field = f"`agent.action.field` is `{spec.field}`"
-        return [f"{field}, but the action class has no such field; it has: {listed(fields)}."]
-    if others := [name for name in schema.get("required", []) if name not in {*filled, "metadata"}]:
-        return [f"The action class also requires {listed(others)}, which a `{spec.format}` reply never fills."]
-    return []
 
 
 def _tool_problems(subject: CheckSubject, opening: Observation, tools: Sequence[Tool]) -> list[str]:
