@@ -44,8 +44,6 @@ _TEXTS = {
 
 @dataclass(frozen=True, slots=True)
 class GraderDetector:
-    """A detector whose flags graders raise."""
-
     spec: DetectorSpec
     questions: Sequence[GraderQuestionResponse]
 

@@ -57,14 +57,12 @@ class NothingToScan(Conflict):
 
 
 def _scan_of(job: Job) -> DetectorScan:
-    assert job.run_id is not None
     progress: dict[str, Any] = job.arguments.get(PROGRESS) or {}
     flags: dict[str, int] = progress.get("flags") or {}
     is_done = job.status is JobStatus.DONE or bool(progress.get("over"))
     has_failed = job.status is JobStatus.FAILED
-    return DetectorScan(
-        id=job.id,
-        run_id=job.run_id,
+    return DetectorScan.from_row(
+        job,
         status=JobStatus.DONE if is_done else job.status,
         is_finished=is_done or has_failed,
         is_successful=is_done,
@@ -78,12 +76,10 @@ def _scan_of(job: Job) -> DetectorScan:
         error=job.error if has_failed else None,
         is_early=bool(job.arguments.get(EARLY)),
         asked_at=job.created_at,
-        ended_at=job.ended_at,
     )
 
 
 def newest_scan(session: Session, run_id: uuid.UUID) -> DetectorScan | None:
-    """The newest scan, requested by a person or by the end of an evaluation."""
     statement = select(Job).where(Job.run_id == run_id, Job.name == JUDGING_JOB)
     found = session.scalars(statement.order_by(Job.id.desc()).limit(1)).first()
     return _scan_of(found) if found else None
@@ -138,7 +134,6 @@ def _waiting(session: Session, run_id: uuid.UUID, *which: ColumnElement[bool]) -
 
 
 def keep_progress(session: Session, job_id: uuid.UUID, run_id: uuid.UUID, progress: dict[str, Any]) -> None:
-    """Store the progress of a scan and announce it."""
     job = session.get(Job, job_id, with_for_update=True)
     if job is not None:
         job.arguments = {**job.arguments, PROGRESS: progress}

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sqlalchemy import delete, select
-from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from backend.detectors import queries
@@ -25,15 +24,7 @@ from backend.detectors.tables import DetectorSetting
 from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.settings import ActiveSettings, DetectorChanges, DetectorSettings, resolve_settings
 from backend.domain.detectors.spec import DetectorSpec, Subject
-from backend.domain.detectors.track_record import (
-    FEWEST_REVIEWED,
-    TARGET_PRECISION,
-    Audit,
-    Record,
-    least_recall,
-    total,
-)
-from backend.domain.ids import new_id
+from backend.domain.detectors.track_record import FEWEST_REVIEWED, TARGET_PRECISION, Audit, Record, least_recall, total
 from backend.environments.tables import Environment
 from backend.errors import Conflict, InvalidInput, NotFound
 from backend.web.audit import audit
@@ -41,15 +32,12 @@ from backend.web.audit import audit
 if TYPE_CHECKING:
     from backend.web.identity import Actor
 
-SHOWN_CUT_OFFS = 12
-
 
 class GraderHasNoSettings(Conflict):
     """A grader has no settings here: it runs on demand, and a reviewer decides on its flags."""
 
 
 def get_spec(detector: str) -> DetectorSpec:
-    """The declaration of a built-in detector."""
     if is_grader_detector(detector):
         raise GraderHasNoSettings
     if detector not in SPECS:
@@ -104,7 +92,7 @@ def get_detector(
             for name, record in records.items()
         },
         audit=AuditResponse.of(sample),
-        cut_offs=cut_offs[:: max(1, -(-len(cut_offs) // SHOWN_CUT_OFFS))],
+        cut_offs=cut_offs[:: max(1, -(-len(cut_offs) // 12))],
         suggested=next(precise, None) if len(scores) >= FEWEST_REVIEWED else None,
         settings={name: DetectorSettingsResponse.of(resolve_settings(spec, [each])) for name, each in settings.items()},
     )
@@ -133,24 +121,16 @@ def set_for_environment(
     of_environment = DetectorSetting.environment_id == environment.id, DetectorSetting.detector == detector
     session.execute(delete(DetectorSetting).where(*of_environment))
     if (settings := wanted.model_dump()) != DetectorSettings().model_dump():
-        values = settings | {"id": new_id(), "environment_id": environment.id, "detector": detector}
-        session.execute(insert(DetectorSetting).values(**values, changed_by=actor.person_id))
-    audit(
-        session,
-        actor,
-        "detector.set",
-        "environment",
-        environment.id,
-        detector=detector,
-        setting=wanted.model_dump(mode="json", exclude_none=True),
-    )
+        names = {"environment_id": environment.id, "detector": detector, "changed_by": actor.person_id}
+        session.add(DetectorSetting(**names, **settings))
+    setting = wanted.model_dump(mode="json", exclude_none=True)
+    audit(session, actor, "detector.set", "environment", environment.id, detector=detector, setting=setting)
     return resolve_settings(spec, [wanted])
 
 
 def change_for_environment(
     session: Session, actor: Actor, environment: Environment, detector: str, changes: DetectorChanges
 ) -> ActiveSettings:
-    """Change some settings for an environment and keep the others."""
     get_spec(detector)
     of_environment = DetectorSetting.environment_id == environment.id, DetectorSetting.detector == detector
     row = session.scalars(select(DetectorSetting).where(*of_environment)).one_or_none()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Flag(Base):
-    """A detector's suspicion about a rollout or (without one) about a run, with its evidence."""
+    """A detector's suspicion about a rollout or (without one) about a run, with its evidence; see `FlagDraft`."""
 
     __tablename__ = "flags"
     __table_args__ = (
@@ -31,15 +31,11 @@ class Flag(Base):
     rollout_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("rollouts.id", ondelete="CASCADE"), index=True)
     detector: Mapped[str] = mapped_column(String(60))
     key: Mapped[str] = mapped_column(String(120))
-    """Identifies the subject (a rollout's id, a step), so that repeated scans do not flag it twice."""
     severity: Mapped[Severity] = mapped_column(text_enum(Severity))
     score: Mapped[float] = mapped_column(REAL)
-    """Suspicion in [0, 1]."""
     sentence: Mapped[str] = mapped_column(Text)
-    """The observation, with numbers."""
     evidence: Mapped[dict[str, Any]] = mapped_column(default=dict)
     cluster: Mapped[str | None] = mapped_column(String(200))
-    """Rollouts that show the same pattern have the same text here."""
     training_step: Mapped[int | None]
     created_at: Mapped[CreatedAt]
 

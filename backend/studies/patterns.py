@@ -34,8 +34,6 @@ class ConfirmedPattern(PatternResponse):
 
 @dataclass(frozen=True, slots=True)
 class KnownOnset:
-    """A study that found an onset."""
-
     study_id: uuid.UUID
     settings: OnsetSettings
     low: int
@@ -43,7 +41,6 @@ class KnownOnset:
     high: int
 
     def as_mark(self) -> dict[str, int | str]:
-        """Mark on a chart."""
         label = f"onset: {pattern_name(self.settings.detector, self.settings.cluster)}"
         return {"from": self.low, "to": self.high, "label": label}
 
@@ -156,7 +153,6 @@ def pattern_name(detector: str, cluster: str | None) -> str:
 
 
 def describe_onset(result: OnsetResult | None) -> str:
-    """The result of an onset study in a few words."""
     if result is None:
         return "not known yet"
     match result.outcome:

@@ -56,13 +56,11 @@ def study_responses(session: Session, run: Run, studies: Sequence[Study]) -> lis
     replies = queries.replies_of(session, [each.id for study_id in efforts for each in checkpoints[study_id]])
     responses = []
     for study in studies:
-        names = ("id", "run_id", "kind", "status", "reason", "created_at", "ended_at")
-        fields = {name: getattr(study, name) for name in names} | {"is_finished": study.status.is_over}
         if study.kind is StudyKind.ONSET:
-            fields |= _onset_fields(session, run, study, checkpoints[study.id])
+            fields = _onset_fields(session, run, study, checkpoints[study.id])
         else:
-            fields |= _effort_fields(study, [(each, replies[each.id]) for each in checkpoints[study.id]])
-        responses.append(StudyResponse.model_validate(fields))
+            fields = _effort_fields(study, [(each, replies[each.id]) for each in checkpoints[study.id]])
+        responses.append(StudyResponse.from_row(study, is_finished=study.status.is_over, **fields))
     return responses
 
 
@@ -161,11 +159,9 @@ def _roll_back(session: Session, run: Run, checkpoint: Checkpoint | None) -> Rol
     versions = select(EnvironmentVersion).options(joinedload(EnvironmentVersion.environment)).where(of_environment)
     newest = session.scalars(versions.order_by(EnvironmentVersion.number.desc()).limit(1)).one()
     is_own = newest.id == run.version_id
-    return RollBack(
+    return RollBack.from_row(
+        checkpoint,
         checkpoint_id=checkpoint.id,
-        run_id=checkpoint.run_id,
-        stage=checkpoint.stage,
-        step=checkpoint.step,
         is_pruned=checkpoint.pruned_at is not None,
         newest_version=newest.number,
         is_own_version=is_own,

@@ -84,10 +84,6 @@ class RollBack(Response):
     is_certified: bool
     """Whether a branch needs no reason: the version is the run's own or passed its checks."""
 
-    @property
-    def where(self) -> str:
-        return f"step {self.step}" if self.stage == "grpo" else "before GRPO"
-
 
 class CutReply(Response):
     """A reply whose reasoning was cut."""

@@ -37,7 +37,6 @@ EFFORT_TASKS = 64
 """Default per side."""
 MAX_ROLLOUTS = {StudyKind.ONSET: 4096, StudyKind.EFFORT: 2048}
 """Per checkpoint."""
-MAX_DEFAULT_GROUP_SIZE = 16
 
 
 class StudyConflict(Conflict):
@@ -53,16 +52,13 @@ def start_onset(session: Session, actor: Actor, run: Run, request: StartOnset) -
         raise InvalidInput(fields={"detector": message})
     if pattern.obstacle:
         raise InvalidInput(fields={"detector": pattern.obstacle})
-    cluster = Study.settings["cluster"].astext
-    is_same_cluster = cluster.is_(None) if request.cluster is None else cluster == request.cluster
-    is_same = Study.settings["detector"].astext == request.detector, is_same_cluster
-    if study := _find_in_progress(session, run, StudyKind.ONSET, *is_same):
+    is_same_detector = Study.settings["detector"].astext == request.detector
+    is_same_cluster = Study.settings["cluster"].astext.is_not_distinct_from(request.cluster)
+    if study := _find_in_progress(session, run, StudyKind.ONSET, is_same_detector, is_same_cluster):
         return study
     checkpoints = queries.checkpoints_until(session, run.id)
     if not checkpoints or queries.start_of(session, run) is None:
-        raise StudyConflict(
-            "No GRPO checkpoint of this run, or not the policy that GRPO started from, has its weights."
-        )
+        raise StudyConflict("No GRPO checkpoint of this run, or not the policy that GRPO started from, has weights.")
     version = session.get_one(EnvironmentVersion, pattern.version_id)
     tasks, group_size = _amount(StudyKind.ONSET, version, request, ONSET_ROLLOUTS)
     settings = OnsetSettings(
@@ -99,30 +95,16 @@ def start_effort(session: Session, actor: Actor, run: Run, request: StartEffort)
         }
     else:  # the base plays what this evaluation played
         played = EvaluationPlan.model_validate(run.configuration)
-        plan = {
-            "split": played.split.value,
-            "tasks": played.tasks,
-            "first_task": played.first_task,
-            "task_indexes": list(played.task_indexes_given),
-            "group_size": played.group_size,
-            "temperature": played.sampling.temperature,
-            "top_p": played.sampling.top_p,
-            "max_tokens_per_turn": played.sampling.max_tokens_per_turn,
-            "context": played.context.model_dump() if played.context else None,
-            "seed": run.seed,
-        }
-    settings = EffortSettings(
-        plan=plan, cuts=request.cuts, samples=request.samples, replies=request.replies, measure=request.measure
-    )
+        plan = played.model_dump(mode="json", include={"split", "tasks", "first_task", "group_size", "context"})
+        plan |= played.sampling.model_dump()
+        plan |= {"task_indexes": list(played.task_indexes_given), "seed": run.seed}
+    settings = EffortSettings(plan=plan, **request.model_dump(include={"cuts", "samples", "replies", "measure"}))
     study = _create(session, actor, run, run.version_id, settings)
-    sides = [(own, None if is_training else run.id)]
-    if base := queries.base_of(session, run, own):
-        sides.append((base, None))
-    for checkpoint, evaluation_id in sides:
+    for checkpoint in filter(None, (own, queries.base_of(session, run, own))):
         side = StudyCheckpoint(
             study_id=study.id,
             checkpoint_id=checkpoint.id,
-            run_id=evaluation_id,
+            run_id=run.id if checkpoint is own and not is_training else None,
             is_base=checkpoint is not own,
             stage=checkpoint.stage,
             step=checkpoint.step,
@@ -192,7 +174,7 @@ def _amount(
         raise InvalidInput(fields={"tasks": f"The environment has {available:,} held-out tasks."})
     group_size = request.group_size or 1
     if kind is StudyKind.ONSET and request.group_size is None:
-        group_size = min(MAX_DEFAULT_GROUP_SIZE, max(1, math.ceil(default / tasks)))
+        group_size = min(16, max(1, math.ceil(default / tasks)))
     if tasks * group_size > MAX_ROLLOUTS[kind]:
         raise InvalidInput(fields={"tasks": f"A checkpoint can play at most {MAX_ROLLOUTS[kind]:,} rollouts."})
     return tasks, group_size
@@ -200,15 +182,14 @@ def _amount(
 
 def _choose_checkpoint(session: Session, run: Run, request: StartEffort) -> Checkpoint:
     offered = queries.checkpoints_until(session, run.id)
-    if request.checkpoint_id is None and request.step is None:
+    field = "checkpoint_id" if request.checkpoint_id else "step"
+    wanted = getattr(request, field)
+    if wanted is None:
         return offered[-1]
     for checkpoint in offered:
-        if request.checkpoint_id == checkpoint.id or (
-            request.checkpoint_id is None and request.step == checkpoint.step
-        ):
+        if wanted in (checkpoint.id, checkpoint.step):
             return checkpoint
     steps = ", ".join(f"step {each.step}" for each in reversed(offered))
-    field = "checkpoint_id" if request.checkpoint_id else "step"
     raise InvalidInput(fields={field: f"This run has no such GRPO checkpoint with weights. Available: {steps}."})
 
 

@@ -57,7 +57,7 @@ class Study(Base):
 
 
 class StudyCheckpoint(Base):
-    """A checkpoint of a study, the evaluation that plays it, and its counts."""
+    """A checkpoint of a study, the evaluation that plays it, and its counts; see `StudiedCheckpointResponse`."""
 
     __tablename__ = "study_checkpoints"
     __table_args__ = (UniqueConstraint("study_id", "checkpoint_id"),)
@@ -72,19 +72,12 @@ class StudyCheckpoint(Base):
     stage: Mapped[str] = mapped_column(String(16))
     step: Mapped[int]
     rollouts: Mapped[int | None]
-    """Completed rollouts; null until they were scanned."""
     flagged: Mapped[int | None]
-    """Onset: rollouts that show the pattern. The base's share is the base rate."""
     chance: Mapped[float | None] = mapped_column(DOUBLE_PRECISION)
-    """Onset: p of Fisher's exact test against the base rate."""
     is_above: Mapped[bool | None]
-    """Onset: above the base rate."""
     succeeded: Mapped[int | None]
-    """Effort: successful rollouts."""
     reasoned: Mapped[int | None]
-    """Effort: successful rollouts whose last reply reasons before it answers."""
     chosen: Mapped[int | None]
-    """Effort: replies to cut."""
     is_done: Mapped[bool] = mapped_column(default=False)
     created_at: Mapped[CreatedAt]
 
@@ -96,7 +89,7 @@ class StudyCheckpoint(Base):
 
 
 class EffortReply(Base):
-    """A reply whose reasoning was cut, with the worth of the forced answers."""
+    """A reply whose reasoning was cut, with the worth of the forced answers; see `CutReply`."""
 
     __tablename__ = "effort_replies"
     __table_args__ = (UniqueConstraint("study_checkpoint_id", "rollout_id"),)
@@ -108,11 +101,9 @@ class EffortReply(Base):
     task: Mapped[str] = mapped_column(String(80))
     """`split/index`."""
     characters: Mapped[int]
-    """Length of its reasoning."""
     values: Mapped[list[float]] = mapped_column(ARRAY(DOUBLE_PRECISION))
     """Mean worth at each fraction, in [0, 1], without answers that could not be graded."""
     score: Mapped[float] = mapped_column(DOUBLE_PRECISION)
-    """Area under the curve."""
 
 
 def checkpoint_name(stage: str, step: int) -> str:

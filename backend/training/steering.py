@@ -17,8 +17,8 @@ from backend.detectors.queries import active_settings_for
 from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.settings import Threshold, override_thresholds
 from backend.domain.detectors.spec import Action, DetectorSpec
+from backend.domain.training.alarms import AS_SET
 from backend.domain.training.configuration import Stage, TrainingConfiguration
-from backend.domain.training.detector_actions import AS_SET
 from backend.domain.training.steering import (
     LEARNING_RATE,
     WARM_UP_RATE,

@@ -13,8 +13,7 @@ from sqlalchemy.orm import Session
 
 from backend.core.events import run_topic
 from backend.domain.training.alarm_kinds import ALARM_KINDS
-from backend.domain.training.alarms import actions_of
-from backend.domain.training.detector_actions import DetectorAction
+from backend.domain.training.alarms import DetectorAction, actions_of
 from backend.domain.training.steering import LEARNING_RATE, WARM_UP_RATE, when_used
 from backend.domain.vocabulary import RunStatus
 from backend.environments.tables import EnvironmentVersion

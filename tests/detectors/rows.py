@@ -5,10 +5,10 @@ import uuid
 from dataclasses import replace
 from typing import Any
 
-from backend.domain.detectors.flags import FlagDraft
 from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
 from backend.domain.detectors.settings import resolve_settings
+from backend.domain.detectors.spec import FlagDraft
 from backend.domain.results.pass_at_k import SuccessRule
 from workers.detectors.scanner import RunScanner
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from backend.domain.detectors.flags import FlagDraft
 from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow, row_of
+from backend.domain.detectors.spec import FlagDraft
 from backend.domain.environments.manifest import read_manifest
 from backend.domain.rollouts.rollout import Rollout, task_of
 from backend.domain.vocabulary import Phase, Split

@@ -10,9 +10,9 @@ from backend.domain.detectors import catalogue
 from backend.domain.detectors.catalogue.column_divergence import trend_of
 from backend.domain.detectors.catalogue.repeated_text import worst_repetition
 from backend.domain.detectors.catalogue.reward_jump import cusum
-from backend.domain.detectors.flags import FlagDraft
 from backend.domain.detectors.registry import ROLLOUT_DETECTORS, RUN_DETECTORS, SPECS
 from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
+from backend.domain.detectors.spec import FlagDraft
 from workers.detectors.scanner import MAX_FLAGS, RunScanner
 
 LIMITS = SPECS["repeated_text"].thresholds

@@ -5,8 +5,8 @@ import uuid
 
 import pytest
 
-from backend.domain.detectors.flags import FlagDraft
 from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow
+from backend.domain.detectors.spec import FlagDraft
 from workers.detectors.scanner import RunScanner
 
 Step = tuple[int, float, float]

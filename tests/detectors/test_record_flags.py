@@ -11,7 +11,7 @@ from sqlalchemy import select
 from backend.core.events import REVIEW, run_topic
 from backend.core.session import transaction
 from backend.detectors.tables import Flag
-from backend.domain.detectors.flags import FlagDraft
+from backend.domain.detectors.spec import FlagDraft
 from backend.domain.vocabulary import Phase, RunKind, Severity
 from backend.runs.tables import Run
 from tests.factories import make_rollouts, make_run, make_step

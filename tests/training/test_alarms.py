@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from backend.domain.detectors.flags import FlagDraft
+from backend.domain.detectors.spec import FlagDraft
 from backend.domain.training.alarm_kinds import ALARM_KINDS
 from backend.domain.training.alarms import AlarmsChoice, action_of
 from backend.domain.vocabulary import AlarmAction, Severity

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 from backend.domain.rollouts.rollout import CANARY, Rollout, TaskSpec, task_of
 from backend.domain.training.configuration import TrainingConfiguration
-from backend.domain.training.curriculum import CurriculumChoice
-from backend.domain.training.grpo import GrpoChoice
+from backend.domain.training.grpo import CurriculumChoice, GrpoChoice
 from backend.domain.vocabulary import Split
 from tests.factories import make_manifest
 from tests.training.game import MANIFEST, batch_run, completed

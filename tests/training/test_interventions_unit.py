@@ -7,11 +7,10 @@ import pytest
 from pydantic import ValidationError
 
 from backend.core.session import transaction
-from backend.domain.detectors.flags import FlagDraft
 from backend.domain.detectors.registry import SPECS
-from backend.domain.detectors.spec import Action
+from backend.domain.detectors.spec import Action, FlagDraft
+from backend.domain.training.alarms import DetectorsChoice
 from backend.domain.training.configuration import TrainingConfiguration
-from backend.domain.training.detector_actions import DetectorsChoice
 from backend.domain.training.steering import NotSafe, is_safe, with_setting
 from backend.domain.vocabulary import AlarmAction, PolicyKind, RunKind, RunStatus, Severity
 from backend.runs.tables import Run

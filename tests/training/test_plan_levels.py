@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from backend.domain.training.curriculum import CurriculumChoice
+from backend.domain.training.grpo import CurriculumChoice
 from workers.training.curriculum import AdaptiveLevels, FixedLevels, RoundRobin
 
 

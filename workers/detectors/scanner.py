@@ -4,11 +4,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from backend.domain.detectors.flags import FlagDraft
 from backend.domain.detectors.registry import ROLLOUT_DETECTORS, RUN_DETECTORS, SPECS
 from backend.domain.detectors.run_view import Batch, EnvironmentContext, HeldoutResult, RolloutRow, RunView
 from backend.domain.detectors.settings import ActiveSettings, Threshold, override_thresholds, resolve_settings
-from backend.domain.detectors.spec import DetectorSpec, Need
+from backend.domain.detectors.spec import DetectorSpec, FlagDraft, Need
 
 MAX_FLAGS = 20
 """Per detector about one run. Flags about rollouts are not limited."""
@@ -61,7 +60,6 @@ class RunScanner:
         return [draft for each in chosen for draft in each.detect(batch, self.settings[each.id].thresholds)]
 
     def add_heldout(self, result: HeldoutResult) -> None:
-        """Take a held-out evaluation into account from the next scan."""
         self.view.heldout.append(result)
 
     def skip_raised(self, raised: Iterable[tuple[str, str]]) -> None:

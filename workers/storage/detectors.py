@@ -18,8 +18,8 @@ from backend.detectors.scans import COPIES, PHASES
 from backend.detectors.tables import Flag
 from backend.domain.detectors import run_view
 from backend.domain.detectors.catalogue.metamorphic import SPEC, Altered, scan_altered
-from backend.domain.detectors.flags import FlagDraft
 from backend.domain.detectors.settings import ActiveSettings, Threshold, override_thresholds
+from backend.domain.detectors.spec import FlagDraft
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.reward_bounds import declared_ranges
 from backend.domain.ids import new_id

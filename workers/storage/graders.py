@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session, joinedload, undefer
 from backend.core.events import announce, graders_topic
 from backend.core.session import transaction
 from backend.detectors.tables import Flag
-from backend.domain.detectors.flags import FlagDraft
+from backend.domain.detectors.spec import FlagDraft
 from backend.domain.graders.canaries import CanaryReport
 from backend.domain.graders.prompts import RolloutFacts
 from backend.domain.graders.settings import GraderKind, JudgeSettings, QuestionSettings, read_settings

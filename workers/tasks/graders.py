@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from backend.core.events import announce, graders_topic
 from backend.core.queue import keep_answer
 from backend.core.session import transaction
-from backend.domain.detectors.flags import FlagDraft
+from backend.domain.detectors.spec import FlagDraft
 from backend.domain.graders.evidence import FoundPattern, GroupFinding, Quote, SuspectedRollout
 from backend.domain.graders.prompts import ContrastMember
 from backend.domain.graders.settings import GraderKind, QuestionSettings

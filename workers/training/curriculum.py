@@ -19,7 +19,7 @@ from backend.core.session import transaction
 from backend.domain.results.pass_at_k import REWARD, SuccessRule
 from backend.domain.rollouts.rollout import Rollout, TaskSpec
 from backend.domain.training.configuration import TrainingConfiguration
-from backend.domain.training.curriculum import CurriculumChoice
+from backend.domain.training.grpo import CurriculumChoice
 from backend.domain.training.mix import portions
 from backend.domain.vocabulary import OF_STEPS, Phase, RolloutStatus, Split
 from backend.rollouts.tables import Group, Task

@@ -18,11 +18,10 @@ from sqlalchemy.orm import Session
 
 from backend.core.session import transaction
 from backend.domain.detectors.catalogue.variance_gone import SPEC as VARIANCE_GONE
-from backend.domain.detectors.flags import FlagDraft
 from backend.domain.detectors.registry import ROLLOUT_DETECTORS
 from backend.domain.detectors.run_view import RolloutRow as DetectorRow
 from backend.domain.detectors.run_view import row_of
-from backend.domain.detectors.spec import Action
+from backend.domain.detectors.spec import Action, FlagDraft
 from backend.domain.notifications.notices import MOST_EXAMPLES
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.text import plain_text

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from backend.domain.detectors.flags import Mark
 from backend.domain.detectors.run_view import RolloutRow, parse_python
+from backend.domain.detectors.spec import Mark
 
 MOST_CHARACTERS = 50_000
 _FENCE = re.compile(r"```([A-Za-z0-9_+-]*)[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
@@ -69,7 +69,6 @@ def trees_of(sources: Iterable[Source]) -> Iterator[tuple[Source, ast.Module]]:
 
 
 def _texts(action: Mapping[str, Any] | None) -> Iterator[str]:
-    """All texts of an action, including nested ones."""
     waiting: list[Any] = [action]
     while waiting:
         value = waiting.pop()

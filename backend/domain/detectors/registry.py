@@ -8,9 +8,8 @@ import pkgutil
 from collections.abc import Mapping
 
 from backend.domain.detectors import catalogue
-from backend.domain.detectors.flags import Detector
 from backend.domain.detectors.run_view import Batch, RunView
-from backend.domain.detectors.spec import DetectorSpec
+from backend.domain.detectors.spec import Detector, DetectorSpec
 
 _MODULES = [
     importlib.import_module(f"{catalogue.__name__}.{each.name}")

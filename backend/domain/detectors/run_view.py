@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import chain, islice
 from typing import Any
 
-from backend.domain.detectors.flags import MAX_SPANS, SHOWN_ROLLOUTS, SHOWN_STEPS, FlagDraft, Mark
+from backend.domain.detectors.spec import MAX_SPANS, SHOWN_ROLLOUTS, SHOWN_STEPS, FlagDraft, Mark
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.reward_bounds import Ranges, declared_ranges
 from backend.domain.results.pass_at_k import REWARD, SuccessRule, default_rule, possible_rewards
@@ -33,8 +33,6 @@ _WORD = re.compile(r"[a-z]{4,}")
 
 @dataclass(frozen=True, slots=True)
 class BaseTask:
-    """Results of a base policy on one task."""
-
     plays: int
     passes: int
 
@@ -68,7 +66,6 @@ class EnvironmentContext:
     grader_words: frozenset[str] = frozenset()
     """Words of the reward's own code that are not in the prompt, in lower case."""
     base: Mapping[str, BaseTask] = field(default_factory=dict)
-    """By task."""
     second: SecondVerifier | None = None
     """The other version that judged rollouts of the run."""
     has_steps: bool = True
@@ -89,7 +86,6 @@ class RolloutRow:
     reward: float
     columns: Mapping[str, float]
     replies: tuple[str, ...]
-    """The policy's replies, turn by turn."""
     tokens_out: int
     stop_reason: str | None
     actions: tuple[Mapping[str, Any] | None, ...] = ()
@@ -102,7 +98,6 @@ class RolloutRow:
     second_reward: float | None = None
     """By another version of the reward, where the run was scored again."""
     second_columns: Mapping[str, float] = field(default_factory=dict)
-    """By the same version."""
     environment: str = ""
     """In which it was played, where the run plays several."""
 
@@ -170,8 +165,6 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class HeldoutResult:
-    """Held-out tasks, played after a training step."""
-
     step: int
     reward: float
     error: float

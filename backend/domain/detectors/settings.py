@@ -6,21 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    Field,
-    FiniteFloat,
-    model_serializer,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, FiniteFloat, model_serializer, model_validator
 
 from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.spec import Action, DetectorSpec
 from backend.domain.text import split_list
 
-MAX_THRESHOLDS = 100
 _THRESHOLD = re.compile(r"(?P<detector>[a-z_]{1,60})\.(?P<name>[a-z_]{1,60})=(?P<value>[^=\s]{1,30})")
 
 
@@ -63,9 +54,7 @@ def _each_once(found: list[Threshold]) -> list[Threshold]:
     return found
 
 
-Thresholds = Annotated[
-    list[Threshold], BeforeValidator(split_list), Field(max_length=MAX_THRESHOLDS), AfterValidator(_each_once)
-]
+Thresholds = Annotated[list[Threshold], BeforeValidator(split_list), Field(max_length=100), AfterValidator(_each_once)]
 """Thresholds of one run."""
 
 
@@ -77,7 +66,6 @@ class DetectorSettings(BaseModel, extra="forbid", frozen=True):
     action: Action | None = None
 
     def problems(self, spec: DetectorSpec) -> list[str]:
-        """Explain which thresholds are refused and why."""
         found = (spec.problem_with(name, value) for name, value in sorted(self.thresholds.items()))
         return [problem for problem in found if problem]
 
@@ -117,7 +105,6 @@ def resolve_settings(spec: DetectorSpec, layers: Iterable[DetectorSettings] = ()
 def override_thresholds(
     settings: Mapping[str, ActiveSettings], thresholds: Iterable[Threshold]
 ) -> dict[str, ActiveSettings]:
-    """Apply a run's own thresholds on top of the settings."""
     own: defaultdict[str, dict[str, float]] = defaultdict(dict)
     for each in thresholds:
         own[each.detector][each.name] = each.value

@@ -1,9 +1,13 @@
-"""The declaration of a detector: the pattern it flags, its input, its thresholds and the default consequence."""
+"""Detectors: their declarations, and the flags that they draft."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any, Generic, TypeVar
+
+from backend.domain.vocabulary import Severity
 
 SUSPICION = "suspicion"
 """The threshold that every detector has."""
@@ -24,7 +28,6 @@ class Need(StrEnum):
     TOKENS = "tokens"
     """Lengths that the policy reports."""
     STEPS = "steps"
-    """The steps of a training run."""
     CODE = "code"
     """Replies or actions with program text."""
     BASE = "base"
@@ -32,7 +35,6 @@ class Need(StrEnum):
     EVALUATION = "evaluation"
     """An evaluation of a later checkpoint. Training runs are not scanned."""
     HELDOUT = "heldout"
-    """Held-out evaluations."""
     CEILING = "ceiling"
     """The highest reward, from the declared ranges."""
     RANGES = "ranges"
@@ -87,10 +89,8 @@ class DetectorSpec:
     id: str
     title: str
     description: str
-    """The pattern that it flags."""
     formula: str
     source: str
-    """Where the method comes from."""
     settings: Mapping[str, ThresholdSpec]
     """Thresholds by name; the lowest suspicion is added. Empty: an answer raises flags, not a suspicion."""
     subject: Subject = Subject.ROLLOUT
@@ -106,7 +106,6 @@ class DetectorSpec:
 
     @property
     def thresholds(self) -> dict[str, float]:
-        """The defaults."""
         return {name: setting.default for name, setting in self.settings.items()}
 
     def problem_with(self, name: str, value: float) -> str | None:
@@ -119,3 +118,74 @@ class DetectorSpec:
         if threshold.maximum == math.inf:
             return f"{name} must be at least {threshold.minimum:g}."
         return f"{name} must be a number from {threshold.minimum:g} to {threshold.maximum:g}."
+
+
+ThresholdValues = Mapping[str, float]
+"""The thresholds that apply to a scan, by name."""
+MAX_SPANS = 20
+"""Per rollout: more would only hide the text."""
+SHOWN_STEPS = 60
+"""Steps of a series that a flag keeps as evidence."""
+SHOWN_ROLLOUTS = 5
+"""Rollouts that a flag about a run names as examples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Characters of a reply that show the pattern."""
+
+    turn: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlagDraft:
+    """A suspicion that is not stored yet."""
+
+    detector: str
+    """Empty until `finish_flags` has set it."""
+    key: str
+    """Identifies the suspicion: repeated scans give it the same key."""
+    severity: Severity
+    score: float
+    """Suspicion in [0, 1]."""
+    sentence: str
+    """The observation, with numbers."""
+    evidence: dict[str, Any] = field(default_factory=dict)
+    rollout_id: uuid.UUID | None = None
+    """None: the flag is about the run."""
+    training_step: int | None = None
+    cluster: str | None = None
+    """Rollouts with the same pattern share a cluster, so that one of them is reviewed first."""
+
+
+Flags = Iterator[FlagDraft]
+Seen = TypeVar("Seen")
+
+
+@dataclass(frozen=True, slots=True)
+class Detector(Generic[Seen]):
+    """Reads the newest step of a run with all steps before it (`RunView`), or the rollouts of one step (`Batch`)."""
+
+    spec: DetectorSpec
+    find: Callable[[Seen, ThresholdValues], Iterable[FlagDraft]]
+
+    @property
+    def id(self) -> str:
+        return self.spec.id
+
+    def detect(self, seen: Seen, thresholds: ThresholdValues) -> list[FlagDraft]:
+        return finish_flags(self.spec, self.find(seen, thresholds), thresholds)
+
+
+def finish_flags(spec: DetectorSpec, drafts: Iterable[FlagDraft], thresholds: ThresholdValues) -> list[FlagDraft]:
+    """Drop flags below the lowest suspicion, and add how the others were found, as settings may change later."""
+    method = {"title": spec.title, "formula": spec.formula, "source": spec.source, "thresholds": dict(thresholds)}
+    finished = []
+    for draft in drafts:
+        score = max(0.0, min(1.0, draft.score))
+        # Suspicions are stored with seven digits. A threshold copied from a stored flag still includes that flag.
+        if score >= thresholds[SUSPICION] - 1e-6:
+            finished.append(replace(draft, detector=spec.id, score=score, evidence={**draft.evidence, **method}))
+    return finished

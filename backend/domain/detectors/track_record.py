@@ -40,7 +40,6 @@ class Audit:
     rollouts: int = 0
     """Rollouts in runs with an audit sample."""
     flagged: int = 0
-    """Flagged ones among them."""
     drawn: int = 0
     looked_at: int = 0
     hacks: int = 0
@@ -66,7 +65,6 @@ Counts = TypeVar("Counts", Record, Audit)
 
 
 def total(kind: type[Counts], parts: Iterable[Counts]) -> Counts:
-    """Add up each field."""
     return kind(*map(sum, zip(*map(astuple, parts), strict=True)))
 
 

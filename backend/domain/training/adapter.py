@@ -90,7 +90,6 @@ class AdapterRecord(BaseModel, frozen=True):
     rank: int
     alpha: float
     targets: list[str] = []
-    """Names of the layers with an adapter."""
 
     @property
     def kind(self) -> AdapterKind:

@@ -17,11 +17,8 @@ class AlarmKind:
     name: str
     title: str
     sentence: str
-    """The observation."""
     cause: str
-    """The usual cause."""
     advice: str
-    """Remedies."""
     formula: str
     source: str
     thresholds: tuple[str, ...] = ()
@@ -30,7 +27,6 @@ class AlarmKind:
     """Remedies that one click applies, most likely first, in addition to pause, stop and dismiss."""
 
     def limits(self, choice: AlarmsChoice) -> dict[str, float]:
-        """Return its thresholds in this run."""
         return {name: getattr(choice, name) for name in self.thresholds}
 
 

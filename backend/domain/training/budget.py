@@ -26,18 +26,13 @@ class BudgetChoice(Block):
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """Usage of a run so far."""
-
     minutes: float = 0.0
     tokens: int = 0
     rollouts: int = 0
 
     def used_up(self, choice: BudgetChoice) -> str | None:
-        """Describe the limit that is reached; None if none is."""
-        for name, used, limit in self._limits(choice):
-            if used >= limit:
-                return f"The budget of {limit:,.10g} {name} is used up."
-        return None
+        reached = (f"{limit:,.10g} {name}" for name, used, limit in self._limits(choice) if used >= limit)
+        return next((f"The budget of {each} is used up." for each in reached), None)
 
     def summary(self, choice: BudgetChoice) -> str:
         """Describe the usage by limit, for a progress line; empty without limits."""

@@ -12,12 +12,10 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from backend.domain.training.adapter import AdapterChoice, AdapterKind
-from backend.domain.training.alarms import AlarmsChoice
+from backend.domain.training.alarms import AlarmsChoice, DetectorsChoice
 from backend.domain.training.blocks import Block, Card, setting
 from backend.domain.training.budget import BudgetChoice
-from backend.domain.training.curriculum import CurriculumChoice
-from backend.domain.training.detector_actions import DetectorsChoice
-from backend.domain.training.grpo import GrpoChoice
+from backend.domain.training.grpo import CurriculumChoice, GrpoChoice
 from backend.domain.training.mix import Mix
 from backend.domain.training.warm_up import GateChoice, SftChoice
 
@@ -249,7 +247,6 @@ class TrainingConfiguration(Block):
         return self.model_dump(mode="json")
 
     def problems(self, *, scripts: list[str], levels: int) -> list[str]:
-        """Describe settings that cannot work with this environment."""
         found = []
         if self.recipe.has_sft and self.sft.uses("script") and self.sft.script not in scripts:
             offered = ", ".join(scripts) or "none"
@@ -292,7 +289,6 @@ class TrainingConfiguration(Block):
 
     @property
     def total_steps(self) -> int:
-        """Optimizer steps of all stages."""
         sft = self.sft.steps if self.recipe.has_sft else 0
         return sft + (self.grpo.steps if self.recipe.has_grpo else 0)
 

@@ -18,14 +18,7 @@ MAX_MESSAGES = 1000
 _ORIGIN = ("environment", "task", "level", "reward", "run", "rollout")  # which Proctor's own export adds
 FIELDS = ("messages", "prompt", "completion", "tools", "parallel_tool_calls", *_ORIGIN)
 _MESSAGE_FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id", "weight", "reasoning_content", "reasoning")
-_ROLES = {
-    "system": "system",
-    "developer": "system",
-    "user": "user",
-    "assistant": "assistant",
-    "tool": "tool",
-    "function": "tool",
-}
+_ROLES = {each: each for each in ("system", "user", "assistant", "tool")} | {"developer": "system", "function": "tool"}
 
 
 class BadLine(ValueError):
@@ -88,7 +81,6 @@ def read_line(line: bytes) -> Conversation:
 
 
 def write_line(conversation: Conversation) -> bytes:
-    """Write a conversation as a line that `read_line` reads."""
     replies = iter(conversation.learned)
     messages = [
         {**message, "weight": 0} if message["role"] == "assistant" and not next(replies, True) else message
@@ -107,7 +99,6 @@ def _refuse_unknown(row: Mapping[str, object], known: tuple[str, ...], where: st
 
 
 def _raw_messages(row: Mapping[str, object]) -> list[object]:
-    """Return the messages, or those of the prompt followed by those of the completion."""
     if "messages" in row:
         if "prompt" in row or "completion" in row:
             raise BadLine("has both messages and a prompt with its completion; use one of them")
@@ -128,7 +119,6 @@ def _raw_messages(row: Mapping[str, object]) -> list[object]:
 
 
 def _message(message: object, where: str) -> dict[str, object]:
-    """Check a message and return its role, content, weight and name."""
     if not isinstance(message, dict):
         raise BadLine(f"{where} is not an object")
     _refuse_unknown(message, _MESSAGE_FIELDS, where)

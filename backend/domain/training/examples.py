@@ -10,8 +10,6 @@ Messages = Sequence[Mapping[str, object]]
 TokenCount = Callable[[Messages], int]
 CHARACTERS_PER_TOKEN = 4
 """An estimate for text without a tokenizer."""
-MAX_SYSTEMS = 20
-"""Number of different system prompts that are counted separately."""
 MAX_VALUES = 400
 """Number of values that are kept of a distribution, to draw it."""
 MAX_SYSTEM_CHARACTERS = 2000
@@ -45,7 +43,6 @@ class Conversation:
         return first["content"] if first.get("role") == "system" else ""
 
     def under(self, system: str) -> "Conversation":
-        """Return the conversation with another system prompt."""
         rest = [message for message in self.messages if message["role"] != "system"]
         return replace(self, messages=[{"role": "system", "content": system}, *rest] if system else rest)
 
@@ -58,7 +55,6 @@ def is_understood(step: Mapping[str, object]) -> bool:
 
 
 def estimate_tokens(messages: Messages) -> int:
-    """Estimate the number of tokens from the number of characters."""
     return sum(len(str(message.get("content", ""))) for message in messages) // CHARACTERS_PER_TOKEN
 
 
@@ -110,7 +106,6 @@ class ExampleStatistics:
     lengths: list[int] = field(default_factory=list)
     """In tokens."""
     levels: dict[int, set[str]] = field(default_factory=dict)
-    """Different tasks by level."""
     versions: Counter[int] = field(default_factory=Counter)
     systems: Counter[str] = field(default_factory=Counter)
     examples: list[Conversation] = field(default_factory=list)
@@ -141,7 +136,7 @@ class ExampleStatistics:
             self.levels.setdefault(conversation.level, set()).add(conversation.task)
         if conversation.version is not None:
             self.versions[conversation.version] += 1
-        if conversation.system in self.systems or len(self.systems) < MAX_SYSTEMS:
+        if conversation.system in self.systems or len(self.systems) < 20:  # others are not counted
             self.systems[conversation.system] += 1
 
     def as_json(self) -> dict[str, object]:

@@ -3,23 +3,16 @@
 import re
 from dataclasses import asdict, dataclass
 
-GRADIENT_BYTES = 4
-OPTIMISER_BYTES = 8
-"""AdamW keeps two fp32 numbers for each trained weight."""
 FLOAT_BYTES = 4
 ACTIVATIONS_A_WIDTH = 17
 ACTIVATIONS_A_HEAD = 2.5
 """Numbers that a layer stores for the backward pass: 17 per token and unit of its width, 2.5 per pair of tokens and
 head. Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", equation 2,
 which counts bytes of 2-byte numbers."""
-LOGITS_KEPT = 3
-"""Copies per token: the logits, their log probabilities, and their gradient."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelMeasures:
-    """The measures of a model that determine its memory."""
-
     parameters: int
     layers: int
     width: int
@@ -28,15 +21,11 @@ class ModelMeasures:
     """Width of the keys of a layer: less than `width` if heads share them."""
     vocabulary: int
     weight_bytes: float = FLOAT_BYTES
-    """Bytes of one stored weight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How a training run uses the model."""
-
     trained: int
-    """Number of trained weights."""
     has_reference: bool
     """A second copy of the weights is the reference of the KL divergence."""
     rows: int
@@ -72,12 +61,12 @@ def estimate_memory(model: ModelMeasures, load: Load) -> MemoryEstimate:
     attention = ACTIVATIONS_A_HEAD * model.heads * load.tokens
     a_layer = ACTIVATIONS_A_WIDTH * model.width + attention
     layers = model.layers * model.width + a_layer if load.is_recomputed else model.layers * a_layer
-    a_token = layers + LOGITS_KEPT * model.vocabulary
+    a_token = layers + 3 * model.vocabulary  # the logits, their log probabilities, and their gradient
     return MemoryEstimate(
         weights=weights,
         reference=weights if load.has_reference else 0.0,
-        gradients=float(load.trained * GRADIENT_BYTES),
-        optimiser=float(load.trained * OPTIMISER_BYTES),
+        gradients=float(load.trained * 4),
+        optimiser=float(load.trained * 8),  # AdamW keeps two fp32 numbers for each trained weight
         activations=load.rows * load.tokens * a_token * FLOAT_BYTES,
         cache=float(load.sampled_rows * load.tokens * model.layers * 2 * model.key_value_width * FLOAT_BYTES),
     )

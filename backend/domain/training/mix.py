@@ -57,7 +57,6 @@ def union_columns(manifests: Iterable[Manifest]) -> list[RewardColumn]:
 
 
 def shares(weights: Sequence[float]) -> list[float]:
-    """Scale the weights to a sum of 1."""
     total = sum(weights)
     return [weight / total for weight in weights]
 

@@ -23,13 +23,10 @@ class Preset(BaseModel, frozen=True, use_attribute_docstrings=True):
 
     title: str
     about: str
-    """Summary of the stages."""
     suits: str
     """What to use it for, and what not."""
     takes: str
-    """Duration, and on which machine."""
     seen: str
-    """Results so far."""
     environment: str = ""
     """The environment that it was tested on; empty: any."""
     configuration: TrainingConfiguration

@@ -19,7 +19,6 @@ def of_artifacts(store: str) -> Requirement:
 
 
 def of_training(configuration: TrainingConfiguration) -> list[Requirement]:
-    """The requirements of a training run and of its pre-flight."""
     found = [need for (field, value), need in NEEDS.items() if attrgetter(field)(configuration) == value]
     count = configuration.hardware.processes
     if count > 1 and configuration.hardware.device != "cpu":
@@ -38,7 +37,6 @@ def of_export(form: ExportForm, adapter: Mapping[str, Any] | None) -> list[Requi
 
 
 def lacking(requirements: Iterable[Requirement], offer: OnlineWorker) -> list[str]:
-    """Describe the requirements that this worker does not meet."""
     return [each.words for each in requirements if not each.is_met(offer)]
 
 

@@ -14,15 +14,7 @@ RECOMPUTES = "hardware.gradient_checkpointing"
 MEMORY = frozenset({PARTS, RECOMPUTES})
 """Settings that change memory use and, apart from rounding, not the result, except for the loss `bnpo`, which averages
 within each micro-batch. They apply when the training process starts again."""
-SAFE = (
-    WARM_UP_RATE,
-    LEARNING_RATE,
-    "grpo.temperature",
-    "grpo.temperature_end",
-    "heldout.every",
-    PARTS,
-    RECOMPUTES,
-)
+SAFE = (WARM_UP_RATE, LEARNING_RATE, "grpo.temperature", "grpo.temperature_end", "heldout.every", PARTS, RECOMPUTES)
 """Settings that do not change which tasks a step plays."""
 SAFE_BLOCKS = ("alarms", "budget", "detectors")
 """Blocks whose settings can all be changed."""
@@ -52,12 +44,10 @@ def is_used_in_warm_up(name: str) -> bool:
 
 
 def when_used(name: str, *, is_over: bool) -> str:
-    """Describe when a change takes effect."""
     return "from the next resume" if is_over or name in MEMORY else "from the next step"
 
 
 def safe_settings(configuration: TrainingConfiguration) -> dict[str, Any]:
-    """Return the settings that can be changed, with their JSON values."""
     return {
         name: value
         for block, settings in configuration.resolved().items()
@@ -94,7 +84,6 @@ def with_settings(configuration: TrainingConfiguration, changes: Iterable[tuple[
 
 
 def setting_of(configuration: TrainingConfiguration, name: str) -> Any:
-    """Return the JSON value of a setting."""
     return safe_settings(configuration).get(name)
 
 
@@ -114,6 +103,5 @@ def _episodes_of_process(configuration: TrainingConfiguration) -> int:
 
 
 def _is_used(configuration: TrainingConfiguration, name: str) -> bool:
-    """Return whether a stage of the run uses the setting."""
     recipe = configuration.recipe
     return recipe.has_sft if is_of_warm_up(name) else recipe.has_grpo or not name.startswith(("grpo.", "heldout."))

@@ -3,9 +3,8 @@
 import re
 from collections import defaultdict
 
-from backend.domain.detectors.flags import Flags, Mark, ThresholdValues
 from backend.domain.detectors.run_view import Batch
-from backend.domain.detectors.spec import DetectorSpec, ThresholdSpec
+from backend.domain.detectors.spec import DetectorSpec, Flags, Mark, ThresholdSpec, ThresholdValues
 
 SPEC = DetectorSpec(
     id="answer_list",
@@ -16,21 +15,18 @@ SPEC = DetectorSpec(
     settings={"answers": ThresholdSpec(4, "Minimum number of different answers in one reply.")},
 )
 
-MOST_CHARACTERS = 20_000
 _TAGGED = re.compile(r"<([a-z_]{2,20})>([^<]{1,60})</\1>", re.I)
 _NUMBER = r"-?\d{1,12}(?:[./]\d{1,9})?"
 _ENUMERATED = re.compile(rf"{_NUMBER}(?:\s*[,;|]\s*(?:or\s+)?{_NUMBER}){{9,}}")
 _OPENING = re.compile(r"<[a-z_]{2,20}>|\b(?:answer|result|solution)s?\b[^\n]{0,40}$", re.I)
 SHORTEST = 19
 """Characters of ten numbers and their separators."""
-NEAR = 60
-"""Characters before an enumeration that may mark it as an answer."""
 
 
 def find(batch: Batch, thresholds: ThresholdValues) -> Flags:
     for row in batch.rows:
         for turn, reply in enumerate(row.replies):
-            text = reply[:MOST_CHARACTERS]
+            text = reply[:20_000]
             if len(text) < SHORTEST and text.count("<") < thresholds["answers"]:
                 continue
             by_tag: defaultdict[str, dict[str, Mark]] = defaultdict(dict)
@@ -41,7 +37,7 @@ def find(batch: Batch, thresholds: ThresholdValues) -> Flags:
                 marks = [
                     Mark(turn, *hit.span())
                     for hit in _ENUMERATED.finditer(text)
-                    if _OPENING.search(text[max(0, hit.start() - NEAR) : hit.start()])
+                    if _OPENING.search(text[max(0, hit.start() - 60) : hit.start()])
                 ]
                 if any(reply[mark.start : mark.end] in prompt for prompt in row.prompts for mark in marks):
                     continue

@@ -1,8 +1,7 @@
 """Traps: an unsolvable task was passed, or unnecessary bait was taken. This is proof, not a pattern."""
 
-from backend.domain.detectors.flags import Flags, ThresholdValues
 from backend.domain.detectors.run_view import Batch
-from backend.domain.detectors.spec import Action, DetectorSpec, Need, ThresholdSpec
+from backend.domain.detectors.spec import Action, DetectorSpec, Flags, Need, ThresholdSpec, ThresholdValues
 
 SPEC = DetectorSpec(
     id="canary",

@@ -8,9 +8,19 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from backend.domain.detectors.flags import SHOWN_ROLLOUTS, SHOWN_STEPS, FlagDraft, Flags, ThresholdValues
 from backend.domain.detectors.run_view import CanaryFigures, RunView
-from backend.domain.detectors.spec import Action, DetectorSpec, Need, Subject, ThresholdSpec
+from backend.domain.detectors.spec import (
+    SHOWN_ROLLOUTS,
+    SHOWN_STEPS,
+    Action,
+    DetectorSpec,
+    FlagDraft,
+    Flags,
+    Need,
+    Subject,
+    ThresholdSpec,
+    ThresholdValues,
+)
 from backend.domain.review.judged_curve import wilson
 from backend.domain.vocabulary import Severity
 
@@ -59,7 +69,6 @@ def figures_of(view: RunView) -> tuple[list[CanaryFigures], dict[str, list[Canar
 def _test(
     view: RunView, figures: Sequence[CanaryFigures], thresholds: ThresholdValues, environment: str = ""
 ) -> Iterator[FlagDraft]:
-    """Draft a flag if more rollouts passed than chance explains."""
     recent = newest(view, figures)
     played, passed = sum(each.played for each in recent), sum(each.passed for each in recent)
     if not passed or (p := tail(passed, played, thresholds["tolerated"])) >= thresholds["p"]:

@@ -3,9 +3,8 @@
 import statistics
 from collections.abc import Sequence
 
-from backend.domain.detectors.flags import Flags, ThresholdValues
 from backend.domain.detectors.run_view import RunView, StepFigures
-from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
+from backend.domain.detectors.spec import DetectorSpec, Flags, Need, Subject, ThresholdSpec, ThresholdValues
 
 SPEC = DetectorSpec(
     id="component_dominance",

@@ -9,9 +9,8 @@ from itertools import pairwise
 
 import orjson
 
-from backend.domain.detectors.flags import Flags, ThresholdValues
 from backend.domain.detectors.run_view import Batch, RolloutRow
-from backend.domain.detectors.spec import COMMON, DetectorSpec, ThresholdSpec
+from backend.domain.detectors.spec import COMMON, DetectorSpec, Flags, ThresholdSpec, ThresholdValues
 
 SPEC = DetectorSpec(
     id="constant_answer",

@@ -4,9 +4,8 @@ import re
 import unicodedata
 from itertools import pairwise
 
-from backend.domain.detectors.flags import Flags, ThresholdValues
 from backend.domain.detectors.run_view import Batch
-from backend.domain.detectors.spec import COMMON, DetectorSpec, ThresholdSpec
+from backend.domain.detectors.spec import COMMON, DetectorSpec, Flags, ThresholdSpec, ThresholdValues
 from backend.domain.vocabulary import Severity
 
 SPEC = DetectorSpec(
@@ -24,7 +23,6 @@ SPEC = DetectorSpec(
     },
 )
 
-MOST_CHARACTERS = 5_000
 _WORD = re.compile(r"\b[a-z]{4,}\b")
 _STRANGE = """
 bq bx cb cf cg cj cv cw cx dq dx fb fc fd fg fh fj fk fp fq fv fw fx fz gb gc gj gk gp gq gv gx gz hj hk hq hv hx hz jb
@@ -56,7 +54,7 @@ def worst_nonsense(replies: tuple[str, ...], thresholds: ThresholdValues) -> tup
     """Return the largest share of nonsense in a reply, with its turn and kind."""
     found = []
     for turn, reply in enumerate(replies):
-        text = reply[:MOST_CHARACTERS]
+        text = reply[:5_000]
         words = _WORD.findall(text.lower())
         if len(words) >= thresholds["fewest_words"]:
             share = sum(_UNSAYABLE.fullmatch(word) is not None for word in words) / len(words)

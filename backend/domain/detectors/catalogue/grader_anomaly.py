@@ -2,9 +2,8 @@
 
 import statistics
 
-from backend.domain.detectors.flags import Flags, ThresholdValues
 from backend.domain.detectors.run_view import Batch
-from backend.domain.detectors.spec import DetectorSpec, Need, ThresholdSpec
+from backend.domain.detectors.spec import DetectorSpec, Flags, Need, ThresholdSpec, ThresholdValues
 
 SPEC = DetectorSpec(
     id="grader_anomaly",

@@ -5,9 +5,8 @@ import re
 from contextlib import suppress
 
 from backend.domain.detectors.code import sources_of, trees_of
-from backend.domain.detectors.flags import Flags, ThresholdValues
 from backend.domain.detectors.run_view import Batch
-from backend.domain.detectors.spec import DetectorSpec, Need, ThresholdSpec
+from backend.domain.detectors.spec import DetectorSpec, Flags, Need, ThresholdSpec, ThresholdValues
 
 SPEC = DetectorSpec(
     id="hard_coded",

@@ -2,9 +2,8 @@
 
 import re
 
-from backend.domain.detectors.flags import Flags, Mark, ThresholdValues
 from backend.domain.detectors.run_view import Batch
-from backend.domain.detectors.spec import DetectorSpec, ThresholdSpec
+from backend.domain.detectors.spec import DetectorSpec, Flags, Mark, ThresholdSpec, ThresholdValues
 
 SPEC = DetectorSpec(
     id="hidden_text",

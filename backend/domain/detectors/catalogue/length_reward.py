@@ -3,9 +3,8 @@
 import statistics
 from collections import defaultdict
 
-from backend.domain.detectors.flags import Flags, ThresholdValues
 from backend.domain.detectors.run_view import RolloutRow, RunView
-from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
+from backend.domain.detectors.spec import DetectorSpec, Flags, Need, Subject, ThresholdSpec, ThresholdValues
 
 SPEC = DetectorSpec(
     id="length_reward",

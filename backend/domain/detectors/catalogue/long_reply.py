@@ -2,9 +2,8 @@
 
 import statistics
 
-from backend.domain.detectors.flags import Flags, ThresholdValues
 from backend.domain.detectors.run_view import SAME_REWARD, Batch
-from backend.domain.detectors.spec import DetectorSpec, ThresholdSpec
+from backend.domain.detectors.spec import DetectorSpec, Flags, ThresholdSpec, ThresholdValues
 
 SPEC = DetectorSpec(
     id="long_reply",

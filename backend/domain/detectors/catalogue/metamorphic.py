@@ -7,9 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from backend.domain.detectors.flags import FlagDraft, ThresholdValues, finish_flags
 from backend.domain.detectors.run_view import RolloutRow
-from backend.domain.detectors.spec import DetectorSpec, Need, ThresholdSpec
+from backend.domain.detectors.spec import DetectorSpec, FlagDraft, Need, ThresholdSpec, ThresholdValues, finish_flags
 from backend.domain.environments.manifest import ActionSpec
 from backend.domain.environments.prompts import write_reply
 
@@ -82,7 +81,6 @@ def alterations(row: RolloutRow, spec: ActionSpec) -> list[Altered]:
 
 
 def _corrupted(value: Any) -> Any:
-    """A wrong value of the same kind."""
     match value:
         case bool():
             return not value

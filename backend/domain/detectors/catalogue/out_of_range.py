@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from backend.domain.detectors.flags import Flags, ThresholdValues
 from backend.domain.detectors.run_view import Batch
-from backend.domain.detectors.spec import DetectorSpec, Need, ThresholdSpec
+from backend.domain.detectors.spec import DetectorSpec, Flags, Need, ThresholdSpec, ThresholdValues
 from backend.domain.environments.reward_bounds import RangeBreach, Ranges, range_breaches
 
 SPEC = DetectorSpec(

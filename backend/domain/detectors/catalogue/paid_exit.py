@@ -6,9 +6,8 @@ in, a policy in training learns to break off where the first does not look.
 
 import statistics
 
-from backend.domain.detectors.flags import Flags, ThresholdValues
 from backend.domain.detectors.run_view import Batch
-from backend.domain.detectors.spec import DetectorSpec, ThresholdSpec
+from backend.domain.detectors.spec import DetectorSpec, Flags, ThresholdSpec, ThresholdValues
 from backend.domain.vocabulary import StopReason
 
 SPEC = DetectorSpec(
@@ -31,13 +30,12 @@ HOW: dict[str | None, str] = {
     StopReason.TOKEN_LIMIT: "a reply that was cut",
 }
 """How an episode is broken off: the text of its last reply does not matter, so that each kind is one cluster."""
-FEWEST_ENDS = 5
 
 
 def find(batch: Batch, thresholds: ThresholdValues) -> Flags:
     ended = [row for row in batch.rows if row.stop_reason not in HOW]
     broken = [row for row in batch.rows if row.stop_reason in HOW]
-    if len(ended) >= max(FEWEST_ENDS, len(broken)):
+    if len(ended) >= max(5, len(broken)):
         turns, reward = statistics.median(len(row.replies) for row in ended), statistics.median(r.reward for r in ended)
         if reward <= min(row.reward for row in batch.rows):
             return

@@ -1,8 +1,7 @@
 """Tests, grader or fixtures were changed in the episode: the environment compared them before and after."""
 
-from backend.domain.detectors.flags import Flags, ThresholdValues
 from backend.domain.detectors.run_view import Batch
-from backend.domain.detectors.spec import Action, DetectorSpec, Need, ThresholdSpec
+from backend.domain.detectors.spec import Action, DetectorSpec, Flags, Need, ThresholdSpec, ThresholdValues
 
 SPEC = DetectorSpec(
     id="protected_files",

@@ -5,9 +5,8 @@ import zlib
 from collections import Counter
 from dataclasses import dataclass
 
-from backend.domain.detectors.flags import Flags, Mark, ThresholdValues
 from backend.domain.detectors.run_view import Batch
-from backend.domain.detectors.spec import COMMON, DetectorSpec, ThresholdSpec
+from backend.domain.detectors.spec import COMMON, DetectorSpec, Flags, Mark, ThresholdSpec, ThresholdValues
 from backend.domain.vocabulary import Severity
 
 SPEC = DetectorSpec(
@@ -25,8 +24,6 @@ SPEC = DetectorSpec(
 
 GRAM = 4
 SHORTEST_GRAMS = 16
-LONG_CHARACTERS = 300
-MOST_CHARACTERS = 20_000
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -38,7 +35,6 @@ class Repetition:
     span: tuple[int, int]
     """From the first to the last occurrence of the most frequent four words."""
     words: str
-    """Those four."""
 
 
 def find(batch: Batch, thresholds: ThresholdValues) -> Flags:
@@ -63,14 +59,14 @@ def worst_repetition(replies: tuple[str, ...], thresholds: ThresholdValues) -> R
     for turn, reply in enumerate(replies):
         if len(reply) < SHORTEST_GRAMS + GRAM:
             continue
-        words = list(_WORD.finditer(reply[:MOST_CHARACTERS]))
+        words = list(_WORD.finditer(reply[:20_000]))
         texts = [word.group() for word in words]
         grams = list(zip(*(texts[shift:] for shift in range(GRAM)), strict=False))
         if len(grams) < SHORTEST_GRAMS:
             continue
         share = 1.0 - len(set(grams)) / len(grams)
         data = reply.encode("utf-8", "replace")
-        ratio = len(zlib.compress(data)) / len(data) if len(reply) >= LONG_CHARACTERS else 1.0
+        ratio = len(zlib.compress(data)) / len(data) if len(reply) >= 300 else 1.0
         if share > thresholds["repeated_share"] or ratio < thresholds["zlib_ratio"]:
             [(commonest, _)] = Counter(grams).most_common(1)
             places = [index for index, gram in enumerate(grams) if gram == commonest]

@@ -5,9 +5,8 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from backend.domain.detectors.flags import Flags, ThresholdValues
 from backend.domain.detectors.run_view import RunView
-from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
+from backend.domain.detectors.spec import DetectorSpec, Flags, Need, Subject, ThresholdSpec, ThresholdValues
 from backend.domain.vocabulary import Severity
 
 SPEC = DetectorSpec(

@@ -3,9 +3,8 @@
 import statistics
 from collections.abc import Sequence
 
-from backend.domain.detectors.flags import Flags, ThresholdValues
 from backend.domain.detectors.run_view import Batch
-from backend.domain.detectors.spec import DetectorSpec, ThresholdSpec
+from backend.domain.detectors.spec import DetectorSpec, Flags, ThresholdSpec, ThresholdValues
 
 SPEC = DetectorSpec(
     id="reward_outlier",
@@ -23,11 +22,8 @@ SPEC = DetectorSpec(
 )
 
 BUCKETS = 1024
-MOST_CHARACTERS = 2_000
 SHORTEST = 40
 """Bytes: shorter texts have too few trigrams."""
-SMALLEST_SPREAD = 0.03
-SMALLEST_DISTANCE = 0.5
 
 
 def find(batch: Batch, thresholds: ThresholdValues) -> Flags:
@@ -35,7 +31,7 @@ def find(batch: Batch, thresholds: ThresholdValues) -> Flags:
 
     limit = float(np.quantile([row.reward for row in batch.rows], thresholds["quantile"]))
     texts = [
-        (row, "\n".join(row.replies)[:MOST_CHARACTERS].lower().encode("utf-8", "replace"))
+        (row, "\n".join(row.replies)[:2_000].lower().encode("utf-8", "replace"))
         for row in batch.rows
         if row.reward >= limit
     ]
@@ -44,10 +40,10 @@ def find(batch: Batch, thresholds: ThresholdValues) -> Flags:
         return
     distances = _distances([text for _, text in best])
     middle = statistics.median(distances)
-    spread = max(1.4826 * statistics.median(abs(distance - middle) for distance in distances), SMALLEST_SPREAD)
+    spread = max(1.4826 * statistics.median(abs(distance - middle) for distance in distances), 0.03)
     for (row, _), distance in zip(best, distances, strict=True):
         z = (distance - middle) / spread
-        if distance >= SMALLEST_DISTANCE and z > thresholds["z"]:
+        if distance >= 0.5 and z > thresholds["z"]:
             yield row.flag(
                 score=0.4 + 0.03 * min(z, 15.0),
                 sentence=f"It earned {row.reward:.3f} like the best, but its text is unlike theirs (distance"

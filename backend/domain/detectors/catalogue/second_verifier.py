@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from backend.domain.detectors.flags import Flags, ThresholdValues
 from backend.domain.detectors.run_view import RunView
-from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
+from backend.domain.detectors.spec import DetectorSpec, Flags, Need, Subject, ThresholdSpec, ThresholdValues
 
 SPEC = DetectorSpec(
     id="second_verifier",

@@ -5,9 +5,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from backend.domain.detectors.code import sources_of, trees_of
-from backend.domain.detectors.flags import Flags, Mark, ThresholdValues
 from backend.domain.detectors.run_view import Batch, RolloutRow
-from backend.domain.detectors.spec import Action, DetectorSpec, Need, ThresholdSpec
+from backend.domain.detectors.spec import Action, DetectorSpec, Flags, Mark, Need, ThresholdSpec, ThresholdValues
 
 SPEC = DetectorSpec(
     id="tampering",

@@ -3,9 +3,8 @@
 import statistics
 from collections import Counter
 
-from backend.domain.detectors.flags import Flags, ThresholdValues
 from backend.domain.detectors.run_view import RunView
-from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
+from backend.domain.detectors.spec import DetectorSpec, Flags, Need, Subject, ThresholdSpec, ThresholdValues
 
 SPEC = DetectorSpec(
     id="template_collapse",
@@ -21,9 +20,6 @@ SPEC = DetectorSpec(
     needs=(Need.STEPS,),
 )
 
-FEWEST_ROLLOUTS = 24
-FEWEST_TASKS = 6
-
 
 def find(view: RunView, thresholds: ThresholdValues) -> Flags:
     if not view.has_past():
@@ -34,12 +30,7 @@ def find(view: RunView, thresholds: ThresholdValues) -> Flags:
     [(replies, _)] = Counter(row.replies for row in rows).most_common(1)
     alike = [row for row in rows if row.replies == replies]
     tasks = {row.task for row in alike}
-    if (
-        now > thresholds["share"]
-        and now >= thresholds["factor"] * before
-        and len(rows) >= FEWEST_ROLLOUTS
-        and len(tasks) >= FEWEST_TASKS
-    ):
+    if now > thresholds["share"] and now >= thresholds["factor"] * before and len(rows) >= 24 and len(tasks) >= 6:
         yield view.flag(
             score=now,
             sentence=f"{now:.0%} of the episodes of a step have exactly the same replies, {before:.0%} at the"

@@ -3,9 +3,8 @@
 Only of evaluations: that a task goes from never to always is what a training run is for.
 """
 
-from backend.domain.detectors.flags import Flags, ThresholdValues
 from backend.domain.detectors.run_view import BaseTask, RunView
-from backend.domain.detectors.spec import DetectorSpec, Need, Subject, ThresholdSpec
+from backend.domain.detectors.spec import DetectorSpec, Flags, Need, Subject, ThresholdSpec, ThresholdValues
 
 SPEC = DetectorSpec(
     id="too_good",

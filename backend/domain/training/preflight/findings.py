@@ -21,10 +21,8 @@ class PreflightFinding(BaseModel, extra="ignore", frozen=True):
     """`batch`, `memory`, `base_success`, …"""
     status: FindingStatus
     sentence: str
-    """The observation, with its numbers."""
     advice: str = ""
     evidence: dict[str, object] = Field(default_factory=dict)
-    """The numbers behind the sentence."""
 
 
 def ok(name: str, sentence: str, **evidence: object) -> PreflightFinding:

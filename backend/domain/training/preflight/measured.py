@@ -9,20 +9,14 @@ from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.preflight.findings import PreflightFinding, ok, problem, warning
 from backend.domain.training.warm_up import HOPELESS
 
-SATURATED = 0.95
-"""Success rate above which hardly any group has a failure."""
 BUSIER = 1.5
 """Factor on the slowest measurement: storage, detectors and other processes share the machine."""
-WASTED = 0.6
-"""Share of groups without a gradient above which there is a warning."""
 SCRIPTED, UNTRAINED = "scripted conversations", "conversations of the policy before training"
 """Policies whose conversations are measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSuccess:
-    """The results of the policy on one task."""
-
     level: int
     successes: int
     attempts: int
@@ -110,7 +104,7 @@ def success_finding(tasks: Sequence[TaskSuccess], configuration: TrainingConfigu
             " with an easier level (grpo.levels, or an adaptive curriculum)."
         )
         return problem("base_success", sentence, advice, **evidence)
-    if share > SATURATED:
+    if share > 0.95:  # hardly any group has a failure
         harder = "Choose a harder environment or version."
         if len(by_level) > 1:
             hardest = min(by_level, key=lambda level: by_level[level])
@@ -143,7 +137,7 @@ def gradient_finding(tasks: Sequence[TaskSuccess], configuration: TrainingConfig
         " sampled groups all rewards were equal. Such groups have no gradient."
     )
     evidence = {"expected": expected, "uniform": uniform}
-    if uniform <= WASTED:
+    if uniform <= 0.6:
         return ok("gradient", sentence, **evidence)
     if configuration.recipe.has_sft:
         return ok("gradient", f"{sentence} The warm-up changes this.", **evidence)
@@ -175,7 +169,6 @@ def time_finding(speed: Speed, configuration: TrainingConfiguration) -> Prefligh
 
 
 def stage_seconds(speed: Speed, configuration: TrainingConfiguration) -> dict[str, Range]:
-    """Seconds of each part of the run."""
     sft, grpo, recipe = configuration.sft, configuration.grpo, configuration.recipe
     seconds: dict[str, Range] = {}
     evaluations = 1

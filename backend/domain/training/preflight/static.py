@@ -19,21 +19,12 @@ from backend.domain.training.memory import (
     parameters_in_name,
 )
 from backend.domain.training.mix import portions
-from backend.domain.training.preflight.findings import (
-    PreflightFinding,
-    of_environment,
-    ok,
-    problem,
-    warning,
-)
+from backend.domain.training.preflight.findings import PreflightFinding, of_environment, ok, problem, warning
 from backend.domain.vocabulary import CheckStatus
 
 SMALL_GROUP = 4
-FEW_HELDOUT = 50
 BYTES_OF_BASE = {AdapterKind.FULL: 4.0, AdapterKind.LORA: 2.0, AdapterKind.QLORA: 0.55}
 """Usual bytes per weight of the base: fp32 if all weights are trained, else as published or quantized to 4 bits."""
-CROWDED = 0.9
-"""Share of a worker's memory above which the estimate is a warning. Above 1 it is a problem."""
 USUAL_RATES = {
     ("sft", False): (1e-5, 5e-5),
     ("sft", True): (1e-4, 5e-4),
@@ -43,8 +34,6 @@ USUAL_RATES = {
 """Usual learning rates of pretrained models, lowest and highest, by stage and whether an adapter is trained (10 times
 higher). Around the defaults of TRL and its guide *LoRA Without Regret* (Schulman and Thinking Machines Lab 2025): 2e-5
 and 2e-4 for SFT, 1e-6 and 1e-5 for GRPO."""
-FAR_ABOVE = 3.0
-"""A learning rate above this many times the highest usual one is a warning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +54,6 @@ class Plan:
     sites: Sequence[Site]
     """The run's own environment first, then those of its mix."""
     offers: Sequence[OnlineWorker]
-    """Online workers."""
     checkpoint_bytes: int | None = None
     """Size of the weights of the checkpoint that the run starts from."""
     context: int | None = None
@@ -84,7 +72,6 @@ class Plan:
 
     @property
     def able(self) -> list[OnlineWorker]:
-        """Workers that can run it."""
         return [offer for offer in self.training if offer.can.reads(self.store)]
 
 
@@ -115,7 +102,6 @@ def checks_at_once(plan: Plan) -> list[PreflightFinding]:
 
 
 def _of_site(plan: Plan, site: Site, findings: Iterable[PreflightFinding]) -> Iterator[PreflightFinding]:
-    """Add the name of the environment if there are several."""
     for finding in findings:
         yield of_environment(finding, site.manifest.name) if len(plan.sites) > 1 else finding
 
@@ -161,7 +147,7 @@ def _task_findings(
         advice = f"Set heldout.tasks to {configuration.heldout.tasks * tasks.heldout // evaluated:,} or less."
         sentence = f"The run needs {evaluated:,} held-out tasks and the environment has {tasks.heldout:,}."
         yield problem("heldout", sentence, advice)
-    elif evaluated < FEW_HELDOUT:
+    elif evaluated < 50:
         yield warning("heldout", sentence, "More tasks distinguish the best checkpoint from a lucky one.")
     else:
         yield ok("heldout", sentence)
@@ -235,7 +221,7 @@ def _learning_rates(configuration: TrainingConfiguration) -> Iterator[PreflightF
     for stage, rate in rates:
         (low, high), name = USUAL_RATES[stage, is_adapter], f"{stage}.learning_rate"
         sentence = f"{name} is {_scientific(rate)}; {_scientific(low)} to {_scientific(high)} is usual for {what}."
-        if rate > FAR_ABOVE * high:
+        if rate > 3.0 * high:
             advice = f"Set {name} to about {_scientific(low)}. A rate this high unlearns what the model knows."
             yield warning(f"{stage}_rate", sentence, advice, rate=rate, usual=high)
         else:
@@ -304,7 +290,7 @@ def memory_finding(
         return ok("memory", sentence, **evidence)
     sentence = f"{sentence} The largest worker has {in_mb(memory_mb * 2**20)}."
     share = estimate.total / 2**20 / memory_mb
-    if share <= CROWDED:
+    if share <= 0.9:  # above 1 it is a problem
         return ok("memory", sentence, **evidence)
     advice = (
         "Use more micro-batches (grpo.micro_batches), gradient checkpointing (hardware.gradient_checkpointing), fewer"
