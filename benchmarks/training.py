@@ -41,8 +41,8 @@ from workers.models.policy import LocalPolicy
 from workers.storage.recorder import RunRecorder
 from workers.training import run as training_run
 from workers.training.assignment import read_assignment
-from workers.training.curriculum import warm_up_plans
-from workers.training.env_pool import env_pool_of
+from workers.training.curriculum import single_plans
+from workers.training.env_pool import open_env_pool
 from workers.training.reporting import BackgroundWriter
 
 REPEATS = 3
@@ -227,10 +227,10 @@ def _sampling(
     model, tokenizer = load_folder(weights)
     chosen = {"model": {"source": "checkpoint", "checkpoint": checkpoint.id}}
     assignment = read_assignment(_start(version, chosen))
-    plans = warm_up_plans(assignment.envs, options.size(144, 36))
+    plans = single_plans(assignment.envs, options.size(144, 36))
     tasks = [(plan.task.seed, plan.task.level) for plan in plans]
     policy = LocalPolicy(model, tokenizer, temperature=1.0, lockstep=True)
-    with env_pool_of(assignment) as env_pool, tempfile.TemporaryDirectory() as scratch:
+    with open_env_pool(assignment.envs, assignment.configuration) as env_pool, tempfile.TemporaryDirectory() as scratch:
 
         def in_training() -> int:
             rollouts = env_pool.play_in_lockstep(plans, policy, phase=Phase.TRAIN, seed=0)

@@ -3,8 +3,8 @@
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from backend.domain.addresses import NetworkRule
 from backend.domain.environments.manifest import NetworkSpec
-from backend.domain.network import NetworkRule
 from backend.environments.schemas import NetworkResponse
 from backend.environments.tables import EnvironmentVersion, NetworkGrant
 from backend.settings import get_settings

@@ -10,7 +10,6 @@ from safetensors.torch import load_file, save_file
 from backend.domain.training.adapter import AdapterChoice, AdapterKind
 from tests.models.adapters import logits_in, logits_of, make_adapter, make_base
 from workers.models.load import (
-    OWN,
     ModelSource,
     ModelUnusable,
     load_folder,
@@ -31,7 +30,7 @@ def base(tmp_path: Path) -> Path:
 
 def test_a_new_adapter_changes_nothing_and_is_all_that_is_trained(base: Path) -> None:
     model, _ = start_from_base(str(base), LORA, seed=1)
-    assert torch.equal(logits_of(model), logits_of(read_model(ModelSource(str(base)), OWN)))
+    assert torch.equal(logits_of(model), logits_of(read_model(ModelSource(str(base)), "auto")))
     assert all("lora_" in name for name, weight in model.named_parameters() if weight.requires_grad)
 
 

@@ -86,7 +86,7 @@ async def test_lockstep_gives_the_same_episodes_in_any_order_of_arrival(model: A
     played = []
     for order in ([0, 1, 2, 3], [2, 0, 3, 1]):
         policy = LocalPolicy(model, tokenizer, lockstep=True)
-        policy.expect(4)
+        policy.expected = 4
         played.append(await traces(policy, [3, 2, 3, 1], order))
         assert policy.sampler.prefills == 1
     assert played[0] == played[1]  # log-probabilities bit by bit
@@ -94,7 +94,7 @@ async def test_lockstep_gives_the_same_episodes_in_any_order_of_arrival(model: A
 
 async def test_lockstep_waits_for_sessions_that_are_about_to_begin(model: Any, tokenizer: Any) -> None:
     policy = LocalPolicy(model, tokenizer, lockstep=True)
-    policy.expect(2)
+    policy.expected = 2
     first = await policy.begin(start(0))
     waiting = asyncio.create_task(converse(first, 1))
     await asyncio.sleep(0.05)
@@ -107,7 +107,7 @@ async def test_lockstep_waits_for_sessions_that_are_about_to_begin(model: Any, t
 
 async def test_a_session_that_gives_up_lets_the_others_continue(model: Any, tokenizer: Any) -> None:
     policy = LocalPolicy(model, tokenizer, lockstep=True)
-    policy.expect(2)
+    policy.expected = 2
     first, second = await policy.begin(start(0)), await policy.begin(start(1))
     waiting = asyncio.create_task(converse(first, 2))
     await asyncio.sleep(0.01)

@@ -7,7 +7,7 @@ from backend.domain.vocabulary import ErrorKind
 from tests.rollouts.tools_world import ToolWorld, tool_manifest
 from tests.rollouts.world import Replies, World, plans, play
 from workers.policies.base import Reply
-from workers.policies.replay import ReplayPolicy
+from workers.policies.scripted import ReplayPolicy
 from workers.rollouts.episode import CallResult, step_of_calls
 
 

@@ -194,8 +194,8 @@ JUDGING = (
     r"|/api/v1/(review/.*|flags/\{flag\}/verdicts|rollouts/\{rollout(_id)?\}/(verdicts|fixture))"
 )
 OWN = (
-    r"/sign-out|/me/.*|/tokens/.*|/api/v1/tokens.*|/runs/\{run_id\}/rollouts/views.*|/api/v1/views.*|/api/v1/sessions.*"
-    r"|(/api/v1)?/notices/.*"
+    r"/sign-out|/me/.*|/tokens/.*|/api/v1/tokens.*|/runs/\{run_id\}/rollouts/views.*|/api/v1/views.*"
+    r"|(/api/v1)?/(notices/.*|sessions.*)"
 )
 """Account, sessions, tokens, saved views and read notices: available to every role."""
 LOOKING = r"(/api/v1)?/training/examples/preview|/api/v1/environments/validate|/mcp"

@@ -81,7 +81,7 @@ def replay(
     return [
         (step, sighting)
         for step, figures in steps_of(changes, steps, seed=seed)
-        for sighting in watch.check(step, figures, choice).begun
+        for sighting in watch.check(step, figures, choice)[0]
     ]
 
 

@@ -66,7 +66,7 @@ class Game:
 
     async def _play(self, step: int, ordinals: Sequence[int]) -> list[Rollout]:
         places = [(ordinal, member) for ordinal in ordinals for member in range(CHOICE.group_size)]
-        self.policy.expect(len(places))
+        self.policy.expected = len(places)
         return list(await asyncio.gather(*(self._episode(step, *place) for place in places)))
 
     async def _episode(self, step: int, ordinal: int, member: int) -> Rollout:
@@ -137,7 +137,7 @@ class Outcome:
                 masked=masked,
                 screened=screened,
                 controls=self.controls,
-                set_temperature=self.game.policy.set_temperature if is_told else lambda _: None,
+                policy=self.game.policy if is_told else None,
                 hardware=hardware,
             )
         )

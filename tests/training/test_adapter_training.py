@@ -68,10 +68,10 @@ def test_a_stopped_warm_up_of_an_adapter_continues_bit_by_bit(start: Path, tmp_p
 
 def test_reinforcement_continues_bit_by_bit_and_is_held_by_the_policy_before(start: Path, tmp_path: Path) -> None:
     whole = Outcome(tmp_path / "whole", choice=LEASHED, start=start)
-    assert whole.steps[0].divergence == pytest.approx(
+    assert whole.steps[0].figures.get("divergence") == pytest.approx(
         0, abs=1e-6
     )  # the reference is the adapter as it was, not the base
-    assert (whole.steps[-1].divergence or 0) > 1e-5
+    assert (whole.steps[-1].figures.get("divergence") or 0) > 1e-5
     Outcome(tmp_path / "cut", choice=LEASHED, start=start, stop_after=2)
     resumed = Outcome(tmp_path / "cut", choice=LEASHED, start=start)
     assert torch.equal(parts(resumed.model, adapter=True), parts(whole.model, adapter=True))
@@ -92,8 +92,8 @@ def test_a_fresh_adapter_is_held_by_its_base(start: Path, tmp_path: Path) -> Non
     """An adapter that is still zero: the policy before is the base itself."""
     fresh = make_adapter(tmp_path / "fresh", tmp_path / "base", strength=0.0)
     outcome = Outcome(tmp_path / "grpo", choice=LEASHED, start=fresh)
-    assert outcome.steps[0].divergence == pytest.approx(0, abs=1e-6)
-    assert (outcome.steps[-1].divergence or 0) > 1e-5
+    assert outcome.steps[0].figures.get("divergence") == pytest.approx(0, abs=1e-6)
+    assert (outcome.steps[-1].figures.get("divergence") or 0) > 1e-5
 
 
 def test_small_steps_move_an_adapter_with_a_rounded_base(rounded: Path, tmp_path: Path) -> None:
@@ -111,4 +111,4 @@ def test_an_adapter_with_a_rounded_base_learns_from_what_it_sampled(rounded: Pat
     before, _ = load_folder(rounded)
     outcome = Outcome(tmp_path / "grpo", choice=LEASHED, start=rounded)
     assert not torch.equal(parts(outcome.model, adapter=True), parts(before, adapter=True))
-    assert outcome.steps[0].divergence == pytest.approx(0, abs=1e-4)
+    assert outcome.steps[0].figures.get("divergence") == pytest.approx(0, abs=1e-4)

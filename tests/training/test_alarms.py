@@ -155,7 +155,7 @@ def test_a_condition_that_is_over_is_reported() -> None:
     watch, over = AlarmWatch(CurveHistory(WEIGHTS, EPISODES)), []
     waves: Points = {0: 1.0, 60: 1.0, 70: 0.2, 120: 0.2}
     for step, figures in steps_of({"no_variance": waves}, 120):
-        over += [(step, name) for name in watch.check(step, figures, AlarmsChoice()).ended]
+        over += [(step, name) for name in watch.check(step, figures, AlarmsChoice())[1]]
     assert [name for _, name in over] == ["no_variance"]
     assert 65 < over[0][0] < 90
 
@@ -173,7 +173,7 @@ def test_thresholds_are_the_runs_own() -> None:
 def test_what_is_no_number_is_noticed_at_once(name: str) -> None:
     watch = AlarmWatch(CurveHistory(WEIGHTS, EPISODES))
     figures = dict(next(steps_of({}, 1))[1])
-    [seen] = watch.check(1, {**figures, name: math.nan}, AlarmsChoice()).begun
+    [seen], _ = watch.check(1, {**figures, name: math.nan}, AlarmsChoice())
     assert (seen.name, seen.onset) == ("not_finite", 0)
     assert action_of(AlarmsChoice(), "not_finite") is AlarmAction.PAUSE
 
@@ -182,7 +182,7 @@ def test_lost_episodes_are_noticed_from_the_first_steps_on() -> None:
     watch, begun = AlarmWatch(CurveHistory(WEIGHTS, EPISODES)), []
     for step, figures in steps_of({}, 8):
         begun += [
-            (step, seen.name) for seen in watch.check(step, {**figures, "rollouts/failed": 32.0}, AlarmsChoice()).begun
+            (step, seen.name) for seen in watch.check(step, {**figures, "rollouts/failed": 32.0}, AlarmsChoice())[0]
         ]
     assert begun == [(5, "failed_rollouts")]
 
@@ -194,8 +194,8 @@ def examinations(rewards: list[float], training: float = 0.9, error: float = 0.0
         for step in range(max(1, number * 20 - 19), number * 20 + 1):
             watch.check(step, {"reward": training}, AlarmsChoice())
         figures = {"heldout/reward": reward, "heldout/reward_error": error}
-        found = watch.check(number * 20, figures, AlarmsChoice(), is_heldout=True)
-        begun += [(number * 20, seen.name) for seen in found.begun]
+        found, _ = watch.check(number * 20, figures, AlarmsChoice(), is_heldout=True)
+        begun += [(number * 20, seen.name) for seen in found]
     return begun
 
 

@@ -15,10 +15,8 @@ from backend.domain.training.adapter import AdapterKind
 from backend.domain.vocabulary import ExportForm
 from tests.models.adapters import make_adapter, make_base
 from workers.models.load import (
-    OWN,
     ModelSource,
     ModelUnusable,
-    Precision,
     attach_adapter,
     base_of,
     load_folder,
@@ -77,14 +75,14 @@ def qlora(tmp_path: Path) -> Path:
     return make_adapter(tmp_path / "adapter", make_base(tmp_path / "base"), AdapterKind.QLORA)
 
 
-def base_of_record(original: Path, precision: Precision) -> Any:
+def base_of_record(original: Path, *precision: Any) -> Any:
     with base_of(read_record(original)) as source:
-        return read_model(source, precision)
+        return read_model(source, *precision)
 
 
 def rounded_base(original: Path) -> Any:
     record = read_record(original)
-    return base_of_record(original, Precision(record.dtype, record.quantisation))
+    return base_of_record(original, record.dtype, record.quantisation)
 
 
 def carelessly(model: PeftModel) -> Any:
@@ -211,7 +209,7 @@ def test_weights_in_another_layout_are_refused(lora: Path, tmp_path: Path) -> No
 
 
 def test_an_adapter_on_a_base_that_was_rounded_since_is_refused(lora: Path, tmp_path: Path) -> None:
-    base = round_layers(base_of_record(lora, OWN))
+    base = round_layers(base_of_record(lora, "auto"))
     made = written_out(attach_adapter(base, lora).merge_and_unload(safe_merge=True), lora, tmp_path / "made")
     weights, predictions = problems(made, lora)
     assert "not the base plus the adapter" in (weights or "")
@@ -224,7 +222,7 @@ def test_the_rounded_base_is_no_form_of_an_adapter_that_was_trained_with_16_bits
 
 
 def test_an_adapter_on_another_base_is_refused(lora: Path, tmp_path: Path) -> None:
-    other = read_model(ModelSource(str(make_base(tmp_path / "other", seed=6))), OWN)
+    other = read_model(ModelSource(str(make_base(tmp_path / "other", seed=6))), "auto")
     made = written_out(attach_adapter(other, lora).merge_and_unload(safe_merge=True), lora, tmp_path / "made")
     weights, predictions = problems(made, lora)
     assert "are not the base's" in (weights or "")

@@ -12,9 +12,9 @@ from backend.domain.vocabulary import PolicyKind
 from tests.factories import make_checkpoint, make_policy
 from tests.training.game import CHOICE, COLUMNS, Game, make_tiny
 from workers.training.assignment import BranchPoint
-from workers.training.checkpoints import newest_complete, take_over
+from workers.training.checkpoints import newest_complete, reached_step, take_over
 from workers.training.grpo_batch import GrpoRun, GrpoStep
-from workers.training.trl_grpo import reached_step, train_grpo
+from workers.training.trl_grpo import train_grpo
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
@@ -83,11 +83,12 @@ def test_with_the_weights_alone_steps_and_schedule_continue(installation: None, 
     taken = take_over(point_of(tmp_path / "gone", 3, weights), folder, CHOICE, save_every=1)
     assert taken is not None
     assert "starts fresh" in taken
-    assert reached_step(folder, CHOICE) == 3
+    assert reached_step(folder, CHOICE.updates) == 3
     branch = Played(folder)
     assert [step.step for step in branch.steps] == [4]
-    assert reached_step(folder, CHOICE) == 4, "it is saved as asked for"
-    assert branch.steps[0].learning_rate == pytest.approx(whole.steps[3].learning_rate)
+    assert reached_step(folder, CHOICE.updates) == 4, "it is saved as asked for"
+    rate = whole.steps[3].figures["learning_rate"]
+    assert branch.steps[0].figures["learning_rate"] == pytest.approx(rate)
     played = [rollout.completion_token_ids for rollout in branch.steps[0].rollouts]
     assert played == [rollout.completion_token_ids for rollout in whole.steps[3].rollouts], "by the same weights"
 

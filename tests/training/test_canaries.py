@@ -11,7 +11,7 @@ from tests.factories import make_manifest
 from tests.training.game import MANIFEST, batch_run, completed
 from tests.training.test_reporter import step
 from workers.training.assignment import TrainingEnv
-from workers.training.curriculum import Planner, heldout_plans, warm_up_plans
+from workers.training.curriculum import Planner, single_plans
 from workers.training.grpo_batch import MASKED, play_batch
 from workers.training.reporting import step_figures
 
@@ -61,7 +61,9 @@ def test_the_curves_of_a_step_do_not_count_them() -> None:
 
 def test_only_training_draws_them_and_the_curriculum_does_not_learn_from_them() -> None:
     env = TrainingEnv("trapped", None, TRAPPED, "", {})  # type: ignore[arg-type]
-    assert not any(plan.task.is_canary for plan in [*heldout_plans([env], 200), *warm_up_plans([env], 200)])
+    assert not any(
+        plan.task.is_canary for plan in [*single_plans([env], 200, Split.HELDOUT), *single_plans([env], 200)]
+    )
     planner = Planner([env], TrainingConfiguration(recipe="grpo", curriculum=CurriculumChoice(kind="adaptive")))
     tasks = [plan.task for number in range(1, 40) for plan in planner.plans(number)]
     assert 0.1 < sum(task.is_canary for task in tasks) / len(tasks) < 0.3

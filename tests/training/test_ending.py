@@ -14,7 +14,8 @@ from backend.runs.tables import Run
 from backend.training.tables import Alarm, SettingChange
 from tests.factories import make_policy, make_run
 from workers.storage.steering import AlarmDraft, record_alarm
-from workers.training.run import TrainingOutcome, finish, is_out_of_memory, out_of_memory, stopped_on_request
+from workers.training.context import TrainingOutcome
+from workers.training.run import finish, is_out_of_memory, out_of_memory, stopped_on_request
 
 
 def training(**fields: Any) -> uuid.UUID:

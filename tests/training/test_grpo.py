@@ -22,9 +22,9 @@ def test_every_step_reports_what_was_played_with_advantages(tmp_path: Path) -> N
     outcome = Outcome(tmp_path)
     assert [step.step for step in outcome.steps] == [1, 2, 3, 4]
     for step in outcome.steps:
-        assert math.isfinite(step.loss)
-        assert step.grad_norm > 0
-        assert step.entropy > 0
+        assert math.isfinite(step.figures["loss"])
+        assert step.figures["grad_norm"] > 0
+        assert step.figures["entropy"] > 0
         assert len(step.rollouts) == 12
         for group in range(3):
             members = [rollout for rollout in step.rollouts if rollout.group == group]
@@ -38,9 +38,9 @@ def test_the_divergence_is_measured_where_beta_is_above_0_and_a_tiny_one_holds_n
     for part in make_tiny():
         part.save_pretrained(start)
     free = Outcome(tmp_path / "free", start=start)
-    assert [step.divergence for step in free.steps] == [None] * 4
+    assert [step.figures.get("divergence") for step in free.steps] == [None] * 4
     measured = Outcome(tmp_path / "measured", start=start, choice=CHOICE.model_copy(update={"beta": 1e-6}))
-    divergences = [step.divergence or 0.0 for step in measured.steps]
+    divergences = [step.figures.get("divergence") or 0.0 for step in measured.steps]
     assert divergences[0] == pytest.approx(0.0, abs=1e-6)
     assert divergences[-1] > 1e-6
     assert torch.allclose(measured.weights, free.weights, atol=1e-4)
@@ -48,9 +48,9 @@ def test_the_divergence_is_measured_where_beta_is_above_0_and_a_tiny_one_holds_n
 
 def test_the_time_of_a_step_is_known_in_parts(tmp_path: Path) -> None:
     for step in Outcome(tmp_path).steps:
-        assert set(step.seconds) == {*STEP_PARTS, "step"}
+        assert set(step.seconds) == {*STEP_PARTS, "idle", "step"}
         assert all(seconds > 0 for seconds in step.seconds.values())
-        assert 0 < step.idle_seconds < step.seconds["step"]
+        assert 0 < step.seconds["idle"] < step.seconds["step"]
 
 
 def test_a_stopped_run_continues_bit_by_bit(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_micro_batches_give_the_same_gradient(tmp_path: Path) -> None:
         Outcome(tmp_path / str(parts), choice=CHOICE.model_copy(update={"steps": 1, "micro_batches": parts}))
         for parts in (1, 3)
     )
-    assert three.steps[0].grad_norm == pytest.approx(one.steps[0].grad_norm, rel=1e-3)
+    assert three.steps[0].figures["grad_norm"] == pytest.approx(one.steps[0].figures["grad_norm"], rel=1e-3)
 
 
 def test_the_divergence_is_measured_from_the_policy_before(tmp_path: Path) -> None:
@@ -144,6 +144,6 @@ def test_the_divergence_is_measured_from_the_policy_before(tmp_path: Path) -> No
     model.save_pretrained(start)
     tokenizer.save_pretrained(start)
     outcome = Outcome(tmp_path / "run", choice=CHOICE.model_copy(update={"beta": 0.05}), start=start)
-    divergences = [step.divergence for step in outcome.steps]
+    divergences = [step.figures.get("divergence") for step in outcome.steps]
     assert divergences[0] == pytest.approx(0.0, abs=1e-6)
     assert all(value is not None and value > 0 for value in divergences[1:])

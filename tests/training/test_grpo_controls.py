@@ -22,11 +22,11 @@ def halve_after_two(outcome: Outcome, step: GrpoStep) -> None:
 def test_the_rate_is_the_schedules_times_the_factor(tmp_path: Path) -> None:
     plain = Outcome(tmp_path / "plain")
     halved = Outcome(tmp_path / "halved", after_step=halve_after_two)
-    planned = [step.learning_rate for step in plain.steps]
-    assert [step.learning_rate for step in halved.steps] == pytest.approx(
+    planned = [step.figures["learning_rate"] for step in plain.steps]
+    assert [step.figures["learning_rate"] for step in halved.steps] == pytest.approx(
         [planned[0], planned[1], planned[2] / 2, planned[3] / 2], rel=1e-12
     )
-    assert [step.learning_rate_factor for step in halved.steps] == [1.0, 1.0, 0.5, 0.5]
+    assert [step.figures["lr_factor"] for step in halved.steps] == [1.0, 1.0, 0.5, 0.5]
     assert not torch.equal(plain.weights, halved.weights)
 
 
@@ -38,10 +38,10 @@ def test_a_factor_of_nothing_moves_nothing_and_the_schedule_continues(tmp_path: 
         outcome.controls.learning_rate_factor = 0.0 if step.step == 1 else 1.0
 
     outcome = Outcome(tmp_path / "rest", after_step=rest_in_the_second)
-    planned = [step.learning_rate for step in Outcome(tmp_path / "plain").steps]
+    planned = [step.figures["learning_rate"] for step in Outcome(tmp_path / "plain").steps]
     assert torch.equal(seen[0], seen[1])
     assert not torch.equal(seen[1], seen[2])
-    assert outcome.steps[2].learning_rate == planned[2]
+    assert outcome.steps[2].figures["learning_rate"] == planned[2]
 
 
 def test_a_run_whose_rate_was_lowered_continues_bit_by_bit(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_a_run_whose_rate_was_lowered_continues_bit_by_bit(tmp_path: Path) -> No
 
 def agrees(step: GrpoStep) -> bool:
     """Do the sampler and the loss use the same distribution?"""
-    return abs(step.ratio.mean - 1) < 1e-4 and abs(step.ratio.highest - 1) < 1e-3
+    return abs(step.figures["ratio/mean"] - 1) < 1e-4 and abs(step.figures["ratio/max"] - 1) < 1e-3
 
 
 def test_the_temperature_moves_in_a_straight_line_for_the_sampler_and_the_loss(tmp_path: Path) -> None:
@@ -63,11 +63,11 @@ def test_the_temperature_moves_in_a_straight_line_for_the_sampler_and_the_loss(t
     tokenizer.save_pretrained(tmp_path / "start")
     choice = CHOICE.model_copy(update={"temperature": 1.6, "temperature_end": 0.4, "beta": 0.05})
     outcome = Outcome(tmp_path / "run", choice=choice, start=tmp_path / "start")
-    assert [step.temperature for step in outcome.steps] == pytest.approx([1.6, 1.2, 0.8, 0.4])
+    assert [step.figures["temperature"] for step in outcome.steps] == pytest.approx([1.6, 1.2, 0.8, 0.4])
     assert all(agrees(step) for step in outcome.steps)
     still = GrpoControls(learning_rate_factor=0.0)
     unmoved = Outcome(tmp_path / "still", choice=choice, start=tmp_path / "start", controls=still)
-    assert [step.divergence for step in unmoved.steps] == pytest.approx([0.0] * 4, abs=1e-6)
+    assert [step.figures.get("divergence") for step in unmoved.steps] == pytest.approx([0.0] * 4, abs=1e-6)
 
 
 def test_the_temperature_moves_for_an_adapter_and_its_reference(tmp_path: Path) -> None:
@@ -75,8 +75,8 @@ def test_the_temperature_moves_for_an_adapter_and_its_reference(tmp_path: Path) 
     choice = CHOICE.model_copy(update={"steps": 2, "temperature": 1.6, "temperature_end": 0.8, "beta": 0.05})
     outcome = Outcome(tmp_path / "run", choice=choice, start=start)
     assert all(agrees(step) for step in outcome.steps)
-    assert outcome.steps[0].divergence == pytest.approx(0.0, abs=1e-6)
-    assert outcome.steps[1].divergence == pytest.approx(0.0, abs=1e-2)
+    assert outcome.steps[0].figures.get("divergence") == pytest.approx(0.0, abs=1e-6)
+    assert outcome.steps[1].figures.get("divergence") == pytest.approx(0.0, abs=1e-2)
 
 
 def test_the_temperature_moves_where_products_are_bf16(tmp_path: Path) -> None:
@@ -88,9 +88,9 @@ def test_the_temperature_moves_where_products_are_bf16(tmp_path: Path) -> None:
     outcome = Outcome(
         tmp_path / "run", choice=choice, start=tmp_path / "start", controls=still, hardware=Hardware(is_bf16=True)
     )
-    assert [step.temperature for step in outcome.steps] == pytest.approx([1.6, 1.2, 0.8, 0.4])
-    assert all(step.ratio.mean == pytest.approx(1.0, abs=0.01) for step in outcome.steps)
-    assert [step.divergence for step in outcome.steps] == pytest.approx([0.0] * 4, abs=1e-3)
+    assert [step.figures["temperature"] for step in outcome.steps] == pytest.approx([1.6, 1.2, 0.8, 0.4])
+    assert all(step.figures["ratio/mean"] == pytest.approx(1.0, abs=0.01) for step in outcome.steps)
+    assert [step.figures.get("divergence") for step in outcome.steps] == pytest.approx([0.0] * 4, abs=1e-3)
 
 
 def test_a_temperature_that_is_set_replaces_the_planned_one(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_temperature_that_is_set_replaces_the_planned_one(tmp_path: Path) -> N
         outcome.controls.temperature = 0.5 if step.step == 2 else None
 
     outcome = Outcome(tmp_path, after_step=cool)
-    assert [step.temperature for step in outcome.steps] == [1.0, 1.0, 0.5, 1.0]
+    assert [step.figures["temperature"] for step in outcome.steps] == [1.0, 1.0, 0.5, 1.0]
     assert all(agrees(step) for step in outcome.steps)
 
 

@@ -63,20 +63,20 @@ def test_with_one_turn_both_credits_are_the_same(tmp_path: Path, scale: str) -> 
     by_episode = Outcome(tmp_path / "episode", choice=choice.model_copy(update={"credit": "episode"}), turns=1)
     for one, other in zip(by_turn.steps[0].rollouts, by_episode.steps[0].rollouts, strict=True):
         assert one.turn_advantages == pytest.approx([other.advantage], abs=1e-5)
-    assert by_turn.steps[0].grad_norm == pytest.approx(by_episode.steps[0].grad_norm, rel=1e-4)
+    assert by_turn.steps[0].figures["grad_norm"] == pytest.approx(by_episode.steps[0].figures["grad_norm"], rel=1e-4)
 
 
 def test_with_two_turns_they_differ(tmp_path: Path) -> None:
     by_turn = Outcome(tmp_path / "turn", choice=BY_TURN)
     by_episode = Outcome(tmp_path / "episode", choice=BY_TURN.model_copy(update={"credit": "episode"}))
-    assert by_turn.steps[0].grad_norm != pytest.approx(by_episode.steps[0].grad_norm, rel=1e-3)
+    assert by_turn.steps[0].figures["grad_norm"] != pytest.approx(by_episode.steps[0].figures["grad_norm"], rel=1e-3)
 
 
 @pytest.mark.parametrize("loss", ["grpo", "dr_grpo", "bnpo", "cispo", "sapo"])
 def test_losses_of_tokens_take_it_in_parts_and_with_several_updates(tmp_path: Path, loss: str) -> None:
     changes = {"loss_type": loss, "micro_batches": 2, "updates": 2}
     outcome = Outcome(tmp_path, choice=BY_TURN.model_copy(update=changes))
-    assert outcome.steps[0].grad_norm > 0
+    assert outcome.steps[0].figures["grad_norm"] > 0
 
 
 def test_a_masked_rollout_gets_nothing(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ import torch
 
 from backend.domain.training.grpo import GrpoChoice
 from tests.training.game import CHOICE, Outcome
-from workers.training.checkpoints import newest_complete
-from workers.training.trl_grpo import reached_step
+from workers.training.checkpoints import newest_complete, reached_step
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
@@ -38,13 +37,13 @@ def twice(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
 def test_every_loss_moves_the_weights(once: dict[str, Outcome], twice: dict[str, Outcome], loss: str) -> None:
     for outcome in (once[loss], twice[loss]):
         step = outcome.steps[0]
-        assert math.isfinite(step.loss)
-        assert step.grad_norm > 1e-6
+        assert math.isfinite(step.figures["loss"])
+        assert step.figures["grad_norm"] > 1e-6
         assert not torch.equal(outcome.weights, outcome.untrained)
 
 
 def test_with_one_update_losses_differ_in_how_they_weigh_tokens_alone(once: dict[str, Outcome]) -> None:
-    norms = {loss: outcome.steps[0].grad_norm for loss, outcome in once.items()}
+    norms = {loss: outcome.steps[0].figures["grad_norm"] for loss, outcome in once.items()}
     tokens = sum(sum(rollout.completion_mask or []) for rollout in once["dapo"].steps[0].rollouts)
     assert norms["bnpo"] == pytest.approx(norms["dapo"], rel=1e-4)
     assert norms["cispo"] == pytest.approx(norms["dapo"], rel=1e-4)
@@ -65,22 +64,20 @@ def test_with_more_updates_losses_differ_in_what_they_do_with_the_ratio(twice: d
 def test_the_ratio_is_1_on_policy_and_moves_with_more_updates(
     once: dict[str, Outcome], twice: dict[str, Outcome]
 ) -> None:
-    on_policy, moved = once["dapo"].steps[0].ratio, twice["dapo"].steps[0].ratio
-    assert on_policy.mean == pytest.approx(1.0, abs=1e-4)
-    assert on_policy.highest == pytest.approx(1.0, abs=1e-3)
-    assert (on_policy.low_clip, on_policy.high_clip) == (0.0, 0.0)
-    assert moved.highest > 1.02
-    assert moved.low_clip is not None
-    assert moved.high_clip is not None
-    assert moved.low_clip + moved.high_clip > 0
-    assert twice["cispo"].steps[0].ratio.low_clip is None
-    assert twice["sapo"].steps[0].ratio.high_clip is None
+    on_policy, moved = once["dapo"].steps[0].figures, twice["dapo"].steps[0].figures
+    assert on_policy["ratio/mean"] == pytest.approx(1.0, abs=1e-4)
+    assert on_policy["ratio/max"] == pytest.approx(1.0, abs=1e-3)
+    assert (on_policy["ratio/low_clip"], on_policy["ratio/high_clip"]) == (0.0, 0.0)
+    assert moved["ratio/max"] > 1.02
+    assert moved["ratio/low_clip"] + moved["ratio/high_clip"] > 0
+    assert twice["cispo"].steps[0].figures.get("ratio/low_clip") is None
+    assert twice["sapo"].steps[0].figures.get("ratio/high_clip") is None
 
 
 def test_a_wider_limit_cuts_fewer_tokens(tmp_path: Path, twice: dict[str, Outcome]) -> None:
-    wide = Outcome(tmp_path, choice=chosen(**{**TWICE, "epsilon": 0.5}, epsilon_high=5.0)).steps[0].ratio
-    narrow = twice["dapo"].steps[0].ratio
-    assert (wide.low_clip or 0) + (wide.high_clip or 0) < (narrow.low_clip or 0) + (narrow.high_clip or 0)
+    wide = Outcome(tmp_path, choice=chosen(**{**TWICE, "epsilon": 0.5}, epsilon_high=5.0)).steps[0].figures
+    narrow = twice["dapo"].steps[0].figures
+    assert wide["ratio/low_clip"] + wide["ratio/high_clip"] < narrow["ratio/low_clip"] + narrow["ratio/high_clip"]
 
 
 def test_ratios_of_whole_episodes_learn_otherwise(tmp_path: Path, twice: dict[str, Outcome]) -> None:
@@ -107,7 +104,7 @@ def test_several_updates_are_one_step_and_continue_bit_by_bit(tmp_path: Path) ->
     newest = newest_complete(tmp_path / "cut")
     assert newest is not None
     assert newest.name == "checkpoint-2"
-    assert reached_step(tmp_path / "cut", choice) == 1
+    assert reached_step(tmp_path / "cut", choice.updates) == 1
     resumed = Outcome(tmp_path / "cut", choice=choice)
     assert [step.step for step in stopped.steps + resumed.steps] == [1, 2, 3]
     assert torch.equal(resumed.weights, whole.weights)

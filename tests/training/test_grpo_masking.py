@@ -44,12 +44,12 @@ def test_a_group_of_which_one_is_left_has_no_gradient(tmp_path: Path, scale: str
     outcome = Outcome(tmp_path, choice=choice, masked=lambda _: {0, 1, 3})
     left = outcome.steps[0].rollouts[2]
     assert left.advantage == pytest.approx(0.0, abs=1e-6)
-    assert outcome.steps[0].no_variance >= 1 / 3
+    assert outcome.steps[0].figures["groups/no_variance"] >= 1 / 3
 
 
 def test_a_step_of_hacks_alone_moves_nothing(tmp_path: Path) -> None:
     outcome = Outcome(tmp_path, choice=ONE_STEP, masked=lambda rollouts: set(range(len(rollouts))))
-    assert outcome.steps[0].grad_norm == 0.0
+    assert outcome.steps[0].figures["grad_norm"] == 0.0
     assert torch.equal(outcome.weights, outcome.untrained)
 
 
@@ -63,13 +63,13 @@ def test_a_cut_rollout_is_silent_and_counts_in_its_groups_mean(tmp_path: Path) -
     group = outcome.steps[0].rollouts[4:8]
     mean = sum(rollout.reward or 0.0 for rollout in group) / 4
     assert group[2].advantage == pytest.approx((group[2].reward or 0.0) - mean, abs=1e-5)
-    assert outcome.steps[0].grad_norm > 0
+    assert outcome.steps[0].figures["grad_norm"] > 0
 
     def cut_all(rollouts: list[Rollout]) -> None:
         for rollout in rollouts:
             rollout.is_truncated = True
 
     silent = Outcome(tmp_path / "silent", choice=choice, spoil=cut_all)
-    assert silent.steps[0].grad_norm == 0.0
+    assert silent.steps[0].figures["grad_norm"] == 0.0
     heard = Outcome(tmp_path / "heard", choice=ONE_STEP, spoil=cut_all)
-    assert heard.steps[0].grad_norm > 0
+    assert heard.steps[0].figures["grad_norm"] > 0

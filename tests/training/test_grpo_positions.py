@@ -21,10 +21,10 @@ def test_short_prompts_with_long_ones_are_as_likely_as_when_they_were_sampled(tm
     lengths = {len(rollout.prompt_token_ids or ()) for rollout in outcome.steps[0].rollouts}
     assert len(lengths) == 3
     for step in outcome.steps:
-        assert step.ratio.mean == pytest.approx(1.0, abs=1e-4)
-        assert step.ratio.highest == pytest.approx(1.0, abs=1e-3)
+        assert step.figures["ratio/mean"] == pytest.approx(1.0, abs=1e-4)
+        assert step.figures["ratio/max"] == pytest.approx(1.0, abs=1e-3)
     if beta:
-        assert outcome.steps[0].divergence == pytest.approx(0.0, abs=1e-6)
+        assert outcome.steps[0].figures.get("divergence") == pytest.approx(0.0, abs=1e-6)
 
 
 def test_prompts_of_different_lengths_may_fill_the_context_together(tmp_path: Path) -> None:

@@ -108,7 +108,8 @@ def test_vllm_takes_the_samplers_place():
     prompts = [tokenizer.encode("Say <move>"), tokenizer.encode("Say")]
     limits = [3, 7]
     wanted = ours.sample([Row(list(ids), np.random.default_rng(1)) for ids in prompts], limits)
-    policy.sample_with(Generation(model, tokenizer))
+    generation = Generation(model, tokenizer)
+    policy.sample_with(generation)
     assert isinstance(policy.sampler, VllmSampler)
     rows = [Row(list(ids), np.random.default_rng(1)) for ids in prompts]
     found = policy.sampler.sample(rows, limits)
@@ -118,8 +119,9 @@ def test_vllm_takes_the_samplers_place():
     assert [len(row.tokens) - len(ids) for row, ids in zip(rows, prompts, strict=True)] == [
         len(reply.tokens) for reply in found
     ]
-    policy.set_temperature(0.7)
-    assert policy.sampler.temperature == 0.7
+    policy.sampler.temperature = 0.7
+    policy.sampler.sample(rows, limits)
+    assert generation.temperature == 0.7
 
 
 def test_bf16_sampling_still_gives_float32_log_probabilities():

@@ -27,8 +27,9 @@ from workers.storage.steering import (
     prepared_branch,
     record_alarm,
 )
+from workers.training.context import TrainingOutcome
 from workers.training.detector_actions import interventions_of, pattern_of, suspicions_of
-from workers.training.run import TrainingOutcome, finish
+from workers.training.run import finish
 
 
 def draft(detector: str = "paid_exit", **fields: Any) -> FlagDraft:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from backend.domain.training.grpo import CurriculumChoice
-from workers.training.curriculum import AdaptiveLevels, FixedLevels, RoundRobin
+from workers.training.curriculum import AdaptiveLevels, RoundRobin
 
 
 def levels(count: int = 10, **choice: Any) -> AdaptiveLevels:
@@ -159,10 +159,9 @@ def test_a_restored_window_continues_as_if_nothing_had_happened(steps: int) -> N
 
 
 def test_a_restored_mix_continues_as_if_nothing_had_happened() -> None:
-    whole, cut = FixedLevels([1, 0, 2.5]), FixedLevels([1, 0, 2.5])
+    whole, cut = RoundRobin([1, 0, 2.5]), RoundRobin([1, 0, 2.5])
     before = [whole.next() for _ in range(5)]
     assert [cut.next() for _ in range(5)] == before
     assert 1 not in before
-    again = FixedLevels([1, 0, 2.5])
-    again.restore(cut.state)
+    again = RoundRobin(cut.shares, cut.credit)
     assert [again.next() for _ in range(20)] == [whole.next() for _ in range(20)]

@@ -26,7 +26,7 @@ from workers.rollouts.engine import GroupPlan
 from workers.tasks.training import LAUNCHER, module_of
 from workers.training.hardware import select_device
 from workers.training.launch import failure_message, write_configuration
-from workers.training.ranks import GrpoOrder, Ranks, SftOrder, fingerprint, receive_order
+from workers.training.ranks import Ranks, StageOrder, fingerprint
 from workers.training.trl_grpo import grpo_arguments, mean_and_highest
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
@@ -127,9 +127,10 @@ def test_orders_arrive_as_they_were_given(monkeypatch: pytest.MonkeyPatch) -> No
     sent: list[Any] = []
     monkeypatch.setattr(Ranks, "_send", lambda _, number, value: sent.append(value))
     monkeypatch.setattr(Ranks, "receive", lambda _, number=0: json.loads(json.dumps(sent[-1])))
-    for order in (SftOrder("weights", "examples", "folder", 12, 3, 10, False), GrpoOrder("weights", "folder", 2, True)):
+    warm_up = StageOrder("sft", "weights", "folder", False, examples="examples", steps=12, seed=3, save_every=10)
+    for order in (warm_up, StageOrder("grpo", "weights", "folder", True, micro_batches=2)):
         Ranks(0, 2).broadcast(order)
-        assert receive_order(Ranks(1, 2)) == order
+        assert StageOrder(**Ranks(1, 2).receive()) == order
 
 
 def test_weights_that_learned_apart_are_distinguished() -> None:

@@ -9,7 +9,7 @@ import pytest
 from backend.domain.rollouts.rollout import Rollout, task_of
 from backend.domain.vocabulary import RolloutStatus, Split
 from tests.training.game import MANIFEST, completed
-from workers.training.grpo_batch import MASKED, REPLACED, SCREENED, GrpoStep, Ratio
+from workers.training.grpo_batch import MASKED, REPLACED, SCREENED, GrpoStep
 from workers.training.reporting import EtaEstimator, step_figures
 
 COLUMNS = ["fours", "brevity"]
@@ -30,15 +30,18 @@ def step(played: list[Rollout]) -> GrpoStep:
     return GrpoStep(
         step=3,
         rollouts=played,
-        loss=0.5,
-        grad_norm=0.1,
-        learning_rate=0.001,
-        learning_rate_factor=0.5,
-        temperature=0.9,
-        entropy=1.5,
-        divergence=None,
-        no_variance=0.25,
-        ratio=Ratio(1.0, 1.2, 0.01, None),
+        figures={
+            "loss": 0.5,
+            "grad_norm": 0.1,
+            "learning_rate": 0.001,
+            "lr_factor": 0.5,
+            "temperature": 0.9,
+            "entropy": 1.5,
+            "groups/no_variance": 0.25,
+            "ratio/mean": 1.0,
+            "ratio/max": 1.2,
+            "ratio/low_clip": 0.01,
+        },
         seconds={
             "rollouts": 1.0,
             "reward": 0.1,
@@ -46,6 +49,7 @@ def step(played: list[Rollout]) -> GrpoStep:
             "backward": 0.4,
             "optimiser": 0.1,
             "other": 0.02,
+            "idle": 0.08,
             "step": 2.0,
         },
     )

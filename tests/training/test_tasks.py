@@ -16,7 +16,7 @@ from backend.domain.vocabulary import Phase, RolloutStatus, Split
 from tests.factories import make_manifest
 from tests.training.training_envs import make_venue
 from workers.rollouts.engine import GroupPlan
-from workers.training.curriculum import Planner, heldout_plans, warm_up_plans
+from workers.training.curriculum import Planner, single_plans
 from workers.training.env_pool import EnvCapacity, waves
 from workers.training.heldout_evaluation import summarize
 
@@ -77,7 +77,7 @@ def test_a_level_without_a_share_is_never_played() -> None:
 
 def test_no_task_comes_twice_and_none_was_in_the_warm_up() -> None:
     tasks = grpo_tasks(manifest(), configuration(levels=[1, 1, 2]))
-    warm_up = [plan.task for plan in warm_up_plans([make_venue(manifest())], 100)]
+    warm_up = [plan.task for plan in single_plans([make_venue(manifest())], 100)]
     assert len({task.seed for task in tasks}) == 120
     assert not {task.seed for task in tasks} & {task.seed for task in warm_up}
 
@@ -159,7 +159,7 @@ def test_environments_climb_each_automatically_and_have_curves() -> None:
 
 def test_the_warm_up_of_a_mix_is_by_weight_and_never_played_again() -> None:
     own, other = make_venue(manifest()), make_venue(manifest(name="other"), weight=0.25, is_own=False)
-    warm_up = warm_up_plans([own, other], 100)
+    warm_up = single_plans([own, other], 100)
     assert Counter(plan.task.version_id for plan in warm_up) == {None: 80, other.version_id: 20}
     assert Counter(plan.task.version_id for plan in warm_up[:10]) == {None: 8, other.version_id: 2}
     planner = Planner([own, other], configuration())
@@ -174,7 +174,7 @@ def test_without_a_warm_up_the_first_task_is_the_first() -> None:
 
 @pytest.mark.parametrize(("asked", "given"), [(20, 20), (80, 50)])
 def test_heldout_tasks_are_the_first_and_never_trained_on(asked: int, given: int) -> None:
-    tasks = [plan.task for plan in heldout_plans([make_venue(manifest())], asked)]
+    tasks = [plan.task for plan in single_plans([make_venue(manifest())], asked, Split.HELDOUT)]
     assert [task.index for task in tasks] == list(range(given))
     assert min(task.seed for task in tasks) >= HELDOUT_SEED_BASE
 
@@ -196,7 +196,7 @@ def test_waves_never_cut_a_group_that_is_scored_together() -> None:
 
 def test_every_wave_of_a_mix_fits_the_room_of_each_environment() -> None:
     own, other = make_venue(manifest()), make_venue(manifest(name="other"), is_own=False)
-    plans = warm_up_plans([own, other], 60)
+    plans = single_plans([own, other], 60)
     rooms = {None: EnvCapacity(30), other.version_id: EnvCapacity(8)}
     for concurrency in (100, 13):
         parts = waves(plans, rooms, concurrency)
@@ -213,12 +213,14 @@ def test_no_wave_is_needed_for_nothing() -> None:
 
 
 def whole_groups(count: int) -> list[GroupPlan]:
-    return [replace(plan, members=tuple(range(8))) for plan in heldout_plans([make_venue(manifest())], count)]
+    return [
+        replace(plan, members=tuple(range(8))) for plan in single_plans([make_venue(manifest())], count, Split.HELDOUT)
+    ]
 
 
 def test_a_heldout_evaluation_of_a_mix_is_the_mean_by_weight_with_each_environments_own() -> None:
     own, other = make_venue(manifest()), make_venue(manifest(name="other"), weight=0.5, is_own=False)
-    plans = heldout_plans([own, other], 12)
+    plans = single_plans([own, other], 12, Split.HELDOUT)
     rollouts = played([plan for plan in plans if plan.task.version_id is None])
     rollouts += played([plan for plan in plans if plan.task.version_id], won=False)
     found = summarize(rollouts, ["win", "near"], [own, other])
@@ -234,12 +236,12 @@ def test_a_heldout_evaluation_of_a_mix_is_the_mean_by_weight_with_each_environme
         assert sum(each.count for each in levels.values()) == found.environments[name].count
         assert {level: each.mean for level, each in levels.items()} == dict.fromkeys(range(len(levels)), reward)
         assert found.metrics()[f"heldout/environment_level/{name}/1"] == reward
-    assert set(found.as_json()["environment_levels"]) == {"game", "other"}
+    assert set(found.environment_levels) == {"game", "other"}
 
 
 def test_a_heldout_evaluation_in_which_one_environment_failed_has_no_reward() -> None:
     own, other = make_venue(manifest()), make_venue(manifest(name="other"), is_own=False)
-    plans = heldout_plans([own, other], 4)
+    plans = single_plans([own, other], 4, Split.HELDOUT)
     rollouts = played(plans)
     for rollout in rollouts:
         if rollout.task.version_id:

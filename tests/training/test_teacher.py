@@ -9,14 +9,15 @@ import pytest
 from backend.domain.environments.manifest import Manifest, read_manifest
 from backend.domain.environments.packages import content_hash
 from backend.domain.rollouts.rollout import Rollout
+from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import Phase
 from tests.models.conftest import some_texts
 from tests.training.conftest import built_in
 from tests.training.training_envs import make_venue
 from workers.models.build import build_tokenizer
 from workers.models.chat import ChatTokens
-from workers.training.curriculum import warm_up_plans
-from workers.training.env_pool import EnvPool
+from workers.training.curriculum import single_plans
+from workers.training.env_pool import EnvPool, open_env_pool
 from workers.training.example_sources import MOST_SPOILED, Teacher
 from workers.training.examples import example_of
 
@@ -29,7 +30,7 @@ MANIFEST: Manifest = read_manifest(FILES["openenv.yaml"])
 @pytest.fixture
 def env_pool(installation: None) -> Iterator[EnvPool]:
     env = replace(make_venue(MANIFEST), content_hash=content_hash(FILES), files=FILES)
-    with EnvPool([env], servers=1, concurrency=64) as env_pool:
+    with open_env_pool([env], TrainingConfiguration(servers=1, concurrency=64)) as env_pool:
         yield env_pool
 
 
@@ -37,7 +38,7 @@ def lessons(env_pool: EnvPool, noise: float, script: str = "teacher", count: int
     tokenizer = build_tokenizer([MANIFEST.proctor.agent.system, *some_texts()], context=256)
     played: list[Rollout] = []
     teacher = Teacher(script, ChatTokens(tokenizer), noise=noise)
-    plans = warm_up_plans([make_venue(MANIFEST)], count)
+    plans = single_plans([make_venue(MANIFEST)], count)
     env_pool.play(plans, teacher, phase=Phase.WARM_UP, seed=5, on_rollout=played.append)
     return tokenizer, sorted(played, key=lambda rollout: rollout.group)
 

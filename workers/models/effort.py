@@ -5,6 +5,7 @@ import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 import structlog
@@ -19,7 +20,7 @@ from backend.core.session import transaction
 from backend.domain.studies.effort import ReasonedReply, forced_prefix
 from workers.models.chat import ChatTokens
 from workers.models.load import ModelUnusable, load_folder
-from workers.models.sampling import Row, Sampler
+from workers.models.sampling import Row, Sampler, SamplingOptions
 from workers.tasks.effort_cuts import ForcedAnswer, cut_side, load_side_work
 from workers.tasks.execute import run_async
 
@@ -31,17 +32,10 @@ class ModelCompleter:
     """A model in this process that continues from the middle of its own reply."""
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        *,
-        temperature: float = 1.0,
-        top_p: float = 1.0,
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: Unpack[SamplingOptions]
     ) -> None:
         self.chat = ChatTokens(tokenizer)
-        self._sampler = Sampler(
-            model, end=self.chat.end, pad=tokenizer.pad_token_id, temperature=temperature, top_p=top_p
-        )
+        self._sampler = Sampler(model, end=self.chat.end, pad=tokenizer.pad_token_id, **options)
 
     def __call__(
         self,

@@ -41,16 +41,6 @@ class ModelUnusable(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Precision:
-    dtype: str = "float32"  # `auto`: the precision of the model's files
-    quantisation: Quantisation | None = None
-
-
-TRAINED_WHOLE = Precision()
-OWN = Precision("auto")
-
-
-@dataclass(frozen=True, slots=True)
 class ModelSource:
     name: str  # a folder, or a name on the Hub
     revision: str | None = None  # commit on the Hub, or digest of the folder's weights
@@ -78,18 +68,18 @@ def best_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def read_model(source: ModelSource, precision: Precision) -> PreTrainedModel:
-    """Load a model on the best device of this machine. Raises ModelUnusable."""
-    dtype = precision.dtype if precision.dtype == "auto" else getattr(torch, precision.dtype)
-    placement: dict[str, object] = {"dtype": dtype}
-    if precision.quantisation is not None:
-        if dtype == "auto":
-            raise ValueError("a quantized model needs a dtype for the weights that stay in full precision")
+def read_model(source: ModelSource, dtype: str, quantisation: Quantisation | None = None) -> PreTrainedModel:
+    """Load a model on the best device of this machine. Raises ModelUnusable.
+
+    `dtype`: `auto` is the precision of the model's files, which cannot be quantized.
+    """
+    placement: dict[str, object] = {"dtype": dtype if dtype == "auto" else getattr(torch, dtype)}
+    if quantisation is not None:
         placement["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True,
-            bnb_4bit_quant_type=precision.quantisation.type,
-            bnb_4bit_use_double_quant=precision.quantisation.is_double,
-            bnb_4bit_compute_dtype=dtype,
+            bnb_4bit_quant_type=quantisation.type,
+            bnb_4bit_use_double_quant=quantisation.is_double,
+            bnb_4bit_compute_dtype=placement["dtype"],
         )
         placement["device_map"] = {"": best_device()}
     try:
@@ -103,7 +93,7 @@ def read_model(source: ModelSource, precision: Precision) -> PreTrainedModel:
         raise ModelUnusable(f"{source.name} cannot be loaded: this worker lacks a package. {error}") from error
     except (OSError, ValueError, KeyError) as error:
         raise ModelUnusable(f"{source.name} cannot be loaded: {error}") from error
-    if precision.quantisation is None:
+    if quantisation is None:
         return model.to(best_device())
     # On some CPUs bitsandbytes repacks weights at the first evaluation. No gradient flows through repacked weights and
     # a merge into them is wrong. The slower path is always right.
@@ -191,7 +181,7 @@ def load_base(name: str) -> Loaded:
 
 
 def _load_whole(source: ModelSource) -> Loaded:
-    model, tokenizer = read_model(source, TRAINED_WHOLE), read_tokenizer(source)
+    model, tokenizer = read_model(source, "float32"), read_tokenizer(source)
     give_padding(model, tokenizer, may_grow=True)
     return model, tokenizer
 
@@ -199,7 +189,7 @@ def _load_whole(source: ModelSource) -> Loaded:
 def load_adapter(folder: Path, record: AdapterRecord) -> Loaded:
     """Load the adapter in a folder with the base that the record names, to sample or to train further."""
     with base_of(record) as source:
-        base = read_model(source, Precision(record.dtype, record.quantisation))
+        base = read_model(source, record.dtype, record.quantisation)
     tokenizer = read_tokenizer(ModelSource(str(folder)))
     model = attach_adapter(base, folder)
     base.config.pad_token_id = tokenizer.pad_token_id
@@ -257,11 +247,11 @@ def _new_adapter(
 ) -> Loaded:
     """Add an adapter that does not change the base yet. `name` and `artifact`: how its record refers to the base."""
     quantisation = Quantisation(is_double=choice.is_double_quantised) if choice.kind is AdapterKind.QLORA else None
-    base = read_model(source, OWN)
+    base = read_model(source, "auto")
     dtype = dtype_name(base.dtype)
     if quantisation is not None:
         del base
-        base = read_model(source, Precision(dtype, quantisation))
+        base = read_model(source, dtype, quantisation)
     tokenizer = read_tokenizer(source)
     give_padding(base, tokenizer, may_grow=False)
     configuration = LoraConfig(

@@ -5,14 +5,15 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Unpack
 
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from backend.domain.errors import LimitExceeded, PolicyError, boundary
 from workers.models.chat import ChatTokens
-from workers.models.sampling import Row, Sampled, Sampler, VllmGeneration, VllmSampler
-from workers.policies.base import EpisodeStart, Reply, TokenTrace, Turn
+from workers.models.sampling import Row, Sampled, Sampler, SamplingOptions, VllmGeneration, VllmSampler
+from workers.policies.base import EpisodeStart, Player, Policy, Reply, TokenTrace, Turn
 
 GATHER_SECONDS = 0.01  # how long a batch waits for sessions that have not requested a reply yet
 SETTLE_SECONDS = 0.002  # how long it waits when all have requested one: more episodes may be about to begin
@@ -27,7 +28,7 @@ class _SampleRequest:
     requested_at: float
 
 
-class LocalPolicy:
+class LocalPolicy(Policy):
     """A model in this process that acts. With `lockstep`, every batch contains all sessions that are still playing, in
     a fixed order, so that the same weights and seeds give the same episodes bit by bit."""
 
@@ -36,47 +37,28 @@ class LocalPolicy:
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         *,
-        temperature: float = 1.0,
-        top_p: float = 1.0,
-        top_k: int = 0,
         lockstep: bool = False,
-        is_bf16: bool = False,
+        **options: Unpack[SamplingOptions],
     ) -> None:
-        """`is_bf16`: precision of products, as in training."""
         self.chat = ChatTokens(tokenizer)
-        self.sampler: Sampler | VllmSampler = Sampler(
-            model,
-            end=self.chat.end,
-            pad=tokenizer.pad_token_id,
-            temperature=temperature,
-            top_p=top_p,
-            top_k=top_k,
-            is_bf16=is_bf16,
-        )
+        self.sampler: Sampler | VllmSampler
+        self.sampler = Sampler(model, end=self.chat.end, pad=tokenizer.pad_token_id, **options)
         self.batches = 0
+        self.expected = 0  # sessions that are about to begin: the first batch waits for them
         self._is_lockstep = lockstep
-        self._expected = 0
         self._playing: set[LocalPlayer] = set()
         self._waiting: list[_SampleRequest] = []
         self._timer: asyncio.TimerHandle | None = None
         self._generation: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sampling")
 
-    def set_temperature(self, temperature: float) -> None:
-        """Set the temperature of the batches from now on."""
-        self.sampler.temperature = temperature
-
     def sample_with(self, generation: VllmGeneration) -> None:
         """Let vLLM write the replies from now on, at the same temperature."""
         ours = self.sampler
-        self.sampler = VllmSampler(generation, end=self.chat.end, context=ours.context, temperature=ours.temperature)
-
-    def expect(self, sessions: int) -> None:
-        """Announce sessions that are about to begin: the first batch waits for them."""
-        self._expected = sessions
+        self.sampler = VllmSampler(generation, self.chat.end, ours.context, ours.temperature)
 
     async def begin(self, start: EpisodeStart) -> "LocalPlayer":
-        self._expected = max(0, self._expected - 1)
+        self.expected = max(0, self.expected - 1)
         player = LocalPlayer(self, start)
         self._playing.add(player)
         return player
@@ -101,7 +83,7 @@ class LocalPolicy:
         """Start a batch when all sessions wait, or when the window that the first request opened has closed."""
         if self._generation is not None or not self._waiting:
             return
-        all_wait = len(self._waiting) >= len(self._playing) + self._expected
+        all_wait = len(self._waiting) >= len(self._playing) + self.expected
         if all_wait and self._is_lockstep:
             self._start_batch()
             return
@@ -118,7 +100,7 @@ class LocalPolicy:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._expected = self._expected if expected is None else expected
+        self.expected = self.expected if expected is None else expected
         if self._generation is not None or not self._waiting:
             return
         requests, self._waiting = self._waiting, []
@@ -150,10 +132,8 @@ class LocalPolicy:
             self._schedule()
 
 
-class LocalPlayer:
+class LocalPlayer(Player):
     """One episode of a local policy, with its exact tokens."""
-
-    wants_scripts = False
 
     def __init__(self, policy: LocalPolicy, start: EpisodeStart) -> None:
         self.row = Row([], np.random.Generator(np.random.PCG64(start.seed)))
@@ -164,10 +144,8 @@ class LocalPlayer:
         self._is_cut = proctor.agent.context.cuts(proctor.episode.max_turns)
         """Whether it reads only a part of the conversation. Each turn is then a separate prompt, and the episode is
         not one sequence."""
-        self._prompt_length = 0
+        self._trace = TokenTrace()
         self._read = 0  # messages in `row.tokens`, including the reply that the engine appends to its list
-        self._mask: list[int] = []
-        self._logprobs: list[float] = []
 
     async def act(self, turn: Turn) -> Reply:
         """Sample a reply. Earlier replies keep their sampled tokens; only new messages are tokenized.
@@ -185,37 +163,24 @@ class LocalPlayer:
                 message = f"the first prompt has {len(messages):,} tokens; the model reads at most {context:,}"
                 raise LimitExceeded(message)
             return Reply("", len(self.row.tokens), 0, is_truncated=True)
+        self.row.tokens += messages
         if is_opening:
-            self.row.tokens = list(messages)
-            self._prompt_length = len(messages)
+            self._trace.prompt = list(messages)
         else:
-            self._append_masked(messages)
+            self._trace.append(messages)
         self._read = len(turn.messages) + 1
         tokens_in = len(self.row.tokens)
         sampled = await self._policy.sample(self, min(turn.max_tokens, context - 1 - tokens_in))
-        self._mask += [1] * len(sampled.tokens)
-        self._logprobs += sampled.logprobs
+        self._trace.append(sampled.tokens, sampled.logprobs)
         is_truncated = sampled.tokens[-1] != chat.end
         if is_truncated:
-            self._append_masked([chat.end])
+            self.row.tokens.append(chat.end)
+            self._trace.append([chat.end])
         text = chat.text_of(sampled.tokens)
         return Reply(text, tokens_in, len(sampled.tokens), is_truncated, queue_seconds=self.waited)
 
-    def _append_masked(self, tokens: Sequence[int]) -> None:
-        """Append tokens that the policy did not write."""
-        self.row.tokens.extend(tokens)
-        self._mask += [0] * len(tokens)
-        self._logprobs += [0.0] * len(tokens)
-
     def trace(self) -> TokenTrace | None:
-        if self._is_cut or not self.row.tokens:
-            return None
-        return TokenTrace(
-            prompt=self.row.tokens[: self._prompt_length],
-            completion=self.row.tokens[self._prompt_length :],
-            mask=list(self._mask),
-            logprobs=list(self._logprobs),
-        )
+        return None if self._is_cut or not self._trace.prompt else self._trace
 
     def close(self) -> None:
         self._policy.leave(self)

@@ -6,7 +6,7 @@ Shapes: B rows, T tokens, V vocabulary, K the most likely tokens.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -33,25 +33,22 @@ Watch = Callable[[int, Sequence[int], Sequence[float]], Iterable[int]]
 """Called with the position, the tokens and their log-probabilities as they are drawn. Returns the rows that end."""
 
 
+class SamplingOptions(TypedDict, total=False):
+    temperature: float  # default: 1; 0 is greedy
+    top_p: float  # default: 1
+    top_k: int  # default: 0, which is all tokens
+    is_bf16: bool
+    """Compute products in bf16, as training does. Log-probabilities are float32 in any case. Default: False."""
+
+
 class Sampler:
     """Samples replies for rows. Not safe to use from two threads at a time."""
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        *,
-        end: int,
-        pad: int,
-        temperature: float = 1.0,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        is_bf16: bool = False,
-    ) -> None:
-        """`is_bf16`: compute products in bf16, as training does. Log-probabilities are float32 in any case."""
+    def __init__(self, model: PreTrainedModel, *, end: int, pad: int, **options: Unpack[SamplingOptions]) -> None:
         self.model, self.end, self.pad = model, end, pad
-        self.temperature, self.top_p, self.top_k = temperature, top_p, top_k
+        self.temperature, self.top_p = options.get("temperature", 1.0), options.get("top_p", 1.0)
+        self.top_k, self.is_bf16 = options.get("top_k", 0), options.get("is_bf16", False)
         self.context: int = getattr(model.config, "max_position_embeddings", None) or 1 << 30
-        self.is_bf16 = is_bf16
         self.prefills = 0  # batches that started with an empty cache
         self._device = next(model.parameters()).device
         self._rows: Sequence[Row] = ()
@@ -184,24 +181,26 @@ class VllmGeneration(Protocol):
     ) -> tuple[object, list[list[int]], list[list[list[float]]], object]: ...
 
 
+@dataclass
 class VllmSampler:
     """Replaces a `Sampler` in a `LocalPolicy`: TRL gives vLLM the latest weights at each step.
 
     vLLM draws its own random numbers, so the same seed does not give the same episodes. It caches prefixes itself.
     """
 
-    def __init__(self, generation: VllmGeneration, *, end: int, context: int, temperature: float) -> None:
-        self._generation = generation
-        self.end, self.context, self.temperature = end, context, temperature
+    generation: VllmGeneration
+    end: int
+    context: int
+    temperature: float
 
     def sample(self, rows: Sequence[Row], limits: Sequence[int], watch: Watch | None = None) -> list[Sampled]:
         """Sample a reply for each row. One limit applies to the whole batch, so longer replies are cut to their own."""
         if watch is not None:
             raise NotImplementedError("vLLM's replies cannot be watched while they are written")
-        self._generation.temperature = self.temperature
-        self._generation.max_completion_length = max(limits)
+        self.generation.temperature = self.temperature
+        self.generation.max_completion_length = max(limits)
         prompts = [list(row.tokens) for row in rows]
-        _, replies, logprobs, _ = self._generation.generate(prompts=prompts, images=None, num_generations=1)
+        _, replies, logprobs, _ = self.generation.generate(prompts=prompts, images=None, num_generations=1)
         sampled = []
         for row, limit, ids, values in zip(rows, limits, replies, logprobs, strict=True):
             length = min(limit, ids.index(self.end) + 1 if self.end in ids else len(ids))

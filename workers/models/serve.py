@@ -12,13 +12,14 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal
 
 import orjson
 import torch
 from aiohttp import web
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 from transformers.utils.logging import disable_progress_bar
 
 from backend.core.logs import configure_logging
@@ -44,14 +45,6 @@ _UNSUPPORTED = {
 }
 
 
-class ServeRequest(TypedDict):
-    folder: str
-    name: str
-    host: str
-    port: int
-    token: str
-
-
 class ApiError(Exception):
     """An error in OpenAI's format."""
 
@@ -66,8 +59,6 @@ class ApiError(Exception):
 
 
 class ChatMessage(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[dict[str, object]] | None = None
 
@@ -88,8 +79,6 @@ class StreamOptions(BaseModel):
 class ChatRequest(BaseModel):
     """The body of `POST /v1/chat/completions`. Unknown fields are ignored; unsupported ones that would change the reply
     are refused."""
-
-    model_config = ConfigDict(extra="ignore")
 
     model: str = ""
     messages: list[ChatMessage] = Field(min_length=1, max_length=10_000)
@@ -119,32 +108,33 @@ class ChatRequest(BaseModel):
 
     @property
     def stops(self) -> list[str]:
-        sequences = [self.stop] if isinstance(self.stop, str) else self.stop or []
-        return [each for each in sequences if each]
+        return [each for each in ([self.stop] if isinstance(self.stop, str) else self.stop or []) if each]
 
 
+@dataclass
 class ModelServer:
     """The routes `/v1/models`, `/v1/chat/completions` and `/health` over one local model."""
 
-    def __init__(self, batches: BatchSampler, name: str, token: str = "") -> None:
-        self.batches, self.name = batches, name
-        self._token = token
-        self._started = int(time.time())
+    batches: BatchSampler
+    name: str
+    token: str = field(default="", repr=False)
+    started: int = field(default_factory=lambda: int(time.time()))
 
     def app(self) -> web.Application:
         app = web.Application(middlewares=[self._guard], client_max_size=MAX_BODY_BYTES)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/v1/models/{name:.+}", self._models)
         app.router.add_post("/v1/chat/completions", self._complete)
-        app.router.add_get("/health", self._health)
         return app
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Check the token, and return every error in OpenAI's format."""
+        if request.path == "/health":
+            return _json({"status": "ok"})
         try:
             sent = request.headers.get("Authorization", "").removeprefix("Bearer ").encode(errors="surrogateescape")
-            if self._token and request.path != "/health" and not hmac.compare_digest(sent, self._token.encode()):
+            if self.token and not hmac.compare_digest(sent, self.token.encode()):
                 raise ApiError("Incorrect API key provided.", status=401, code="invalid_api_key")
             return await handler(request)
         except ApiError as error:
@@ -152,13 +142,10 @@ class ModelServer:
         except web.HTTPException as error:
             return ApiError(error.reason, status=error.status).response()
 
-    async def _health(self, _: web.Request) -> web.StreamResponse:
-        return _json({"status": "ok"})
-
     async def _models(self, request: web.Request) -> web.StreamResponse:
         """List the one model, or describe it by name."""
         self._check_name(request.match_info.get("name", ""))
-        model = {"id": self.name, "object": "model", "created": self._started, "owned_by": "proctor"}
+        model = {"id": self.name, "object": "model", "created": self.started, "owned_by": "proctor"}
         model["max_model_len"] = self.batches.context
         return _json(model if "name" in request.match_info else {"object": "list", "data": [model]})
 
@@ -168,7 +155,18 @@ class ModelServer:
             raise ApiError(message, status=404, param="model", code="model_not_found")
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
-        chat_request = read_request(await request.read())
+        try:
+            chat_request = ChatRequest.model_validate(orjson.loads(await request.read()))
+        except orjson.JSONDecodeError as error:
+            raise ApiError(f"the body is not JSON: {error}") from error
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            field = ".".join(str(part) for part in first["loc"])
+            raise ApiError(f"{field}: {first['msg']}", param=field or None) from error
+        if len(chat_request.stops) > MAX_STOPS:
+            raise ApiError(f"at most {MAX_STOPS} stop sequences are supported", param="stop")
+        if chat_request.messages[-1].role == "assistant":
+            raise ApiError("the last message is from the assistant; end with a user message", param="messages")
         self._check_name(chat_request.model)
         if len(self.batches.waiting) + chat_request.n > MAX_WAITING:
             raise ApiError("Too many requests are waiting.", status=429, code="rate_limit_exceeded")
@@ -261,23 +259,6 @@ class ModelServer:
         return {"content": content, "refusal": None}
 
 
-def read_request(body: bytes) -> ChatRequest:
-    """Raises ApiError."""
-    try:
-        request = ChatRequest.model_validate(orjson.loads(body))
-    except orjson.JSONDecodeError as error:
-        raise ApiError(f"the body is not JSON: {error}") from error
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise ApiError(f"{field}: {first['msg']}", param=field or None) from error
-    if len(request.stops) > MAX_STOPS:
-        raise ApiError(f"at most {MAX_STOPS} stop sequences are supported", param="stop")
-    if request.messages[-1].role == "assistant":
-        raise ApiError("the last message is from the assistant; end with a user message", param="messages")
-    return request
-
-
 def prompt_tokens(chat: ChatTokens, messages: Sequence[dict[str, str]]) -> list[int]:
     """The prompt as the local policy reads it: the opening, then each reply with its end and the messages after it."""
     turns = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
@@ -302,7 +283,7 @@ def _json(value: Mapping[str, object], status: int = 200) -> web.Response:
 def main() -> int:
     configure_logging("serve")
     disable_progress_bar()
-    request: ServeRequest = json.loads(sys.stdin.read())
+    request = json.loads(sys.stdin.read())
     try:
         model, tokenizer = load_folder(Path(request["folder"]))
         batches = BatchSampler(model, tokenizer)

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -75,7 +74,11 @@ def serving(source: str, *, seconds: float = START_SECONDS) -> Iterator[Endpoint
         logger.info("starting vllm", pid=process.pid, port=port)
         deadline = time.monotonic() + seconds
         try:
-            while not _is_healthy(port):
+            while True:
+                health = f"http://127.0.0.1:{port}/health"
+                with contextlib.suppress(OSError), urllib.request.urlopen(health, timeout=2) as response:
+                    if response.status == 200:
+                        break
                 if (status := process.poll()) is not None or time.monotonic() > deadline:
                     problem = "was not ready in time" if status is None else f"ended with {status} while it started"
                     log.seek(max(log.seek(0, os.SEEK_END) - _LOG_BYTES, 0))
@@ -90,11 +93,3 @@ def serving(source: str, *, seconds: float = START_SECONDS) -> Iterator[Endpoint
                     os.killpg(process.pid, number)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(STOP_SECONDS)
-
-
-def _is_healthy(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2) as response:
-            return bool(response.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False

@@ -15,8 +15,7 @@ __all__ = ["make_policy"]
 ENDPOINT_OPTIONS = (
     *("timeout_seconds", "attempts", "first_wait_seconds", "extra"),
     *("sends_seed", "sends_tools", "sends_reasoning", "logprobs", "token_ids"),
-)
-"""Keys of a policy's configuration that are fields of `Endpoint`."""
+)  # keys of a policy's configuration that are fields of `Endpoint`
 
 
 def make_policy(

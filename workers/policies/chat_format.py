@@ -15,15 +15,15 @@ import orjson
 from backend.domain.environments.tools import CallUnreadable, explain_for_api, split_calls, write_call
 from backend.domain.errors import PolicyError
 from backend.domain.text import plain_text
-from workers.policies.base import Reply, TextTrace, TokenTrace
+from workers.policies.base import Reply
 
 Message = Mapping[str, Any]
 
 MAX_REPLY_CHARACTERS = 2_000_000
-MAX_TOKENS = 10_000_000
-"""Per request or reply: more than any model reads or writes. The database stores sums in four bytes."""
+MAX_TOKENS = 10_000_000  # per request or reply: more than any model reads; the database stores sums in four bytes
 MAX_LOGPROB = 1e30
 MAX_TOKEN_ID = 2**31 - 1
+NOT_A_COMPLETION = "the endpoint answered JSON that is no chat completion: {}"
 
 
 class NoCompletion(PolicyError):
@@ -37,8 +37,7 @@ class Completion:
     reply: Reply
     texts: list[str] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    prompt_ids: list[int] = field(default_factory=list)
-    """vLLM's `return_token_ids`."""
+    prompt_ids: list[int] = field(default_factory=list)  # vLLM's `return_token_ids`
     ids: list[int] = field(default_factory=list)
 
 
@@ -122,15 +121,15 @@ def read_completion(body: bytes) -> Completion:
         except (ValueError, RecursionError) as error:
             problem = f"the endpoint answered 200 with something that is not JSON ({len(body):,} bytes)"
             raise NoCompletion(problem) from error
-    if not isinstance(response, dict):
-        raise _not_a_completion("it is not an object")
-    choices = response.get("choices")
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise _not_a_completion("it has no choices")
-    choice = choices[0]
-    message = choice.get("message")
-    if not isinstance(message, dict):
-        raise _not_a_completion("choices[0].message is not an object")
+    match response:
+        case {"choices": [{"message": dict(message)} as choice, *_]}:
+            pass
+        case {"choices": [dict(), *_]}:
+            raise NoCompletion(NOT_A_COMPLETION.format("choices[0].message is not an object"))
+        case dict():
+            raise NoCompletion(NOT_A_COMPLETION.format("it has no choices"))
+        case _:
+            raise NoCompletion(NOT_A_COMPLETION.format("it is not an object"))
     reasoning = message.get("reasoning_content") or message.get("reasoning")  # endpoints use either name
     reply = Reply(
         _read_text(message),
@@ -150,10 +149,6 @@ def read_completion(body: bytes) -> Completion:
     return completion
 
 
-def _not_a_completion(problem: str) -> NoCompletion:
-    return NoCompletion(f"the endpoint answered JSON that is no chat completion: {problem}")
-
-
 def _read_text(message: Message) -> str:
     """The content with all tool calls as text. An empty or missing content is an answer, too: the policy was silent."""
     content = message.get("content")
@@ -164,11 +159,11 @@ def _read_text(message: Message) -> str:
         parts: list[Any] = [part.get("text", "") if isinstance(part, dict) else None for part in content]
         content = "".join(parts) if all(isinstance(part, str) for part in parts) else None
     if not isinstance(content, str):
-        raise _not_a_completion("the message's content is neither text nor a list of parts")
+        raise NoCompletion(NOT_A_COMPLETION.format("the message's content is neither text nor a list of parts"))
     try:
         text = plain_text(write_answer(content, message.get("tool_calls")))
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise _not_a_completion("its tool_calls do not have the API's form") from error
+        raise NoCompletion(NOT_A_COMPLETION.format("its tool_calls do not have the API's form")) from error
     if len(text) > MAX_REPLY_CHARACTERS:
         raise NoCompletion(f"the endpoint's reply has {len(text):,} characters; at most {MAX_REPLY_CHARACTERS:,}")
     return text
@@ -201,38 +196,3 @@ def _read_token_ids(sent: object) -> list[int]:
     if not isinstance(sent, list) or not all(type(each) is int and 0 <= each <= MAX_TOKEN_ID for each in sent):
         return []
     return sent
-
-
-class TraceBuilder:
-    """Builds an episode's trace: ids if each prompt continues the tokens before it, else the replies' tokens as text,
-    else nothing."""
-
-    def __init__(self) -> None:
-        self._text = TextTrace([], [], [])
-        self._ids: TokenTrace | None = None
-        self._is_continuous = True
-        """False once the endpoint returned no ids, or its chat template rewrote earlier turns."""
-
-    def add(self, completion: Completion) -> None:
-        self._text.turns.append(len(self._text.texts))
-        self._text.texts += completion.texts
-        self._text.logprobs += completion.logprobs
-        if not completion.ids or len(completion.logprobs) != len(completion.ids):
-            self._is_continuous = False
-        if not self._is_continuous:
-            return
-        if self._ids is None:
-            self._ids = TokenTrace(completion.prompt_ids, [], [], [])
-        known = self._ids.prompt + self._ids.completion
-        if completion.prompt_ids[: len(known)] != known:
-            self._is_continuous = False
-            return
-        foreign = completion.prompt_ids[len(known) :]
-        self._ids.completion += foreign + completion.ids
-        self._ids.mask += [0] * len(foreign) + [1] * len(completion.ids)
-        self._ids.logprobs += [0.0] * len(foreign) + completion.logprobs
-
-    def trace(self) -> TokenTrace | TextTrace | None:
-        if self._is_continuous and self._ids is not None:
-            return self._ids
-        return self._text if self._text.texts else None

@@ -28,17 +28,15 @@ from workers.policies.base import EpisodeStart, Player, Policy, Reply, TextTrace
 from workers.policies.chat_format import (
     Completion,
     NoCompletion,
-    TraceBuilder,
     native_messages,
     plain_messages,
     read_completion,
 )
-from workers.policies.throttle import AdaptiveLimit, EndpointThrottle
+from workers.policies.throttle import EndpointThrottle
 
 MAX_RESPONSE_BYTES = 8_000_000
 MAX_RETRY_AFTER_SECONDS = 60.0
-MAX_WAIT_SECONDS = 30.0
-"""Between two attempts, unless the endpoint asks for more."""
+MAX_WAIT_SECONDS = 30.0  # between two attempts, unless the endpoint asks for more
 OVERLOADED = frozenset({429, 503, 529})
 RETRYABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 
@@ -52,16 +50,13 @@ class EndpointRefused(PolicyError):
 class EndpointGaveUp(PolicyError):
     """The endpoint did not answer properly in any attempt."""
 
-    is_retryable = False
-    """It was retried in place already, without losing the episode."""
+    is_retryable = False  # it was retried in place already, without losing the episode
 
 
 class _RetryableFailure(PolicyError):
     """One attempt failed in a way that may pass."""
 
-    def __init__(self, message: str = "", after_seconds: float = 0.0) -> None:
-        super().__init__(message)
-        self.after_seconds = after_seconds
+    after_seconds = 0.0
 
 
 @dataclass(slots=True)
@@ -71,25 +66,18 @@ class Endpoint:
     base_url: str
     model: str
     key: str | None = field(default=None, repr=False)
-    timeout_seconds: float = 60.0
-    """Per attempt."""
+    timeout_seconds: float = 60.0  # per attempt
     attempts: int = 5
-    first_wait_seconds: float = 0.5
-    """Before the second attempt; doubles each time, with jitter, up to half a minute."""
-    extra: dict[str, Any] = field(default_factory=dict)
-    """Further fields of the request's body."""
+    first_wait_seconds: float = 0.5  # before the second attempt; doubles each time, with jitter, up to half a minute
+    extra: dict[str, Any] = field(default_factory=dict)  # further fields of the request's body
     sends_seed: bool = True
     sends_tools: bool = True
     """Use the API's native tool calls. Otherwise the system prompt lists the tools, and calls are text."""
-    sends_reasoning: bool = False
-    """Send the policy's earlier reasoning back as `reasoning_content`."""
-    logprobs: bool = False
-    """Request the log-probability of each token."""
-    token_ids: bool = False
-    """Request token ids too, as vLLM returns them."""
+    sends_reasoning: bool = False  # send the policy's earlier reasoning back as `reasoning_content`
+    logprobs: bool = False  # request the log-probability of each token
+    token_ids: bool = False  # request token ids too, as vLLM returns them
     limits: Limits = field(default_factory=Limits)
-    is_own: bool = False
-    """Started by this process, so its address on this machine is allowed although it is private."""
+    is_own: bool = False  # started by this process: its address on this machine is allowed although it is private
 
 
 class OpenAiPolicy(Policy):
@@ -102,10 +90,7 @@ class OpenAiPolicy(Policy):
         self._url: URL | None = None
         self._limit_field = "max_tokens"
         self._throttle = EndpointThrottle(endpoint.limits)
-
-    @property
-    def adaptive_limit(self) -> AdaptiveLimit:
-        return self._throttle.concurrency
+        self.adaptive_limit = self._throttle.concurrency
 
     async def begin(self, start: EpisodeStart) -> Player:
         endpoint = self._endpoint
@@ -158,10 +143,11 @@ class OpenAiPolicy(Policy):
             if status != 200:
                 message = f"the endpoint answered {describe_error(status, headers, answer, secret=self._endpoint.key)}"
                 if status in RETRYABLE:
-                    wait = parse_retry_after(headers.get("Retry-After"))
+                    failure = _RetryableFailure(message)
+                    failure.after_seconds = parse_retry_after(headers.get("Retry-After"))
                     if status in OVERLOADED:
-                        self._throttle.refused(wait)
-                    raise _RetryableFailure(message, wait)
+                        self._throttle.refused(failure.after_seconds)
+                    raise failure
                 if status == 400 and self._limit_field == "max_tokens" and b"max_completion_tokens" in answer:
                     self._limit_field = "max_completion_tokens"  # newer models accept only this name
                     raise _RetryableFailure(message)
@@ -221,28 +207,44 @@ class OpenAiPolicy(Policy):
             return plain_text(json.dumps(body, ensure_ascii=False)).encode()
 
 
+@dataclass
 class _ApiPlayer(Player):
-    def __init__(self, policy: OpenAiPolicy, start: EpisodeStart, endpoint: Endpoint) -> None:
-        self._policy = policy
-        self._start = start
-        self._endpoint = endpoint
-        self._trace = TraceBuilder() if endpoint.logprobs or endpoint.token_ids else None
+    policy: OpenAiPolicy
+    start: EpisodeStart
+    endpoint: Endpoint
+    text: TextTrace = field(default_factory=TextTrace)
+    ids: TokenTrace = field(default_factory=TokenTrace)
+    is_continuous: bool = True  # False once the endpoint returned no ids, or its chat template rewrote earlier turns
 
     async def act(self, turn: Turn) -> Reply:
-        sends_reasoning = self._endpoint.sends_reasoning
-        if turn.tools and self._endpoint.sends_tools:
-            system = render_system(self._start.manifest.proctor.agent, turn.tools, is_native=True)
+        sends_reasoning = self.endpoint.sends_reasoning
+        if turn.tools and self.endpoint.sends_tools:
+            system = render_system(self.start.manifest.proctor.agent, turn.tools, is_native=True)
             turn.messages = native_messages(turn.messages, system, sends_reasoning=sends_reasoning)
         else:
             turn.messages = plain_messages(turn.messages, sends_reasoning=sends_reasoning)
             turn.tools = ()
-        completion = await self._policy.complete(turn, self._start.seed)
-        if self._trace is not None:
-            self._trace.add(completion)
+        completion = await self.policy.complete(turn, self.start.seed)
+        self.text.turns.append(len(self.text.texts))
+        self.text.texts += completion.texts
+        self.text.logprobs += completion.logprobs
+        if not self.ids.prompt and not self.ids.completion:
+            self.ids.prompt = completion.prompt_ids
+        known, prompt = self.ids.prompt + self.ids.completion, completion.prompt_ids
+        has_ids = bool(completion.ids) and len(completion.logprobs) == len(completion.ids)
+        self.is_continuous = self.is_continuous and has_ids and prompt[: len(known)] == known
+        if self.is_continuous:
+            self.ids.append(prompt[len(known) :])
+            self.ids.append(completion.ids, completion.logprobs)
         return completion.reply
 
     def trace(self) -> TokenTrace | TextTrace | None:
-        return self._trace.trace() if self._trace is not None else None
+        """Return ids if each prompt continued the tokens before it, else the replies' tokens as text, if requested."""
+        if not self.endpoint.logprobs and not self.endpoint.token_ids:
+            return None
+        if self.is_continuous and self.ids.completion:
+            return self.ids
+        return self.text if self.text.texts else None
 
 
 def parse_retry_after(value: str | None) -> float:

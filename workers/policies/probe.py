@@ -18,8 +18,7 @@ from backend.domain.text import plain_text
 from backend.domain.vocabulary import CheckStatus
 
 REQUEST_SECONDS = 20.0
-TEST_SECONDS = 90.0
-"""No further request starts after this time."""
+TEST_SECONDS = 90.0  # no further request starts after this time
 MAX_BYTES = 2_000_000
 MAX_TOKENS = 32
 _PASSED, _WARNED, _FAILED, _SKIPPED = CheckStatus.PASSED, CheckStatus.WARNED, CheckStatus.FAILED, CheckStatus.SKIPPED
@@ -44,35 +43,16 @@ _SCHEMA = {"type": "json_schema", "json_schema": {"name": "answer", "strict": Tr
 class Unreachable(Exception):
     """There was no HTTP answer, or only a redirect."""
 
-    def __init__(self, reason: str, *, is_redirect: bool = False) -> None:
-        super().__init__(reason)
-        self.is_redirect = is_redirect
-
 
 @dataclass(slots=True)
 class EndpointAnswer:
     status: int
-    body: Any
-    """Parsed JSON; None for anything else."""
-    shown: str
-    """Its error code, or its type and size; never its words."""
+    body: Any  # parsed JSON; None for anything else
+    shown: str  # its error code, or its type and size; never its words
     advice: str
     seconds: float
-    wants_newer_limit: bool = False
-    """It mentions `max_completion_tokens`."""
-
-    @property
-    def message(self) -> dict[str, Any]:
-        """The first choice's message; empty if the answer does not have the API's form."""
-        try:
-            found = self.body["choices"][0]["message"]
-        except (KeyError, IndexError, TypeError):
-            return {}
-        return found if isinstance(found, dict) else {}
-
-    @property
-    def is_completion(self) -> bool:
-        return self.status == 200 and bool(self.message)
+    wants_newer_limit: bool  # it mentions `max_completion_tokens`
+    message: dict[str, Any]  # of the first choice; empty if the answer is no completion
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +60,13 @@ class _Option:
     """An optional feature of an endpoint, and how its absence is reported."""
 
     check: str
-    feature: str
-    """As in "With … the endpoint answered HTTP 400"."""
+    feature: str  # as in "With … the endpoint answered HTTP 400"
     prompt: str
     fields: Mapping[str, object]
     is_used: Callable[[EndpointAnswer], bool]
-    supported: tuple[str, str]
-    """Sentence and advice."""
+    supported: tuple[str, str]  # sentence and advice
     ignored: tuple[str, str]
-    refused: str
-    """Advice."""
+    refused: str  # advice
     max_tokens: int = MAX_TOKENS
 
 
@@ -164,30 +141,27 @@ _OPTIONS = (
 class _ConnectionTest:
     """One test of an endpoint. Findings are added in order."""
 
-    base_url: str
-    model: str
+    report: ConnectionReport
     key: str | None = field(repr=False)
     extra: Mapping[str, Any]
     session: aiohttp.ClientSession
     limit_field: str = "max_tokens"
-    findings: list[Finding] = field(default_factory=list)
-    models: list[str] = field(default_factory=list)
     start: float = field(default_factory=time.monotonic)
 
     async def run(self) -> None:
         try:
             answer = await self._request("GET", "/models")
         except Unreachable as error:
-            if error.is_redirect:
+            if isinstance(error.__cause__, Redirected):
                 advice = "Enter that address as the base URL."
-            elif "127.0.0.1" in self.base_url or "localhost" in self.base_url:
+            elif "127.0.0.1" in self.report.base_url or "localhost" in self.report.base_url:
                 advice = (
                     "Is its server running? The address is seen from the worker, which may be another machine or "
                     "container."
                 )
             else:
                 advice = "Check the address, and that workers may reach it. Admins decide about private networks."
-            self._add("reach", _FAILED, f"{self.base_url} cannot be used: {error}.", advice)
+            self._add("reach", _FAILED, f"{self.report.base_url} cannot be used: {error}.", advice)
             return
         self._add("reach", _PASSED, f"The endpoint answered in {answer.seconds:.2f} s.")
         if answer.status in {401, 403}:
@@ -196,12 +170,13 @@ class _ConnectionTest:
         items = answer.body.get("data") if isinstance(answer.body, dict) else None
         if answer.status == 200 and isinstance(items, list):
             names = {each.get("id") for each in items if isinstance(each, dict) and isinstance(each.get("id"), str)}
-            self.models = sorted({plain_text(name)[:200] for name in names if name})[:MAX_MODELS]
-            some = ", ".join(self.models[:5]) + (", …" if len(self.models) > 5 else "")
-            if self.model in self.models:
-                self._add("model", _PASSED, f"It lists {self.model} among {len(self.models)} models.")
+            models, model = self.report.models, self.report.model
+            models += sorted({plain_text(name)[:200] for name in names if name})[:MAX_MODELS]
+            some = ", ".join(models[:5]) + (", …" if len(models) > 5 else "")
+            if model in models:
+                self._add("model", _PASSED, f"It lists {model} among {len(models)} models.")
             else:
-                sentence = f"It does not list {self.model}. It lists {len(self.models)}: {some or 'none'}."
+                sentence = f"It does not list {model}. It lists {len(models)}: {some or 'none'}."
                 advice = "Choose one of its models, unless this name is an alias that it accepts."
                 self._add("model", _WARNED, sentence, advice)
         else:
@@ -225,7 +200,7 @@ class _ConnectionTest:
         except Unreachable as error:
             self._add("completion", _FAILED, f"No completion: {error}.", "Is the model loaded? Check its server's log.")
             return False
-        if answer.is_completion:
+        if answer.message:
             text = " ".join(plain_text(str(answer.message.get("content") or "")).split())[:60]
             sentence = f"It completed a prompt in {answer.seconds:.2f} s: “{text}”."
             if isinstance(answer.body.get("usage"), dict):
@@ -250,7 +225,7 @@ class _ConnectionTest:
     async def _test_option(self, option: _Option) -> None:
         fields = {self.limit_field: option.max_tokens, **option.fields}
         answer = await self._complete(option.prompt, fields)
-        if not answer.is_completion:
+        if not answer.message:
             sentence = f"With {option.feature} the endpoint answered HTTP {answer.status} ({answer.shown})."
             is_optional = option.check != "seed" or answer.status == 400
             self._add(option.check, _WARNED, sentence, option.refused if is_optional else "")
@@ -258,11 +233,15 @@ class _ConnectionTest:
         is_used = option.is_used(answer)
         if option.check == "seed":
             again = await self._complete(option.prompt, fields)
-            is_used = again.is_completion and again.message.get("content") == answer.message.get("content")
+            is_used = bool(again.message) and again.message.get("content") == answer.message.get("content")
         self._add(option.check, _PASSED if is_used else _WARNED, *(option.supported if is_used else option.ignored))
 
     async def _complete(self, prompt: str, fields: Mapping[str, object] | None = None) -> EndpointAnswer:
-        body = {"model": self.model, "messages": [{"role": "user", "content": prompt}], self.limit_field: MAX_TOKENS}
+        body = {
+            "model": self.report.model,
+            "messages": [{"role": "user", "content": prompt}],
+            self.limit_field: MAX_TOKENS,
+        }
         answer = await self._request("POST", "/chat/completions", {**body, **self.extra, **(fields or {})})
         if answer.status == 400 and self.limit_field == "max_tokens" and answer.wants_newer_limit:
             self.limit_field = "max_completion_tokens"
@@ -272,16 +251,20 @@ class _ConnectionTest:
 
     async def _request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> EndpointAnswer:
         start = time.monotonic()
-        url = f"{self.base_url.rstrip('/')}{path}"
+        url = f"{self.report.base_url.rstrip('/')}{path}"
         try:
             async with self.session.request(method, url, json=body) as response:
                 content = await read_body(response, MAX_BYTES)
         except (aiohttp.ClientError, OSError, BodyTooLarge) as error:
-            raise Unreachable(reason_of(error), is_redirect=isinstance(error, Redirected)) from error
+            raise Unreachable(reason_of(error)) from error
         try:
             parsed = json.loads(content)
         except (ValueError, RecursionError):
             parsed = None
+        message: dict[str, Any] = {}
+        match parsed:
+            case {"choices": [{"message": dict(found)}, *_]} if response.status == 200:
+                message = found
         return EndpointAnswer(
             response.status,
             parsed,
@@ -289,6 +272,7 @@ class _ConnectionTest:
             advice_for(response.status, content),
             time.monotonic() - start,
             b"max_completion_tokens" in content,
+            message,
         )
 
     def _add_key_refused(self, answer: EndpointAnswer) -> None:
@@ -297,7 +281,7 @@ class _ConnectionTest:
         self._add("key", _FAILED, sentence, advice)
 
     def _add(self, check: str, status: CheckStatus, sentence: str, advice: str = "") -> None:
-        self.findings.append(Finding(check=check, status=status, sentence=sentence, advice=advice))
+        self.report.findings.append(Finding(check=check, status=status, sentence=sentence, advice=advice))
 
 
 async def probe(
@@ -308,12 +292,6 @@ async def probe(
     if key:
         headers["Authorization"] = f"Bearer {key}"
     async with open_session(seconds=request_seconds, headers=headers) as session:
-        test = _ConnectionTest(base_url, model, key, extra, session)
+        test = _ConnectionTest(ConnectionReport(base_url=base_url, model=model), key, extra, session)
         await test.run()
-    return ConnectionReport(
-        base_url=base_url,
-        model=model,
-        findings=test.findings,
-        models=test.models,
-        seconds=time.monotonic() - test.start,
-    )
+    return test.report.model_copy(update={"seconds": time.monotonic() - test.start})

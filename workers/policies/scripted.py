@@ -1,8 +1,9 @@
-"""Policies without a model: the environment's own scripts (`gold`, `teacher`, …) and baselines that a trained policy
-must beat."""
+"""Policies without a model: the environment's own scripts (`gold`, `teacher`, …), baselines that a trained policy must
+beat, and stored replies, given again for replays on another version and to continue an episode by hand."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from backend.domain.environments.manifest import ActionSpec
@@ -11,10 +12,9 @@ from backend.domain.errors import PolicyError
 from workers.policies.base import EpisodeStart, Player, Policy, Reply, Turn
 
 Schema = dict[str, Any]
-PHRASE = "I will win this. "
+BASELINES = frozenset({"random", "constant", "empty", "echo", "repeat"})
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-DEFAULT_RANGE = 100
-"""Range of numbers if the schema sets no maximum."""
+DEFAULT_RANGE = 100  # range of numbers if the schema sets no maximum
 MAX_ITEMS = 8
 
 
@@ -24,54 +24,70 @@ class NoSuchScript(PolicyError):
     is_retryable = False
 
 
-class ScriptedPolicy(Policy):
-    """`script` is a baseline's name or the name of a script in the environment's state."""
+class OutOfReplies(PolicyError):
+    """All stored replies were used."""
 
-    def __init__(self, script: str, constant: str | None = None) -> None:
-        self.script = script
-        self.constant = constant
-
-    async def begin(self, start: EpisodeStart) -> Player:
-        spec = start.manifest.proctor.agent.action
-        match self.script:
-            case "random":
-                chance = random.Random(start.seed)
-                return _ScriptedPlayer(lambda turn: write_reply(spec, _choose_action(spec, turn, chance)))
-            case "constant":
-                first = [] if self.constant is None else [self.constant]
-
-                def repeat_first(turn: Turn) -> str:
-                    if not first:
-                        first.append(write_reply(spec, _choose_action(spec, turn)))
-                    return first[0]
-
-                return _ScriptedPlayer(repeat_first)
-            case "empty":
-                return _ScriptedPlayer(lambda turn: "")
-            case "echo":
-                return _ScriptedPlayer(lambda turn: turn.text)
-            case "repeat":
-                return _ScriptedPlayer(lambda turn: PHRASE * 20)
-
-        def read_script(turn: Turn) -> str:
-            reply = turn.scripts.get(self.script)
-            if not isinstance(reply, str):
-                offered = ", ".join(sorted(turn.scripts)) or "none"
-                raise NoSuchScript(f"the environment's state offers no script {self.script!r}; it offers: {offered}")
-            return reply
-
-        return _ScriptedPlayer(read_script, wants_scripts=True)
+    is_retryable = False
 
 
-class _ScriptedPlayer(Player):
-    def __init__(self, reply: Callable[[Turn], str], *, wants_scripts: bool = False) -> None:
-        self._reply = reply
-        self.wants_scripts = wants_scripts
+@dataclass
+class ReplayPlayer(Player):
+    """Gives the replies in their order, then raises OutOfReplies."""
+
+    replies: Sequence[Reply]
 
     async def act(self, turn: Turn) -> Reply:
-        """Count words as tokens, so that the lengths of scripted policies can be compared."""
-        text = self._reply(turn)
-        return Reply(text, tokens_out=len(text.split()))
+        if turn.index >= len(self.replies):
+            raise OutOfReplies
+        return replace(self.replies[turn.index])
+
+
+@dataclass
+class ReplayPolicy(Policy):
+    replies: Sequence[Sequence[Reply]]  # of each member of a group
+
+    async def begin(self, start: EpisodeStart) -> Player:
+        return ReplayPlayer(self.replies[start.member])
+
+
+@dataclass
+class ScriptedPolicy(Policy):
+    script: str  # a baseline's name or the name of a script in the environment's state
+    constant: str | None = None
+
+    async def begin(self, start: EpisodeStart) -> Player:
+        spec, chance = start.manifest.proctor.agent.action, random.Random(start.seed)
+        return _ScriptedPlayer(self.script, self.constant, spec, chance, wants_scripts=self.script not in BASELINES)
+
+
+@dataclass
+class _ScriptedPlayer(Player):
+    script: str
+    constant: str | None
+    spec: ActionSpec
+    chance: random.Random
+    wants_scripts: bool
+
+    async def act(self, turn: Turn) -> Reply:
+        match self.script:
+            case "random":
+                text = write_reply(self.spec, _choose_action(self.spec, turn, self.chance))
+            case "constant":
+                if self.constant is None:
+                    self.constant = write_reply(self.spec, _choose_action(self.spec, turn))
+                text = self.constant
+            case "empty":
+                text = ""
+            case "echo":
+                text = turn.text
+            case "repeat":
+                text = "I will win this. " * 20
+            case script if isinstance(turn.scripts.get(script), str):
+                text = turn.scripts[script]
+            case script:
+                offered = ", ".join(sorted(turn.scripts)) or "none"
+                raise NoSuchScript(f"the environment's state offers no script {script!r}; it offers: {offered}")
+        return Reply(text, tokens_out=len(text.split()))  # words, so that the lengths of scripts can be compared
 
 
 def _choose_action(spec: ActionSpec, turn: Turn, chance: random.Random | None = None) -> dict[str, Any]:

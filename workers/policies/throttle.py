@@ -5,35 +5,29 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from backend.domain.policies.prices import Limits
 
 MAX_PAUSE_SECONDS = 60.0
 MAX_CONCURRENCY = 1024
-FIRST_LIMIT = 32
-"""Initial value of a wide limit. It doubles until the first overload, so that an endpoint is not flooded."""
-DECREASE = 0.7
-"""Factor of the limit after an overload."""
-REST_SECONDS = 1.0
-"""Many requests notice the same overload: the limit decreases at most once in this time."""
-QUICK_SECONDS = 1.0
-"""Requests that take no longer than this are no sign of overload."""
-SLOWDOWN = 2.0
-"""A round that takes this many times as long as the best one is slow."""
+FIRST_LIMIT = 32  # of a wide limit; it doubles until the first overload, so that an endpoint is not flooded
+DECREASE = 0.7  # factor of the limit after an overload
+REST_SECONDS = 1.0  # many requests notice the same overload: the limit decreases at most once in this time
+QUICK_SECONDS = 1.0  # requests that take no longer than this are no sign of overload
+SLOWDOWN = 2.0  # a round that takes this many times as long as the best one is slow
 MIN_ROUND = 8
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)?")
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
 
+@dataclass(slots=True)
 class Gate:
     """A first-come, first-served semaphore whose limit can change. A lower limit applies as slots are released."""
 
-    __slots__ = ("inside", "limit", "waiting")
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.inside = 0
-        self.waiting: deque[asyncio.Future[None]] = deque()
+    limit: int
+    inside: int = 0
+    waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
 
     def set_limit(self, limit: int) -> None:
         self.limit = max(1, limit)
@@ -74,10 +68,9 @@ class AdaptiveLimit:
         self.on_change: Callable[[int], None] = lambda _: None
         self._decreased_at = -REST_SECONDS
         self._was_overloaded = False
+        # the current round: its requests, their total duration and its start
         self._count, self._seconds, self._start = 0, 0.0, time.monotonic()
-        """The current round: its requests, their total duration and its start."""
-        self._best_seconds = self._best_rate = 0.0
-        """Mean duration and requests per second of the best rounds."""
+        self._best_seconds = self._best_rate = 0.0  # mean duration and requests per second of the best rounds
 
     def lower_ceiling(self, ceiling: int) -> None:
         self.ceiling = max(1, min(self.ceiling, ceiling))
@@ -133,8 +126,7 @@ class EndpointThrottle:
         self._gate = Gate(self.concurrency.limit)
         self._requests = RateBudget(limits.requests_per_minute)
         self._tokens = RateBudget(limits.tokens_per_minute)
-        self._not_before = 0.0
-        """Monotonic time before which no request is sent."""
+        self._not_before = 0.0  # monotonic time before which no request is sent
 
     async def enter(self) -> float:
         """Wait until the request may be sent. Returns the seconds waited."""
@@ -161,7 +153,7 @@ class EndpointThrottle:
 
     def refused(self, after_seconds: float = 0.0) -> None:
         """The endpoint is overloaded: send nothing for this time, and fewer requests afterwards."""
-        self._pause(after_seconds)
+        self._not_before = max(self._not_before, time.monotonic() + min(after_seconds, MAX_PAUSE_SECONDS))
         self.concurrency.overloaded()
 
     def read_headers(self, headers: Mapping[str, str]) -> None:
@@ -169,10 +161,8 @@ class EndpointThrottle:
         for unit, needed in (("requests", self._gate.inside), ("tokens", 1)):
             left = headers.get(f"x-ratelimit-remaining-{unit}")
             if left is not None and left.isascii() and left.isdigit() and len(left) < 19 and int(left) < needed:
-                self._pause(parse_duration(headers.get(f"x-ratelimit-reset-{unit}")))
-
-    def _pause(self, seconds: float) -> None:
-        self._not_before = max(self._not_before, time.monotonic() + min(seconds, MAX_PAUSE_SECONDS))
+                pause = min(parse_duration(headers.get(f"x-ratelimit-reset-{unit}")), MAX_PAUSE_SECONDS)
+                self._not_before = max(self._not_before, time.monotonic() + pause)
 
 
 class RateBudget:

@@ -25,8 +25,8 @@ from backend.domain.policies.prices import Price, cost_of
 from backend.domain.rollouts.divergence import RecordedEpisode
 from backend.domain.rollouts.rollout import Rollout, TaskSpec, turns_of
 from backend.domain.vocabulary import Phase, RolloutStatus, StopReason
-from workers.policies.base import AdaptivePolicy, EpisodeStart, Policy, Reply
-from workers.policies.replay import ReplayPolicy
+from workers.policies.base import EpisodeStart, Policy, Reply
+from workers.policies.scripted import ReplayPolicy
 from workers.rollouts.episode import Episode
 from workers.rollouts.limits import CircuitBreaker, ConcurrencyLimiter, SlotPool, TooManyFailures, unless_stopped
 
@@ -103,8 +103,7 @@ class RolloutPool:
             seconds = block.episode.episode_timeout_seconds
             limits = block.episode.model_copy(update={"step_timeout_seconds": seconds})
             self.manifest = self.manifest.model_copy(update={"proctor": block.model_copy(update={"episode": limits})})
-        adaptive = self.policy.adaptive_limit if isinstance(self.policy, AdaptivePolicy) else None
-        self._limiter = ConcurrencyLimiter(concurrency, adaptive, self.on_limit)
+        self._limiter = ConcurrencyLimiter(concurrency, getattr(self.policy, "adaptive_limit", None), self.on_limit)
         self._slots = SlotPool(concurrency)
         self._breaker = CircuitBreaker()
         self._jobs, self._jobs_lock = self._iterate_jobs(), asyncio.Lock()

@@ -30,7 +30,7 @@ from backend.rollouts.tables import Rollout as RolloutRow
 from backend.runs.service import begin_run, finish_run
 from backend.runs.tables import Run
 from workers.policies.base import EpisodeStart, Player, Policy, Reply, Turn
-from workers.policies.replay import OutOfReplies
+from workers.policies.scripted import OutOfReplies
 from workers.rollouts.episode import Episode
 from workers.storage.env_host import serve
 from workers.storage.policies import load_policy

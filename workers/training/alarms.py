@@ -36,10 +36,6 @@ class CurveWindow:
     mean: float
     error: float  # standard error of the mean, from the spread of the steps
 
-    @property
-    def steps(self) -> list[int]:
-        return [self.first, self.last]
-
 
 @dataclass(frozen=True, slots=True)
 class Curve:
@@ -110,8 +106,7 @@ class Sighting:
 
     name: str
     sentence: str
-    onset: int
-    """Last step that was probably still sound. Roll back to a checkpoint before it."""
+    onset: int  # last step that was probably still sound. Roll back to a checkpoint before it.
     evidence: Mapping[str, object] = field(default_factory=dict)
     key: str = ""  # subject of the alarm, for alarms that can have several at once
 
@@ -138,31 +133,33 @@ def failed_rollouts(history: CurveHistory, choice: AlarmsChoice) -> list[Sightin
         return []
     share = now.mean / history.episodes
     sentence = f"{share:.0%} of the episodes of steps {now.first} to {now.last} failed."
-    evidence = {"curve": "rollouts/failed", "value": share, "limit": choice.failed_share, "window": now.steps}
+    evidence = {
+        "curve": "rollouts/failed",
+        "value": share,
+        "limit": choice.failed_share,
+        "window": [now.first, now.last],
+    }
     return [Sighting("failed_rollouts", sentence, now.first, evidence)]
 
 
-def _above_limit(
+def _beyond_limit(
     name: str, curve: str, setting: str, sentence: str, history: CurveHistory, choice: AlarmsChoice
 ) -> list[Sighting]:
-    """Compare the current mean of a curve with the limit in `setting`. `sentence` is a format string."""
-    now, limit = history.present(curve), getattr(choice, setting)
-    if now is None or now.mean <= limit:
-        return []
-    evidence = {"curve": curve, "value": now.mean, "limit": limit, "window": now.steps}
-    return [Sighting(name, f"{sentence.format(now.mean)} over steps {now.first} to {now.last}.", now.first, evidence)]
+    """Compare the current mean of a curve with the limit in `setting`. `sentence` is a format string.
 
-
-def _relative(
-    name: str, curve: str, setting: str, sentence: str, history: CurveHistory, choice: AlarmsChoice
-) -> list[Sighting]:
-    """Compare the current mean of a curve with its beginning times the factor in `setting`."""
-    now, began = history.present(curve), history.beginning(curve)
+    Floors and ceilings are factors of the curve's beginning.
+    """
+    is_floor, is_ceiling = setting.endswith("_floor"), setting.endswith("_ceiling")
+    now, began = history.present(curve), history.beginning(curve) if is_floor or is_ceiling else 1.0
     if now is None or began is None:
         return []
-    limit, is_rise = getattr(choice, setting) * began, setting.endswith("_ceiling")
-    if (now.mean <= limit) if is_rise else (now.mean >= limit):
+    limit = getattr(choice, setting) * began
+    if (now.mean >= limit) if is_floor else (now.mean <= limit):
         return []
+    evidence: dict[str, object] = {"curve": curve, "value": now.mean, "limit": limit, "window": [now.first, now.last]}
+    sentence = f"{sentence.format(now.mean)} over steps {now.first} to {now.last}"
+    if not (is_floor or is_ceiling):
+        return [Sighting(name, f"{sentence}.", now.first, evidence)]
     onset, note = now.first, ""
     if curve == LENGTH:
         rewards = history.curves.get("reward", Curve())
@@ -173,19 +170,17 @@ def _relative(
             if late.mean > early.mean + max(late.error, early.error):
                 return []
         note = ", and the reward does not rise"
-    elif is_rise and (calmest := history.best(curve, sign=-1)):
+    elif is_ceiling and (calmest := history.best(curve, sign=-1)):
         onset = calmest.last
-    steps = f"over steps {now.first} to {now.last}"
     change = f"{now.mean / began:.3g} times the {began:.3g} at the beginning"
-    evidence = {"curve": curve, "value": now.mean, "limit": limit, "beginning": began, "window": now.steps}
-    return [Sighting(name, f"{sentence.format(now.mean)} {steps}, {change}{note}.", onset, evidence)]
+    return [Sighting(name, f"{sentence}, {change}{note}.", onset, {**evidence, "beginning": began})]
 
 
 def importance_ratio(history: CurveHistory, choice: AlarmsChoice) -> list[Sighting]:
     ratio, limit = history.present("ratio/mean"), choice.importance_ratio_limit
     if ratio is not None and not 1 / limit <= ratio.mean <= limit:
         sentence = f"The mean importance ratio is {ratio.mean:.2f} over steps {ratio.first} to {ratio.last}, not 1."
-        evidence = {"curve": "ratio/mean", "value": ratio.mean, "limit": limit, "window": ratio.steps}
+        evidence = {"curve": "ratio/mean", "value": ratio.mean, "limit": limit, "window": [ratio.first, ratio.last]}
         return [Sighting("importance_ratio", sentence, ratio.first, evidence)]
     low, high = history.present("ratio/low_clip"), history.present("ratio/high_clip")
     clipped = (low.mean if low else 0.0) + (high.mean if high else 0.0)
@@ -193,7 +188,12 @@ def importance_ratio(history: CurveHistory, choice: AlarmsChoice) -> list[Sighti
     if window is None or clipped <= choice.clipped_share:
         return []
     sentence = f"{clipped:.0%} of the tokens are clipped over steps {window.first} to {window.last}."
-    evidence = {"curve": "ratio/high_clip", "value": clipped, "limit": choice.clipped_share, "window": window.steps}
+    evidence = {
+        "curve": "ratio/high_clip",
+        "value": clipped,
+        "limit": choice.clipped_share,
+        "window": [window.first, window.last],
+    }
     return [Sighting("importance_ratio", sentence, window.first, evidence)]
 
 
@@ -223,7 +223,14 @@ def format_fall(history: CurveHistory, choice: AlarmsChoice) -> list[Sighting]:
         f"steps {best.first} to {best.last}."
     )
     evidence = {"curve": "format", "value": now.mean, "limit": best.mean - choice.format_drop, "best": best.mean}
-    return [Sighting("format_fall", sentence, best.last, {**evidence, "window": now.steps, "best_window": best.steps})]
+    return [
+        Sighting(
+            "format_fall",
+            sentence,
+            best.last,
+            {**evidence, "window": [now.first, now.last], "best_window": [best.first, best.last]},
+        )
+    ]
 
 
 def column_fall(history: CurveHistory, choice: AlarmsChoice) -> list[Sighting]:
@@ -245,7 +252,7 @@ def column_fall(history: CurveHistory, choice: AlarmsChoice) -> list[Sighting]:
             f"{best.first} to {best.last}. Meanwhile the reward went from {earlier:.3f} to {reward.mean:.3f}."
         )
         evidence = {"curve": curve, "column": name, "value": now.mean, "limit": best.mean - sign * choice.column_drop}
-        windows = {"best": best.mean, "window": now.steps, "best_window": best.steps}
+        windows = {"best": best.mean, "window": [now.first, now.last], "best_window": [best.first, best.last]}
         sightings.append(Sighting("column_fall", sentence, best.last, {**evidence, **windows}, key=name))
     return sightings
 
@@ -310,19 +317,15 @@ LIMITS = {
     "no_variance": ("groups/no_variance", "no_variance_share", "All rewards are equal in {:.0%} of the groups"),
     "truncation": ("completions/truncated", "truncation_share", "{:.0%} of the episodes hit the token limit"),
     "divergence": ("divergence", "divergence_limit", "The divergence from the policy before GRPO is {:.2g} nats/token"),
-}
-"""Alarms on the current mean of a curve: the curve, the setting with its limit, and the sentence."""
-RELATIVE_LIMITS = {
     "entropy_collapse": ("entropy", "entropy_floor", "The entropy is {:.3g} nats per token"),
     "entropy_explosion": ("entropy", "entropy_ceiling", "The entropy is {:.3g} nats per token"),
     "length_growth": (LENGTH, "length_ceiling", "Episodes average {:.0f} generated tokens"),
     "length_collapse": (LENGTH, "length_floor", "Episodes average {:.0f} generated tokens"),
 }
-"""Alarms on the current mean of a curve relative to its beginning, which `LIMITS` compares with a fixed limit."""
+"""Alarms on the current mean of a curve: the curve, the setting with its limit, and the sentence."""
 BROKEN: dict[str, Check] = {"not_finite": not_finite, "failed_rollouts": failed_rollouts}
 TRENDS: dict[str, Check] = {
-    **{name: partial(_above_limit, name, *limit) for name, limit in LIMITS.items()},
-    **{name: partial(_relative, name, *limit) for name, limit in RELATIVE_LIMITS.items()},
+    **{name: partial(_beyond_limit, name, *limit) for name, limit in LIMITS.items()},
     "importance_ratio": importance_ratio,
     "gradient_norm": gradient_norm,
     "format_fall": format_fall,
@@ -330,14 +333,6 @@ TRENDS: dict[str, Check] = {
 }
 """Checked after the grace period."""
 HELDOUT_CHECKS: dict[str, Check] = {"heldout_regression": heldout_regression, "heldout_gap": heldout_gap}
-
-
-@dataclass(frozen=True, slots=True)
-class AlarmChanges:
-    """Conditions that began or ended with a step."""
-
-    begun: list[Sighting]
-    ended: list[str]
 
 
 @dataclass(slots=True)
@@ -350,19 +345,22 @@ class AlarmWatch:
 
     def check(
         self, step: int, figures: Mapping[str, float], choice: AlarmsChoice, *, is_heldout: bool = False
-    ) -> AlarmChanges:
-        """Check the conditions of a step, or those of a held-out evaluation, which clear at once."""
+    ) -> tuple[list[Sighting], list[str]]:
+        """Check the conditions of a step, or those of a held-out evaluation, which clear at once.
+
+        Returns the conditions that begin, and the names of conditions that end.
+        """
         checks, patience = (HELDOUT_CHECKS, 1) if is_heldout else (BROKEN, CALM_STEPS)
         if not is_heldout and step > choice.grace_steps:
             checks = BROKEN | TRENDS
         self.history.add(step, figures)
         enabled = [check for name, check in checks.items() if action_of(choice, name)]
         met = {sighting.condition: sighting for check in enabled for sighting in check(self.history, choice)}
-        changes = AlarmChanges([sighting for condition, sighting in met.items() if condition not in self.calm], [])
+        begun, ended = [sighting for condition, sighting in met.items() if condition not in self.calm], []
         for condition in [each for each in self.calm if each.partition("/")[0] in checks and each not in met]:
             self.calm[condition] += 1
             if self.calm[condition] >= patience:
                 del self.calm[condition]
-                changes.ended.append(condition)
+                ended.append(condition)
         self.calm |= dict.fromkeys(met, 0)
-        return changes
+        return begun, ended

@@ -25,8 +25,7 @@ from backend.studies.queries import BRANCH
 class TrainingEnv:
     """One environment version of a training run."""
 
-    name: str
-    """Name of the environment, with the version if the run plays two of the same. Used in curve names."""
+    name: str  # name of the environment, with the version if the run plays two of the same. Used in curve names.
     version_id: uuid.UUID
     manifest: Manifest
     content_hash: str
@@ -78,10 +77,6 @@ class Assignment:
         return next(env.manifest.columns for env in self.envs if env.tag == rollout.task.version_id)
 
 
-class NoPolicy(RuntimeError):
-    """The run trains no policy."""
-
-
 class VersionIsGone(RuntimeError):
     """An environment version of the run's mix was deleted."""
 
@@ -93,8 +88,7 @@ def training_folder(run_id: uuid.UUID) -> Path:
 def read_assignment(run_id: uuid.UUID) -> Assignment:
     with transaction() as session:
         run = session.get_one(Run, run_id)
-        if run.policy_id is None:
-            raise NoPolicy
+        assert run.policy_id is not None, "a training run has a policy"
         branch = None
         if run.branch_step is not None:
             source_id = run.source_run_id or run.id  # a deleted source leaves no states

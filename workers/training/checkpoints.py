@@ -4,8 +4,11 @@ import os
 import re
 import shutil
 import tempfile
+import uuid
+from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic_core import to_jsonable_python
 from sqlalchemy import select, update
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerControl, TrainerState
 
@@ -17,17 +20,19 @@ from backend.domain.training.configuration import Stage
 from backend.domain.training.grpo import GrpoChoice
 from backend.review.judged_curves import choose_best
 from workers.models.load import ADAPTER, RECORD_FILE, load_folder, record_of
-from workers.training.assignment import Assignment, BranchPoint
+from workers.training.assignment import BranchPoint
 from workers.training.heldout_evaluation import HeldoutEvaluation
 
 COMPLETE = "complete"  # file in a trainer state that was written completely
 
 
+@dataclass(frozen=True, slots=True)
 class CheckpointStore:
     """The checkpoints of one run. Saving the same one again after a resume changes nothing."""
 
-    def __init__(self, assignment: Assignment) -> None:
-        self.run_id, self.policy_id, self._folder = assignment.run_id, assignment.policy_id, assignment.folder
+    run_id: uuid.UUID
+    policy_id: uuid.UUID
+    folder: Path
 
     def find(self, stage: Stage, step: int | None = None) -> Checkpoint | None:
         """Return the stage's checkpoint at a step. Default: its last one."""
@@ -42,8 +47,8 @@ class CheckpointStore:
             return stored
         key = f"checkpoints/{self.run_id}/{stage}-{step}"
         record = record_of(model)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=self._folder, prefix="saving-") as folder:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.folder, prefix="saving-") as folder:
             save_model(model, tokenizer, Path(folder))
             size = put_folder(Path(folder), key)
         with transaction() as session:
@@ -69,7 +74,7 @@ class CheckpointStore:
                 update(Checkpoint)
                 .where(Checkpoint.run_id == self.run_id, Checkpoint.stage == stage, Checkpoint.step == step)
                 .values(
-                    heldout={**evaluation.as_json(), "training_step": at},
+                    heldout={**to_jsonable_python(evaluation), "training_step": at},
                     heldout_reward=evaluation.reward.mean if evaluation.reward else None,
                 )
             )
@@ -83,7 +88,7 @@ class CheckpointStore:
         return load_folder(get_folder(checkpoint.artifact, target))
 
     def folder_of(self, checkpoint: Checkpoint) -> Path:
-        return self._folder / "weights" / checkpoint.id.hex
+        return self.folder / "weights" / checkpoint.id.hex
 
 
 def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -107,18 +112,14 @@ def replace_file(path: Path, text: str) -> None:
 
 def mark_complete(state: Path) -> None:
     """Sync all files of a trainer state and mark it complete. States without the mark are not used."""
-
-    def sync(path: Path) -> None:
+    for path in (*state.iterdir(), state):
+        if path == state:
+            (state / COMPLETE).touch()
         handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-    for path in state.iterdir():
-        sync(path)
-    (state / COMPLETE).touch()
-    sync(state)
 
 
 def newest_complete(folder: Path) -> Path | None:
@@ -130,8 +131,10 @@ def newest_complete(folder: Path) -> Path | None:
     return max(states)[1] if states else None
 
 
-def step_of(state: Path | None) -> int:
-    return int(state.name.removeprefix("checkpoint-")) if state else 0
+def reached_step(folder: Path, updates: int = 1) -> int:
+    """Return the step after which the newest complete state was saved, or 0. `updates`: steps of TRL in one of ours."""
+    state = newest_complete(folder)
+    return int(state.name.removeprefix("checkpoint-")) // updates if state else 0
 
 
 def take_over(point: BranchPoint, folder: Path, choice: GrpoChoice, *, save_every: int) -> str | None:

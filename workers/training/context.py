@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pydantic_core import to_jsonable_python
 from sqlalchemy import func, select
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -15,13 +16,13 @@ from backend.domain.checkpoints.retention import KeepRule
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.training.budget import BudgetChoice, Spending
 from backend.domain.training.configuration import Stage, TrainingConfiguration
-from backend.domain.vocabulary import OF_STEPS, Phase, RunStatus
+from backend.domain.vocabulary import OF_STEPS, Phase, RunStatus, Split
 from backend.rollouts.tables import Rollout as RolloutRow
 from workers.models.policy import LocalPolicy
 from workers.storage.recorder import RunRecorder
 from workers.training.assignment import Assignment
 from workers.training.checkpoints import CheckpointStore, replace_file
-from workers.training.curriculum import heldout_plans
+from workers.training.curriculum import single_plans
 from workers.training.env_pool import EnvPool
 from workers.training.heldout_evaluation import HeldoutEvaluation, summarize
 from workers.training.ranks import ALONE, Ranks
@@ -33,13 +34,15 @@ class TrainingStopped(Exception):
     """Someone stopped the run, and its state is saved."""
 
 
-class Ended(Exception):
-    """An alarm or the gate ends the run before its last step."""
+@dataclass(frozen=True, slots=True)
+class TrainingOutcome:
+    status: RunStatus
+    reason: str | None = None
+    roll_back: uuid.UUID | None = None  # the alarm after which a branch starts from the last good checkpoint
 
-    def __init__(self, status: RunStatus, reason: str, roll_back: uuid.UUID | None = None) -> None:
-        super().__init__(reason)
-        self.status = status
-        self.roll_back = roll_back  # the alarm after which a branch starts from the last good checkpoint
+
+class Ended(Exception):
+    """An alarm or the gate ends the run before its last step, with this outcome."""
 
 
 class UsedUp(Exception):
@@ -100,7 +103,8 @@ class TrainingContext:
     budget_tracker: BudgetTracker = field(init=False)
 
     def __post_init__(self) -> None:
-        self.store = CheckpointStore(self.assignment)
+        assignment = self.assignment
+        self.store = CheckpointStore(assignment.run_id, assignment.policy_id, assignment.folder)
         self.budget_tracker = BudgetTracker(self.configuration.budget, self.assignment.folder)
 
     @property
@@ -130,7 +134,7 @@ class TrainingContext:
         checkpoint, which is evaluated again: no rollouts are stored, and the curves get the stage's prefix.
         """
         choice = self.configuration.heldout
-        plans = heldout_plans(self.assignment.envs, choice.tasks)
+        plans = single_plans(self.assignment.envs, choice.tasks, Split.HELDOUT)
         policy = LocalPolicy(model, tokenizer, temperature=choice.temperature, lockstep=True)
         self.recorder.progress(phase="held-out evaluation", done=0, total=len(plans))
         try:
@@ -160,5 +164,5 @@ class TrainingContext:
             self.recorder.metrics(at, metrics)
         reward = f"{evaluation.reward.mean:.3f}" if evaluation.reward else "none"
         self.recorder.log(f"held-out evaluation of {stage} {step}: reward {reward}, format {evaluation.format:.0%}")
-        self.summary[f"heldout_{stage}"] = {"step": step, **evaluation.as_json()}
+        self.summary[f"heldout_{stage}"] = {"step": step, **to_jsonable_python(evaluation)}
         return evaluation

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import select
 
 from backend.core.session import transaction
-from backend.domain.results.pass_at_k import REWARD, SuccessRule
+from backend.domain.results.pass_at_k import SuccessRule
 from backend.domain.rollouts.rollout import Rollout, TaskSpec
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.grpo import CurriculumChoice
@@ -27,9 +27,9 @@ from backend.rollouts.tables import Rollout as RolloutRow
 from backend.runs.tables import Run
 from workers.rollouts.engine import GroupPlan
 from workers.training.assignment import TrainingEnv
-from workers.training.checkpoints import newest_complete, replace_file, step_of
+from workers.training.checkpoints import reached_step, replace_file
+from workers.training.heldout_evaluation import rewards_of
 
-TOLERANCE = 1e-6  # stored rewards are single precision: a value this close to the bar reaches it, as in a filter
 MOST_DOUBLINGS = 6
 Outcome = tuple[int, bool]  # level of a rollout, and whether it succeeded
 State = dict[str, Any]  # state that later steps depend on, as JSON
@@ -49,40 +49,21 @@ class RoundRobin:
         return chosen
 
 
-def warm_up_plans(envs: Sequence[TrainingEnv], count: int) -> list[GroupPlan]:
-    """Return episodes on the first training tasks of each environment by weight, levels in turn. Few tasks repeat."""
-    return _interleaved(envs, portions([env.weight for env in envs], count), Split.TRAIN)
+def single_plans(envs: Sequence[TrainingEnv], count: int, split: Split = Split.TRAIN) -> list[GroupPlan]:
+    """Return single episodes on the first tasks of each environment by weight, levels in turn.
 
-
-def heldout_plans(envs: Sequence[TrainingEnv], count: int) -> list[GroupPlan]:
-    """Return single episodes on the first held-out tasks of each environment by weight, each once."""
+    The environments are mixed evenly, so that any prefix contains all of them. Training tasks repeat if there are few;
+    held-out tasks come once.
+    """
     counts = portions([env.weight for env in envs], count)
-    counts = [min(each, env.manifest.proctor.tasks.heldout) for each, env in zip(counts, envs, strict=True)]
-    return _interleaved(envs, counts, Split.HELDOUT)
-
-
-def _interleaved(envs: Sequence[TrainingEnv], counts: Sequence[int], split: Split) -> list[GroupPlan]:
-    """Mix the environments evenly, so that any prefix contains all of them."""
+    if split is Split.HELDOUT:
+        counts = [min(each, env.manifest.proctor.tasks.heldout) for each, env in zip(counts, envs, strict=True)]
     turns, taken, plans = RoundRobin(counts), [0] * len(envs), []
     for ordinal in range(sum(counts)):
         number = turns.next()
         plans.append(GroupPlan(envs[number].task(split, taken[number]), ordinal, (0,)))
         taken[number] += 1
     return plans
-
-
-class FixedLevels(RoundRobin):
-    """The same mix of levels in every step."""
-
-    def learn(self, outcomes: Iterable[Outcome]) -> dict[str, float]:
-        return {}
-
-    @property
-    def state(self) -> State:
-        return {"credit": self.credit}
-
-    def restore(self, state: State) -> None:
-        self.credit = list(state["credit"])
 
 
 class AdaptiveLevels:
@@ -97,10 +78,6 @@ class AdaptiveLevels:
         self._recent: dict[int, deque[bool]] = {}
         self._falls: dict[int, int] = {}  # falls from each level since it was last mastered
         self._move_to(min(choice.start, self._highest))
-
-    @property
-    def low(self) -> int:
-        return max(0, self.high - self._choice.width + 1)
 
     def next(self) -> int:
         return self.low + self._turns.next()
@@ -128,7 +105,7 @@ class AdaptiveLevels:
 
     def _move_to(self, high: int, credit: Sequence[float] | None = None) -> None:
         """Set the top. Only new episodes decide whether it is mastered."""
-        self.high = high
+        self.high, self.low = high, max(0, high - self._choice.width + 1)
         self._played = 0
         self._recent = {level: recent for level, recent in self._recent.items() if self.low <= level < high}
         below, lower = high - self.low, self._choice.lower
@@ -159,7 +136,7 @@ class _EnvTasks:
     """The order of tasks of one environment."""
 
     env: TrainingEnv
-    levels: FixedLevels | AdaptiveLevels
+    levels: RoundRobin | AdaptiveLevels  # the same mix of levels in every step, or a window that moves
     rule: SuccessRule
     start: int  # tasks below this number belong to the warm-up
     used: list[int] = field(default_factory=list)  # number of tasks taken so far, by level
@@ -178,8 +155,7 @@ class Planner:
         for env, start in zip(envs, portions(weights, episodes), strict=True):
             count = env.manifest.proctor.tasks.levels
             shares = (self.choice.levels or [1.0] * count)[:count]
-            levels: FixedLevels | AdaptiveLevels
-            levels = AdaptiveLevels(curriculum, count) if self.is_adaptive else FixedLevels(shares)
+            levels = AdaptiveLevels(curriculum, count) if self.is_adaptive else RoundRobin(shares)
             rule = curriculum.rule(env.manifest)
             self._lanes.append(_EnvTasks(env, levels, rule, start + -start % count, [0] * count))
         self._turns = RoundRobin(weights)
@@ -217,47 +193,40 @@ class Planner:
         points: dict[str, float] = {}
         for lane in self._lanes:
             own = [rollout for rollout in ordered if rollout.task.version_id == lane.env.tag]
-            rewards = [rollout.reward for rollout in own if rollout.reward is not None]
-            if rewards and len(self._lanes) > 1:
+            if (rewards := rewards_of(own)) and len(self._lanes) > 1:
                 points[f"environment/{lane.env.name}"] = fsum(rewards) / len(rewards)
-            rule, outcomes = lane.rule, list[Outcome]()
-            bar = rule.at_least - TOLERANCE * max(1.0, abs(rule.at_least))
-            for rollout in own:
-                value = rollout.reward if rule.column == REWARD else rollout.columns.get(rule.column)
-                outcomes.append((rollout.task.level, value is not None and value >= bar))
-            levels = lane.levels.learn(outcomes)
-            points |= {f"curriculum/{lane.env.name}/{name}": value for name, value in levels.items()}
+            if isinstance(lane.levels, AdaptiveLevels):
+                outcomes = [(each.task.level, lane.rule.is_met(each.reward, each.columns)) for each in own]
+                levels = lane.levels.learn(outcomes)
+                points |= {f"curriculum/{lane.env.name}/{name}": value for name, value in levels.items()}
         return points
 
     @property
     def state(self) -> State:
-        lanes = [{"used": list(lane.used), "levels": lane.levels.state} for lane in self._lanes]
+        lanes = []
+        for lane in self._lanes:
+            levels = lane.levels.state if isinstance(lane.levels, AdaptiveLevels) else {"credit": lane.levels.credit}
+            lanes.append({"used": list(lane.used), "levels": levels})
         return {"environments": self._turns.credit, "lanes": lanes}
 
     def restore(self, state: State) -> None:
         self._turns = RoundRobin(self._turns.shares, state["environments"])
         for lane, kept in zip(self._lanes, state["lanes"], strict=True):
             lane.used = list(kept["used"])
-            lane.levels.restore(kept["levels"])
+            if isinstance(lane.levels, AdaptiveLevels):
+                lane.levels.restore(kept["levels"])
+            else:
+                lane.levels = RoundRobin(lane.levels.shares, kept["levels"]["credit"])
 
 
 def save_plan(folder: Path, step: int, planner: Planner) -> None:
     """Save the planner's state next to the trainer's states, and delete those older than the trainer's newest."""
     plans = folder / "plans"
     replace_file(plans / f"{step}.json", json.dumps(planner.state))
-    needed = step_of(newest_complete(folder)) // planner.choice.updates
+    needed = reached_step(folder, planner.choice.updates)
     for path in plans.glob("*.json"):
         if int(path.stem) < needed:
             path.unlink()
-
-
-def restore_plan(folder: Path, step: int, planner: Planner, run_id: uuid.UUID) -> None:
-    """Bring a new planner to its state after this step, from the file or from the stored rollouts."""
-    path = folder / "plans" / f"{step}.json"
-    if step and path.exists():
-        planner.restore(json.loads(path.read_text()))
-    elif step:
-        replay(planner, run_id, step)
 
 
 def replay(planner: Planner, run_id: uuid.UUID, last: int) -> None:

@@ -10,7 +10,7 @@ import re
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import distinct_on
@@ -41,11 +41,11 @@ ENDING = (Action.PAUSE, Action.STOP_AND_ROLL_BACK)
 MOST_NAMED = 20
 SCANS_AHEAD = frozenset(detector.id for detector in ROLLOUT_DETECTORS)
 
-EpisodeKey = tuple[str, ...]
-"""A task and every reply in it. Episodes with equal keys did the same."""
+EpisodeKey = tuple[str, ...]  # a task and every reply in it. Episodes with equal keys did the same.
 DetectorActions = Callable[[], Mapping[str, Action]]  # the action of each enabled detector in the current step
 
 
+@dataclass(slots=True)
 class Verdicts:
     """Verdicts on rollouts of these environment versions, from all runs.
 
@@ -53,9 +53,8 @@ class Verdicts:
     verdict counts as soon as it is given. `unsure` changes nothing.
     """
 
-    def __init__(self, version_ids: Sequence[uuid.UUID]) -> None:
-        self._versions = version_ids
-        self._keys: dict[uuid.UUID, EpisodeKey] = {}
+    version_ids: Sequence[uuid.UUID]
+    _keys: dict[uuid.UUID, EpisodeKey] = field(default_factory=dict)
 
     def wrongly_rewarded(self, rollouts: Sequence[Rollout]) -> set[int]:
         """Return the positions of rollouts that repeat a hack or a wrongly rewarded episode."""
@@ -80,7 +79,7 @@ class Verdicts:
     def key_of(self, rollout: Rollout) -> EpisodeKey:
         task = rollout.task
         replies = (plain_text(step.reply) for step in rollout.steps)
-        version_id = task.version_id or self._versions[0]
+        version_id = task.version_id or self.version_ids[0]
         return (str(version_id), str(task.split), str(task.index), str(task.seed), *replies)
 
     def keys_of(self, session: Session, rollout_ids: Collection[uuid.UUID]) -> set[EpisodeKey]:
@@ -103,7 +102,7 @@ class Verdicts:
             .join(RolloutRow, RolloutRow.id == VerdictRecord.rollout_id)
             .join(Group, Group.id == RolloutRow.group_id)
             .join(Task, Task.id == Group.task_id)
-            .where(Task.version_id.in_(self._versions))
+            .where(Task.version_id.in_(self.version_ids))
             .where(VerdictRecord.taken_back_at.is_(None), VerdictRecord.verdict != Verdict.UNSURE)
             .order_by(VerdictRecord.rollout_id, VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
             .ext(distinct_on(VerdictRecord.rollout_id))
@@ -111,64 +110,65 @@ class Verdicts:
         return {row.rollout_id: row.verdict for row in session.execute(latest)}
 
 
+@dataclass(slots=True)
+class _ScreenedStep:
+    step: int = 0
+    ahead_by: frozenset[str] = frozenset()  # detectors that scan this step before it is learned
+    ahead: dict[tuple[str, str], FlagDraft] = field(default_factory=dict)  # flags of this step by detector and key
+    reasons: defaultdict[uuid.UUID, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """Flagged rollouts of this step → detectors."""
+    flagged_before: dict[EpisodeKey, set[str]] = field(default_factory=dict)
+    """Episodes flagged in earlier steps → detectors."""
+
+
+@dataclass(slots=True)
 class Screening:
     """Screens the rollouts of one GRPO step at a time."""
 
-    def __init__(
-        self,
-        run_id: uuid.UUID,
-        scanner: RunScanner,
-        verdicts: Verdicts,
-        actions: DetectorActions,
-        environments: Mapping[uuid.UUID | None, str] | None = None,
-    ) -> None:
-        """`environments`: names by the version that tasks carry, for runs with several environments."""
-        self._run_id, self._scanner, self._verdicts, self._actions = run_id, scanner, verdicts, actions
-        self._environments = environments or {}
-        self._begin(0)
+    run_id: uuid.UUID
+    scanner: RunScanner
+    verdicts: Verdicts
+    actions: DetectorActions
+    environments: Mapping[uuid.UUID | None, str] = field(default_factory=dict)
+    """Names by the version that tasks carry, for runs with several environments."""
 
-    def _begin(self, step: int) -> None:
-        self._step = step
-        self._ahead_by: frozenset[str] = frozenset()  # detectors that scan this step before it is learned
-        self._ahead: dict[tuple[str, str], FlagDraft] = {}  # flags of this step by detector and key
-        self._reasons: defaultdict[uuid.UUID, set[str]] = defaultdict(set)  # flagged rollouts of this step → detectors
-        self._flagged_before: dict[EpisodeKey, set[str]] = {}  # episodes flagged in earlier steps → detectors
+    _now: _ScreenedStep = field(default_factory=_ScreenedStep)
 
     def screened(self, step: int, rollouts: Sequence[Rollout]) -> set[int]:
         """Return the positions of flagged rollouts, except repeats of episodes judged honest.
 
         Called again in the same step after groups were replaced. A rollout flagged once stays flagged.
         """
-        if step != self._step:
-            self._begin(step)
-            screening = {name for name, action in self._actions().items() if action is Action.SCREEN}
-            self._ahead_by = frozenset(screening & SCANS_AHEAD)
-            if earlier := flagged_by(self._run_id, screening - SCANS_AHEAD, before_step=step):
+        if step != self._now.step:
+            self._now = _ScreenedStep(step)
+            screening = {name for name, action in self.actions().items() if action is Action.SCREEN}
+            self._now.ahead_by = frozenset(screening & SCANS_AHEAD)
+            if earlier := flagged_by(self.run_id, screening - SCANS_AHEAD, before_step=step):
                 with transaction() as session:
                     for id_, detectors in earlier.items():
-                        for key in self._verdicts.keys_of(session, {id_}):
-                            self._flagged_before.setdefault(key, set()).update(detectors)
-        ids = [rollout_id(self._run_id, rollout) for rollout in rollouts]
-        for draft in self._scanner.scan_ahead(self.rows(ids, rollouts), self._ahead_by):
-            self._ahead.setdefault((draft.detector, draft.key), draft)
+                        for key in self.verdicts.keys_of(session, {id_}):
+                            self._now.flagged_before.setdefault(key, set()).update(detectors)
+        ids = [rollout_id(self.run_id, rollout) for rollout in rollouts]
+        for draft in self.scanner.scan_ahead(self.rows(ids, rollouts), self._now.ahead_by):
+            self._now.ahead.setdefault((draft.detector, draft.key), draft)
             if draft.rollout_id is not None:
-                self._reasons[draft.rollout_id].add(draft.detector)
-        for position in self._verdicts.positions(rollouts, self._flagged_before.keys()):
-            self._reasons[ids[position]].update(self._flagged_before[self._verdicts.key_of(rollouts[position])])
-        flagged = {position for position, id_ in enumerate(ids) if id_ in self._reasons}
-        return flagged - self._verdicts.honest(rollouts) if flagged else flagged
+                self._now.reasons[draft.rollout_id].add(draft.detector)
+        for position in self.verdicts.positions(rollouts, self._now.flagged_before.keys()):
+            self._now.reasons[ids[position]].update(self._now.flagged_before[self.verdicts.key_of(rollouts[position])])
+        flagged = {position for position, id_ in enumerate(ids) if id_ in self._now.reasons}
+        return flagged - self.verdicts.honest(rollouts) if flagged else flagged
 
     def rows(self, ids: Sequence[uuid.UUID], rollouts: Sequence[Rollout]) -> list[DetectorRow]:
         """Return the detectors' view of the completed rollouts."""
-        names = (self._environments.get(rollout.task.version_id, "") for rollout in rollouts)
+        names = (self.environments.get(rollout.task.version_id, "") for rollout in rollouts)
         rows = [row_of(*each) for each in zip(ids, rollouts, names, strict=True)]
         return [row for row in rows if row is not None]
 
     def scan(self, step: int, rows: Sequence[DetectorRow]) -> list[FlagDraft]:
         """Return all flags of the step, after it was learned."""
-        if step != self._step:
-            self._begin(step)
-        return self._scanner.scan(step, rows, list(self._ahead.values()), self._ahead_by)
+        if step != self._now.step:
+            self._now = _ScreenedStep(step)
+        return self.scanner.scan(step, rows, list(self._now.ahead.values()), self._now.ahead_by)
 
     def interventions(self, rollouts: Sequence[Rollout], drafts: Sequence[FlagDraft]) -> list[ScreenedRollouts]:
         """Return, by detector, the rollouts that the step kept out of the gradient.
@@ -178,16 +178,16 @@ class Screening:
         kept: defaultdict[str, list[uuid.UUID]] = defaultdict(list)
         for rollout in rollouts:
             if SCREENED in rollout.metrics:
-                id_ = rollout_id(self._run_id, rollout)
-                for detector in self._reasons[id_]:
+                id_ = rollout_id(self.run_id, rollout)
+                for detector in self._now.reasons[id_]:
                     kept[detector].append(id_)
         screened = {}
         for detector, ids in kept.items():
-            draft = self._ahead.get((detector, str(ids[0])))
+            draft = self._now.ahead.get((detector, str(ids[0])))
             seen = draft.sentence if draft else "It repeats, reply by reply, an episode that was flagged before."
             sentence = f"{len(ids)} of {len(rollouts)} rollouts."
             screened[detector] = ScreenedRollouts(detector, len(ids), sentence, tuple(ids[:MOST_EXAMPLES]), seen)
-        actions = self._actions()
+        actions = self.actions()
         for draft in drafts:
             if draft.rollout_id is not None or actions.get(draft.detector) is not Action.SCREEN:
                 continue
@@ -226,8 +226,7 @@ class DetectorIntervention:
 
     detector: str
     action: Action
-    patterns: frozenset[str]
-    """Flagged clusters. A pattern that someone let pass does not end the run again."""
+    patterns: frozenset[str]  # flagged clusters. A pattern that someone let pass does not end the run again.
     sighting: Sighting
 
 

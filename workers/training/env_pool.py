@@ -1,18 +1,18 @@
-"""Env servers of a training process: an event loop in a thread that leases them and plays episodes."""
+"""Env servers of a training process, leased and played on by an event loop in a thread."""
 
 import asyncio
-import threading
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import TypeVar
 
 import structlog
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from backend.domain.rollouts.rollout import Rollout
+from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import Phase
 from workers.environments.client import EnvServer
 from workers.models.policy import LocalPolicy
@@ -22,7 +22,6 @@ from workers.storage.env_host import open_env_host
 from workers.storage.recorder import RolloutWriter, RunRecorder
 from workers.training.assignment import Assignment, TrainingEnv
 
-T = TypeVar("T")
 Tag = uuid.UUID | None  # version id that tasks carry: None for the run's own environment
 SECOND_TRY_SECONDS = 2.0  # pause before new servers are leased after most episodes failed
 
@@ -33,18 +32,14 @@ class NoCapacity(RuntimeError):
     """The env host cannot serve all processes of the run at once."""
 
 
-def check_capacity(assignment: Assignment, processes: int) -> None:
+async def check_capacity(assignment: Assignment, processes: int) -> None:
     """Raise NoCapacity if some processes would wait forever for servers that others hold."""
     needs = [env.manifest.proctor.resources for env in assignment.envs]
     local = [need for need in needs if not need.remote]
     if not local:
         return
-
-    async def capacity() -> dict[str, int]:
-        async with open_env_host() as host:
-            return dict((await host.status())["capacity"])
-
-    total = asyncio.run(capacity())
+    async with open_env_host() as host:
+        total = (await host.status())["capacity"]
     count = assignment.configuration.servers * processes
     servers, memory_mb = len(local) * count, sum(need.memory_mb for need in local) * count
     if servers > total["servers"] or memory_mb > total["memory_mb"]:
@@ -115,36 +110,26 @@ def _episodes(plans: Sequence[GroupPlan]) -> int:
     return sum(len(plan.members) for plan in plans)
 
 
-def env_pool_of(assignment: Assignment) -> "EnvPool":
-    choice = assignment.configuration
-    return EnvPool(assignment.envs, servers=choice.servers, concurrency=choice.concurrency)
-
-
 class EnvPool:
     """Plays episodes for synchronous code. Leases and sockets stay open between calls."""
 
-    def __init__(self, envs: Sequence[TrainingEnv], *, servers: int, concurrency: int) -> None:
+    def __init__(self, portal: BlockingPortal, envs: Sequence[TrainingEnv], servers: int, concurrency: int) -> None:
         """`servers`: number of servers to lease for each environment."""
-        self.concurrency, self._count = concurrency, servers
+        self.portal, self.concurrency, self._count = portal, concurrency, servers
         self._envs = {env.tag: env for env in envs}
         self._servers: dict[Tag, EnvServer] = {}
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="env-pool", daemon=True)
+        self._capacities: dict[Tag, EnvCapacity] = {}
 
-    def __enter__(self) -> "EnvPool":
-        self._thread.start()
-        try:
-            self._run(self._open())
-        except BaseException:
-            self._stop_loop()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self._run(self._stack.aclose())
-        finally:
-            self._stop_loop()
+    async def lease(self) -> None:
+        async with AsyncExitStack() as stack:
+            for tag, env in self._envs.items():
+                host = await stack.enter_async_context(open_env_host())
+                await host.prepare(env.content_hash, env.files)
+                lease = host.lease(env.content_hash, env.manifest.proctor.resources, servers=self._count)
+                self._servers[tag] = server = await stack.enter_async_context(lease)
+                sessions, is_grouped = min(self.concurrency, server.sessions), env.manifest.proctor.tasks.grouped
+                self._capacities[tag] = EnvCapacity(sessions, is_grouped)
+            self.leases = stack.pop_all()
 
     @property
     def capacity(self) -> int:
@@ -196,7 +181,7 @@ class EnvPool:
                             manifest=self._envs[tag].manifest,
                             phase=phase,
                             seed=seed,
-                            concurrency=self._capacity_of(tag).capacity,
+                            concurrency=self._capacities[tag].capacity,
                             on_rollout=take,
                             should_stop=should_stop,
                             training_step=training_step,
@@ -214,13 +199,13 @@ class EnvPool:
                 raise TooManyFailures(f"none of {len(failures)} rollouts succeeded: {failures[-1].error_message}")
 
         try:
-            self._run(play_missing())
+            self.portal.call(play_missing)
         except TooManyFailures as error:
             logger.warning("most episodes failed; trying again on new servers", error=str(error))
-            self._run(self._stack.aclose())
+            self.portal.call(self.leases.aclose)
             time.sleep(SECOND_TRY_SECONDS)
-            self._run(self._open())
-            self._run(play_missing())
+            self.portal.call(self.lease)
+            self.portal.call(play_missing)
 
     def play_in_lockstep(
         self,
@@ -234,9 +219,8 @@ class EnvPool:
     ) -> list[Rollout]:
         """Return all rollouts in the order of the plans, played in waves whose batches are the same every time."""
         rollouts: list[Rollout] = []
-        capacities = {tag: self._capacity_of(tag) for tag in self._servers}
-        for wave in waves(plans, capacities, self.concurrency):
-            policy.expect(_episodes(wave))
+        for wave in waves(plans, self._capacities, self.concurrency):
+            policy.expected = _episodes(wave)
             self.play(
                 wave,
                 policy,
@@ -249,26 +233,17 @@ class EnvPool:
         played = {(rollout.group, rollout.member): rollout for rollout in rollouts}  # second tries replace first ones
         return [played[plan.ordinal, member] for plan in plans for member in plan.members]
 
-    def close_policy(self, policy: Policy) -> None:
-        self._run(policy.aclose())
+    def close_policy(self, policy: Policy | None) -> None:
+        if policy is not None:
+            self.portal.call(policy.aclose)
 
-    def _capacity_of(self, tag: Tag) -> EnvCapacity:
-        is_grouped = self._envs[tag].manifest.proctor.tasks.grouped
-        return EnvCapacity(min(self.concurrency, self._servers[tag].sessions), is_grouped)
 
-    async def _open(self) -> None:
-        async with AsyncExitStack() as stack:
-            for tag, env in self._envs.items():
-                host = await stack.enter_async_context(open_env_host())
-                await host.prepare(env.content_hash, env.files)
-                lease = host.lease(env.content_hash, env.manifest.proctor.resources, servers=self._count)
-                self._servers[tag] = await stack.enter_async_context(lease)
-            self._stack = stack.pop_all()
-
-    def _run(self, work: Coroutine[object, object, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-    def _stop_loop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+@contextmanager
+def open_env_pool(envs: Sequence[TrainingEnv], choice: TrainingConfiguration) -> Iterator[EnvPool]:
+    with start_blocking_portal(name="env-pool") as portal:
+        pool = EnvPool(portal, envs, choice.servers, choice.concurrency)
+        portal.call(pool.lease)
+        try:
+            yield pool
+        finally:
+            portal.call(pool.leases.aclose)

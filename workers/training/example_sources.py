@@ -6,15 +6,14 @@ Examples are collected once and kept in a file, so that a resumed run learns fro
 import json
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
-from itertools import islice
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from sqlalchemy.orm import Session
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from backend.core.session import transaction
-from backend.domain.environments.manifest import ActionSpec
+from backend.domain.environments.manifest import ActionSpec, Manifest
 from backend.domain.environments.prompts import write_reply
 from backend.domain.errors import PolicyError
 from backend.domain.rollouts.rollout import Rollout
@@ -35,10 +34,10 @@ from backend.training.example_sources import (
 )
 from backend.training.tables import ExampleFile
 from workers.models.chat import ChatTokens
-from workers.policies.base import EpisodeStart, Reply, TokenTrace, Turn
+from workers.policies.base import EpisodeStart, Player, Policy, Reply, TokenTrace, Turn
 from workers.training.checkpoints import replace_file
 from workers.training.context import TrainingContext, TrainingStopped
-from workers.training.curriculum import warm_up_plans
+from workers.training.curriculum import single_plans
 from workers.training.examples import BrokenStep, TrainingExample, example_of, example_of_conversation, mix_examples
 
 EXAMPLES_FILE, SUMMARY_FILE = "lessons.jsonl", "lessons.json"
@@ -128,7 +127,7 @@ def _scripted(context: TrainingContext, chat: ChatTokens, episodes: int) -> Sour
         recorder.progress(phase="collecting training examples", done=len(examples) + failed, total=episodes)
 
     context.env_pool.play(
-        warm_up_plans(context.assignment.envs, episodes),
+        single_plans(context.assignment.envs, episodes),
         Teacher(choice.script, chat, noise=choice.noise),
         phase=Phase.WARM_UP,
         seed=context.configuration.seed,
@@ -164,7 +163,9 @@ def _stored(context: TrainingContext, chat: ChatTokens, source: str) -> SourceEx
             recorder.log(
                 f"skipped: {chosen.heldout:,} rollouts on held-out tasks, {chosen.judged:,} judged a hack or broken"
             )
-    if context.configuration.sft.system == "environment" and _environment_prompt(context) is None:
+    assignment = context.assignment
+    has_one_prompt = not assignment.is_mixed and environment_system(assignment.manifest) is not None
+    if context.configuration.sft.system == "environment" and not has_one_prompt:
         message = "the conversations keep their own system prompts: the environment's prompt is not always the same"
         recorder.log(message, "warning")
     collected = SourceExamples([])
@@ -186,7 +187,8 @@ def _stored(context: TrainingContext, chat: ChatTokens, source: str) -> SourceEx
 def conversations(context: TrainingContext, source: str) -> Iterator[Conversation]:
     configuration = context.configuration
     replaces = configuration.sft.system == "environment" and source != "demonstrations"
-    system = _environment_prompt(context) if replaces else None
+    is_one = replaces and not context.assignment.is_mixed  # else the prompts differ between environments
+    system = environment_system(context.assignment.manifest) if is_one else None
     with transaction() as session:
         if source == "file":
             file = session.get(ExampleFile, configuration.sft.file)
@@ -212,78 +214,60 @@ def _chosen_rollouts(session: Session, context: TrainingContext) -> RolloutSelec
         raise BrokenStep(" ".join(error.fields.values())) from error
 
 
-def _environment_prompt(context: TrainingContext) -> str | None:
-    """Return the environment's system prompt. None if it differs between environments or episodes."""
-    return None if context.assignment.is_mixed else environment_system(context.assignment.manifest)
-
-
-def texts_to_read(context: TrainingContext, count: int) -> list[str]:
-    """Return the messages of the first stored conversations of each source, to build a tokenizer from."""
-    used = [source for source, share in context.configuration.sft.shares.items() if share > 0]
-    return [
-        str(message["content"])
-        for source in used
-        if source in {"rollouts", "file"}
-        for conversation in islice(conversations(context, source), count)
-        for message in conversation.messages
-    ]
-
-
 class ScriptIsSilent(PolicyError):
     """The environment's state offers no reply of the scripted policy."""
 
     is_retryable = False
 
 
-class Teacher:
+@dataclass
+class Teacher(Policy):
     """A scripted policy that, with probability `noise`, first tries a reply that will be rejected.
 
     The mask of its token trace is 1 for the scripted replies only: the loss of the warm-up.
     """
 
-    def __init__(self, script: str, chat: ChatTokens, *, noise: float = 0.0) -> None:
-        self.script, self.chat, self.noise = script, chat, noise
+    script: str
+    chat: ChatTokens
+    noise: float = 0.0
 
     async def begin(self, start: EpisodeStart) -> "TeacherPlayer":
-        return TeacherPlayer(self, start)
-
-    async def aclose(self) -> None:
-        """Nothing to close."""
+        return TeacherPlayer(self, start.manifest, random.Random(start.seed))
 
 
-class TeacherPlayer:
-    wants_scripts = True
-
-    def __init__(self, teacher: Teacher, start: EpisodeStart) -> None:
-        self._teacher, self._manifest = teacher, start.manifest
-        self._chance = random.Random(start.seed)
-        self._spoiled = 0
-        self._read = 0
-        self._trace = TokenTrace([], [], [], [])
+@dataclass
+class TeacherPlayer(Player):
+    teacher: Teacher
+    manifest: Manifest
+    chance: random.Random
+    spoiled: int = 0
+    read: int = 0  # messages in the trace
+    tokens: TokenTrace = field(default_factory=TokenTrace)
+    wants_scripts: bool = True
 
     async def act(self, turn: Turn) -> Reply:
-        chat, reply = self._teacher.chat, turn.scripts.get(self._teacher.script)
+        chat, reply = self.teacher.chat, turn.scripts.get(self.teacher.script)
         if reply is None:
-            raise ScriptIsSilent(f"the environment's state offers no reply under scripts.{self._teacher.script}")
-        if not self._trace.prompt:
-            self._trace.prompt = list(chat.opening(turn.messages))
+            raise ScriptIsSilent(f"the environment's state offers no reply under scripts.{self.teacher.script}")
+        if not self.tokens.prompt:
+            self.tokens.prompt = list(chat.opening(turn.messages))
         else:
-            self._append(chat.continuation(turn.messages[self._read :]), 0)
-        self._read = len(turn.messages) + 1
+            self.tokens.append(chat.continuation(turn.messages[self.read :]))
+        self.read = len(turn.messages) + 1
         attempt = self._invalid_attempt(reply, turn)
         tokens = chat.reply(reply if attempt is None else attempt)
-        self._append(tokens, 1 if attempt is None else 0)
+        self.tokens.append(tokens, [0.0] * len(tokens) if attempt is None else None)
         return Reply(reply if attempt is None else attempt, tokens_out=len(tokens))
 
     def _invalid_attempt(self, reply: str, turn: Turn) -> str | None:
         """Return a reply that will be rejected, or None to play the scripted one."""
-        turns_left = self._manifest.proctor.episode.max_turns - turn.index
-        spec, chance = self._manifest.proctor.agent.action, self._chance
-        if chance.random() >= self._teacher.noise or self._spoiled >= MOST_SPOILED:
+        turns_left = self.manifest.proctor.episode.max_turns - turn.index
+        spec, chance = self.manifest.proctor.agent.action, self.chance
+        if chance.random() >= self.teacher.noise or self.spoiled >= MOST_SPOILED:
             return None
-        if self._manifest.proctor.agent.on_unparsable != "retry" or turns_left <= MOST_SPOILED:
+        if self.manifest.proctor.agent.on_unparsable != "retry" or turns_left <= MOST_SPOILED:
             return None
-        self._spoiled += 1
+        self.spoiled += 1
         illegal = _illegal_values(spec, turn)
         if illegal and chance.random() < ILLEGAL_SHARE:
             return write_reply(spec, {spec.field or "": chance.choice(illegal)})
@@ -293,16 +277,8 @@ class TeacherPlayer:
             return chance.choice(["", begin, end, value, begin + value, value + end, begin + reply, begin + end])
         return "" if spec.format == "text" else reply[: chance.randrange(len(reply) or 1)]
 
-    def _append(self, tokens: list[int], mask: int) -> None:
-        self._trace.completion.extend(tokens)
-        self._trace.mask += [mask] * len(tokens)
-        self._trace.logprobs += [0.0] * len(tokens)
-
     def trace(self) -> TokenTrace | None:
-        return self._trace if self._trace.prompt else None
-
-    def close(self) -> None:
-        """Nothing to close."""
+        return self.tokens if self.tokens.prompt else None
 
 
 def _illegal_values(spec: ActionSpec, turn: Turn) -> list[object]:

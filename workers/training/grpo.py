@@ -1,11 +1,10 @@
 """The GRPO stage: every step plays and stores groups, runs detectors and alarms, and some end with an evaluation."""
 
+import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from backend.checkpoints.tables import Checkpoint
 from backend.domain.detectors.catalogue.cheat_rate import cheat_points
@@ -14,23 +13,25 @@ from backend.domain.detectors.spec import Action
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.training.configuration import Stage
 from backend.domain.vocabulary import Phase
+from workers.models.load import Loaded
 from workers.models.policy import LocalPolicy
 from workers.rollouts.engine import GroupPlan
 from workers.storage.detectors import record_flags, resume_scanner
 from workers.storage.rollouts import rollout_id
 from workers.storage.steering import record_screened
 from workers.training.assignment import Assignment
+from workers.training.checkpoints import reached_step
 from workers.training.context import TrainingContext, TrainingStopped
-from workers.training.curriculum import Planner, restore_plan, save_plan
+from workers.training.curriculum import Planner, replay, save_plan
 from workers.training.detector_actions import ENDING, Screening, Verdicts, interventions_of, suspicions_of
 from workers.training.env_pool import EnvPool
 from workers.training.grpo_batch import GrpoControls, GrpoRun, GrpoStep
 from workers.training.hardware import resolve_hardware
-from workers.training.ranks import GrpoOrder, Ranks, play_together
+from workers.training.ranks import Ranks, StageOrder, play_together
 from workers.training.reporting import BackgroundWriter, EtaEstimator, step_figures
 from workers.training.steering import Steering
 from workers.training.trl_base import Clock
-from workers.training.trl_grpo import reached_step, train_grpo
+from workers.training.trl_grpo import train_grpo
 
 
 def run_grpo(context: TrainingContext, start: Checkpoint) -> None:
@@ -38,51 +39,35 @@ def run_grpo(context: TrainingContext, start: Checkpoint) -> None:
     last = context.store.find(Stage.GRPO, context.configuration.grpo.steps)
     if last is not None and last.heldout:
         return
-    reached = reached_step(context.assignment.folder / Stage.GRPO, context.configuration.grpo)
+    reached = reached_step(context.assignment.folder / Stage.GRPO, context.configuration.grpo.updates)
     context.budget_tracker.restore(context.assignment.run_id, reached)
     if reached or not context.is_used_up():
         GrpoStage(context, start, reached).run()
 
 
-def grpo_run(
-    assignment: Assignment,
-    order: GrpoOrder,
-    ranks: Ranks,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    env_pool: EnvPool,
-) -> tuple[GrpoRun, LocalPolicy]:
-    """Return the stage of an order, as it is on every rank, and the model in training as a policy."""
+def grpo_run(assignment: Assignment, order: StageOrder, ranks: Ranks, loaded: Loaded, env_pool: EnvPool) -> GrpoRun:
+    """Return the stage of an order, as it is on every rank. The model in training is its policy."""
     configuration, choice = assignment.configuration, assignment.configuration.grpo
     hardware = replace(resolve_hardware(configuration.hardware), checkpoints_gradients=order.checkpoints_gradients)
-    policy = LocalPolicy(
-        model,
-        tokenizer,
-        temperature=choice.temperature,
-        top_p=choice.top_p,
-        top_k=choice.top_k,
-        lockstep=True,
-        is_bf16=hardware.is_bf16,
-    )
+    sampling = choice.model_dump(include={"temperature", "top_p", "top_k"})
+    policy = LocalPolicy(*loaded, **sampling, lockstep=True, is_bf16=hardware.is_bf16)
 
     def play_plans(step: int, plans: Sequence[GroupPlan]) -> list[Rollout]:
         return env_pool.play_in_lockstep(plans, policy, phase=Phase.TRAIN, seed=configuration.seed, training_step=step)
 
-    run = GrpoRun(
-        model=model,
-        tokenizer=tokenizer,
+    return GrpoRun(
+        *loaded,
         choice=choice.model_copy(update={"micro_batches": order.micro_batches}),
         columns=assignment.columns,
         seed=configuration.seed,
         folder=Path(order.folder),
         save_every=configuration.checkpoints.every,
         columns_of=assignment.columns_of if assignment.is_mixed else None,
-        set_temperature=policy.set_temperature,
+        policy=policy,
         hardware=hardware,
         ranks=ranks,
         play_plans=play_plans,
     )
-    return run, policy
 
 
 class GrpoStage:
@@ -96,21 +81,26 @@ class GrpoStage:
         self._planner = Planner(assignment.envs, configuration)
         branch = assignment.branch
         run_id = branch.source_run_id if branch and reached <= branch.step else assignment.run_id
-        restore_plan(self.folder, reached, self._planner, run_id)
+        plan = self.folder / "plans" / f"{reached}.json"
+        if reached and plan.exists():
+            self._planner.restore(json.loads(plan.read_text()))
+        elif reached:
+            replay(self._planner, run_id, reached)
         self._controls = GrpoControls()
         self._steering = Steering(context, self._controls)
         self._steering.begin(reached)
         settings = self._steering.settings
-        self._order = GrpoOrder(
+        self._order = StageOrder(
+            stage=Stage.GRPO,
             weights=str(context.store.folder_of(start)),
             folder=str(self.folder),
             micro_batches=settings.grpo.micro_batches,
             checkpoints_gradients=settings.hardware.gradient_checkpointing,
         )
         weights = context.store.load(start)
-        self._run, self._policy = grpo_run(assignment, self._order, context.ranks, *weights, context.env_pool)
+        self._run = grpo_run(assignment, self._order, context.ranks, weights, context.env_pool)
         self._verdicts = Verdicts([env.version_id for env in assignment.envs])
-        mixed = self._environments if assignment.is_mixed else None
+        mixed = self._environments if assignment.is_mixed else {}
         self._screening = Screening(assignment.run_id, self._scanner, self._verdicts, self._actions, mixed)
         self._writer = BackgroundWriter()
         self._clock = Clock()
@@ -134,13 +124,12 @@ class GrpoStage:
             screened=self._screening.screened,
             controls=self._controls,
             vllm=configuration.vllm if configuration.engine == "vllm" else None,
-            set_generation=self._policy.sample_with,
         )
         try:
             with self._writer:
                 train_grpo(run)
         finally:
-            context.env_pool.close_policy(self._policy)
+            context.env_pool.close_policy(self._run.policy)
         if self.reached < choice.steps and not self._is_used_up:
             self._steering.raise_ending()
             raise TrainingStopped

@@ -24,7 +24,7 @@ from backend.domain.environments.manifest import OverEpisode, RewardColumn
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.training.configuration import VllmChoice
 from backend.domain.training.grpo import GrpoChoice
-from workers.models.sampling import VllmGeneration
+from workers.models.policy import LocalPolicy
 from workers.training.examples import BrokenStep, examples_of_step
 from workers.training.hardware import FLOAT32, Hardware
 from workers.training.ranks import ALONE, PlayPlans, Ranks, leader_only
@@ -58,39 +58,22 @@ class GrpoControls:
     temperature: float | None = None  # replaces the planned temperature
 
 
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """Probability of tokens in training divided by their probability when sampled."""
-
-    mean: float
-    highest: float
-    low_clip: float | None
-    """Share of tokens that teach nothing because the ratio fell too low. None if the loss clips nothing."""
-    high_clip: float | None
-
-
 @dataclass(slots=True)
 class GrpoStep:
     """One training step, after it was taken."""
 
     step: int
     rollouts: list[Rollout]  # all rollouts with their advantages: those learned from in order, then replaced ones
-    loss: float
-    grad_norm: float
-    learning_rate: float  # as applied: the scheduled rate times the factor
-    learning_rate_factor: float
-    temperature: float
-    entropy: float
-    divergence: float | None
-    """From the policy before GRPO. None unless `beta` is above 0."""
-    no_variance: float  # share of groups whose rewards are all equal: they teach nothing
-    ratio: Ratio
-    seconds: Mapping[str, float]  # by part, and `step` in all
+    figures: dict[str, float]
+    """Points of its curves:
 
-    @property
-    def idle_seconds(self) -> float:
-        """Time of bookkeeping and of waiting for other processes."""
-        return max(0.0, self.seconds["step"] - sum(self.seconds[name] for name in STEP_PARTS))
+    - `loss`, `grad_norm`, `entropy`, `temperature`, `lr_factor`; `learning_rate` is the scheduled one times the factor
+    - `divergence` from the policy before GRPO, if `beta` is above 0
+    - `groups/no_variance`: share of groups whose rewards are all equal, which teach nothing
+    - `ratio/mean`, `ratio/max`: probability of tokens in training divided by their probability when sampled
+    - `ratio/low_clip`, `ratio/high_clip`: share of tokens that teach nothing because of their ratio, if the loss clips
+    """
+    seconds: Mapping[str, float]  # by part; `idle`: bookkeeping and waiting for other processes; and `step` in all
 
 
 @dataclass(slots=True)
@@ -107,23 +90,16 @@ class GrpoRun:
     masked: Masked = lambda _: set()
     screened: Screened = lambda *_: set()
     controls: GrpoControls = field(default_factory=GrpoControls)
-    set_temperature: Callable[[float], None] = lambda _: None  # sets the sampler's temperature before a step is played
+    policy: LocalPolicy | None = None  # samples at the temperature of the step, and with vLLM if the run uses it
     columns_of: ColumnsFor | None = None
     """Mixes only: columns of the rollout's own environment, whose weights make its reward."""
     before_save: Callable[[], None] = lambda: None
     """Called before a trainer state counts as complete, to finish storing its steps."""
     hardware: Hardware = FLOAT32
     vllm: VllmChoice | None = None  # samples with vLLM
-    set_generation: Callable[[VllmGeneration], None] = lambda _: None
-    """Receives TRL's vLLM generation before anything is played."""
     longest_completion: int = 256  # scale of the `dr_grpo` loss only
     ranks: Ranks = ALONE
     play_plans: PlayPlans = leader_only  # plays what the leader assigns to this rank
-
-    @property
-    def rows(self) -> int:
-        """Episodes whose gradient this rank computes at once."""
-        return self.choice.episodes_per_step // (self.choice.micro_batches * self.ranks.count)
 
     def columns_for(self, rollout: Rollout) -> Sequence[RewardColumn]:
         return self.columns if self.columns_of is None else self.columns_of(rollout)

@@ -1,15 +1,12 @@
 """Results of a held-out evaluation: fixed tasks, one rollout each, with confidence intervals."""
 
-import math
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
-from pydantic_core import to_jsonable_python
-
-from backend.domain.results.pass_at_k import REWARD, default_rule
+from backend.domain.results.pass_at_k import default_rule
 from backend.domain.rollouts.rollout import Rollout
-from backend.domain.statistics import TIE, Estimate, estimate_mean, weighted_mean
+from backend.domain.statistics import Estimate, estimate_mean, weighted_mean
 from workers.training.assignment import TrainingEnv
 
 NORMAL_95 = 1.96  # standard errors from a mean to the end of its 95% interval
@@ -31,10 +28,6 @@ class HeldoutEvaluation:
     environment_levels: dict[str, dict[int, Estimate]] = field(default_factory=dict)
     """Reward by level of each environment, if there are several."""
     environment_successes: dict[str, Estimate] = field(default_factory=dict)
-
-    def as_json(self) -> dict[str, object]:
-        values: dict[str, object] = to_jsonable_python(asdict(self))
-        return values
 
     def metrics(self) -> dict[str, float]:
         """Return the points of the curves `heldout/…`."""
@@ -64,44 +57,37 @@ def summarize(
     is_mixed = len(envs) > 1
     own = of_env if is_mixed else {}
     formats = [mean_format(rollout) for rollout in completed]
-    reward = _mean_reward(completed)
+    reward = estimate_mean(rewards_of(completed))
     if is_mixed:
-        rewards = [(env, [each.reward for each in of_env[env.name] if each.reward is not None]) for env in envs]
-        reward = weighted_mean([(env.weight, own_rewards) for env, own_rewards in rewards])
+        reward = weighted_mean([(env.weight, rewards_of(of_env[env.name])) for env in envs])
     successes: dict[str, list[float]] = {}
     for env in envs:
-        rule = default_rule(env.manifest)
-        successes[env.name] = []
-        for rollout in of_env[env.name]:
-            if rollout.reward is not None:
-                value = rollout.reward if rule.column == REWARD else rollout.columns.get(rule.column, -math.inf)
-                successes[env.name].append(float(value >= rule.at_least - TIE))
+        rule, rewarded = default_rule(env.manifest), [each for each in of_env[env.name] if each.reward is not None]
+        successes[env.name] = [float(rule.is_met(each.reward, each.columns)) for each in rewarded]
     return HeldoutEvaluation(
         reward=reward,
-        columns=_present(
-            {name: estimate_mean([r.columns[name] for r in completed if name in r.columns]) for name in columns}
-        ),
+        columns=_means({name: [each.columns[name] for each in completed if name in each.columns] for name in columns}),
         levels={} if is_mixed else _levels(completed),
-        environments=_present({name: _mean_reward(rollouts) for name, rollouts in own.items()}),
+        environments=_means({name: rewards_of(rollouts) for name, rollouts in own.items()}),
         format=sum(formats) / len(formats) if formats else 0.0,
         failed=len(rollouts) - len(completed),
         success=estimate_mean([success for own_successes in successes.values() for success in own_successes]),
         environment_levels={name: _levels(rollouts) for name, rollouts in own.items() if rollouts},
-        environment_successes=_present({name: estimate_mean(successes[name]) for name in own}),
+        environment_successes=_means({name: successes[name] for name in own}),
     )
 
 
 def _levels(completed: Sequence[Rollout]) -> dict[int, Estimate]:
     levels = sorted({rollout.task.level for rollout in completed})
-    return _present({n: _mean_reward([each for each in completed if each.task.level == n]) for n in levels})
+    return _means({level: rewards_of(each for each in completed if each.task.level == level) for level in levels})
 
 
-def _mean_reward(completed: Sequence[Rollout]) -> Estimate | None:
-    return estimate_mean([rollout.reward for rollout in completed if rollout.reward is not None])
+def rewards_of(rollouts: Iterable[Rollout]) -> list[float]:
+    return [rollout.reward for rollout in rollouts if rollout.reward is not None]
 
 
-def _present(estimates: dict[Key, Estimate | None]) -> dict[Key, Estimate]:
-    return {key: value for key, value in estimates.items() if value is not None}
+def _means(groups: Mapping[Key, Sequence[float]]) -> dict[Key, Estimate]:
+    return {key: mean for key, values in groups.items() if (mean := estimate_mean(values)) is not None}
 
 
 def mean_format(rollout: Rollout) -> float:

@@ -48,8 +48,10 @@ def write_configuration(choice: TrainingConfiguration, folder: Path) -> Path:
     return file
 
 
-def launch(run_id: uuid.UUID) -> int:
-    """Return the exit status of the first process that failed, or 0."""
+def main() -> int:
+    """Return the exit status of the first process that failed, or 0. End by a signal if it did."""
+    configure_logging("training")
+    run_id = uuid.UUID(sys.argv[1])
     with transaction() as session:
         choice = TrainingConfiguration.of_run(session.get_one(Run, run_id).configuration)
     folder = training_folder(run_id)
@@ -62,8 +64,13 @@ def launch(run_id: uuid.UUID) -> int:
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         message = failure_message(failure.message)
-        sys.stderr.write(f"rank {rank} ended first, with status {failure.exitcode}: {message}\n")
-        return int(failure.exitcode)
+        status = int(failure.exitcode)
+        sys.stderr.write(f"rank {rank} ended first, with status {status}: {message}\n")
+        if status < 0:
+            if -status != signal.SIGKILL:
+                signal.signal(-status, signal.SIG_DFL)
+            os.kill(os.getpid(), -status)
+        return status
     return 0
 
 
@@ -71,16 +78,6 @@ def failure_message(message: str | dict[str, object]) -> str:
     """Return a process's error in one line. `message`: the error in a dictionary, or a sentence about its signal."""
     text = message["message"] if isinstance(message, dict) else message
     return " ".join(str(text).split())[:500]
-
-
-def main() -> int:
-    configure_logging("training")
-    status = launch(uuid.UUID(sys.argv[1]))
-    if status < 0:
-        if -status != signal.SIGKILL:
-            signal.signal(-status, signal.SIG_DFL)
-        os.kill(os.getpid(), -status)
-    return status
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from pathlib import Path
 import peft
 import torch
 import transformers
+from pydantic_core import to_jsonable_python
 from sqlalchemy import select
 from sqlalchemy.orm import undefer
 from transformers import PreTrainedTokenizerBase
@@ -25,7 +26,7 @@ from backend.core.session import transaction
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.statistics import paired_difference
 from backend.domain.training.configuration import Stage
-from backend.domain.vocabulary import ExportForm, Phase, RolloutStatus
+from backend.domain.vocabulary import ExportForm, Phase, RolloutStatus, Split
 from backend.rollouts.tables import Group
 from backend.rollouts.tables import Rollout as RolloutRow
 from workers.models.load import LoadedModel, ModelUnusable, load_folder, record_of
@@ -33,8 +34,8 @@ from workers.models.policy import LocalPolicy
 from workers.storage.digests import digest_of
 from workers.training.assignment import Assignment, read_assignment
 from workers.training.checkpoints import CheckpointStore
-from workers.training.curriculum import heldout_plans
-from workers.training.env_pool import env_pool_of
+from workers.training.curriculum import single_plans
+from workers.training.env_pool import open_env_pool
 from workers.training.exporting.comparison import PROBES, compare_merge, likeness, random_probes, tolerance_of
 from workers.training.exporting.files import MERGED_FORMS, read_export
 from workers.training.heldout_evaluation import HeldoutEvaluation, summarize
@@ -140,7 +141,7 @@ def _verify(request: PassportRequest, passport: Passport) -> None:
     passport.heldout = {
         "tasks": len(rewards),
         "before": before.figures,
-        "after": evaluation.as_json(),
+        "after": to_jsonable_python(evaluation),
         "difference": asdict(difference) if difference else None,
     }
 
@@ -183,12 +184,13 @@ def results_of(
             return CheckpointResults(checkpoint.heldout, rewards, step, tokens)
     rollouts, evaluation = _evaluate(assignment, model, tokenizer, step)
     if not checkpoint.heldout:
-        CheckpointStore(assignment).set_heldout(Stage(checkpoint.stage), checkpoint.step, evaluation, at=None)
+        store = CheckpointStore(assignment.run_id, assignment.policy_id, assignment.folder)
+        store.set_heldout(Stage(checkpoint.stage), checkpoint.step, evaluation, at=None)
     tokens = [
         (each.prompt_token_ids or []) + each.completion_token_ids for each in rollouts if each.completion_token_ids
     ]
     rewards = {rollout.group: rollout.reward for rollout in rollouts if rollout.reward is not None}
-    return CheckpointResults(checkpoint.heldout or evaluation.as_json(), rewards, step, tokens[:PROBES])
+    return CheckpointResults(checkpoint.heldout or to_jsonable_python(evaluation), rewards, step, tokens[:PROBES])
 
 
 def _evaluate(
@@ -196,9 +198,9 @@ def _evaluate(
 ) -> tuple[list[Rollout], HeldoutEvaluation]:
     """Repeat the run's held-out evaluation with the same tasks and seeds. Stores nothing."""
     configuration = assignment.configuration
-    plans = heldout_plans(assignment.envs, configuration.heldout.tasks)
+    plans = single_plans(assignment.envs, configuration.heldout.tasks, Split.HELDOUT)
     policy = LocalPolicy(model, tokenizer, temperature=configuration.heldout.temperature, lockstep=True)
-    with env_pool_of(assignment) as env_pool:
+    with open_env_pool(assignment.envs, assignment.configuration) as env_pool:
         rollouts = env_pool.play_in_lockstep(
             plans, policy, phase=Phase.HELDOUT, seed=configuration.seed, training_step=training_step
         )

@@ -60,7 +60,7 @@ class Ranks:
             self._send(number, values[number])
         return values[0]
 
-    def broadcast(self, order: "SftOrder | GrpoOrder") -> None:
+    def broadcast(self, order: "StageOrder") -> None:
         self.scatter([asdict(order)] * self.count)
 
     def gather(self, value: T) -> list[T]:
@@ -100,10 +100,6 @@ ALONE = Ranks()
 
 def leader_only(*_: object) -> NoReturn:
     raise AssertionError("only the leader does this")
-
-
-def is_follower() -> bool:
-    return distributed.is_torchelastic_launched() and os.environ["RANK"] != "0"  # noqa: TID251 - set by the launcher
 
 
 def leader_file(folder: Path) -> Path:
@@ -154,32 +150,18 @@ def join() -> Ranks:
 
 
 @dataclass(frozen=True, slots=True)
-class SftOrder:
-    """The leader starts a warm-up on all ranks. Paths are on this machine, which all ranks share."""
+class StageOrder:
+    """The leader starts a stage on all ranks. Paths are on this machine, which all ranks share."""
 
-    weights: str
-    """Folder of the starting checkpoint. Other weights of the same shape are taken over from the leader."""
-    examples: str
+    stage: str  # `sft` or `grpo`
+    weights: str  # folder of the starting checkpoint. Other weights of the same shape are taken over from the leader.
     folder: str
-    steps: int
-    seed: int
-    save_every: int
     checkpoints_gradients: bool
-    stage: str = "sft"
-
-
-@dataclass(frozen=True, slots=True)
-class GrpoOrder:
-    weights: str
-    folder: str
-    micro_batches: int
-    checkpoints_gradients: bool
-    stage: str = "grpo"
-
-
-def receive_order(ranks: Ranks) -> SftOrder | GrpoOrder:
-    message = ranks.receive()
-    return SftOrder(**message) if message["stage"] == "sft" else GrpoOrder(**message)
+    micro_batches: int = 1  # of GRPO
+    examples: str = ""  # folder of the warm-up's examples; the rest is of the warm-up, too
+    steps: int = 0
+    seed: int = 0
+    save_every: int = 0
 
 
 def play_together(ranks: Ranks, step: int, plans: Sequence[GroupPlan], play: PlayPlans) -> list[Rollout]:

@@ -6,6 +6,8 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -13,7 +15,7 @@ import structlog
 
 from backend.domain.rollouts.rollout import Rollout
 from workers.training.grpo_batch import MASKED, REPLACED, SCREENED, GrpoStep, sample_deviation
-from workers.training.heldout_evaluation import mean_format
+from workers.training.heldout_evaluation import mean_format, rewards_of
 
 Key = TypeVar("Key", int, str)
 QUANTILES = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
@@ -34,7 +36,7 @@ def step_figures(
     `environments`: names by the version that tasks carry.
     """
     completed = [rollout for rollout in step.rollouts if rollout.is_completed and not rollout.task.is_canary]
-    rewards = [rollout.reward for rollout in completed if rollout.reward is not None]
+    rewards = rewards_of(completed)
     figures = {"reward": _mean(rewards), "reward_std": _spread(rewards)["std"]}
     for name in columns:
         values = [rollout.columns[name] for rollout in completed if name in rollout.columns]
@@ -60,18 +62,11 @@ def step_figures(
         "groups/replaced": _mean([float(REPLACED in rollout.metrics) for rollout in step.rollouts]),
         "tokens/in": float(sum(rollout.tokens_in for rollout in step.rollouts)),
         "tokens/out": float(sum(rollout.tokens_out for rollout in step.rollouts)),
-        "groups/no_variance": step.no_variance,
-        "lr_factor": step.learning_rate_factor,
-        **{name: getattr(step, name) for name in ("entropy", "loss", "grad_norm", "learning_rate", "temperature")},
-        "ratio/mean": step.ratio.mean,
-        "ratio/max": step.ratio.highest,
-        **{f"seconds/{name}": seconds for name, seconds in {**step.seconds, "idle": step.idle_seconds}.items()},
+        **{f"seconds/{name}": seconds for name, seconds in step.seconds.items()},
     }
     seconds = step.seconds["step"]
     figures["tokens_per_second"] = figures["tokens/out"] / seconds if seconds > 0 else math.nan
-    ratio = step.ratio
-    optional = {"divergence": step.divergence, "ratio/low_clip": ratio.low_clip, "ratio/high_clip": ratio.high_clip}
-    return figures | {name: value for name, value in optional.items() if value is not None}
+    return figures | step.figures
 
 
 def _part_figures(
@@ -84,7 +79,7 @@ def _part_figures(
     figures = {}
     for part, rollouts in parts.items():
         if kind != "environment":
-            figures[f"{kind}/{prefix}{part}"] = _mean([each.reward for each in rollouts if each.reward is not None])
+            figures[f"{kind}/{prefix}{part}"] = _mean(rewards_of(rollouts))
         for name in columns:
             values = [rollout.columns[name] for rollout in rollouts if name in rollout.columns]
             place = f"{prefix}{part}/{name}"
@@ -129,12 +124,12 @@ class EtaEstimator:
         return (last - step) * (self._times[-1][1] - began) / max(1, step - first)
 
 
-class BackgroundWriter:
+@dataclass
+class BackgroundWriter(AbstractContextManager["BackgroundWriter"]):
     """One thread that writes in order, at most one step behind. Its errors are raised by the next call."""
 
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="storing")
-        self._last: Future[None] | None = None
+    _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="storing"))
+    _last: Future[None] | None = None
 
     def write(self, work: Callable[[], None]) -> None:
         self.wait()
@@ -145,9 +140,6 @@ class BackgroundWriter:
         last, self._last = self._last, None
         if last is not None:
             last.result()
-
-    def __enter__(self) -> "BackgroundWriter":
-        return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:

@@ -4,14 +4,16 @@ Started again for the same run, it resumes from the run's checkpoints and saved 
 starts this module in each of them: the first leads and the others follow.
 """
 
+import asyncio
 import gc
 import logging
+import os
 import shutil
 import sys
 import time
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import NoReturn
 
@@ -50,14 +52,14 @@ from workers.storage.recorder import RunRecorder
 from workers.storage.steering import AlarmDraft, mark_interventions_seen, read_requests, record_alarm
 from workers.training.assignment import Assignment, read_assignment, training_folder
 from workers.training.checkpoints import COMPLETE, take_over
-from workers.training.context import Ended, TrainingContext, TrainingStopped, UsedUp
-from workers.training.curriculum import warm_up_plans
-from workers.training.env_pool import check_capacity, env_pool_of
-from workers.training.example_sources import read_examples, texts_to_read
+from workers.training.context import Ended, TrainingContext, TrainingOutcome, TrainingStopped, UsedUp
+from workers.training.curriculum import single_plans
+from workers.training.env_pool import check_capacity, open_env_pool
+from workers.training.example_sources import conversations, read_examples
 from workers.training.examples import BrokenStep
 from workers.training.grpo import grpo_run, run_grpo
 from workers.training.hardware import select_device
-from workers.training.ranks import GrpoOrder, Ranks, SftOrder, follow_leader, is_follower, join, lead, receive_order
+from workers.training.ranks import Ranks, StageOrder, follow_leader, join, lead
 from workers.training.sft import check_gate, run_sft, sft_run, train_sft
 from workers.training.trl_grpo import train_grpo
 
@@ -72,13 +74,6 @@ READING_CONVERSATIONS = 400  # stored conversations of each source that a new to
 logger = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingOutcome:
-    status: RunStatus
-    reason: str | None = None
-    roll_back: uuid.UUID | None = None
-
-
 def train(run_id: uuid.UUID) -> TrainingOutcome:
     assignment = read_assignment(run_id)
     recorder = RunRecorder(run_id)
@@ -89,8 +84,8 @@ def train(run_id: uuid.UUID) -> TrainingOutcome:
         ranks = join()
         recorder.progress(phase="preparing the environment", done=0, total=1)
         if ranks.count > 1:
-            check_capacity(assignment, ranks.count)
-        with env_pool_of(assignment) as env_pool:
+            asyncio.run(check_capacity(assignment, ranks.count))
+        with open_env_pool(assignment.envs, assignment.configuration) as env_pool:
             context = TrainingContext(assignment, env_pool, recorder, summary, ranks)
             try:
                 run_stages(context)
@@ -103,7 +98,7 @@ def train(run_id: uuid.UUID) -> TrainingOutcome:
     except TrainingStopped:
         outcome = stopped_on_request(run_id)
     except Ended as ended:
-        outcome = TrainingOutcome(ended.status, str(ended), ended.roll_back)
+        [outcome] = ended.args
     except TooManyFailures as error:
         outcome = TrainingOutcome(RunStatus.PAUSED, f"Paused because too many rollouts failed. {error}")
     except INFRASTRUCTURE_ERRORS:
@@ -137,7 +132,15 @@ def run_stages(context: TrainingContext) -> None:
         run_grpo(context, start)
     else:
         with suppress(UsedUp):
-            checkpoint = initial_checkpoint(context)
+            checkpoint = context.store.find(Stage.UNTRAINED, 0)
+            if checkpoint is None:
+                model, tokenizer = starting_weights(context)
+                ChatTokens(tokenizer)  # rejects a template that cannot render a conversation
+                checkpoint = context.store.save(Stage.UNTRAINED, 0, model, tokenizer)
+                del model, tokenizer
+            if not checkpoint.heldout:
+                at = None if recipe.has_sft else 0
+                context.evaluate_heldout(Stage.UNTRAINED, 0, *context.store.load(checkpoint), at=at)
             if recipe.has_sft:
                 checkpoint = run_sft(context, checkpoint)
             if recipe.has_sft and recipe.has_grpo:
@@ -156,18 +159,6 @@ def run_stages(context: TrainingContext) -> None:
         }
 
 
-def initial_checkpoint(context: TrainingContext) -> Checkpoint:
-    checkpoint = context.store.find(Stage.UNTRAINED, 0)
-    if checkpoint is None:
-        model, tokenizer = starting_weights(context)
-        ChatTokens(tokenizer)  # rejects a template that cannot render a conversation
-        checkpoint = context.store.save(Stage.UNTRAINED, 0, model, tokenizer)
-    if not checkpoint.heldout:
-        at = None if context.configuration.recipe.has_sft else 0
-        context.evaluate_heldout(Stage.UNTRAINED, 0, *context.store.load(checkpoint), at=at)
-    return checkpoint
-
-
 def starting_weights(context: TrainingContext) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     configuration = context.configuration
     choice, seed = configuration.model, configuration.seed
@@ -184,7 +175,7 @@ def starting_weights(context: TrainingContext) -> tuple[PreTrainedModel, PreTrai
         context.recorder.progress(phase="reading the environment's text", done=0, total=READING_EPISODES)
         played: list[Rollout] = []
         context.env_pool.play(
-            warm_up_plans(context.assignment.envs, READING_EPISODES),
+            single_plans(context.assignment.envs, READING_EPISODES),
             ScriptedPolicy(configuration.sft.script),
             phase=Phase.WARM_UP,
             seed=seed,
@@ -192,7 +183,10 @@ def starting_weights(context: TrainingContext) -> tuple[PreTrainedModel, PreTrai
         )
         messages = {rollout.group: rollout.messages for rollout in played}
         texts = [str(message["content"]) for group in sorted(messages) for message in messages[group]]
-    texts += texts_to_read(context, READING_CONVERSATIONS)
+    for source, share in configuration.sft.shares.items():
+        if share > 0 and source in {"rollouts", "file"}:
+            for conversation in islice(conversations(context, source), READING_CONVERSATIONS):
+                texts += [str(message["content"]) for message in conversation.messages]
     agent = context.assignment.manifest.proctor.agent
     texts += [render_unparsable(agent.unparsable_message, "The reply is empty.")] * (READING_EPISODES // 4)
     tokenizer = build_tokenizer(texts, vocabulary=choice.vocabulary, context=choice.context, pieces=choice.pieces)
@@ -277,7 +271,9 @@ def follow(run_id: uuid.UUID) -> NoReturn:
         select_device(assignment.configuration.hardware)
         ranks = join()
         while True:
-            _follow_order(assignment, ranks, receive_order(ranks))  # its model is freed before the next is loaded
+            _follow_order(
+                assignment, ranks, StageOrder(**ranks.receive())
+            )  # its model is freed before the next is loaded
     except Exception as error:
         logger.exception("a rank failed")
         time.sleep(LEADER_SECONDS)
@@ -286,16 +282,15 @@ def follow(run_id: uuid.UUID) -> NoReturn:
         raise
 
 
-def _follow_order(assignment: Assignment, ranks: Ranks, order: SftOrder | GrpoOrder) -> None:
-    model, tokenizer = load_folder(Path(order.weights))
-    if isinstance(order, SftOrder):
-        examples = read_examples(Path(order.examples))
-        train_sft(sft_run(assignment.configuration, order, ranks, model, tokenizer, examples))
+def _follow_order(assignment: Assignment, ranks: Ranks, order: StageOrder) -> None:
+    weights = load_folder(Path(order.weights))
+    if order.stage == Stage.SFT:
+        train_sft(sft_run(assignment.configuration, order, ranks, weights, read_examples(Path(order.examples))))
         return
-    with env_pool_of(assignment) as env_pool:
-        run, policy = grpo_run(assignment, order, ranks, model, tokenizer, env_pool)
+    with open_env_pool(assignment.envs, assignment.configuration) as env_pool:
+        run = grpo_run(assignment, order, ranks, weights, env_pool)
         train_grpo(run)
-        env_pool.close_policy(policy)
+        env_pool.close_policy(run.policy)
 
 
 def main() -> int:
@@ -307,7 +302,7 @@ def main() -> int:
     structlog.contextvars.bind_contextvars(run_id=str(run_id))
 
     def work() -> None:
-        if is_follower():
+        if distributed.is_torchelastic_launched() and os.environ["RANK"] != "0":  # noqa: TID251 - set by the launcher
             follow(run_id)
         with lead(training_folder(run_id)):
             outcome = train(run_id)

@@ -20,13 +20,13 @@ from backend.domain.training.configuration import Stage, TrainingConfiguration
 from backend.domain.training.warm_up import HOPELESS, GateChoice, SftChoice
 from backend.domain.vocabulary import RunStatus
 from workers.models.build import build_model
-from workers.models.load import unrounded
-from workers.training.checkpoints import mark_complete, newest_complete, step_of
-from workers.training.context import Ended, TrainingContext, TrainingStopped, UsedUp
+from workers.models.load import Loaded, unrounded
+from workers.training.checkpoints import mark_complete, newest_complete, reached_step
+from workers.training.context import Ended, TrainingContext, TrainingOutcome, TrainingStopped, UsedUp
 from workers.training.example_sources import collect_examples
 from workers.training.examples import BrokenStep, TrainingExample, example_order
 from workers.training.hardware import FLOAT32, Hardware, resolve_hardware
-from workers.training.ranks import ALONE, Ranks, SftOrder, check_same_weights, leader_only
+from workers.training.ranks import ALONE, Ranks, StageOrder, check_same_weights, leader_only
 from workers.training.steering import WarmUpSteering
 from workers.training.trl_base import TimedTrainer, shared_arguments, timed
 
@@ -48,7 +48,7 @@ def check_gate(context: TrainingContext, row: Checkpoint) -> None:
         context.recorder.log("the gate is closed, but the run was resumed: continuing", "warning")
         return
     advice = f"{gate_advice(gate, row)} Or resume this run to continue anyway."
-    raise Ended(RunStatus.PAUSED, f"After the warm-up {' and '.join(problems)}. {advice}")
+    raise Ended(TrainingOutcome(RunStatus.PAUSED, f"After the warm-up {' and '.join(problems)}. {advice}"))
 
 
 def gate_problems(gate: GateChoice, row: Checkpoint) -> list[str]:
@@ -117,6 +117,10 @@ def run_sft(context: TrainingContext, start: Checkpoint) -> Checkpoint:
     It is the best of the first attempt that passes the gate, otherwise the best of all. A resume keeps the choice.
     """
     attempts, gate = attempts_of(context.configuration), context.configuration.gate
+
+    def merit(row: Checkpoint) -> tuple[float, int]:
+        return (-math.inf if row.heldout_reward is None else row.heldout_reward, -row.step)
+
     # evaluated as the start of GRPO, with stored rollouts
     final = [row for row in _checkpoints(context, 0, attempts[-1].last) if row.heldout.get("training_step") is not None]
     chosen = final[0] if final else None
@@ -129,7 +133,7 @@ def run_sft(context: TrainingContext, start: Checkpoint) -> Checkpoint:
             selects = context.configuration.sft.examine_every > 0 or len(attempts) > 1
             context.evaluate_heldout(Stage.SFT, last.step, *context.store.load(last), at=0, is_stored=not selects)
         evaluated = [row for row in _checkpoints(context, attempt.before, attempt.last) if row.heldout]
-        row = max(evaluated, key=_merit)  # the earlier one of two equally good
+        row = max(evaluated, key=merit)  # the earlier one of two equally good
         tried.append((attempt, row))
         if final:
             continue
@@ -140,7 +144,7 @@ def run_sft(context: TrainingContext, start: Checkpoint) -> Checkpoint:
         prefix = f"warm-up, attempt {attempt.number} of {len(attempts)}"
         context.recorder.log(f"{prefix}: {' and '.join(problems)}", "warning")
     if chosen is None:
-        chosen = max((row for _, row in tried), key=_merit)
+        chosen = max((row for _, row in tried), key=merit)
     context.summary["warm_up"] = {
         "attempts": [
             {
@@ -163,10 +167,6 @@ def run_sft(context: TrainingContext, start: Checkpoint) -> Checkpoint:
     return start_of_grpo
 
 
-def _merit(row: Checkpoint) -> tuple[float, int]:
-    return (-math.inf if row.heldout_reward is None else row.heldout_reward, -row.step)
-
-
 def _checkpoints(context: TrainingContext, before: int, last: int) -> Sequence[Checkpoint]:
     of_run = (Checkpoint.run_id == context.assignment.run_id, Checkpoint.stage == Stage.SFT)
     steps = (Checkpoint.step > before, Checkpoint.step <= last)
@@ -183,7 +183,7 @@ def _train(context: TrainingContext, start: Checkpoint, attempt: WarmUpAttempt) 
     examples = collect_examples(context, model, tokenizer)
     examples_folder = context.assignment.folder / Stage.SFT
     folder = examples_folder if attempt.number == 1 else examples_folder / f"attempt-{attempt.number}"
-    reached = step_of(newest_complete(folder))
+    reached = reached_step(folder)
     steering = WarmUpSteering(context, before=attempt.before, reached=reached, steps=attempt.steps)
     suffix = f", attempt {attempt.number}" if attempt.number > 1 else ""
 
@@ -205,7 +205,8 @@ def _train(context: TrainingContext, start: Checkpoint, attempt: WarmUpAttempt) 
         f"SFT{suffix}: {attempt.steps:,} steps of {choice.batch} out of {len(examples):,} training examples, "
         f"seed {attempt.seed}"
     )
-    order = SftOrder(
+    order = StageOrder(
+        stage=Stage.SFT,
         weights=str(store.folder_of(start)),
         examples=str(examples_folder),
         folder=str(folder),
@@ -215,7 +216,7 @@ def _train(context: TrainingContext, start: Checkpoint, attempt: WarmUpAttempt) 
         checkpoints_gradients=steering.settings.hardware.gradient_checkpointing,
     )
     context.ranks.broadcast(order)
-    run = sft_run(configuration, order, context.ranks, model, tokenizer, examples)
+    run = sft_run(configuration, order, context.ranks, (model, tokenizer), examples)
     run.on_step, run.rate_factor = on_step, steering.rate_factor
     train_sft(run)
     if reached < attempt.steps and context.is_used_up():
@@ -245,24 +246,16 @@ class SftRun:
 
 def sft_run(
     configuration: TrainingConfiguration,
-    order: SftOrder,
+    order: StageOrder,
     ranks: Ranks,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    examples: Sequence[TrainingExample],
+    loaded: Loaded,
+    examples: list[TrainingExample],
 ) -> SftRun:
     """Return the warm-up of an order, as it is on every rank."""
-    return SftRun(
-        model=model,
-        tokenizer=tokenizer,
-        choice=configuration.sft.model_copy(update={"steps": order.steps}),
-        examples=examples,
-        seed=order.seed,
-        folder=Path(order.folder),
-        save_every=order.save_every,
-        hardware=replace(resolve_hardware(configuration.hardware), checkpoints_gradients=order.checkpoints_gradients),
-        ranks=ranks,
-    )
+    choice = configuration.sft.model_copy(update={"steps": order.steps})
+    hardware = replace(resolve_hardware(configuration.hardware), checkpoints_gradients=order.checkpoints_gradients)
+    folder = Path(order.folder)
+    return SftRun(*loaded, choice, examples, order.seed, folder, order.save_every, hardware=hardware, ranks=ranks)
 
 
 class _SftTrainer(TimedTrainer, SFTTrainer):  # type: ignore[misc]
@@ -348,8 +341,7 @@ class _SftListener(TrainerCallback):  # type: ignore[misc]
     def _report(self, step: int, figures: dict[str, float], control: TrainerControl) -> TrainerControl:
         began = time.monotonic()
         if not self.run.ranks.decide(lambda: self.run.on_step(step, figures)):
-            control.should_save = True
-            control.should_training_stop = True
+            control.should_save = control.should_training_stop = True
         self._logged_at += time.monotonic() - began  # the listener's time is not part of the steps
         return control
 

@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sqlalchemy import select
 
@@ -21,6 +21,7 @@ from backend.domain.training.steering import (
 from backend.domain.vocabulary import AlarmAction, RunStatus
 from backend.runs.tables import MetricPoint, Run
 from backend.training.alarms import PREPARED
+from backend.training.tables import Alarm
 from workers.storage.steering import (
     AlarmDraft,
     ClaimedChange,
@@ -35,8 +36,8 @@ from workers.storage.steering import (
     read_requests,
     record_alarm,
 )
-from workers.training.alarms import AlarmChanges, AlarmWatch, CurveHistory, Sighting, not_finite, warm_up_flat
-from workers.training.context import Ended, TrainingContext
+from workers.training.alarms import AlarmWatch, CurveHistory, Sighting, not_finite, warm_up_flat
+from workers.training.context import Ended, TrainingContext, TrainingOutcome
 from workers.training.detector_actions import DetectorIntervention
 from workers.training.grpo_batch import GrpoControls
 
@@ -55,22 +56,13 @@ STEP_CURVES = (
 HELDOUT_CURVES = ("heldout/reward", "heldout/reward_error")
 
 
-@dataclass(frozen=True, slots=True)
-class RaisedAlarm:
-    id: uuid.UUID
-    name: str
-    sentence: str
-    action: AlarmAction
-    prepared: Mapping[str, object] | None = None
-    """Checkpoint that a branch would start from, if a detector stopped the run."""
-
-    def ended(self) -> Ended:
-        roll_back = self.id if self.action is AlarmAction.ROLL_BACK else None
-        reason = f"Alarm {self.name}: {self.sentence}"
-        if self.action is AlarmAction.STOP and self.prepared:
-            checkpoint = f"{self.prepared['stage']} step {self.prepared['step']}"
-            reason += f" A branch from {checkpoint}, the last honest checkpoint, is prepared: Roll back starts it."
-        return Ended(ENDINGS[self.action], reason, roll_back)
+def outcome_of(alarm: Alarm | Sighting, action: AlarmAction, alarm_id: uuid.UUID) -> TrainingOutcome:
+    reason = f"Alarm {alarm.name}: {alarm.sentence}"
+    prepared = alarm.evidence.get(PREPARED)  # checkpoint that a branch would start from, if a detector stopped the run
+    if action is AlarmAction.STOP and isinstance(prepared, Mapping):
+        checkpoint = f"{prepared['stage']} step {prepared['step']}"
+        reason += f" A branch from {checkpoint}, the last honest checkpoint, is prepared: Roll back starts it."
+    return TrainingOutcome(ENDINGS[action], reason, alarm_id if action is AlarmAction.ROLL_BACK else None)
 
 
 def stored_figures(run_id: uuid.UUID, last: int, names: Iterable[str]) -> list[tuple[int, dict[str, float]]]:
@@ -110,7 +102,7 @@ class _StageSteering:
 
     def _raise_alarm(
         self, step: int, sighting: Sighting, action: AlarmAction, changes: Sequence[ClaimedChange] = ()
-    ) -> tuple[RaisedAlarm, bool]:
+    ) -> tuple[uuid.UUID, bool]:
         """Store an alarm with the settings that it changes. Return whether it is new: a resumed run repeats some."""
         name, sentence, condition = sighting.name, sighting.sentence, sighting.condition
         draft = AlarmDraft(name, step, sentence, action, condition, sighting.onset, sighting.evidence)
@@ -118,9 +110,7 @@ class _StageSteering:
         if is_new:
             self._changes += changes
             self._context.recorder.log(f"alarm {name}: {sentence} Action: {action}.", "warning")
-        prepared = sighting.evidence.get(PREPARED)
-        checkpoint = prepared if isinstance(prepared, Mapping) else None
-        return RaisedAlarm(alarm_id, name, sentence, action, checkpoint), is_new
+        return alarm_id, is_new
 
     def _claim_changes(self, step_of: Callable[[str], int | None]) -> None:
         """Claim waiting changes from their steps on. A None step keeps a change waiting."""
@@ -136,7 +126,7 @@ class Steering(_StageSteering):
         self._controls = controls
         self._columns = {column.name: column.weight for column in context.assignment.columns}
         self._watch = AlarmWatch(CurveHistory(self._columns, context.configuration.grpo.episodes_per_step))
-        self._ending: RaisedAlarm | None = None
+        self._ending: tuple[AlarmAction, TrainingOutcome] | None = None
         self._patterns_let_pass: dict[str, set[str]] = {}
 
     def begin(self, reached: int) -> None:
@@ -149,13 +139,12 @@ class Steering(_StageSteering):
                 self._watch.check(step, figures, self.settings.alarms)
             if heldout:
                 self._watch.check(step, heldout, self.settings.alarms, is_heldout=True)
-        self._claim(reached + 1, is_start=True)
+        self._claim_changes(lambda name: None if is_of_warm_up(name) else reached + 1)
         self._apply(reached + 1)
         close_interventions(self._run_id, reached)
         self._patterns_let_pass = accepted_patterns(self._run_id)
         for alarm in open_interventions(self._run_id, reached):
-            prepared = alarm.evidence.get(PREPARED)
-            self._consider(RaisedAlarm(alarm.id, alarm.name, alarm.sentence, alarm.action, prepared))
+            self._consider(alarm, alarm.action, alarm.id)
 
     def after_step(
         self,
@@ -165,10 +154,10 @@ class Steering(_StageSteering):
         interventions: Sequence[DetectorIntervention] = (),
     ) -> bool:
         """Return whether to continue. Raises Ended if the weights are spoiled and must not be saved."""
-        changes = self._watch.check(step, figures, self.settings.alarms)
+        begun, ended = self._watch.check(step, figures, self.settings.alarms)
         if action_of(self.settings.alarms, "suspicion"):
-            changes.begun.extend(suspicions)
-        self._act(step, changes)
+            begun.extend(suspicions)
+        self._act(step, begun, ended)
         for intervention in interventions:
             detector = intervention.detector
             if intervention.patterns <= self._patterns_let_pass.get(detector, set()):
@@ -179,50 +168,48 @@ class Steering(_StageSteering):
             sighting = intervention.sighting
             onset, prepared = prepared_branch(self._run_id, detector, sighting.onset)
             sighting = replace(sighting, onset=onset, evidence={**sighting.evidence, PREPARED: prepared})
-            self._consider(self._raise(step, sighting, action))
+            self._consider(sighting, action, self._raise(step, sighting, action))
         requests = read_requests(self._run_id)
-        if any(name not in MEMORY and not is_of_warm_up(name) for name in requests.changes):
-            self._claim(step + 1, is_start=False)
+        later = {name for name in requests.changes if name in MEMORY or is_of_warm_up(name)}
+        if requests.changes - later:  # the trainer is built with the others at its next start
+            self._claim_changes(lambda name: None if name in MEMORY or is_of_warm_up(name) else step + 1)
         self._apply(step + 1)
         return not requests.stop and self._ending is None
 
     def after_heldout(self, step: int, figures: Mapping[str, float]) -> bool:
-        self._act(step, self._watch.check(step, figures, self.settings.alarms, is_heldout=True))
+        self._act(step, *self._watch.check(step, figures, self.settings.alarms, is_heldout=True))
         self._apply(step + 1)
         return self._ending is None
 
     def raise_ending(self) -> None:
         """Raise Ended if an alarm ends the run."""
         if self._ending is not None:
-            raise self._ending.ended()
+            raise Ended(self._ending[1])
 
-    def _act(self, step: int, changes: AlarmChanges) -> None:
-        if changes.ended:
-            clear_alarms(self._run_id, changes.ended, step)
-        for sighting in changes.begun:
-            alarm = self._raise(step, sighting, action_of(self.settings.alarms, sighting.name) or AlarmAction.NOTE)
+    def _act(self, step: int, begun: Sequence[Sighting], ended: Sequence[str]) -> None:
+        if ended:
+            clear_alarms(self._run_id, ended, step)
+        for sighting in begun:
+            action = action_of(self.settings.alarms, sighting.name) or AlarmAction.NOTE
+            alarm_id = self._raise(step, sighting, action)
             if sighting.name == "not_finite":
-                raise alarm.ended()
-            self._consider(alarm)
+                raise Ended(outcome_of(sighting, action, alarm_id))
+            self._consider(sighting, action, alarm_id)
 
-    def _raise(self, step: int, sighting: Sighting, action: AlarmAction) -> RaisedAlarm:
+    def _raise(self, step: int, sighting: Sighting, action: AlarmAction) -> uuid.UUID:
         changes: list[ClaimedChange] = []
         if action is AlarmAction.LOWER_RATE:
             rate = self.settings.grpo.learning_rate
             changes = [ClaimedChange(LEARNING_RATE, rate, rate * self.settings.alarms.rate_factor, step + 1)]
-        alarm, is_new = self._raise_alarm(step, sighting, action, changes)
+        alarm_id, is_new = self._raise_alarm(step, sighting, action, changes)
         if is_new:
             self._apply(step + 1)  # two alarms in one step lower the rate twice
-        return alarm
+        return alarm_id
 
-    def _consider(self, alarm: RaisedAlarm) -> None:
-        known = self._ending
-        if alarm.action in ENDINGS and (known is None or SEVERITY.index(alarm.action) > SEVERITY.index(known.action)):
-            self._ending = alarm
-
-    def _claim(self, step: int, *, is_start: bool) -> None:
-        """Claim waiting changes. Settings that the trainer is built with wait for its next start."""
-        self._claim_changes(lambda name: None if is_of_warm_up(name) or (name in MEMORY and not is_start) else step)
+    def _consider(self, alarm: Alarm | Sighting, action: AlarmAction, alarm_id: uuid.UUID) -> None:
+        """The most severe action ends the run, and of equal ones the first."""
+        if action in ENDINGS and (not self._ending or SEVERITY.index(action) > SEVERITY.index(self._ending[0])):
+            self._ending = action, outcome_of(alarm, action, alarm_id)
 
     def _apply(self, step: int) -> None:
         """Apply the settings of this step. A change belongs to its step in every attempt."""
@@ -277,9 +264,9 @@ class WarmUpSteering(_StageSteering):
             action = action_of(self.settings.alarms, sighting.name) or AlarmAction.NOTE
             if action is AlarmAction.ROLL_BACK:  # there is no checkpoint before the warm-up
                 action = AlarmAction.PAUSE
-            alarm, is_new = self._raise_alarm(at, sighting, action)
+            alarm_id, is_new = self._raise_alarm(at, sighting, action)
             if action in ENDINGS and (is_new or sighting.name == "not_finite"):  # else someone resumed the run
-                raise alarm.ended()
+                raise Ended(outcome_of(sighting, action, alarm_id))
 
     def _claim(self, step: int, *, is_start: bool) -> None:
         """Claim waiting changes: those of the warm-up at this step, others at step 0 of GRPO if they are used now."""

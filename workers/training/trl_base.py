@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -15,15 +16,15 @@ from backend.domain.training.warm_up import SftChoice
 from workers.training.hardware import Hardware
 
 
+@dataclass(slots=True)
 class Clock:
     """Seconds by name since they were last taken. Each moment counts once, for the innermost activity."""
 
-    def __init__(self, wait: Callable[[], None] = lambda: None) -> None:
-        """`wait`: returns when the accelerator is idle, so that its work is counted where it was started."""
-        self._wait = wait
-        self._seconds: dict[str, float] = defaultdict(float)
-        self._stack: list[list[float]] = []
-        """For each activity in progress: its start, and the seconds of activities inside it."""
+    wait: Callable[[], None] = lambda: None
+    """Returns when the accelerator is idle, so that its work is counted where it was started."""
+    _seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    _stack: list[list[float]] = field(default_factory=list)
+    """For each activity in progress: its start, and the seconds of activities inside it."""
 
     @contextmanager
     def counts(self, name: str) -> Iterator[None]:
@@ -34,11 +35,11 @@ class Clock:
             self.end(name)
 
     def begin(self) -> None:
-        self._wait()
+        self.wait()
         self._stack.append([perf_counter(), 0.0])
 
     def end(self, name: str) -> None:
-        self._wait()
+        self.wait()
         began, inner = self._stack.pop()
         seconds = perf_counter() - began
         self._seconds[name] += seconds - inner
@@ -104,24 +105,24 @@ class TimedTrainer:
         """Render no model card with each state: they are only for a resume."""
 
 
+@dataclass(eq=False)
 class LearningRate(TrainerCallback):  # type: ignore[misc]
     """Multiplies the scheduled rate by `factor` during an update, and counts the optimizer's time.
 
     The rates are restored after each update, so that the schedule stays as planned.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self.factor = 1.0
-        self._clock = clock
-        self._planned: list[float] = []
+    clock: Clock
+    factor: float = 1.0
+    planned: list[float] = field(default_factory=list)
 
     def on_pre_optimizer_step(self, *_: object, optimizer: torch.optim.Optimizer, **__: object) -> None:
-        self._planned = [group["lr"] for group in optimizer.param_groups]
+        self.planned = [group["lr"] for group in optimizer.param_groups]
         for group in optimizer.param_groups:
             group["lr"] *= self.factor
-        self._clock.begin()
+        self.clock.begin()
 
     def on_optimizer_step(self, *_: object, optimizer: torch.optim.Optimizer, **__: object) -> None:
-        self._clock.end("optimiser")
-        for group, rate in zip(optimizer.param_groups, self._planned, strict=True):
+        self.clock.end("optimiser")
+        for group, rate in zip(optimizer.param_groups, self.planned, strict=True):
             group["lr"] = rate

@@ -12,7 +12,6 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import CellType
 from typing import Any
 
@@ -24,16 +23,24 @@ from transformers import PreTrainedModel, TrainerCallback, TrainerControl, Train
 from transformers.trainer_callback import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from backend.domain.training.grpo import GrpoChoice
 from workers.models.load import unrounded
-from workers.training.checkpoints import mark_complete, newest_complete, step_of
+from workers.training.checkpoints import mark_complete, newest_complete
 from workers.training.examples import BrokenStep
-from workers.training.grpo_batch import STEP_PARTS, Batch, GrpoRun, GrpoStep, Ratio, play_batch, rows_of
+from workers.training.grpo_batch import STEP_PARTS, Batch, GrpoRun, GrpoStep, play_batch, rows_of
 from workers.training.ranks import check_same_weights, play_for_leader
 from workers.training.trl_base import TimedTrainer, shared_arguments, timed
 
 TOLERANCE = 1e-3  # relative difference between TRL's figures and ours that is accepted
 HIGHEST_LOG_RATIO = 20.0
+LOGGED = {
+    "loss": "loss",
+    "entropy": "entropy",
+    "kl": "divergence",
+    "clip_ratio/low_mean": "ratio/low_clip",
+    "cispo_clip_ratio": "ratio/high_clip",
+    "clip_ratio/high_mean": "ratio/high_clip",
+}
+"""Our curves by TRL's names. A loss logs at most one of the last two."""
 
 RatioSums = tuple[float, float, float]  # sum of ratios, number of tokens, highest ratio
 
@@ -60,15 +67,10 @@ def train_grpo(run: GrpoRun) -> None:
                 token_advantages=lambda: bridge.token_advantages,
             )
         trainer.remove_callback(PrinterCallback)
-        if run.vllm is not None:
-            run.set_generation(trainer.vllm_generation)
+        if run.vllm is not None and run.policy is not None:
+            run.policy.sample_with(trainer.vllm_generation)
         newest = newest_complete(run.folder)
         trainer.train(resume_from_checkpoint=str(newest) if newest else None)
-
-
-def reached_step(folder: Path, choice: GrpoChoice) -> int:
-    """Return the step after which the newest complete state was saved, or 0."""
-    return step_of(newest_complete(folder)) // choice.updates
 
 
 def grpo_arguments(run: GrpoRun) -> GRPOConfig:
@@ -86,7 +88,7 @@ def grpo_arguments(run: GrpoRun) -> GRPOConfig:
             sampling["vllm_gpu_memory_utilization"] = run.vllm.memory
     return GRPOConfig(
         max_steps=choice.steps * choice.updates,
-        per_device_train_batch_size=run.rows,
+        per_device_train_batch_size=choice.episodes_per_step // (choice.micro_batches * run.ranks.count),
         gradient_accumulation_steps=choice.micro_batches,
         steps_per_generation=choice.micro_batches,
         num_generations=choice.group_size,
@@ -235,7 +237,8 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
         self.trainer.learning_rate.factor, temperature = run.ranks.decide(
             lambda: (run.controls.learning_rate_factor, planned)
         )
-        run.set_temperature(temperature)
+        if run.policy is not None:
+            run.policy.sampler.temperature = temperature
         self.trainer.set_temperature(temperature)
 
     def rollouts(self, prompts: list[list[dict[str, Any]]], trainer: GrpoTrainer) -> dict[str, Any]:
@@ -289,8 +292,7 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
             ratios = run.ranks.gather(self.trainer.ratios)
             self.trainer.ratios = (0.0, 0.0, 0.0)
             if not run.ranks.decide(lambda: self._finish(step, ratios)):
-                control.should_save = True
-                control.should_training_stop = True
+                control.should_save = control.should_training_stop = True
             self._updates = []
         return control
 
@@ -310,36 +312,22 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
 
     def _step(self, step: int, seconds: float, ratios: list[RatioSums]) -> GrpoStep:
         factor, spent = self.trainer.learning_rate.factor, self.trainer.clock.take()
-        mean_ratio, highest_ratio = mean_and_highest(ratios)
-
-        def mean(*names: str) -> float | None:
-            """Average over the updates the first of these names that TRL logged."""
-            for name in names:
-                values = [update[name] for update in self._updates if update.get(name) is not None]
-                if values:
-                    return math.fsum(values) / len(values)
-            return None
-
-        loss, entropy = mean("loss"), mean("entropy")
-        return GrpoStep(
-            step=step,
-            rollouts=[*self._batch.rollouts, *self._batch.replaced],
-            loss=math.nan if loss is None else loss,
-            grad_norm=max(update.get("grad_norm", math.nan) for update in self._updates),
-            learning_rate=self._updates[-1]["learning_rate"] * factor,
-            learning_rate_factor=factor,
-            temperature=self.trainer.temperature,
-            entropy=math.nan if entropy is None else entropy,
-            divergence=mean("kl"),
-            no_variance=self._batch.no_variance,
-            ratio=Ratio(
-                mean_ratio,
-                highest_ratio,
-                low_clip=mean("clip_ratio/low_mean"),
-                high_clip=mean("clip_ratio/high_mean", "cispo_clip_ratio"),
-            ),
-            seconds={name: spent[name] for name in STEP_PARTS} | {"step": seconds},
-        )
+        figures = {
+            "loss": math.nan,
+            "entropy": math.nan,
+            "grad_norm": max(update.get("grad_norm", math.nan) for update in self._updates),
+            "learning_rate": self._updates[-1]["learning_rate"] * factor,
+            "lr_factor": factor,
+            "temperature": self.trainer.temperature,
+            "groups/no_variance": self._batch.no_variance,
+        }
+        figures["ratio/mean"], figures["ratio/max"] = mean_and_highest(ratios)
+        for name, curve in LOGGED.items():  # averages over the updates
+            if values := [update[name] for update in self._updates if update.get(name) is not None]:
+                figures[curve] = math.fsum(values) / len(values)
+        parts = {name: spent[name] for name in STEP_PARTS}
+        parts |= {"idle": max(0.0, seconds - sum(parts.values())), "step": seconds}
+        return GrpoStep(step, [*self._batch.rollouts, *self._batch.replaced], figures, parts)
 
     def on_save(self, _: object, state: TrainerState, *__: object, **___: object) -> None:
         check_same_weights(self.run.ranks, self.run.model)

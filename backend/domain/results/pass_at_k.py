@@ -5,12 +5,12 @@ pass^k: Yao et al. 2024, "τ-bench: A Benchmark for Tool-Agent-User Interaction 
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from backend.domain.environments.manifest import Manifest, RewardColumn
 from backend.domain.rollouts.fields import column_field_name
-from backend.domain.statistics import Estimate, estimate_of
+from backend.domain.statistics import TIE, Estimate, estimate_of
 
 REWARD = "reward"
 SUCCESS_COLUMNS = ("win", "success", "solved", "complete", "correct", "exact", "passed", "goal")
@@ -31,6 +31,11 @@ class SuccessRule:
         """As a filter of rollouts."""
         name = self.column if self.column == REWARD else column_field_name(self.column)
         return f"{name} >= {self.at_least:g}"
+
+    def is_met(self, reward: float | None, columns: Mapping[str, float]) -> bool:
+        """Stored values are single precision: one this close to the bar reaches it, as in a filter."""
+        value = reward if self.column == REWARD else columns.get(self.column)
+        return value is not None and value >= self.at_least - TIE * max(1.0, abs(self.at_least))
 
 
 @dataclass(frozen=True, slots=True)

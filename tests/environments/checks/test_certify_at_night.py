@@ -10,7 +10,6 @@ from backend.core.session import transaction
 from backend.core.tables import Job
 from backend.domain.environments.manifest import read_manifest
 from backend.domain.notifications.notices import NoticeKind
-from backend.domain.review.judged_fixtures import stored_task
 from backend.domain.rollouts.rollout import task_of
 from backend.domain.vocabulary import CheckStatus, JobStatus, RunKind, RunStatus, Split
 from backend.environments.library import load_package
@@ -105,7 +104,7 @@ def judge(version_id: uuid.UUID, files: dict[str, str]) -> None:
         session.add(
             VerdictFixture(
                 environment_id=version.environment_id,
-                task=stored_task(task),
+                task={name: getattr(task, name) for name in ("split", "index", "level", "seed", "arguments")},
                 replies=[{"reply": "<guess>50</guess>"}],
                 lowest=None,
                 highest=-1.0,

@@ -24,15 +24,15 @@ from backend.runs.tables import Run
 from workers.training.exporting.files import ExportDescription
 
 MAX_EVALUATIONS = 12
-_LOADING = "`AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` load the folder."
+_WHOLE = (
+    "A causal language model",
+    "`AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` load the folder.",
+)
 _FORMS = {
-    ExportForm.FULL: ("A causal language model", _LOADING),
     ExportForm.ADAPTER: (
         "A LoRA adapter for a causal language model,",
         "On another base, or the same base in another precision, it is a different policy; `peft` does not check that.",
     ),
-    ExportForm.MERGED: ("A causal language model", _LOADING),
-    ExportForm.MERGED_DEQUANTISED: ("A causal language model", _LOADING),
     ExportForm.GGUF: ("A causal language model as GGUF,", "llama.cpp loads the `.gguf` file without the others."),
 }
 """First words of the card, and how to load the files."""
@@ -108,7 +108,7 @@ def write_card(facts: CardFacts, description: ExportDescription, passport: Mappi
     if written.label:
         weights.append(("Note", written.label))
     weights.append(("License", licence or "not given: ask the author, and check the license of the base model"))
-    first_words, loading = _FORMS[form]
+    first_words, loading = _FORMS.get(form, _WHOLE)
     return "\n".join(
         [
             "---",

@@ -27,8 +27,7 @@ ROUNDINGS = 4.0
 class Tolerance:
     """How far a reloaded model may be from its original."""
 
-    logits: float | None
-    """Largest difference of a logit. None: any."""
+    logits: float | None  # largest difference of a logit. None: any.
     divergence: float  # nats per token
     agreement: float  # share of positions with the same most likely token
 

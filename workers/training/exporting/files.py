@@ -19,13 +19,11 @@ from backend.domain.training.adapter import AdapterRecord
 from backend.domain.vocabulary import ExportForm
 from workers.models.load import (
     CONFIGURATION_FILE,
-    OWN,
     RECORD_FILE,
     Loaded,
     LoadedModel,
     ModelSource,
     ModelUnusable,
-    Precision,
     attach_adapter,
     base_of,
     best_device,
@@ -130,11 +128,11 @@ def plain_base(record: AdapterRecord, *, is_rounded: bool) -> PreTrainedModel:
     if is_rounded and record.quantisation is None:
         raise ModelUnusable("the base of this adapter was not quantized")
     with base_of(record) as source:
-        base = read_model(source, Precision(record.dtype))
+        base = read_model(source, record.dtype)
         if is_rounded:
             from bitsandbytes.functional import dequantize_4bit  # only for a 4-bit base
 
-            for name, module in read_model(source, Precision(record.dtype, record.quantisation)).named_modules():
+            for name, module in read_model(source, record.dtype, record.quantisation).named_modules():
                 state = getattr(getattr(module, "weight", None), "quant_state", None)
                 if state is not None:
                     target = base.get_submodule(name)
@@ -190,7 +188,7 @@ def read_export(folder: Path, form: ExportForm, original: Path) -> Loaded:
         check_precision(folder)
         if form is ExportForm.ADAPTER:
             return load_adapter(folder, read_record(original))
-        return read_model(ModelSource(str(folder)), OWN), tokenizer
+        return read_model(ModelSource(str(folder)), "auto"), tokenizer
     names = [path.name for path in folder.glob("*.gguf")]
     if len(names) != 1:
         raise ModelUnusable(f"the export has {len(names)} GGUF files instead of one")

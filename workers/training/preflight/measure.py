@@ -3,7 +3,6 @@
 The steps change only the preflight's own weights.
 """
 
-import os
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from backend.domain.results.pass_at_k import REWARD, SuccessRule
+from backend.domain.results.pass_at_k import SuccessRule
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.training.memory import ModelMeasures
 from backend.domain.training.preflight.measured import NOTHING, Range, Speed, TaskSuccess
@@ -25,7 +24,7 @@ from workers.policies.base import Policy
 from workers.rollouts.engine import GroupPlan, TooManyFailures
 from workers.training.assignment import TrainingEnv
 from workers.training.context import TrainingContext
-from workers.training.curriculum import warm_up_plans
+from workers.training.curriculum import single_plans
 from workers.training.examples import TrainingExample, example_of
 from workers.training.grpo_batch import GrpoRun, GrpoStep
 from workers.training.hardware import Hardware
@@ -111,7 +110,7 @@ def evaluation_seconds(context: TrainingContext, initial: InitialPolicy) -> floa
     heldout = context.configuration.heldout
     is_bf16, temperature = initial.hardware.is_bf16, heldout.temperature
     policy = LocalPolicy(initial.model, initial.tokenizer, temperature=temperature, lockstep=True, is_bf16=is_bf16)
-    plans = warm_up_plans(context.assignment.envs, min(EVALUATED, heldout.tasks))
+    plans = single_plans(context.assignment.envs, min(EVALUATED, heldout.tasks))
     context.recorder.progress(phase="measuring a held-out evaluation", done=0, total=len(plans))
     began = time.monotonic()
     try:
@@ -129,8 +128,7 @@ def successes(env: TrainingEnv, rule: SuccessRule, played: PlayedEpisodes) -> li
             groups[rollout.group].append(rollout)
     tasks = []
     for group in groups.values():
-        values = [rollout.reward if rule.column == REWARD else rollout.columns.get(rule.column) for rollout in group]
-        succeeded = sum(value is not None and value >= rule.at_least - _EPSILON for value in values)
+        succeeded = sum(rule.is_met(rollout.reward, rollout.columns) for rollout in group)
         rewards = [rollout.reward or 0.0 for rollout in group]
         is_uniform = max(rewards) - min(rewards) < _EPSILON
         tasks.append(TaskSuccess(group[0].task.level, succeeded, len(group), is_uniform))
@@ -212,13 +210,6 @@ def measures_of(model: PreTrainedModel) -> ModelMeasures:
         vocabulary=int(configuration.vocab_size),
         weight_bytes=size / count,
     )
-
-
-def memory_mb() -> int:
-    """Memory of the device that holds the model: the GPU's, or else the machine's."""
-    if torch.cuda.is_available():
-        return int(torch.cuda.get_device_properties(0).total_memory // 2**20)
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
 
 
 def measure_speed(

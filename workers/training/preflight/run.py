@@ -4,11 +4,12 @@ Each finding is recorded at once.
 """
 
 import logging
+import os
 import shutil
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import structlog
@@ -40,8 +41,8 @@ from workers.models.policy import LocalPolicy
 from workers.storage.recorder import PROGRESS_SECONDS, RunRecorder
 from workers.training.assignment import Assignment, training_envs_of
 from workers.training.context import TrainingContext
-from workers.training.curriculum import Planner, warm_up_plans
-from workers.training.env_pool import env_pool_of
+from workers.training.curriculum import Planner, single_plans
+from workers.training.env_pool import open_env_pool
 from workers.training.example_sources import Teacher
 from workers.training.hardware import resolve_hardware, select_device
 from workers.training.preflight.measure import (
@@ -51,7 +52,6 @@ from workers.training.preflight.measure import (
     measure_pass,
     measure_speed,
     measures_of,
-    memory_mb,
     play_episodes,
     successes,
 )
@@ -59,8 +59,7 @@ from workers.training.run import INFRASTRUCTURE_ERRORS, starting_weights
 
 TASKS = 32
 SCRIPTED_EPISODES = 64
-AddFinding = Callable[[PreflightFinding], None]
-"""Records a finding. It replaces one of the same name."""
+AddFinding = Callable[[PreflightFinding], None]  # records a finding. It replaces one of the same name.
 
 logger = structlog.get_logger(__name__)
 
@@ -72,16 +71,7 @@ class PreflightRecorder(RunRecorder):
         self.preflight_id = preflight_id
         self._progress_at = 0.0
 
-    def progress(
-        self,
-        *,
-        phase: str,
-        done: int,
-        total: int,
-        message: str = "",
-        concurrency: int = 0,
-        more: Mapping[str, object] | None = None,
-    ) -> None:
+    def progress(self, *, phase: str, done: int, total: int, message: str = "", **_: object) -> None:
         now = time.monotonic()
         if now - self._progress_at >= PROGRESS_SECONDS or done >= total:
             self._progress_at = now
@@ -131,7 +121,7 @@ def run_preflight(preflight_id: uuid.UUID) -> PreflightStatus:
     try:
         recorder.progress(phase="preparing the environment", done=0, total=1)
         select_device(configuration.hardware)
-        with env_pool_of(assignment) as env_pool:
+        with open_env_pool(assignment.envs, assignment.configuration) as env_pool:
             inspect_training(TrainingContext(assignment, env_pool, recorder), recorder.add)
     except INFRASTRUCTURE_ERRORS:
         raise
@@ -169,7 +159,12 @@ def inspect_training(context: TrainingContext, add: AddFinding) -> None:
         advice = "Compute the gradient in more parts: raise grpo.micro_batches."
         add(problem("memory", f"A part of {load.rows} episodes does not fit into the GPU's memory.", advice))
         return
-    memory = memory_finding(estimate, memory_mb(), episodes=f"of {longest:,} tokens, the longest that were played,")
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if torch.cuda.is_available():  # the model is in the GPU's memory
+        memory_bytes = torch.cuda.get_device_properties(0).total_memory
+    memory = memory_finding(
+        estimate, memory_bytes // 2**20, episodes=f"of {longest:,} tokens, the longest that were played,"
+    )
     if cost.peak_bytes:
         peak = f" One pass over {cost.rows} episodes used up to {in_mb(cost.peak_bytes)}."
         memory = memory.model_copy(update={"sentence": memory.sentence + peak})
@@ -222,7 +217,7 @@ def _play_script(context: TrainingContext, add: AddFinding, initial: InitialPoli
     script = next((name for name in (*scripts, *sorted(shared)) if name in shared), None)
     if script is None:
         return None
-    parts = [warm_up_plans(context.assignment.envs, SCRIPTED_EPISODES)]
+    parts = [single_plans(context.assignment.envs, SCRIPTED_EPISODES)]
     played = play_episodes(context, parts, Teacher(script, initial.chat), initial.chat, "scripted policy")
     if not played.examples:
         advice = "Read the environment's log and run its checks."
@@ -242,14 +237,8 @@ def _play_script(context: TrainingContext, add: AddFinding, initial: InitialPoli
 def _play_policy(context: TrainingContext, add: AddFinding, initial: InitialPolicy) -> PlayedEpisodes:
     """Play the first groups of GRPO with the policy before training, sampled as in training."""
     configuration, grpo = context.configuration, context.configuration.grpo
-    policy = LocalPolicy(
-        initial.model,
-        initial.tokenizer,
-        temperature=grpo.temperature,
-        top_p=grpo.top_p,
-        top_k=grpo.top_k,
-        is_bf16=initial.hardware.is_bf16,
-    )
+    sampling = grpo.model_dump(include={"temperature", "top_p", "top_k"})
+    policy = LocalPolicy(initial.model, initial.tokenizer, **sampling, is_bf16=initial.hardware.is_bf16)
     size = grpo.tasks_per_step
     group_size = grpo.group_size if configuration.recipe.has_grpo else 2  # only the success counts for SFT
     grpo = grpo.model_copy(update={"tasks_per_step": TASKS, "group_size": group_size})
