@@ -59,7 +59,7 @@ from backend.studies import operations as studies_operations
 from backend.studies import pages as studies_pages
 from backend.team import operations as team_operations
 from backend.team import pages as team_pages
-from backend.training import example_operations, example_pages, sft_pages, steering_pages
+from backend.training import example_operations, example_pages, steering_pages
 from backend.training import operations as training_operations
 from backend.training import pages as training_pages
 from backend.web import docs_site, error_pages, routing
@@ -95,15 +95,12 @@ PAGES = (
     results_pages,
     steering_pages,
     example_pages,
-    sft_pages,
     training_pages,
     checkpoints_pages,
     regrading_pages,
     docs_site,
 )
 """Modules with pages. Those of imports and exports come before `/runs/{run_id}`."""
-JSON = (checkpoints_operations,)
-"""Modules with hand-written JSON routes under `/api/v1`."""
 OPERATIONS = (
     notifications_operations,
     overview_operations,
@@ -154,8 +151,6 @@ def create_app(transaction: Transaction = transaction) -> FastAPI:
     app.mount("/static", Static(directory=STATIC_FOLDER), name="static")
     for module in PAGES:
         app.include_router(module.router, include_in_schema=False)
-    for module in JSON:
-        app.include_router(module.router)
     declared = [operation for module in OPERATIONS for operation in operations_of(module)]
     app.include_router(json_router(declared))
     app.include_router(form_router(declared))
