@@ -5,6 +5,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI
@@ -73,56 +74,17 @@ MAX_BODY_BYTES = 8 * 1024 * 1024
 THREADS_STUCK_SECONDS = 60.0
 """Six times the limit of a page's statements: threads that take turns are merely busy."""
 PAGES = (
-    exchange_pages,
-    overview_pages,
-    review_pages,
-    graders_pages,
-    detectors_pages,
-    studies_pages,
-    notifications_pages,
-    team_pages,
-    environments_pages,
-    editor_pages,
-    trial_pages,
-    play_pages,
-    import_pages,
-    policies_pages,
-    evaluation_pages,
-    runs_pages,
-    tab_pages,
-    table_pages,
-    rollouts_pages,
-    results_pages,
-    steering_pages,
-    example_pages,
-    sft_pages,
-    training_pages,
-    checkpoints_pages,
-    regrading_pages,
-    docs_site,
+    *(exchange_pages, overview_pages, review_pages, graders_pages, detectors_pages, studies_pages, notifications_pages),
+    *(team_pages, environments_pages, editor_pages, trial_pages, play_pages, import_pages, policies_pages),
+    *(evaluation_pages, runs_pages, tab_pages, table_pages, rollouts_pages, results_pages, steering_pages),
+    *(example_pages, sft_pages, training_pages, checkpoints_pages, regrading_pages, docs_site),
 )
 """Modules with pages. Those of imports and exports come before `/runs/{run_id}`."""
-JSON = (checkpoints_operations,)
-"""Modules with hand-written JSON routes under `/api/v1`."""
 OPERATIONS = (
-    notifications_operations,
-    overview_operations,
-    checkpoints_operations,
-    detectors_operations,
-    review_operations,
-    example_operations,
-    policies_operations,
-    rollouts_operations,
-    regrading_operations,
-    runs_operations,
-    team_operations,
-    graders_operations,
-    studies_operations,
-    results_operations,
-    environments_operations,
-    play_operations,
-    import_operations,
-    training_operations,
+    *(notifications_operations, overview_operations, checkpoints_operations, detectors_operations, review_operations),
+    *(example_operations, policies_operations, rollouts_operations, regrading_operations, runs_operations),
+    *(team_operations, graders_operations, studies_operations, results_operations, environments_operations),
+    *(play_operations, import_operations, training_operations),
 )
 """Modules that declare operations."""
 Transaction = Callable[[], AbstractContextManager[Session]]
@@ -154,8 +116,7 @@ def create_app(transaction: Transaction = transaction) -> FastAPI:
     app.mount("/static", Static(directory=STATIC_FOLDER), name="static")
     for module in PAGES:
         app.include_router(module.router, include_in_schema=False)
-    for module in JSON:
-        app.include_router(module.router)
+    app.include_router(checkpoints_operations.router)  # hand-written routes under `/api/v1`
     declared = [operation for module in OPERATIONS for operation in operations_of(module)]
     app.include_router(json_router(declared))
     app.include_router(form_router(declared))
@@ -186,15 +147,15 @@ def create_app(transaction: Transaction = transaction) -> FastAPI:
     return app
 
 
+@dataclass
 class Liveness:
     """Whether the event loop responds and worker threads are free.
 
     Needs no database, so that an unreachable database does not look like a web process that hangs.
     """
 
-    def __init__(self) -> None:
-        self._probe: asyncio.Task[None] | None = None
-        self._waiting_since = 0.0
+    _probe: asyncio.Task[None] | None = None
+    _waiting_since: float = 0.0
 
     async def is_alive(self) -> bool:
         """Return at once. False if a no-op has waited too long for a thread; no answer at all means a stuck loop."""

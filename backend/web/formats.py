@@ -59,12 +59,10 @@ def duration(value: float | timedelta | None) -> str:
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)
-    for small, big, names in ((1, 60, ("min", "s")), (60, 60, ("h", "min")), (3600, 24, ("d", "h"))):
-        if whole < small * big:
-            return f"{whole // small} {names[1]}"
-        if whole < small * big * (60 if small == 1 else 24 if small == 60 else 10**6):
-            first, rest = divmod(whole // small, big)
-            return f"{first} {names[0]} {rest} {names[1]}" if rest else f"{first} {names[0]}"
+    for big, name, small, rest_name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= big:
+            first, rest = whole // big, whole % big // small
+            return f"{first} {name} {rest} {rest_name}" if rest else f"{first} {name}"
     return f"{whole} s"
 
 
@@ -106,8 +104,8 @@ def compact_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-_FILTERS: tuple[Callable[..., str], ...] = (
-    *(ago, compact_json, duration, moment, number, percent, pretty_json),
-    *(short, signed, size, usd, words),
-)
-FILTERS = {function.__name__: function for function in _FILTERS}
+FILTERS: dict[str, Callable[..., str]] = {
+    "ago": ago, "compact_json": compact_json, "duration": duration, "moment": moment, "number": number,
+    "percent": percent, "pretty_json": pretty_json, "short": short, "signed": signed, "size": size,
+    "usd": usd, "words": words,
+}

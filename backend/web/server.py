@@ -5,7 +5,6 @@ python -m backend.web.server --host 127.0.0.1 --port 8000
 
 import argparse
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -64,7 +63,7 @@ class BoundedHttp(HttpToolsProtocol):
             return
         super().on_headers_complete()
         self._body_bytes = 0
-        self._start_timer(BODY_SECONDS, self._check_body)
+        self._start_timer()
 
     def on_body(self, body: bytes) -> None:
         if not self._is_refused:
@@ -78,20 +77,15 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _expect_head(self) -> None:
         self._is_in_head, self._head_bytes = True, 0
-        self._start_timer(HEADER_SECONDS, self._check_head)
+        self._start_timer()
 
-    def _check_head(self) -> None:
-        if self.flow.read_paused:  # an earlier request is being answered
-            self._start_timer(HEADER_SECONDS, self._check_head)
-        else:
-            self._refuse(408)
-
-    def _check_body(self) -> None:
-        if self._body_bytes < BODY_BYTES and not self.flow.read_paused:
+    def _check(self) -> None:
+        is_slow = self._is_in_head or self._body_bytes < BODY_BYTES
+        if is_slow and not self.flow.read_paused:  # paused: an earlier request is being answered
             self._refuse(408)
             return
         self._body_bytes = 0
-        self._start_timer(BODY_SECONDS, self._check_body)
+        self._start_timer()
 
     def _refuse(self, status: int) -> None:
         self._is_refused = True
@@ -103,9 +97,9 @@ class BoundedHttp(HttpToolsProtocol):
             self.transport.write(head)
         self.transport.close()
 
-    def _start_timer(self, seconds: float, check: Callable[[], None]) -> None:
+    def _start_timer(self) -> None:
         self._stop_timer()
-        self._timer = self.loop.call_later(seconds, check)
+        self._timer = self.loop.call_later(HEADER_SECONDS if self._is_in_head else BODY_SECONDS, self._check)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
