@@ -24,10 +24,9 @@ from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backend.errors import AppError, InvalidInput, NotFound, NotSignedIn, TooManyRequests
-from backend.web.moved import new_address
 from backend.web.page import page, wants_block
 from backend.web.refill import refill
-from backend.web.routing import page_above
+from backend.web.routing import new_address, page_above
 
 logger = logging.getLogger(__name__)
 
@@ -110,8 +109,6 @@ def respond(request: Request, error: AppError, incident: str = "") -> Response:
         response = page(request, "errors/error.html", context, block="partial", status=error.status)
         if wants_block(request):
             response.headers["HX-Reswap"] = "none"
-    if isinstance(error, TooManyRequests):
-        response.headers["Retry-After"] = str(error.retry_after_seconds)
     return response
 
 
@@ -121,43 +118,40 @@ def _wants_json(request: Request) -> bool:
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
+    """Respond to a refusal. A page gets its form back, filled in; htmx keeps the form and gets only the messages."""
+    refusal: AppError
     match error:
         case AppError():
             logger.info("%s: %s", type(error).__name__, error.message)
-            return await _respond_with_form(request, error)
+            refusal = error
         case HTTPException():
-            return _respond_to_refusal(request, error)
+            return _respond_to_framework(request, error)
         case RequestValidationError():
             items = error.errors()
             if any(item["loc"][0] == "path" for item in items):  # a malformed id: there is nothing
                 place = page_above(request, is_id_malformed=True)
                 return RedirectResponse(place, status_code=303) if place else respond(request, NotFound())
             fields = {".".join(str(part) for part in item["loc"][1:]) or "body": str(item["msg"]) for item in items}
-            return await _respond_with_form(request, InvalidInput(fields=fields))
+            refusal = InvalidInput(fields=fields)
         case DataError():  # nothing was changed
             logger.info("a value that cannot be stored: %s", error.orig)
-            return await _respond_with_form(request, ValueCannotBeStored())
+            refusal = ValueCannotBeStored()
         case OperationalError() if is_timeout(error):  # canceled, so that no page keeps the database busy
             logger.warning("a statement took too long: %s %s", request.method, request.url.path)
             return respond(request, TookTooLong())
         case DBAPIError() if not isinstance(error.orig, _UNREADABLE):
             raise error
-    # only hostile input causes this; the log keeps the traceback in case the fault is ours
-    logger.warning("a value that cannot be read: %s %s", request.method, request.url.path, exc_info=error)
-    return respond(request, ValueCannotBeStored())
+        case _:  # only hostile input causes this; the log keeps the traceback in case the fault is ours
+            logger.warning("a value that cannot be read: %s %s", request.method, request.url.path, exc_info=error)
+            return respond(request, ValueCannotBeStored())
+    form = None if _wants_json(request) or wants_block(request) else await refill(request, refusal)
+    response = form or respond(request, refusal)
+    if isinstance(refusal, TooManyRequests):
+        response.headers["Retry-After"] = str(refusal.retry_after_seconds)
+    return response
 
 
-async def _respond_with_form(request: Request, error: AppError) -> Response:
-    """A page gets its form back, filled in. htmx keeps the form and gets only the messages."""
-    form = None if _wants_json(request) or wants_block(request) else await refill(request, error)
-    if form is None:
-        return respond(request, error)
-    if isinstance(error, TooManyRequests):
-        form.headers["Retry-After"] = str(error.retry_after_seconds)
-    return form
-
-
-def _respond_to_refusal(request: Request, error: HTTPException) -> Response:
+def _respond_to_framework(request: Request, error: HTTPException) -> Response:
     """Render what the framework refuses itself: unknown paths and methods, unreadable and too large bodies."""
     status = error.status_code
     if status == 405 and (place := page_above(request)):

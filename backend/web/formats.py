@@ -104,8 +104,8 @@ def compact_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-FILTERS: dict[str, Callable[..., str]] = {
-    "ago": ago, "compact_json": compact_json, "duration": duration, "moment": moment, "number": number,
-    "percent": percent, "pretty_json": pretty_json, "short": short, "signed": signed, "size": size,
-    "usd": usd, "words": words,
-}
+_FILTERS: tuple[Callable[..., str], ...] = (
+    *(ago, compact_json, duration, moment, number, percent, pretty_json),
+    *(short, signed, size, usd, words),
+)
+FILTERS = {function.__name__: function for function in _FILTERS}

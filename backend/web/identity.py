@@ -31,16 +31,16 @@ SESSION_IDLE = timedelta(days=14)
 """A session that is not used for this long ends earlier."""
 _SEEN_EVERY = timedelta(minutes=1)
 """Precision of the recorded last use. Finer would write on every request."""
-_BROWSERS = {
-    "Edg": "Edge", "OPR/": "Opera", "SamsungBrowser": "Samsung Internet", "Firefox": "Firefox", "FxiOS": "Firefox",
-    "CriOS": "Chrome", "HeadlessChrome": "Chrome", "Chrome": "Chrome", "Safari": "Safari",
-    "curl/": "curl", "python-": "Python",
-}
+_BROWSERS = (
+    *(("Edg", "Edge"), ("OPR/", "Opera"), ("SamsungBrowser", "Samsung Internet"), ("Firefox", "Firefox")),
+    *(("FxiOS", "Firefox"), ("CriOS", "Chrome"), ("HeadlessChrome", "Chrome"), ("Chrome", "Chrome")),
+    *(("Safari", "Safari"), ("curl/", "curl"), ("python-", "Python")),
+)
 """Part of a User-Agent and the browser. Most browsers also name their ancestors, so specific names come first."""
-_SYSTEMS = {
-    "Android": "Android", "iPhone": "iPhone", "iPad": "iPad", "Windows": "Windows", "Mac OS X": "macOS",
-    "CrOS": "ChromeOS", "Linux": "Linux",
-}
+_SYSTEMS = (
+    *(("Android", "Android"), ("iPhone", "iPhone"), ("iPad", "iPad"), ("Windows", "Windows")),
+    *(("Mac OS X", "macOS"), ("CrOS", "ChromeOS"), ("Linux", "Linux")),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +92,8 @@ def client_of(request: Request) -> ClientInfo:
     The address is the socket's. The server replaces it by X-Forwarded-For only for trusted proxies.
     """
     user_agent = request.headers.get("user-agent", "")[:500]
-    browser = next((name for part, name in _BROWSERS.items() if part in user_agent), "Unknown browser")
-    system = next((name for part, name in _SYSTEMS.items() if part in user_agent), "")
+    browser = next((name for part, name in _BROWSERS if part in user_agent), "Unknown browser")
+    system = next((name for part, name in _SYSTEMS if part in user_agent), "")
     address = request.client.host if request.client else "unknown"
     return ClientInfo(address[:64], f"{browser} on {system}" if system else browser)
 

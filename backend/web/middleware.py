@@ -33,7 +33,7 @@ _HEADERS = {
     "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
     "Cache-Control": "no-store",
 }
-_STRICT_TRANSPORT_SECURITY = "max-age=31536000"
+_TLS_HEADERS = _HEADERS | {"Strict-Transport-Security": "max-age=31536000"}
 """One year. Without `includeSubDomains`: other hosts of the domain are not Proctor's."""
 _OUR_COOKIES = "proctor_"
 _HOST_PREFIX, _SECURE_PREFIX = "__Host-", "__Secure-"
@@ -63,15 +63,13 @@ class Guard:
 
         async def decorated(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
                 if is_secure:
-                    headers.setdefault("Strict-Transport-Security", _STRICT_TRANSPORT_SECURITY)
                     message["headers"] = [
                         (name, _secure_cookie(value) if name == b"set-cookie" else value)
                         for name, value in message["headers"]
                     ]
-                    headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
+                headers = MutableHeaders(scope=message)
+                for name, value in (_TLS_HEADERS if is_secure else _HEADERS).items():
                     headers.setdefault(name, value)
                 if is_htmx and message["status"] == 303:
                     # fetch would follow a 303 and swap the whole next page into the form

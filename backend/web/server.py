@@ -5,7 +5,6 @@ python -m backend.web.server --host 127.0.0.1 --port 8000
 
 import argparse
 import asyncio
-from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -26,12 +25,11 @@ _REFUSALS = {408: b"408 Request Timeout", 431: b"431 Request Header Fields Too L
 class BoundedHttp(HttpToolsProtocol):
     """Disconnects clients that do not finish their request in time."""
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self._timer: asyncio.TimerHandle | None = None
-        self._is_in_head = False
-        self._is_refused = False
-        self._head_bytes = self._body_bytes = 0
+    _timer: asyncio.TimerHandle | None = None
+    _is_in_head = False
+    _is_refused = False
+    _head_bytes = 0
+    _body_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
