@@ -60,7 +60,7 @@ from backend.studies import operations as studies_operations
 from backend.studies import pages as studies_pages
 from backend.team import operations as team_operations
 from backend.team import pages as team_pages
-from backend.training import example_operations, example_pages, sft_pages, steering_pages
+from backend.training import example_operations, example_pages, steering_pages
 from backend.training import operations as training_operations
 from backend.training import pages as training_pages
 from backend.web import docs_site, error_pages, routing
@@ -77,7 +77,7 @@ PAGES = (
     *(exchange_pages, overview_pages, review_pages, graders_pages, detectors_pages, studies_pages, notifications_pages),
     *(team_pages, environments_pages, editor_pages, trial_pages, play_pages, import_pages, policies_pages),
     *(evaluation_pages, runs_pages, tab_pages, table_pages, rollouts_pages, results_pages, steering_pages),
-    *(example_pages, sft_pages, training_pages, checkpoints_pages, regrading_pages, docs_site),
+    *(example_pages, training_pages, checkpoints_pages, regrading_pages, docs_site),
 )
 """Modules with pages. Those of imports and exports come before `/runs/{run_id}`."""
 OPERATIONS = (
@@ -116,7 +116,6 @@ def create_app(transaction: Transaction = transaction) -> FastAPI:
     app.mount("/static", Static(directory=STATIC_FOLDER), name="static")
     for module in PAGES:
         app.include_router(module.router, include_in_schema=False)
-    app.include_router(checkpoints_operations.router)  # hand-written routes under `/api/v1`
     declared = [operation for module in OPERATIONS for operation in operations_of(module)]
     app.include_router(json_router(declared))
     app.include_router(form_router(declared))

@@ -235,6 +235,16 @@ class CheckpointsOperations(Namespace):
             "query",
         )
 
+    def download_weights(self, checkpoint: str | UUID, *, to: Path | str | None = None) -> Path:
+        """Download the weights of a checkpoint as a zip, for `proctor serve`. Unlike an export, they are not verified.
+
+        - `checkpoint`: Id of a checkpoint, the last characters of it, or a policy's name for its best checkpoint.
+        - `to`: File or folder to write. Default: the file's own name, in the current folder."""
+        return self._download(
+            f"/checkpoints/{segment(checkpoint)}/weights",
+            to,
+        )
+
 
 class DetectorsOperations(Namespace):
     def list(self, *, environment: str | None = None, limit: int | None = None) -> Iterator[DetectorResponse]:
@@ -477,7 +487,7 @@ class EnvironmentsOperations(Namespace):
         note: str | None = None,
         kind: Literal["scored", "gold", "hack"] | None = None,
     ) -> FixtureResponse:
-        """Save a finished episode in the draft as a fixture.
+        """Save a finished episode in the draft as a fixture: its replies and its columns.
 
         - `environment`: Name or id of an environment.
         - `rollout_id`: Finished rollout to save.
@@ -566,15 +576,19 @@ class EnvironmentsOperations(Namespace):
             turns=turns,
         )
 
-    def take_back_reply(self, environment: str | UUID, run_id: str | UUID) -> PlayResponse:
-        """Undo the last reply.
+    def take_back_reply(
+        self, environment: str | UUID, run_id: str | UUID, *, revision: int | None = None
+    ) -> PlayResponse:
+        """Undo the last reply: the episode is replayed with one fewer.
 
-        - `environment`: Name or id of an environment."""
+        - `environment`: Name or id of an environment.
+        - `revision`: Revision of the episode that you saw. A different one is refused. Default: not compared."""
         return self._call(
             "PlayResponse",
             "POST",
             f"/environments/{segment(environment)}/play/{segment(run_id)}/back",
-            "query",
+            "body",
+            revision=revision,
         )
 
     def leave_play(self, environment: str | UUID, run_id: str | UUID) -> PlayResponse:
@@ -605,23 +619,23 @@ class EnvironmentsOperations(Namespace):
         run_id: str | UUID,
         *,
         policy: str,
-        moves: int | None = None,
         revision: int | None = None,
+        moves: int | None = None,
     ) -> PlayResponse:
-        """Let a policy play the next turns.
+        """Let a policy play the next turns, or to the end. You may continue after that.
 
         - `environment`: Name or id of an environment.
         - `policy`: Policy by id or name, or `<policy id>:<checkpoint id>`.
-        - `moves`: Number of turns. Default: to the end of the episode.
-        - `revision`: Revision of the episode that you saw. Default: not compared."""
+        - `revision`: Revision of the episode that you saw. A different one is refused. Default: not compared.
+        - `moves`: Number of turns. Default: to the end of the episode."""
         return self._call(
             "PlayResponse",
             "POST",
             f"/environments/{segment(environment)}/play/{segment(run_id)}/policy",
             "body",
+            revision=revision,
             policy=policy,
             moves=moves,
-            revision=revision,
         )
 
     def send_reply(
@@ -629,35 +643,37 @@ class EnvironmentsOperations(Namespace):
         environment: str | UUID,
         run_id: str | UUID,
         *,
+        revision: int | None = None,
         reply: str | None = None,
         action: dict[str, Any] | None = None,
-        revision: int | None = None,
     ) -> PlayResponse:
         """Send a reply, or an action that is written as a reply.
 
         - `environment`: Name or id of an environment.
+        - `revision`: Revision of the episode that you saw. A different one is refused. Default: not compared.
         - `reply`: The whole reply.
-        - `action`: An action; it is written as a reply for you.
-        - `revision`: Revision of the episode that you saw. A different one is refused. Default: not compared."""
+        - `action`: An action; it is written as a reply for you."""
         return self._call(
             "PlayResponse",
             "POST",
             f"/environments/{segment(environment)}/play/{segment(run_id)}/reply",
             "body",
+            revision=revision,
             reply=reply,
             action=action,
-            revision=revision,
         )
 
-    def retry_play(self, environment: str | UUID, run_id: str | UUID) -> PlayResponse:
+    def retry_play(self, environment: str | UUID, run_id: str | UUID, *, revision: int | None = None) -> PlayResponse:
         """Try again after the environment or its worker failed.
 
-        - `environment`: Name or id of an environment."""
+        - `environment`: Name or id of an environment.
+        - `revision`: Revision of the episode that you saw. A different one is refused. Default: not compared."""
         return self._call(
             "PlayResponse",
             "POST",
             f"/environments/{segment(environment)}/play/{segment(run_id)}/retry",
-            "query",
+            "body",
+            revision=revision,
         )
 
     def publish(
@@ -743,24 +759,24 @@ class EnvironmentsOperations(Namespace):
         self,
         environment: str | UUID,
         *,
+        revision: int | None = None,
         reply: str | None = None,
         action: dict[str, Any] | None = None,
-        revision: int | None = None,
     ) -> TrialResponse:
         """Send a reply to the draft, or an action that is written as a reply.
 
         - `environment`: Name or id of an environment.
+        - `revision`: Revision of the episode that you saw. A different one is refused. Default: not compared.
         - `reply`: The whole reply.
-        - `action`: An action; it is written as a reply for you.
-        - `revision`: Revision of the episode that you saw. A different one is refused. Default: not compared."""
+        - `action`: An action; it is written as a reply for you."""
         return self._call(
             "TrialResponse",
             "POST",
             f"/environments/{segment(environment)}/try/act",
             "body",
+            revision=revision,
             reply=reply,
             action=action,
-            revision=revision,
         )
 
     def take_back_in_trial(self, environment: str | UUID) -> TrialResponse:
@@ -1077,6 +1093,16 @@ class ExportsOperations(Namespace):
 
         - `export`: Id of an export."""
         return self._call("ExportResponse", "GET", f"/exports/{segment(export)}", "query", "/exports/{id}")
+
+    def download(self, export: str | UUID, *, to: Path | str | None = None) -> Path:
+        """Download the zip of an export: weights, tokenizer, model card, manifest, passport and inference.py.
+
+        - `export`: Id of an export.
+        - `to`: File or folder to write. Default: the file's own name, in the current folder."""
+        return self._download(
+            f"/exports/{segment(export)}/download",
+            to,
+        )
 
     def upload(
         self,
@@ -3605,7 +3631,7 @@ class TrainingOperations(Namespace):
     def list_settings(self, *, preset: str | None = None, limit: int | None = None) -> Iterator[TrainingSetting]:
         """List all training settings with their defaults, allowed values and help, in the order of the launch page.
 
-        - `preset`: Show the values of this preset instead of the defaults."""
+        - `preset`: Show this preset's values instead of the defaults."""
         return self._list("TrainingSetting", "/training/choices", limit, preset=preset)
 
     def start_preflight(
@@ -3670,6 +3696,8 @@ class TrainingOperations(Namespace):
 
     def get_configuration(self, run: str | UUID) -> ConfigurationFile:
         """Show the configuration file that starts the same training run again with `proctor train --config`.
+
+        It does not have the run's name, because names of policies are unique.
 
         - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
         return self._call(

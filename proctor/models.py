@@ -1076,7 +1076,7 @@ class LeaderboardRow(Model):
 
 
 class Quote(Model):
-    """A stored quote."""
+    """A stored quote with its position in the conversation."""
 
     turn: int
     part: str
@@ -2421,15 +2421,6 @@ class ColumnResponse(Model):
     distribution: list[HistogramBar]
 
 
-class PassResponse(Model):
-    """pass@k and pass^k with 95% intervals over the tasks with at least k completed rollouts."""
-
-    k: int
-    pass_at_k: Estimate
-    pass_hat_k: Estimate
-    tasks: int
-
-
 class LevelFigures(Model):
     """Reward and success over the tasks of one level."""
 
@@ -2439,19 +2430,28 @@ class LevelFigures(Model):
     coverage: Coverage
 
 
+class PassResponse(Model):
+    """pass@k and pass^k with 95% intervals over the tasks with at least k completed rollouts."""
+
+    k: int
+    pass_at_k: Estimate
+    pass_hat_k: Estimate
+    tasks: int
+
+
 class EnvironmentFiguresResponse(Model):
     """One environment of a run: its own columns, levels and success rule."""
 
-    name: str
-    version_id: UUID
-    version: int
     coverage: Coverage
     success: SuccessResponse
     columns: list[ColumnResponse]
     """The reward first."""
     levels: list[LevelFigures]
     cheat_rate: CheatRateResponse | None
-    """Over the whole run; null without impossible tasks of this environment."""
+    """Over the whole run; null without impossible tasks, which other figures exclude."""
+    name: str
+    version_id: UUID
+    version: int
 
 
 class AlarmResponse(Model):
@@ -2663,11 +2663,11 @@ class JudgeSettings(Model):
     model_config = ConfigDict(
         extra="forbid",
     )
+    kind: Literal["judge"] = "judge"
     shows_reasoning: bool = False
     temperature: float = Field(0.0, ge=0.0, le=2.0)
     max_tokens: int = Field(1024, ge=16, le=32768)
     concurrency: int = Field(8, ge=1, le=256)
-    kind: Literal["judge"] = "judge"
     instruction: str = Field(
         "Judge how well {{ answer }} answers {{ prompt }}. Look at whether it is correct and complete; how it is worded, how long it is and how sure it sounds do not count.",
         max_length=20000,
@@ -2696,11 +2696,11 @@ class QuestionSettings(Model):
     model_config = ConfigDict(
         extra="forbid",
     )
+    kind: Kind = Kind.question
     shows_reasoning: bool = False
     temperature: float = Field(0.0, ge=0.0, le=2.0)
     max_tokens: int = Field(1024, ge=16, le=32768)
     concurrency: int = Field(8, ge=1, le=256)
-    kind: Kind = Kind.question
     text: str = Field("", max_length=4000)
     answers: AnswerType = AnswerType.yes_no
     labels: list[Label] = Field([], max_length=12, validate_default=True)
@@ -2938,19 +2938,19 @@ class AnsweredAlarm(Model):
 class FiguresResponse(Model):
     """All figures of a run, or of one step of a training run. Averages exclude failed rollouts."""
 
-    run_id: UUID
-    phase: str | None
-    step: int | None
     coverage: Coverage
     success: SuccessResponse
     columns: list[ColumnResponse]
     """The reward first."""
-    passes: list[PassResponse]
     levels: list[LevelFigures]
+    cheat_rate: CheatRateResponse | None
+    """Over the whole run; null without impossible tasks, which other figures exclude."""
+    run_id: UUID
+    phase: str | None
+    step: int | None
+    passes: list[PassResponse]
     environments: list[EnvironmentFiguresResponse]
     """One for each environment of a run on several; `levels` is empty then."""
-    cheat_rate: CheatRateResponse | None
-    """Over the whole run; null without impossible tasks. Other figures exclude them."""
     groups: GroupShares | None
     """Groups with several completed rollouts."""
     statuses: dict[str, int]

@@ -1,27 +1,20 @@
 """Operations on checkpoints and exports."""
 
-import uuid
-
-from fastapi import APIRouter
-from fastapi.responses import StreamingResponse
 from sqlalchemy.orm import Session
 
 from backend.checkpoints import files, pruning, queries, schemas, service
 from backend.checkpoints.schemas import CheckpointResponse, CheckpointTree, DiskUsage, ExportResponse
 from backend.checkpoints.tables import Checkpoint, Export
-from backend.checkpoints.tree import checkpoint_fields, checkpoint_tree
+from backend.checkpoints.tree import checkpoint_response, checkpoint_tree
+from backend.core.events import announce, run_topic
 from backend.domain.checkpoints.exports import ExportOptions
 from backend.domain.vocabulary import ExportStatus, Role
 from backend.operations.declaration import operation, reference
 from backend.operations.ids import parse_id
+from backend.operations.schemas import Download
 from backend.runs.references import find_run
-from backend.web.dependencies import SessionDep, Trainer, Viewer
 from backend.web.identity import Actor
 from backend.web.paging import Page
-
-router = APIRouter(prefix="/api/v1", tags=["checkpoints"])
-"""Downloads."""
-
 
 reference(Checkpoint, "Id of a checkpoint, the last characters of it, or a policy's name for its best checkpoint.")(
     queries.find_checkpoint
@@ -38,12 +31,12 @@ def list_checkpoints(session: Session, actor: Actor, request: schemas.ListCheckp
     """List checkpoints, newest first."""
     found = queries.checkpoints(
         session,
-        run_id=_run_id(session, request.run_id),
+        run_id=find_run(session, request.run_id).id if request.run_id else None,
         policy_id=queries.find_policy_id(session, request.policy_id),
         **request.model_dump(include={"environment", "is_best", "has_weights", "after", "limit"}),
     )
     retention = pruning.retention_with_siblings(session, found.items)
-    return Page(items=[_response(retention[each.id]) for each in found.items], next=found.next)
+    return Page(items=[checkpoint_response(retention[each.id]) for each in found.items], next=found.next)
 
 
 @operation("GET /checkpoints/tree", role=Role.VIEWER, command="checkpoints list")
@@ -52,7 +45,7 @@ def get_checkpoint_tree(session: Session, actor: Actor, request: schemas.Checkpo
 
     A run is listed below the checkpoint that it starts from. The newest run comes first.
     """
-    run_id = _run_id(session, request.run_id)
+    run_id = find_run(session, request.run_id).id if request.run_id else None
     trees, after = checkpoint_tree(
         session,
         environment=request.environment,
@@ -67,7 +60,7 @@ def get_checkpoint_tree(session: Session, actor: Actor, request: schemas.Checkpo
 @operation("GET /checkpoints/disk", role=Role.VIEWER)
 def get_disk_usage(session: Session, actor: Actor, request: schemas.DiskUsageRequest) -> DiskUsage:
     """Show how much disk space weights use, in total or for one run, and how much is left."""
-    return queries.disk_usage(session, _run_id(session, request.run_id))
+    return queries.disk_usage(session, find_run(session, request.run_id).id if request.run_id else None)
 
 
 @operation("POST /checkpoints/prune", role=Role.TRAINER, page="{home}", notice="{summary}", audited=False)
@@ -79,8 +72,8 @@ def prune_checkpoints(session: Session, actor: Actor, request: schemas.PruneRequ
     return schemas.PruneResult(
         dry_run=request.dry_run,
         freed_bytes=plan.freed_bytes,
-        pruned=[_response(each) for each in plan.to_delete],
-        refused=[_response(each) for each in plan.refused],
+        pruned=[checkpoint_response(each) for each in plan.to_delete],
+        refused=[checkpoint_response(each) for each in plan.refused],
         run_id=request.run_id,
     )
 
@@ -88,7 +81,7 @@ def prune_checkpoints(session: Session, actor: Actor, request: schemas.PruneRequ
 @operation("GET /checkpoints/{checkpoint}", role=Role.VIEWER, command="checkpoints show", tool=True)
 def get_checkpoint(session: Session, actor: Actor, checkpoint: Checkpoint) -> CheckpointResponse:
     """Show a checkpoint: its held-out reward, its size and why its weights are kept."""
-    return _response(pruning.retention_with_siblings(session, [checkpoint])[checkpoint.id])
+    return checkpoint_response(pruning.retention_with_siblings(session, [checkpoint])[checkpoint.id])
 
 
 @operation(
@@ -102,7 +95,10 @@ def keep_checkpoint(
     session: Session, actor: Actor, checkpoint: Checkpoint, request: schemas.KeepCheckpoint
 ) -> CheckpointResponse:
     """Mark a checkpoint to be kept. No retention rule and no team member can prune it."""
-    pruning.mark_kept(session, checkpoint, is_kept=not request.release)
+    checkpoint.is_kept = not request.release
+    if checkpoint.run_id:
+        announce(session, run_topic(checkpoint.run_id))
+    session.flush()
     return get_checkpoint(session, actor, checkpoint)
 
 
@@ -114,8 +110,7 @@ def keep_checkpoint(
 )
 def release_checkpoint(session: Session, actor: Actor, checkpoint: Checkpoint) -> CheckpointResponse:
     """Remove the mark that keeps a checkpoint. The retention rule of its run decides again."""
-    pruning.mark_kept(session, checkpoint, is_kept=False)
-    return get_checkpoint(session, actor, checkpoint)
+    return keep_checkpoint(session, actor, checkpoint, schemas.KeepCheckpoint(release=True))
 
 
 @operation("GET /checkpoints/{checkpoint}/exports/forms", role=Role.VIEWER, noun="exports")
@@ -134,7 +129,7 @@ def start_export(session: Session, actor: Actor, request: schemas.StartExport) -
 @operation("GET /exports", role=Role.VIEWER, noun="exports")
 def list_exports(session: Session, actor: Actor, request: schemas.ListExports) -> Page[ExportResponse]:
     """List exports, newest first."""
-    run_id = _run_id(session, request.run_id)
+    run_id = find_run(session, request.run_id).id if request.run_id else None
     found = queries.exports(
         session, run_id=run_id, checkpoint_id=request.checkpoint_id, after=request.after, limit=request.limit
     )
@@ -145,10 +140,9 @@ def list_exports(session: Session, actor: Actor, request: schemas.ListExports) -
 def get_export(session: Session, actor: Actor, export: Export) -> ExportResponse:
     """Show an export: its progress, then its passport and model card."""
     options = ExportOptions.model_validate(export.options)
-    stored = {name: getattr(export, name) for name in ExportResponse.model_fields if hasattr(export, name)}
     state = export.progress
-    return ExportResponse(
-        **stored,
+    return ExportResponse.from_row(
+        export,
         licence=options.licence,
         stored=options.stored,
         upload=options.hub,
@@ -173,21 +167,13 @@ def upload_export(session: Session, actor: Actor, export: Export, request: schem
     return service.upload_export(session, actor, export, request)
 
 
-@router.get("/exports/{export_id}/download", response_class=StreamingResponse)
-def download_export(export_id: uuid.UUID, session: SessionDep, _: Viewer) -> StreamingResponse:
+@operation("GET /exports/{export}/download", role=Role.VIEWER, noun="exports")
+def download_export(session: Session, actor: Actor, export: Export) -> Download:
     """Download the zip of an export: weights, tokenizer, model card, manifest, passport and inference.py."""
-    return files.export_zip(queries.get_export(session, export_id))
+    return files.export_zip(export)
 
 
-@router.get("/checkpoints/{checkpoint_id}/weights", response_class=StreamingResponse)
-def download_weights(checkpoint_id: uuid.UUID, session: SessionDep, _: Trainer) -> StreamingResponse:
+@operation("GET /checkpoints/{checkpoint}/weights", role=Role.TRAINER)
+def download_weights(session: Session, actor: Actor, checkpoint: Checkpoint) -> Download:
     """Download the weights of a checkpoint as a zip, for `proctor serve`. Unlike an export, they are not verified."""
-    return files.weights_zip(session, checkpoint_id)
-
-
-def _run_id(session: Session, text: str | None) -> uuid.UUID | None:
-    return find_run(session, text).id if text else None
-
-
-def _response(retention: pruning.CheckpointRetention) -> CheckpointResponse:
-    return CheckpointResponse(**checkpoint_fields(retention))
+    return files.weights_zip(checkpoint)

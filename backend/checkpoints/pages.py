@@ -2,28 +2,32 @@
 
 import uuid
 from collections.abc import AsyncIterable
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, Response, StreamingResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
-from pydantic import BaseModel, Field
+from pydantic import Field
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.datastructures import FormData
 
 from backend.checkpoints import files, queries, service
-from backend.checkpoints.schemas import PruneRequest, StartExport, UploadPlan, UploadTarget
-from backend.checkpoints.tables import Export
+from backend.checkpoints.schemas import PruneRequest, StartExport, UploadTarget
+from backend.checkpoints.tables import Checkpoint
 from backend.checkpoints.tree import checkpoint_tree
 from backend.domain.checkpoints.exports import TITLES, ExportOptions
-from backend.domain.vocabulary import ExportForm, ExportStatus
+from backend.domain.vocabulary import ExportForm, ExportStatus, RunKind
+from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import InvalidInput
 from backend.operations.ids import parse_id
+from backend.operations.routes import stream_download
+from backend.policies.tables import Policy
 from backend.runs.header import run_header
 from backend.runs.queries import get_run
+from backend.runs.tables import Run
 from backend.web.dependencies import SessionDep, Trainer, Viewer
 from backend.web.form_data import parse_form, read_form, validate
 from backend.web.page import page, see_other
@@ -32,31 +36,36 @@ from backend.web.streams import live_blocks
 router = APIRouter()
 
 
-class TreeQuery(BaseModel):
-    """The filters of the page."""
-
-    environment: str = ""
-    policy: str = ""
-    """Id of a policy."""
-    show: str = ""
-    """`best`: only the best of each run; `stored`: only those with weights."""
-    after: str | None = None
-
-
 @router.get("/checkpoints", response_class=HTMLResponse)
 def list_checkpoints(
-    request: Request, session: SessionDep, _: Viewer, query: Annotated[TreeQuery, Query()]
+    request: Request,
+    session: SessionDep,
+    _: Viewer,
+    environment: str = "",
+    policy: str = "",
+    show: str = "",
+    after: str | None = None,
 ) -> HTMLResponse:
-    environment, policy_id = query.environment or None, parse_id(query.policy)
-    trees, after = checkpoint_tree(session, environment=environment, policy_id=policy_id, after=query.after)
-    values = {**query.model_dump(), "after": after}
+    """`policy`: id. `show`: `best`, only the best of each run, or `stored`, only those with weights."""
+    trees, after = checkpoint_tree(session, environment=environment, policy_id=parse_id(policy), after=after)
+    trained = (
+        select(Environment.name)
+        .join(EnvironmentVersion, EnvironmentVersion.environment_id == Environment.id)
+        .join(Run, Run.version_id == EnvironmentVersion.id)
+        .where(Run.kind == RunKind.TRAINING)
+    )
+    has_checkpoints = select(Checkpoint.id).where(Checkpoint.policy_id == Policy.id).exists()
+    policies = select(Policy).where(Policy.deleted_at.is_(None), has_checkpoints).order_by(Policy.id.desc())
+    names = session.scalars(trained.distinct().order_by(Environment.name))
+    chosen = {"environment": environment, "policy": policy, "show": show}
+    values = {**chosen, "after": after}
     context = {
         "trees": trees,
         "next": f"/checkpoints?{urlencode({name: value for name, value in values.items() if value})}" if after else "",
         "disk": queries.disk_usage(session),
-        "filter": query,
-        "environments": [("", "Any"), *((name, name) for name in queries.trained_environments(session))],
-        "policies": [("", "Any"), *queries.trained_policies(session)],
+        "filter": chosen,
+        "environments": [("", "Any"), *((name, name) for name in names)],
+        "policies": [("", "Any"), *((str(each.id), each.name) for each in session.scalars(policies))],
         "prunable_bytes": sum(run.prunable_bytes for tree in trees for run in tree.family()),
     }
     return page(request, "checkpoints/tree.html", context, block="checkpoint_tree")
@@ -102,27 +111,20 @@ def start_export(
     return see_other(f"/exports/{export.id}")
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointExportPage:
+def export_page(session: Session, export_id: uuid.UUID) -> dict[str, object]:
     """One export: its progress, then its passport, files and model card."""
-
-    export: Export
-    options: ExportOptions
-    title: str
-    is_over: bool
-    """Neither the export nor an upload of it is in progress."""
-    plan: UploadPlan | None = None
-    """Preview of an upload to the requested repository."""
-    problem: str = ""
-    """Why the requested repository cannot be used."""
-
-
-def export_page(session: Session, export_id: uuid.UUID) -> CheckpointExportPage:
     export = queries.get_export(session, export_id)
     options = ExportOptions.model_validate(export.options)
     is_made = export.status not in {ExportStatus.QUEUED, ExportStatus.RUNNING}
-    is_over = is_made and (options.hub is None or options.hub.is_over)
-    return CheckpointExportPage(export, options, TITLES[export.form], is_over)
+    return {
+        "export": export,
+        "options": options,
+        "title": TITLES[export.form],
+        # neither the export nor an upload of it is in progress
+        "is_over": is_made and (options.hub is None or options.hub.is_over),
+        "plan": None,
+        "problem": "",
+    }
 
 
 @router.get("/exports/{export_id}", response_class=HTMLResponse)
@@ -139,9 +141,9 @@ def show_export(
     if repository:
         try:
             target = validate(UploadTarget, {"repository": repository, "is_private": is_private})
-            context = replace(context, plan=service.plan_upload(context.export, target))
+            context["plan"] = service.plan_upload(queries.get_export(session, export_id), target)
         except InvalidInput:
-            context = replace(context, problem=f"{repository} is not a repository name. Enter owner/name.")
+            context["problem"] = f"{repository} is not a repository name. Enter owner/name."
     return page(request, "checkpoints/export.html", context)
 
 
@@ -153,5 +155,5 @@ async def export_events(request: Request, export_id: uuid.UUID, _: Viewer) -> As
 
 
 @router.get("/exports/{export_id}/download", response_class=StreamingResponse)
-def download_export(export_id: uuid.UUID, session: SessionDep, _: Viewer) -> StreamingResponse:
-    return files.export_zip(queries.get_export(session, export_id))
+def download_export(request: Request, export_id: uuid.UUID, session: SessionDep, _: Viewer) -> StreamingResponse:
+    return stream_download(request, files.export_zip(queries.get_export(session, export_id)))

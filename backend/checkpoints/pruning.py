@@ -27,7 +27,6 @@ from backend.runs.tables import Run
 from backend.studies.tables import Study, StudyCheckpoint
 from backend.web.audit import Requester, audit
 
-RECENT = timedelta(hours=1)
 _RESUMABLE = (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.STOPPED, RunStatus.PAUSED, RunStatus.FAILED)
 
 
@@ -41,10 +40,6 @@ class CheckpointRetention:
     @property
     def binding(self) -> list[KeepReason]:
         return [reason for reason in self.reasons if reason.is_binding]
-
-    @property
-    def words(self) -> str:
-        return ", ".join(reason.words for reason in self.reasons)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +205,7 @@ def prune(session: Session, actor: Requester | None, plan: PrunePlan) -> PrunePl
 
 def delete_leftovers(session: Session) -> None:
     """Delete the weights of recently pruned checkpoints that the store did not delete at once."""
-    is_recent = Checkpoint.pruned_at > datetime.now(UTC) - RECENT
+    is_recent = Checkpoint.pruned_at > datetime.now(UTC) - timedelta(hours=1)
     for key in session.scalars(select(Checkpoint.artifact).where(is_recent)):
         artifacts.delete(key)
 
@@ -218,11 +213,3 @@ def delete_leftovers(session: Session) -> None:
 def prune_by_rule(session: Session, run_id: uuid.UUID, rule: KeepRule) -> PrunePlan:
     """Prune the checkpoints of a training run by its rule, as the run does after each checkpoint."""
     return prune(session, None, plan_by_rule(session, run_id=run_id, rule=rule))
-
-
-def mark_kept(session: Session, checkpoint: Checkpoint, *, is_kept: bool) -> None:
-    """Set or remove the mark that protects a checkpoint from pruning."""
-    checkpoint.is_kept = is_kept
-    if checkpoint.run_id:
-        announce(session, run_topic(checkpoint.run_id))
-    session.flush()

@@ -1,7 +1,6 @@
 """Reading checkpoints and exports, and the disk space that they use."""
 
 import uuid
-from collections.abc import Sequence
 
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session, joinedload
@@ -9,7 +8,6 @@ from sqlalchemy.orm import Session, joinedload
 from backend.checkpoints.schemas import DiskUsage
 from backend.checkpoints.tables import Checkpoint, Export
 from backend.core import artifacts
-from backend.domain.vocabulary import RunKind
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import NotFound
 from backend.operations.ids import find_by_end, parse_id
@@ -17,12 +15,6 @@ from backend.policies.tables import Policy
 from backend.runs.tables import Run
 from backend.web.formats import size
 from backend.web.paging import Key, Slice, slice_of
-
-NEWEST_CHECKPOINTS = (Key(Checkpoint.id),)
-NEWEST_EXPORTS = (Key(Export.id),)
-LOW_SHARE = 0.05
-LOW_CHECKPOINTS = 10
-"""Disk space is low below this share of the disk, or below this many times the largest checkpoint."""
 
 
 def checkpoints(
@@ -50,7 +42,7 @@ def checkpoints(
         conditions.append(Checkpoint.is_best.is_(is_best))
     if has_weights is not None:
         conditions.append(Checkpoint.pruned_at.is_(None).is_(has_weights))
-    return slice_of(session, statement.where(*conditions), NEWEST_CHECKPOINTS, after=after, limit=limit)
+    return slice_of(session, statement.where(*conditions), (Key(Checkpoint.id),), after=after, limit=limit)
 
 
 def get_checkpoint(session: Session, checkpoint_id: uuid.UUID) -> Checkpoint:
@@ -103,9 +95,8 @@ def disk_usage(session: Session, run_id: uuid.UUID | None = None) -> DiskUsage:
         statement = statement.where(Checkpoint.run_id == run_id)
     stored, stored_bytes, pruned, freed_bytes, largest_bytes = session.execute(statement).one()
     free_bytes, total_bytes = artifacts.free_space() or (None, None)
-    is_low = free_bytes is not None and free_bytes < max(
-        LOW_SHARE * (total_bytes or 0), LOW_CHECKPOINTS * largest_bytes
-    )
+    # below 5% of the disk, or below the size of ten of the largest checkpoints
+    is_low = free_bytes is not None and free_bytes < max(0.05 * (total_bytes or 0), 10 * largest_bytes)
     warning = (
         f"Only {size(free_bytes or 0)} of disk space is left for weights. A training run fails if it cannot save a"
         " checkpoint. Prune checkpoints or free disk space."
@@ -119,24 +110,6 @@ def disk_usage(session: Session, run_id: uuid.UUID | None = None) -> DiskUsage:
         total_bytes=total_bytes,
         warning=warning if is_low else "",
     )
-
-
-def trained_environments(session: Session) -> Sequence[str]:
-    """Names of environments with training runs."""
-    statement = (
-        select(Environment.name)
-        .join(EnvironmentVersion, EnvironmentVersion.environment_id == Environment.id)
-        .join(Run, Run.version_id == EnvironmentVersion.id)
-        .where(Run.kind == RunKind.TRAINING)
-    )
-    return session.scalars(statement.distinct().order_by(Environment.name)).all()
-
-
-def trained_policies(session: Session) -> list[tuple[str, str]]:
-    """Id and name of policies with checkpoints, newest first."""
-    has_checkpoints = select(Checkpoint.id).where(Checkpoint.policy_id == Policy.id).exists()
-    statement = select(Policy).where(Policy.deleted_at.is_(None), has_checkpoints).order_by(Policy.id.desc())
-    return [(str(policy.id), policy.name) for policy in session.scalars(statement)]
 
 
 def exports(
@@ -153,7 +126,7 @@ def exports(
         statement = statement.where(Export.run_id == run_id)
     if checkpoint_id is not None:
         statement = statement.where(Export.checkpoint_id == checkpoint_id)
-    return slice_of(session, statement, NEWEST_EXPORTS, after=after, limit=limit)
+    return slice_of(session, statement, (Key(Export.id),), after=after, limit=limit)
 
 
 def get_export(session: Session, export_id: uuid.UUID | None) -> Export:

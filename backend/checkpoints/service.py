@@ -19,9 +19,6 @@ from backend.training.workers import offers
 from backend.web.audit import audit
 from backend.web.identity import Actor
 
-EXPORT_JOB = "exports.run"
-UPLOAD_JOB = "exports.upload"
-
 
 class NotFromTraining(Conflict):
     """Only a checkpoint of a training run can be exported: the export includes its data and held-out evaluation."""
@@ -56,7 +53,7 @@ def start_export(session: Session, actor: Actor, checkpoint: Checkpoint, choice:
     )
     session.add(export)
     session.flush()
-    enqueue(session, EXPORT_JOB, queue=Queue.GPU, arguments={"export_id": str(export.id)})
+    enqueue(session, "exports.run", queue=Queue.GPU, arguments={"export_id": str(export.id)})
     return export
 
 
@@ -93,7 +90,7 @@ def upload_export(session: Session, actor: Actor, export: Export, request: Uploa
     token = request.token.get_secret_value().strip() if request.token else ""
     secret = sealed_token(token, request.repository) if token else None
     export.options = options.model_copy(update={"hub": upload, "hub_secret": secret}).model_dump(mode="json")
-    enqueue(session, UPLOAD_JOB, queue=Queue.GPU, arguments={"export_id": str(export.id)})
+    enqueue(session, "exports.upload", queue=Queue.GPU, arguments={"export_id": str(export.id)})
     audit(session, actor, "export.upload", "export", export.id, repository=request.repository)
     announce(session, f"export:{export.id}")
     return plan.model_copy(update={"upload": upload})

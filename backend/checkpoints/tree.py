@@ -2,7 +2,7 @@
 
 import uuid
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session, contains_eager, joinedload
@@ -16,8 +16,6 @@ from backend.environments.tables import Environment, EnvironmentVersion
 from backend.policies.tables import Policy
 from backend.runs.tables import Run
 from backend.web.paging import Key, slice_of
-
-NEWEST_RUNS = (Key(Run.created_at), Key(Run.id))
 
 
 def checkpoint_tree(
@@ -48,9 +46,8 @@ def checkpoint_tree(
         statement = statement.where(Run.policy_id == policy_id)
     if run_id:
         statement = statement.where(Run.id.in_(_related(session, run_id)))
-    found = slice_of(session, statement, NEWEST_RUNS, after=after, limit=limit)
-    origins = _origins(session, found.items)
-    runs = _tree_runs(session, found.items, origins)
+    found = slice_of(session, statement, (Key(Run.created_at), Key(Run.id)), after=after, limit=limit)
+    runs = _tree_runs(session, found.items)
     roots: list[TreeRun] = []
     for run in runs.values():
         source = runs.get(run.origin.run_id) if run.origin else None
@@ -87,8 +84,9 @@ def _related(session: Session, run_id: uuid.UUID) -> set[uuid.UUID]:
     return known
 
 
-def _origins(session: Session, runs: Sequence[Run]) -> dict[uuid.UUID, RunOrigin]:
-    """Where each run starts, if it branched off another run or starts from a checkpoint of one."""
+def _tree_runs(session: Session, runs: Sequence[Run]) -> dict[uuid.UUID, TreeRun]:
+    """Each run with its checkpoints in the order of training, still without branches."""
+    # where each run starts, if it branched off another run or starts from a checkpoint of one
     chosen = [run.checkpoint_id for run in runs if run.checkpoint_id]
     starts = {each.id: each for each in session.scalars(select(Checkpoint).where(Checkpoint.id.in_(chosen)))}
     places: dict[uuid.UUID, tuple[uuid.UUID | None, str, int]] = {}
@@ -100,17 +98,11 @@ def _origins(session: Session, runs: Sequence[Run]) -> dict[uuid.UUID, RunOrigin
     sources = {source for source, *_ in places.values() if source}
     named = session.execute(select(Run.id, Run.name).where(Run.id.in_(sources)))
     names = {run.id: run.name for run in named}
-    return {
+    origins = {
         run_id: RunOrigin(run_id=source, run=names[source], stage=stage, step=step)
         for run_id, (source, stage, step) in places.items()
         if source is not None and source in names
     }
-
-
-def _tree_runs(
-    session: Session, runs: Sequence[Run], origins: Mapping[uuid.UUID, RunOrigin]
-) -> dict[uuid.UUID, TreeRun]:
-    """Each run with its checkpoints in the order of training, still without branches."""
     statement = select(Checkpoint).where(Checkpoint.run_id.in_([run.id for run in runs])).order_by(Checkpoint.id)
     checkpoints = session.scalars(statement.options(joinedload(Checkpoint.policy))).all()
     retention = retention_of(session, checkpoints)
@@ -134,7 +126,7 @@ def _tree_runs(
             rule=rule_of(run).words,
             checkpoints=[
                 TreeCheckpoint(
-                    **checkpoint_fields(retention[each.id]),
+                    **dict(checkpoint_response(retention[each.id])),
                     why_best=why_best(each, saved) if each.is_best else "",
                     branches=[],
                 )
@@ -144,16 +136,13 @@ def _tree_runs(
     return nodes
 
 
-def checkpoint_fields(retention: CheckpointRetention) -> dict[str, object]:
-    """The fields of a CheckpointResponse."""
-    checkpoint = retention.checkpoint
-    computed: dict[str, object] = {
-        "policy": checkpoint.policy.name,
-        "kept_by": list(retention.reasons),
-        "heldout_interval": heldout_interval(checkpoint),
-    }
-    stored = {name: getattr(checkpoint, name) for name in CheckpointResponse.model_fields if name not in computed}
-    return stored | computed
+def checkpoint_response(retention: CheckpointRetention) -> CheckpointResponse:
+    return CheckpointResponse.from_row(
+        retention.checkpoint,
+        policy=retention.checkpoint.policy.name,
+        kept_by=list(retention.reasons),
+        heldout_interval=heldout_interval(retention.checkpoint),
+    )
 
 
 def why_best(best: Checkpoint, of_run: Sequence[Checkpoint]) -> str:

@@ -1,5 +1,6 @@
 """`proctor detectors …` and the scan of a run: precision, settings for an environment, new flags."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -8,7 +9,9 @@ from backend.cli.connection import connect
 from backend.cli.derived import renders
 from backend.cli.names import short, split_pair
 from backend.cli.output import BAD_RESULT, AsJson, fail, say, write_error, write_fields, write_json, write_table
+from backend.domain.detectors.labeled import MAX_FILE_BYTES, SOURCES, SourceResult, SourceUnreadable, measure_source
 from backend.domain.detectors.spec import SUSPICION, Action
+from backend.domain.review.judged_curve import Proportion
 from proctor import Json
 
 app = typer.Typer(help="Detectors of reward hacking. Without a command: list them.", rich_markup_mode=None)
@@ -118,3 +121,92 @@ def _figures(record: Json, recall: float | None) -> tuple[object, ...]:
     share = record["precision"]
     precision = f"{share['value']:.0%} ({share['low']:.0%} to {share['high']:.0%})" if share["looked_at"] else "–"
     return record["flags"], record["open"], record["reviewed"], precision, "–" if recall is None else f"{recall:.0%}"
+
+
+@app.command("bench")
+def bench(
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SOURCE=FOLDER]...", help="A source and your copy of its repository. Default: list them."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure the detectors on rollouts that other people labeled. Needs no server and executes nothing.
+
+    Reports recall on hacks and the share of honest rollouts flagged, with 95% limits, by family and by detector.
+    """
+    if not sources:
+        rows = [(each.id, each.title, each.split, each.license, each.url, each.commit) for each in SOURCES.values()]
+        write_table(("source", "rollouts", "split", "license", "repository", "commit"), rows, empty="")
+        say("\nClone a repository, check out its commit, and run: proctor detectors bench SOURCE=FOLDER", "dim")
+        return
+    pairs = [split_pair(each, "write it as source=folder") for each in sources]
+    if unknown := [name for name, _ in pairs if name not in SOURCES]:
+        fail(f"there is no source {', '.join(unknown)}; choose from {', '.join(SOURCES)}")
+    results = []
+    for name, folder in pairs:
+
+        def read(file: str, folder: Path = Path(folder)) -> bytes:
+            with (folder / file).open("rb") as opened:
+                content = opened.read(MAX_FILE_BYTES + 1)
+            if len(content) > MAX_FILE_BYTES:
+                raise SourceUnreadable(f"{file} is larger than {MAX_FILE_BYTES >> 20} MB")
+            return content
+
+        try:
+            results.append(measure_source(SOURCES[name], read))
+        except OSError as error:
+            advice = f"clone {SOURCES[name].url} and check out {SOURCES[name].commit}"
+            fail(f"{name}: {error.filename} cannot be read ({error.strerror}); {advice}")
+        except SourceUnreadable as error:
+            fail(f"{name}: {error}")
+    if as_json:
+        write_json([_as_json(each) for each in results])
+        return
+    for result in results:
+        _show_result(result)
+
+
+def _as_json(result: SourceResult) -> dict[str, object]:
+    def share(proportion: Proportion) -> dict[str, object]:
+        return {"value": proportion.value, "low": proportion.low, "high": proportion.high, "of": proportion.looked_at}
+
+    hacks, honest = (sorted(family for is_hack, family in result.totals if is_hack is kind) for kind in (True, False))
+    return {
+        "source": result.source.id,
+        "split": result.source.split,
+        "recall": share(result.share(is_hack=True)),
+        "false_positives": share(result.share(is_hack=False)),
+        "recall_by_family": {family: share(result.share(is_hack=True, family=family)) for family in hacks},
+        "false_positives_by_family": {family: share(result.share(is_hack=False, family=family)) for family in honest},
+        "flagged_by_detector": {
+            name: {"hacks": found[True], "honest": found[False]} for name, found in sorted(result.by_detector.items())
+        },
+        "wrong_records": result.wrong_records,
+        "cpu_seconds": round(result.seconds, 3),
+    }
+
+
+def _show_result(result: SourceResult) -> None:
+    def line(proportion: Proportion) -> tuple[object, ...]:
+        limits = f"{proportion.low:.1%} to {proportion.high:.1%}"
+        return (
+            proportion.looked_at,
+            proportion.found,
+            "–" if proportion.value is None else f"{proportion.value:.1%}",
+            limits,
+        )
+
+    say(f"{result.source.id}: {result.source.title} ({result.source.split})", "bold")
+    rows = [
+        ("hacks" if is_hack else "honest", family, *line(result.share(is_hack=is_hack, family=family)))
+        for is_hack, family in sorted(result.totals, key=lambda key: (not key[0], key[1]))
+    ]
+    rows += [(name, "all", *line(result.share(is_hack=name == "hacks"))) for name in ("hacks", "honest")]
+    write_table(("", "family", "rollouts", "flagged", "share", "95%"), rows, empty="It has no rollouts.")
+    rows = [(name, found[True], found[False]) for name, found in sorted(result.by_detector.items())]
+    write_table(("detector", "hacks flagged", "honest flagged"), rows, empty="Nothing was flagged.")
+    wrong = f"; {result.wrong_records} wrong records skipped" if result.wrong_records else ""
+    say(f"{result.seconds:.1f} s of CPU for {result.totals.total():,} rollouts{wrong}\n", "dim")

@@ -13,12 +13,12 @@ from pathlib import Path
 from backend.cli.output import BAD_RESULT, fail
 from backend.domain.environments.manifest import ManifestInvalid, read_manifest
 from backend.domain.environments.packages import (
+    BINARY_SUFFIX,
     MANIFEST_PATH,
     PackageInvalid,
     binary_as_text,
     check_files,
     file_as_bytes,
-    name_on_disk,
 )
 from backend.domain.text import JsonObject
 from proctor import Client
@@ -109,7 +109,7 @@ def pull_draft(client: Client, name: str, folder: Path, *, force: bool) -> dict[
         here = marks_of(read_folder(folder))
         for path in seen.marks.keys() - files.keys():
             if here.get(path) == seen.marks[path]:
-                (folder / name_on_disk(path)).unlink()
+                (folder / path.removesuffix(BINARY_SUFFIX)).unlink()
     remember(folder, name, draft["revision"], files)
     return files
 

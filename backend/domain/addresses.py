@@ -1,4 +1,4 @@
-"""Hosts and IP addresses: their canonical form, which of them are public, and the entries of an allow list."""
+"""Network access: hosts and IP addresses, which of them are public, the allow list, and packages with access."""
 
 import ipaddress
 import re
@@ -9,6 +9,7 @@ from urllib.parse import SplitResult
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+NOBODY = "none"
 
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER = re.compile(r"(0x[0-9a-f]*|[0-9]+)")
@@ -48,15 +49,6 @@ class AllowedHost:
     network: Network | None = None
     port: int | None = None
     """None: all ports."""
-
-    def matches(self, host: str, address: Address, port: int) -> bool:
-        """Return whether the entry allows `address`, to which the canonical `host` resolved."""
-        if self.port not in (None, port):
-            return False
-        if self.network is None:
-            return self.name == host
-        mapped = getattr(address, "ipv4_mapped", None)
-        return (mapped or address) in self.network
 
 
 def canonical_host(text: str) -> str:
@@ -98,16 +90,25 @@ def port_of(parts: SplitResult) -> int:
 
 def reach_of(address: Address) -> Reach:
     """Classify an address. An IPv6 address that carries an IPv4 address is at least as dangerous as that one."""
-    if isinstance(address, ipaddress.IPv4Address):
-        return _own_reach(address)
-    if address.ipv4_mapped:
-        return _own_reach(address.ipv4_mapped)
-    last, prefix = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF), (int(address) >> 32) & 0xFFFFFFFF
-    carried: list[Address | None] = [address, address.sixtofour, *(address.teredo or ())]
-    is_embedding = any(address in network for network in (_NAT64, *_EMBEDS_IPV4)) and int(address) > 1
-    if is_embedding or prefix in _ISATAP:
-        carried.append(last)
-    return max(_own_reach(each) for each in carried if each is not None)
+    carried: list[Address] = [address]
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
+        carried = [address.ipv4_mapped]
+    elif isinstance(address, ipaddress.IPv6Address):
+        carried += filter(None, (address.sixtofour, *(address.teredo or ())))
+        is_embedding = any(address in network for network in (_NAT64, *_EMBEDS_IPV4)) and int(address) > 1
+        if is_embedding or (int(address) >> 32) & 0xFFFFFFFF in _ISATAP:
+            carried.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    reach = Reach.PUBLIC
+    for each in carried:
+        if each in _METADATA or each.is_link_local or each.is_multicast or str(each) == "255.255.255.255":
+            return Reach.LINK_LOCAL
+        if isinstance(each, ipaddress.IPv4Address):
+            is_public = each.is_global and not each.is_reserved
+        else:
+            is_unicast = each in _GLOBAL_UNICAST and each.is_global and not each.sixtofour and not each.teredo
+            is_public = is_unicast or each in _NAT64
+        reach = reach if is_public else Reach.PRIVATE
+    return reach
 
 
 def read_allowed_hosts(text: str) -> tuple[AllowedHost, ...]:
@@ -135,16 +136,27 @@ def read_allowed_hosts(text: str) -> tuple[AllowedHost, ...]:
 
 
 def is_allowed(entries: Sequence[AllowedHost], host: str, address: Address, port: int) -> bool:
-    return any(entry.matches(host, address, port) for entry in entries)
+    """Return whether an entry allows `address`, to which the canonical `host` resolved."""
+    address = getattr(address, "ipv4_mapped", None) or address
+    return any(
+        entry.port in (None, port) and (entry.name == host if entry.network is None else address in entry.network)
+        for entry in entries
+    )
 
 
-def _own_reach(address: Address) -> Reach:
-    if address in _METADATA or address.is_link_local or address.is_multicast or str(address) == "255.255.255.255":
-        return Reach.LINK_LOCAL
-    if isinstance(address, ipaddress.IPv6Address):
-        is_public = address in _NAT64 or (
-            address in _GLOBAL_UNICAST and address.is_global and not address.sixtofour and not address.teredo
-        )
-    else:
-        is_public = address.is_global and not address.is_reserved
-    return Reach.PUBLIC if is_public else Reach.PRIVATE
+@dataclass(frozen=True, slots=True)
+class NetworkRule:
+    """The operator's setting `PROCTOR_ALLOW_NETWORK`. Otherwise administrators grant access to a package's content."""
+
+    is_closed: bool = False
+    """No environment gets network access here, whatever administrators grant."""
+    hashes: frozenset[str] = frozenset()
+    """Content hashes that need no grant."""
+
+    @staticmethod
+    def read(setting: str) -> "NetworkRule":
+        words = frozenset(filter(None, setting.replace(",", " ").split()))
+        return NetworkRule(NOBODY in words, words - {NOBODY})
+
+    def allows(self, content_hash: str, *, is_granted: bool) -> bool:
+        return not self.is_closed and (is_granted or content_hash in self.hashes)

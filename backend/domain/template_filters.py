@@ -3,6 +3,8 @@
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
+from types import SimpleNamespace
 
 from jinja2 import StrictUndefined, Undefined, filters, tests
 from markupsafe import escape
@@ -10,7 +12,6 @@ from markupsafe import escape
 from backend.domain.template_values import (
     Budget,
     BudgetExceeded,
-    ItemGroup,
     NotAvailable,
     Value,
     compare,
@@ -29,14 +30,8 @@ _REFUSED = frozenset({"attr", "random", "pprint", "urlize", "xmlattr", "forceesc
 Filter = Callable[..., Value]
 
 
-class _Lookup:
-    """Replaces Jinja's environment in filters that look up an attribute."""
-
-    undefined = StrictUndefined
-    getitem = staticmethod(item_of)
-
-
-_LOOKUP: Value = _Lookup()
+_LOOKUP: Value = SimpleNamespace(undefined=StrictUndefined, getitem=item_of)
+"""Replaces Jinja's environment in filters."""
 
 
 def _bounded(value: Value, limit: int, name: str) -> int:
@@ -100,10 +95,7 @@ def _truncate(
 ) -> str:
     text = budget.text(value)
     budget.charge(2 * len(text))
-    return filters.do_truncate(_TRUNCATE, text, length, killwords, end, 5 if leeway is None else leeway)
-
-
-_TRUNCATE: Value = None  # the environment is only asked for the default of `leeway`
+    return filters.do_truncate(_LOOKUP, text, length, killwords, end, 5 if leeway is None else leeway)
 
 
 def _wordwrap(
@@ -153,21 +145,6 @@ def _tojson(budget: Budget, value: Value, indent: int | None = None) -> str:
     for sign in "<>&'":
         text = text.replace(sign, f"\\u00{ord(sign):02x}")
     return text
-
-
-# filters on numbers
-
-
-def _int(budget: Budget, value: Value, default: Value = 0, base: int = 10) -> Value:
-    if isinstance(value, str) and len(value) > MAX_WIDTH:
-        return default
-    return filters.do_int(value, default, base)
-
-
-def _float(budget: Budget, value: Value, default: Value = 0.0) -> Value:
-    if isinstance(value, str) and len(value) > MAX_WIDTH:
-        return default
-    return filters.do_float(value, default)
 
 
 # filters on collections
@@ -229,12 +206,6 @@ def _dictsort(
     return filters.do_dictsort(value, case_sensitive, by, reverse)
 
 
-def _items(budget: Budget, value: Value) -> list[tuple[Value, Value]]:
-    if isinstance(value, Undefined):
-        return []
-    return list(_mapping(budget, value).items())
-
-
 def _mapping(budget: Budget, value: Value) -> dict[Value, Value]:
     if isinstance(value, Undefined):
         budget.text(value)
@@ -242,16 +213,6 @@ def _mapping(budget: Budget, value: Value) -> dict[Value, Value]:
         raise TypeError("this needs a mapping")
     budget.charge_value(value)
     return value
-
-
-def _groupby(
-    budget: Budget, value: Value, attribute: Value, default: Value = None, case_sensitive: bool = False
-) -> list[ItemGroup]:
-    budget.charge_value(value)
-    found = items_of(budget, value)
-    budget.charge(len(found) * 100)
-    groups = filters.sync_do_groupby(_LOOKUP, found, _path(attribute), default, case_sensitive)
-    return [ItemGroup(*group) for group in groups]
 
 
 def _batch(budget: Budget, value: Value, linecount: int, fill_with: Value = None) -> list[Value]:
@@ -270,7 +231,7 @@ def _map(budget: Budget, value: Value, *args: Value, **kwargs: Value) -> list[Va
         return list(map(_getter(kwargs["attribute"], kwargs.get("default")), found))
     if not args:
         raise TypeError("map requires a filter argument")
-    filter_ = _named(FILTERS, args[0], "filter")
+    filter_ = named(FILTERS, args[0], "filter")
     budget.spend(len(found))
     return [filter_(budget, each, *args[1:], **kwargs) for each in found]
 
@@ -282,17 +243,19 @@ def _choose(*, by_attribute: bool, wanted: bool) -> Filter:
             if not args:
                 raise TypeError("missing the name of the attribute")
             getter, args = _getter(args[0]), args[1:]
-        test = _named(TESTS, args[0], "test") if args else lambda budget, each: bool(each)
+        test = named(TESTS, args[0], "test") if args else lambda budget, each: bool(each)
         budget.spend(len(found))
         return [each for each in found if bool(test(budget, getter(each), *args[1:], **kwargs)) is wanted]
 
     return choose
 
 
-def _named(known: dict[str, Filter], name: Value, kind: str) -> Filter:
-    if not isinstance(name, str) or name not in known:
-        raise NotAvailable(f"there is no {kind} {str(name)[:40]!r} here")
-    return known[name]
+def named(known: Mapping[str, Filter], name: Value, kind: str) -> Filter:
+    if isinstance(name, str) and name in known:
+        return known[name]
+    if isinstance(name, str) and name in _REFUSED:
+        raise NotAvailable(f"the {kind} `{name}` is not available here")
+    raise NotAvailable(f"No {kind} named {str(name)[:60]!r}.")
 
 
 def _default(budget: Budget, value: Value, default_value: Value = "", boolean: bool = False) -> Value:
@@ -300,58 +263,53 @@ def _default(budget: Budget, value: Value, default_value: Value = "", boolean: b
 
 
 FILTERS: dict[str, Filter] = {
+    **{
+        function.__name__.removeprefix("_"): function
+        for function in (
+            *(_batch, _default, _dictsort, _format, _indent, _join, _length, _map, _replace, _reverse),
+            *(_slice, _sum, _tojson, _trim, _truncate, _wordwrap),
+        )
+    },
     "abs": lambda budget, value: abs(value) if not isinstance(value, Undefined) else budget.text(value),
-    "batch": _batch,
     "capitalize": _on_text(str.capitalize),
     "center": lambda budget, value, width=80: budget.text(value).center(_bounded(width, MAX_WIDTH, "a width")),
     "count": _length,
     "d": _default,
-    "default": _default,
-    "dictsort": _dictsort,
     "e": _on_text(lambda text: str(escape(text)), _SLOW),
     "escape": _on_text(lambda text: str(escape(text)), _SLOW),
     "filesizeformat": lambda budget, value, binary=False: filters.do_filesizeformat(value, binary),
     "first": lambda budget, value: next(
         iter(items_of(budget, value)), StrictUndefined("No first item, sequence was empty.")
     ),
-    "float": _float,
-    "format": _format,
-    "groupby": _groupby,
-    "indent": _indent,
-    "int": _int,
-    "items": _items,
-    "join": _join,
+    "float": lambda budget, value, default=0.0: (
+        default if isinstance(value, str) and len(value) > MAX_WIDTH else filters.do_float(value, default)
+    ),
+    "groupby": _with_attribute(filters.sync_do_groupby, 100),
+    "int": lambda budget, value, default=0, base=10: (
+        default if isinstance(value, str) and len(value) > MAX_WIDTH else filters.do_int(value, default, base)
+    ),
+    "items": lambda budget, value: [] if isinstance(value, Undefined) else list(_mapping(budget, value).items()),
     "last": lambda budget, value: next(
         reversed(items_of(budget, value)), StrictUndefined("No last item, sequence was empty.")
     ),
-    "length": _length,
     "list": items_of,
     "lower": _on_text(str.lower),
-    "map": _map,
     "max": _with_attribute(filters.do_max),
     "min": _with_attribute(filters.do_min),
     "reject": _choose(by_attribute=False, wanted=False),
     "rejectattr": _choose(by_attribute=True, wanted=False),
-    "replace": _replace,
-    "reverse": _reverse,
     "round": lambda budget, value, precision=0, method="common": filters.do_round(
         value, _bounded(precision, MAX_PRECISION, "a precision"), method
     ),
     "safe": _on_text(str),
     "select": _choose(by_attribute=False, wanted=True),
     "selectattr": _choose(by_attribute=True, wanted=True),
-    "slice": _slice,
     "sort": _with_attribute(filters.do_sort, 100),
     "string": _on_text(str),
-    "sum": _sum,
     "title": _on_text(filters.do_title, _SLOW * 2),
-    "tojson": _tojson,
-    "trim": _trim,
-    "truncate": _truncate,
     "unique": _with_attribute(lambda *args, **kwargs: list(filters.sync_do_unique(*args, **kwargs))),
     "upper": _on_text(str.upper),
     "wordcount": _on_text(filters.do_wordcount, _SLOW),
-    "wordwrap": _wordwrap,
 }
 
 
@@ -363,10 +321,14 @@ def _free(function: Callable[..., Value]) -> Filter:
     return lambda budget, value: function(value)
 
 
-def _comparison(operator: str) -> Filter:
-    return lambda budget, value, other: compare(budget, operator, value, other)
-
-
+_COMPARISONS = {
+    "eq": "== eq equalto",
+    "ne": "!= ne",
+    "gt": "> gt greaterthan",
+    "gteq": ">= ge",
+    "lt": "< lt lessthan",
+    "lteq": "<= le",
+}
 _JINJA_TESTS: dict[str, Value] = dict(tests.TESTS)
 TESTS: dict[str, Filter] = {
     **{
@@ -376,27 +338,13 @@ TESTS: dict[str, Filter] = {
             *("integer", "float", "string", "mapping", "number", "sequence", "iterable"),
         )
     },
-    **{name: _comparison("eq") for name in ("==", "eq", "equalto")},
-    **{name: _comparison("ne") for name in ("!=", "ne")},
-    **{name: _comparison("gt") for name in (">", "gt", "greaterthan")},
-    **{name: _comparison("gteq") for name in (">=", "ge")},
-    **{name: _comparison("lt") for name in ("<", "lt", "lessthan")},
-    **{name: _comparison("lteq") for name in ("<=", "le")},
+    **{name: partial(compare, sign) for sign, names in _COMPARISONS.items() for name in names.split()},
     "divisibleby": lambda budget, value, num: tests.test_divisibleby(value, num),
     "in": lambda budget, value, seq: contains(budget, seq, value),
     "lower": _on_text(str.islower),
     "sameas": lambda budget, value, other: value is other,
     "upper": _on_text(str.isupper),
 }
-
-
-def problem_of_name(known: Mapping[str, Filter], name: str, kind: str) -> str | None:
-    """Return why a filter or test cannot be used, or None."""
-    if name in known:
-        return None
-    if name in _REFUSED:
-        return f"the {kind} `{name}` is not available here"
-    return f"No {kind} named '{name[:60]}'."
 
 
 # methods

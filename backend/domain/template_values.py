@@ -7,9 +7,10 @@ have a bound that does not depend on the template or on the data.
 import operator
 from collections.abc import Callable, ItemsView, KeysView, ValuesView
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from jinja2 import StrictUndefined, Undefined
+from jinja2.runtime import LoopContext
 
 MAX_STEPS = 100_000
 """Maximum number of expressions that one rendering evaluates."""
@@ -24,6 +25,9 @@ Value = Any
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 _View = ItemsView | KeysView | ValuesView  # type: ignore[type-arg]  # for isinstance
 _ATTRIBUTES = {kind: frozenset(dir(kind)) for kind in (dict, list, tuple, str, int, float, bool, type(None), range)}
+_OF_LOOP = frozenset(
+    {"index", "index0", "revindex", "revindex0", "first", "last", "length", "depth", "depth0", "previtem", "nextitem"}
+)
 
 
 class BudgetExceeded(ValueError):
@@ -51,36 +55,32 @@ class Budget:
         if self.work < 0:
             raise BudgetExceeded(f"the template handles more than {MAX_WORK:,} characters")
 
-    def charge_value(self, value: Value) -> None:
-        """Charge for the whole content of a value, including repetitions."""
+    def charge_value(self, value: Value) -> Value:
+        """Charge for the whole content of a value, so that nothing can grow by repeated doubling, and return it."""
         kind = type(value)
         if kind is str:
             self.charge(len(value))
-            return
+            return value
         if kind in _PLAIN:
-            return
+            return value
         pending = [value]
         while pending:
-            value = pending.pop()
-            if isinstance(value, str):
-                self.charge(_VALUE + len(value))
+            part = pending.pop()
+            if isinstance(part, str):
+                self.charge(_VALUE + len(part))
                 continue
             self.charge(_VALUE)
-            if type(value) in _PLAIN:
-                self.charge(value.bit_length() >> 2 if type(value) is int else 0)
-            elif isinstance(value, dict):
-                self.charge(_VALUE * len(value))
-                pending.extend(value.keys())
-                pending.extend(value.values())
-            elif isinstance(value, list | tuple | _View):
-                self.charge(_VALUE * len(value))
-                pending.extend(value)
-            elif isinstance(value, Namespace):
+            if type(part) in _PLAIN:
+                self.charge(part.bit_length() >> 2 if type(part) is int else 0)
+            elif isinstance(part, dict):
+                self.charge(_VALUE * len(part))
+                pending.extend(part.keys())
+                pending.extend(part.values())
+            elif isinstance(part, list | tuple | _View):
+                self.charge(_VALUE * len(part))
+                pending.extend(part)
+            elif isinstance(part, Namespace):
                 raise NotAvailable("a namespace cannot be used as a value")
-
-    def charged(self, value: Value) -> Value:
-        """Charge for a new collection, so that nothing can grow by repeated doubling, and return it."""
-        self.charge_value(value)
         return value
 
     def text(self, value: Value) -> str:
@@ -106,62 +106,6 @@ class Namespace:
     values: dict[str, Value]
 
 
-class ItemGroup(NamedTuple):
-    """One group of the filter `groupby`."""
-
-    grouper: Value
-    list: Value
-
-    def __repr__(self) -> str:
-        return tuple.__repr__(self)
-
-
-@dataclass(eq=False, slots=True)
-class Loop:
-    """The variable `loop` in the body of a `for`."""
-
-    _items: list[Value]
-    index0: int = -1
-    _last: Value = None
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def get(self, name: str) -> Value:
-        index, length = self.index0, len(self._items)
-        match name:
-            case "index":
-                return index + 1
-            case "index0":
-                return index
-            case "revindex":
-                return length - index
-            case "revindex0":
-                return length - index - 1
-            case "first":
-                return index == 0
-            case "last":
-                return index == length - 1
-            case "length":
-                return length
-            case "depth" | "depth0":
-                return int(name == "depth")
-            case "previtem":
-                return self._items[index - 1] if index else StrictUndefined("there is no previous item")
-            case "nextitem":
-                return self._items[index + 1] if index + 1 < length else StrictUndefined("there is no next item")
-        raise NotAvailable(f"`loop` has no `{name}` here")
-
-    def cycle(self, *values: Value) -> Value:
-        if not values:
-            raise TypeError("no items for cycling given")
-        return values[self.index0 % len(values)]
-
-    def changed(self, *values: Value) -> bool:
-        is_changed, self._last = bool(self._last != values), values
-        return is_changed
-
-
 def attribute_of(value: Value, name: str) -> Value:
     """`value.name`: a field of a mapping, never an attribute of a Python object."""
     kind = type(value)
@@ -169,14 +113,16 @@ def attribute_of(value: Value, name: str) -> Value:
         if name in _ATTRIBUTES[dict]:
             raise NotAvailable(f"`.{name}` is not a field here; write `['{name}']` for a field of this name")
         return value[name] if name in value else StrictUndefined(obj=value, name=name)
-    if isinstance(value, Undefined):
-        _fail(value)
+    if kind is LoopContext:
+        if name not in _OF_LOOP:
+            raise NotAvailable(f"`loop` has no `{name}` here")
+        return getattr(value, name)
     if kind is Namespace:
         return value.values.get(name, StrictUndefined(obj=value, name=name))
-    if kind is Loop:
-        return value.get(name)
-    if kind is ItemGroup and name in ItemGroup._fields:
-        return value[ItemGroup._fields.index(name)]
+    if isinstance(value, Undefined):
+        _fail(value)
+    if isinstance(value, tuple) and name in getattr(value, "_fields", ()):  # a group of the filter `groupby`
+        return getattr(value, name)
     return _absent(value, name)
 
 
@@ -191,7 +137,7 @@ def item_of(value: Value, key: Value) -> Value:
             return value[key]
         except (LookupError, TypeError):
             pass
-    if isinstance(value, Namespace | Loop | ItemGroup) and isinstance(key, str):
+    if isinstance(value, Namespace | LoopContext | tuple) and isinstance(key, str):
         return attribute_of(value, key)
     return _absent(value, key)
 
@@ -259,7 +205,7 @@ def on_numbers(sign: str, compute: Callable[..., Value]) -> Callable[..., Value]
 _add_numbers = on_numbers("+", operator.add)
 
 
-def compare(budget: Budget, sign: str, left: Value, right: Value) -> bool:
+def compare(sign: str, budget: Budget, left: Value, right: Value) -> bool:
     if sign in {"in", "notin"}:
         found = contains(budget, right, left)
         return found if sign == "in" else not found

@@ -8,13 +8,16 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import repeat
 
 from jinja2 import Environment, StrictUndefined, TemplateError, Undefined, nodes
 from jinja2.parser import Parser
+from jinja2.runtime import LoopContext
 
 from backend.domain import template_values as values
-from backend.domain.template_filters import FILTERS, METHOD_NAMES, METHODS, TESTS, problem_of_name
-from backend.domain.template_values import Budget, Loop, Namespace, NotAvailable, Value, attribute_of, item_of, items_of
+from backend.domain.template_filters import FILTERS, METHOD_NAMES, METHODS, TESTS, named
+from backend.domain.template_values import Budget, Namespace, NotAvailable, Value, attribute_of, item_of, items_of
+from backend.domain.text import InvalidAtLine
 
 MAX_LENGTH = 20_000
 """Maximum number of characters in a template."""
@@ -37,12 +40,8 @@ _grammar = Environment(undefined=StrictUndefined, autoescape=False, keep_trailin
 """Used only for its lexer and parser."""
 
 
-class TemplateInvalid(ValueError):
+class TemplateInvalid(InvalidAtLine):
     """A template cannot be used, or not with these values."""
-
-    def __init__(self, reason: str, line: int) -> None:
-        super().__init__(f"line {line}: {reason}")
-        self.reason, self.line = reason, line
 
 
 class _Full(Exception):
@@ -67,8 +66,6 @@ class _Scope:
 
 @dataclass(eq=False, slots=True)
 class _Rendering:
-    """One run of a template."""
-
     scope: _Scope
     limit: int
     """Maximum number of characters to write."""
@@ -110,13 +107,13 @@ class ParsedTemplate:
 @lru_cache(maxsize=512)
 def parse_template(text: str) -> ParsedTemplate:
     """Raises TemplateInvalid."""
-    _check_tokens(text)
     try:
+        _check_tokens(text)
         tree = Parser(_grammar, text).parse()
-    except TemplateError as error:
-        raise TemplateInvalid(str(error.message), getattr(error, "lineno", 1)) from error
-    except (ValueError, RecursionError) as error:
-        raise TemplateInvalid(_message_of(error), 1) from error
+    except TemplateInvalid:
+        raise
+    except (TemplateError, ValueError, RecursionError) as error:
+        raise TemplateInvalid(_message_of(error), getattr(error, "lineno", 1)) from error
     level: list[nodes.Node] = [tree]
     for _ in range(_MAX_DEPTH):
         level = [child for node in level for child in node.iter_child_nodes()]
@@ -138,10 +135,7 @@ def template_problem(text: str) -> TemplateInvalid | None:
 def _message_of(error: BaseException) -> str:
     if isinstance(error, RecursionError):
         return "nested too deeply"
-    return str(error)[:500] or type(error).__name__
-
-
-# limits before parsing, because the parser recurses
+    return str(getattr(error, "message", None) or error)[:500] or type(error).__name__
 
 
 def _check_tokens(text: str) -> None:
@@ -150,43 +144,36 @@ def _check_tokens(text: str) -> None:
         raise TemplateInvalid(f"has {len(text):,} characters; a template has at most {MAX_LENGTH:,}", 1)
     count = blocks = brackets = prefixes = 0
     is_first = is_set = False
-    line = 1
-    try:
-        for line, kind, word in _grammar.lexer.tokeniter(text, None):
-            if kind in {"data", "whitespace"}:
-                continue
-            count += 1
-            if kind in {"block_begin", "variable_begin"}:
-                is_first, is_set, brackets, prefixes = kind == "block_begin", False, 0, 0
-                continue
-            if is_first and kind == "name":
-                blocks += 1 if word in _OPENING else -1 if word.startswith("end") else 0
-                is_set = word == "set"
-            elif is_set and word == "=" and not brackets:  # `{% set x = 1 %}` has no end
-                blocks, is_set = blocks - 1, False
-            elif kind == "operator" and word in "([{":
-                brackets += 1
-            elif kind == "operator" and word in ")]}":
-                brackets -= 1
-            elif (kind == "operator" and word in "+-") or (kind == "name" and word in {"not", "if"}):
-                prefixes += 1
-            elif kind in {"integer", "float"} and len(word) > _MAX_NUMBER:
-                raise TemplateInvalid(f"a number has at most {_MAX_NUMBER} digits", line)
-            is_first = False
-            if count > _MAX_TOKENS:
-                raise TemplateInvalid(f"has more than {_MAX_TOKENS:,} words and signs", line)
-            if blocks > _MAX_NESTING or brackets > _MAX_NESTING:
-                raise TemplateInvalid(f"is nested deeper than {_MAX_NESTING} levels", line)
-            if prefixes > _MAX_DEPTH:
-                raise TemplateInvalid(f"has more than {_MAX_DEPTH} signs or conditions in one expression", line)
-    except TemplateError as error:
-        raise TemplateInvalid(str(error.message), getattr(error, "lineno", line)) from error
+    for line, kind, word in _grammar.lexer.tokeniter(text, None):
+        if kind in {"data", "whitespace"}:
+            continue
+        count += 1
+        if kind in {"block_begin", "variable_begin"}:
+            is_first, is_set, brackets, prefixes = kind == "block_begin", False, 0, 0
+            continue
+        if is_first and kind == "name":
+            blocks += 1 if word in _OPENING else -1 if word.startswith("end") else 0
+            is_set = word == "set"
+        elif is_set and word == "=" and not brackets:  # `{% set x = 1 %}` has no end
+            blocks, is_set = blocks - 1, False
+        elif kind == "operator" and word in "([{":
+            brackets += 1
+        elif kind == "operator" and word in ")]}":
+            brackets -= 1
+        elif (kind == "operator" and word in "+-") or (kind == "name" and word in {"not", "if"}):
+            prefixes += 1
+        elif kind in {"integer", "float"} and len(word) > _MAX_NUMBER:
+            raise TemplateInvalid(f"a number has at most {_MAX_NUMBER} digits", line)
+        is_first = False
+        if count > _MAX_TOKENS:
+            raise TemplateInvalid(f"has more than {_MAX_TOKENS:,} words and signs", line)
+        if blocks > _MAX_NESTING or brackets > _MAX_NESTING:
+            raise TemplateInvalid(f"is nested deeper than {_MAX_NESTING} levels", line)
+        if prefixes > _MAX_DEPTH:
+            raise TemplateInvalid(f"has more than {_MAX_DEPTH} signs or conditions in one expression", line)
 
 
 _OPENING = frozenset({"for", "if", "set", "with", "filter", "macro", "call", "block", "autoescape"})
-
-
-# from the tree to closures
 
 
 _BINARY: dict[type[nodes.Node], Callable[[Budget, Value, Value], Value]] = {
@@ -268,7 +255,19 @@ class _Compiler:
                 captured = self._captured(node.body, node.filter)
                 return lambda rendering: rendering.write(rendering.budget.text(captured(rendering)))
             case nodes.With():
-                return self._with(node)
+                given = [self.expression(each) for each in node.values]
+                self._known.append(set())
+                targets = [self._target(each) for each in node.targets]
+                inner = self.block(node.body)
+                self._known.pop()
+
+                def run(rendering: _Rendering) -> None:
+                    found = [each(rendering) for each in given]  # all before any is set
+                    for target, value in zip(targets, found, strict=True):
+                        target(rendering, value)
+                    inner(rendering)
+
+                return self._scoped(run)
             case nodes.Scope():
                 return self._scoped(self.block(node.body))
         raise _refused(node)
@@ -301,7 +300,7 @@ class _Compiler:
         self._known.append(set())
         otherwise = self.block(node.else_)
         self._known.pop()
-        line = node.lineno
+        line, reads_loop = node.lineno, any(each.name == "loop" for each in node.find_all(nodes.Name))
 
         def run(rendering: _Rendering) -> None:
             rendering.line = line
@@ -317,9 +316,7 @@ class _Compiler:
                         if test(rendering):
                             chosen.append(item)
                     items = chosen
-                loop = Loop(items)
-                for item in items:
-                    loop.index0 += 1
+                for item, loop in LoopContext(items, StrictUndefined) if reads_loop else zip(items, repeat(None)):
                     rendering.scope = _Scope({}, outer)
                     target(rendering, item)
                     rendering.scope.names["loop"] = loop
@@ -357,23 +354,8 @@ class _Compiler:
             filter_ = filter_.node
         expression: _Expression = captured
         for each in reversed(chain):
-            expression = self._applied(each, FILTERS, "filter", expression)
+            expression = self._applied(each, expression)
         return expression
-
-    def _with(self, node: nodes.With) -> _Statement:
-        given = [self.expression(each) for each in node.values]
-        self._known.append(set())
-        targets = [self._target(each) for each in node.targets]
-        body = self.block(node.body)
-        self._known.pop()
-
-        def run(rendering: _Rendering) -> None:
-            found = [each(rendering) for each in given]  # all before any is set
-            for target, value in zip(targets, found, strict=True):
-                target(rendering, value)
-            body(rendering)
-
-        return self._scoped(run)
 
     def _scoped(self, body: _Statement) -> _Statement:
         def run(rendering: _Rendering) -> None:
@@ -448,9 +430,9 @@ class _Compiler:
             case nodes.Filter():
                 if node.node is None:
                     raise _refused(node)
-                return self._applied(node, FILTERS, "filter", self.expression(node.node))
+                return self._applied(node, self.expression(node.node))
             case nodes.Test():
-                return self._applied(node, TESTS, "test", self.expression(node.node))
+                return self._applied(node, self.expression(node.node))
             case nodes.Call():
                 return self._call(node)
             case nodes.And():
@@ -478,14 +460,12 @@ class _Compiler:
                 parts = [self.expression(each) for each in node.nodes]
                 return lambda rendering: values.concatenate(rendering.budget, [part(rendering) for part in parts])
             case nodes.List() | nodes.Tuple():
-                items, kind = (
-                    [self.expression(each) for each in node.items],
-                    list if isinstance(node, nodes.List) else tuple,
-                )
-                return lambda rendering: rendering.budget.charged(kind([item(rendering) for item in items]))
+                items = [self.expression(each) for each in node.items]
+                kind = list if isinstance(node, nodes.List) else tuple
+                return lambda rendering: rendering.budget.charge_value(kind([item(rendering) for item in items]))
             case nodes.Dict():
                 pairs = [(self.expression(each.key), self.expression(each.value)) for each in node.items]
-                return lambda rendering: rendering.budget.charged(
+                return lambda rendering: rendering.budget.charge_value(
                     {key(rendering): value(rendering) for key, value in pairs}
                 )
             case nodes.BinExpr() if type(node) in _BINARY:
@@ -512,16 +492,12 @@ class _Compiler:
 
         return part
 
-    def _applied(
-        self,
-        node: nodes.Filter | nodes.Test,
-        known: Mapping[str, Callable[..., Value]],
-        kind: str,
-        operand: _Expression,
-    ) -> _Expression:
-        if problem := problem_of_name(known, node.name, kind):
-            raise TemplateInvalid(problem, node.lineno)
-        function, arguments = known[node.name], self._arguments(node)
+    def _applied(self, node: nodes.Filter | nodes.Test, operand: _Expression) -> _Expression:
+        known, kind = (TESTS, "test") if isinstance(node, nodes.Test) else (FILTERS, "filter")
+        try:
+            function, arguments = named(known, node.name, kind), self._arguments(node)
+        except NotAvailable as error:
+            raise TemplateInvalid(str(error), node.lineno) from error
 
         def apply(rendering: _Rendering) -> Value:
             value = operand(rendering)
@@ -563,7 +539,7 @@ class _Compiler:
             def call_method(rendering: _Rendering) -> Value:
                 value = holder(rendering)
                 args, kwargs = arguments(rendering)
-                if isinstance(value, Loop) and method in {"cycle", "changed"}:
+                if isinstance(value, LoopContext) and method in {"cycle", "changed"}:
                     rendering.budget.charge_value(args)
                     return getattr(value, method)(*args)
                 known = METHODS.get(type(value), {})
@@ -584,7 +560,7 @@ class _Compiler:
             left = first(rendering)
             for sign, other in others:
                 right = other(rendering)
-                if not values.compare(rendering.budget, sign, left, right):
+                if not values.compare(sign, rendering.budget, left, right):
                     return False
                 left = right
             return True
@@ -596,9 +572,6 @@ def _refused(node: nodes.Node) -> TemplateInvalid:
     return TemplateInvalid(_NAMES.get(type(node), f"`{type(node).__name__}` is not available"), node.lineno)
 
 
-# functions
-
-
 def _range(budget: Budget, *ends: Value) -> range:
     found = range(*ends)
     if len(found) > _MAX_RANGE:
@@ -608,6 +581,6 @@ def _range(budget: Budget, *ends: Value) -> range:
 
 _GLOBALS: dict[str, Callable[..., Value]] = {
     "range": _range,
-    "namespace": lambda budget, *given, **more: Namespace(budget.charged(dict(*given, **more))),
-    "dict": lambda budget, *given, **more: budget.charged(dict(*given, **more)),
+    "namespace": lambda budget, *given, **more: Namespace(budget.charge_value(dict(*given, **more))),
+    "dict": lambda budget, *given, **more: budget.charge_value(dict(*given, **more)),
 }

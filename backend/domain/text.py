@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import orjson
 
@@ -12,6 +12,14 @@ JsonObject = dict[str, Any]
 """A decoded JSON object: an action, an observation's fields, a schema, a response."""
 MAX_DEPTH = 100
 """Maximum depth of nested values. orjson and Postgres refuse much deeper ones."""
+
+
+class InvalidAtLine(ValueError):
+    """A text cannot be used, because of one of its lines."""
+
+    def __init__(self, reason: str, line: int = 1) -> None:
+        super().__init__(f"line {line}: {reason}")
+        self.reason, self.line = reason, line
 
 
 def plain_text(text: str) -> str:
@@ -33,6 +41,11 @@ def json_text(value: object) -> str:
     except TypeError:
         pass  # lone surrogates, integers above 64 bits, nested too deep
     return json.dumps(_plain(value, MAX_DEPTH), ensure_ascii=False, allow_nan=False)
+
+
+def refuse_constant(name: str) -> NoReturn:
+    """Refuse NaN and infinities in JSON, as `parse_constant`: they would pass every bound."""
+    raise ValueError(f"{name} is not a JSON value")
 
 
 def _plain(value: object, depth: int) -> object:

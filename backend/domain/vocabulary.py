@@ -15,12 +15,9 @@ class Role(StrEnum):
     """Add policies, train and export."""
     ADMIN = "admin"
 
-    @property
-    def rank(self) -> int:
-        return list(Role).index(self)
-
     def includes(self, needed: "Role") -> bool:
-        return self.rank >= needed.rank
+        roles = list(Role)
+        return roles.index(self) >= roles.index(needed)
 
 
 class Split(StrEnum):

@@ -5,10 +5,11 @@ A text is scanned event by event before a tree is built, so that hostile input i
 
 import math
 import re
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import yaml
+
+from backend.domain.text import InvalidAtLine
 
 MAX_CHARACTERS = 262_144
 """Maximum number of characters in a text."""
@@ -26,12 +27,8 @@ _CORE = "tag:yaml.org,2002:"
 _Fast: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class YamlInvalid(ValueError):
+class YamlInvalid(InvalidAtLine):
     """The text cannot be used."""
-
-    def __init__(self, reason: str, line: int = 1) -> None:
-        super().__init__(f"line {line}: {reason}")
-        self.reason, self.line = reason, line
 
 
 class _Loader(_Fast):  # type: ignore[misc]  # libyaml's loader, where PyYAML has it
@@ -60,12 +57,10 @@ def compose_yaml(text: str) -> yaml.Node | None:
             node: yaml.Node | None = loader.get_single_node()
         finally:
             loader.dispose()
-    except yaml.MarkedYAMLError as error:
-        raise _marked(error) from error
     except YamlInvalid:
         raise
     except (yaml.YAMLError, ValueError) as error:
-        raise YamlInvalid(f"not YAML: {str(error)[:300]}") from error
+        raise _invalid(error, 1) from error
     if node is not None and _unfolded(node, {}) > MAX_NODES:
         raise YamlInvalid("its aliases unfold to too much, or without end", _line_at(node.start_mark))
     return node
@@ -83,10 +78,8 @@ def construct(node: yaml.Node | None) -> Any:
     loader = _Loader("")
     try:
         return loader.construct_document(node)
-    except yaml.MarkedYAMLError as error:
-        raise _marked(error) from error
     except (yaml.YAMLError, ValueError, TypeError) as error:
-        raise YamlInvalid(f"not YAML: {str(error)[:300]}", _line_at(node.start_mark)) from error
+        raise _invalid(error, _line_at(node.start_mark)) from error
     finally:
         loader.dispose()
 
@@ -101,54 +94,42 @@ def _unfolded(node: yaml.Node, sizes: dict[int, float]) -> float:
     return sizes[id(node)]
 
 
-def _marked(error: yaml.MarkedYAMLError) -> YamlInvalid:
-    line = _line_at(error.problem_mark or error.context_mark)
-    return YamlInvalid(f"not YAML: {error.problem or error.context}", line)
+def _invalid(error: Exception, line: int) -> YamlInvalid:
+    """Return the error with its own line if it has one."""
+    if isinstance(error, yaml.MarkedYAMLError):
+        line = _line_at(error.problem_mark or error.context_mark)
+        return YamlInvalid(f"not YAML: {error.problem or error.context}", line)
+    return YamlInvalid(f"not YAML: {str(error)[:300]}", line)
 
 
 def _line_at(mark: Any) -> int:
-    """Return the line of a mark, from 1."""
     return int(mark.line) + 1 if mark else 1
 
 
-# values
-
-
-def _scalar(read: Callable[[Any, yaml.ScalarNode], object]) -> Callable[[Any, Any], object]:
-    """Wrap a constructor so that its errors have a line."""
-
-    def construct_scalar(loader: Any, node: yaml.ScalarNode) -> object:
-        try:
-            return read(loader, node)
-        except (ValueError, LookupError, OverflowError) as error:
-            words = str(error) if type(error) is ValueError else "has a value that its tag does not allow"
-            raise yaml.constructor.ConstructorError(None, None, words, node.start_mark) from error
-
-    return construct_scalar
-
-
-def _integer(loader: Any, node: yaml.ScalarNode) -> int:
-    if len(node.value) > _MAX_NUMBER:
-        raise ValueError("an integer has at most 64 bits")
-    value: int = loader.construct_yaml_int(node)
-    if abs(value) > MAX_INTEGER:
-        raise ValueError("an integer has at most 64 bits")
-    return value
-
-
-def _float(loader: Any, node: yaml.ScalarNode) -> float:
-    if len(node.value) > 400:
-        raise ValueError("a number has at most 400 characters")
-    value: float = loader.construct_yaml_float(node)
-    if not math.isfinite(value):
-        raise ValueError("a number must be finite")
-    return value
-
-
-def _text(loader: Any, node: yaml.ScalarNode) -> str:
-    value: str = loader.construct_scalar(node)
-    if _UNSTORABLE.search(value):
-        raise ValueError("a text has a character that cannot be stored")
+def _scalar(loader: Any, node: yaml.ScalarNode) -> object:
+    """Read a value within its limits. Errors have a line."""
+    value: Any
+    try:
+        match node.tag.removeprefix(_CORE):
+            case "int":
+                value = loader.construct_yaml_int(node) if len(node.value) <= _MAX_NUMBER else math.inf
+                if abs(value) > MAX_INTEGER:
+                    raise ValueError("an integer has at most 64 bits")
+            case "float":
+                if len(node.value) > 400:
+                    raise ValueError("a number has at most 400 characters")
+                value = loader.construct_yaml_float(node)
+                if not math.isfinite(value):
+                    raise ValueError("a number must be finite")
+            case "bool":
+                value = loader.construct_yaml_bool(node)
+            case _:
+                value = loader.construct_scalar(node)
+                if _UNSTORABLE.search(value):
+                    raise ValueError("a text has a character that cannot be stored")
+    except (ValueError, LookupError, OverflowError) as error:
+        words = str(error) if type(error) is ValueError else "has a value that its tag does not allow"
+        raise yaml.constructor.ConstructorError(None, None, words, node.start_mark) from error
     return value
 
 
@@ -157,10 +138,8 @@ def _refused(loader: Any, node: yaml.Node) -> object:
     raise yaml.constructor.ConstructorError(None, None, f"values of type `{kind}` are not available", node.start_mark)
 
 
-_Loader.add_constructor(f"{_CORE}int", _scalar(_integer))
-_Loader.add_constructor(f"{_CORE}float", _scalar(_float))
-_Loader.add_constructor(f"{_CORE}str", _scalar(_text))
-_Loader.add_constructor(f"{_CORE}bool", _scalar(lambda loader, node: loader.construct_yaml_bool(node)))
+for _kind in ("int", "float", "str", "bool"):
+    _Loader.add_constructor(f"{_CORE}{_kind}", _scalar)
 for _kind in ("timestamp", "binary", "omap", "pairs", "set"):
     _Loader.add_constructor(f"{_CORE}{_kind}", _refused)
 _Loader.add_constructor(None, _refused)

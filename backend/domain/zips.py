@@ -13,17 +13,7 @@ _END, _END_LENGTH = b"PK\x05\x06", 22
 _END64, _LOCATOR64 = b"PK\x06\x06", b"PK\x06\x07"
 _ENCRYPTED = 1
 _METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
-_BROKEN = (
-    zipfile.BadZipFile,
-    zlib.error,
-    struct.error,
-    RuntimeError,
-    NotImplementedError,
-    EOFError,
-    OSError,
-    OverflowError,
-    ValueError,
-)
+_BROKEN = (zipfile.BadZipFile, zlib.error, struct.error, RuntimeError, EOFError, OSError, OverflowError, ValueError)
 
 
 class BadZip(ValueError):

@@ -13,8 +13,6 @@ from backend.errors import InvalidInput
 PREFIX = "field."
 """Form fields of the action are named `field.<name>`."""
 MAX_CHOICES = 200
-SHORT_TEXT = 200
-"""Maximum characters of a text that gets a one-line input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +120,19 @@ def _values(fields: Sequence[ActionField], sent: Mapping[str, str]) -> dict[str,
         )
         try:
             if is_sent or (field.kind == "text" and not field.tool):
-                action[field.label] = _value(field, text)
+                match field.kind:
+                    case "integer":
+                        action[field.label] = int(text)
+                    case "number":
+                        action[field.label] = float(text)
+                    case "boolean":
+                        action[field.label] = text in {"true", "on", "1"}
+                    case "lines":
+                        action[field.label] = [line.strip() for line in text.splitlines() if line.strip()]
+                    case "json":
+                        action[field.label] = json.loads(text)
+                    case _:
+                        action[field.label] = text.replace("\r\n", "\n")
             elif field.is_required:
                 wrong[PREFIX + field.name] = "Fill this in."
         except (ValueError, RecursionError):
@@ -131,22 +141,6 @@ def _values(fields: Sequence[ActionField], sent: Mapping[str, str]) -> dict[str,
     if wrong:
         raise InvalidInput(fields=wrong)
     return action
-
-
-def _value(field: ActionField, text: str) -> Any:
-    match field.kind:
-        case "integer":
-            return int(text)
-        case "number":
-            return float(text)
-        case "boolean":
-            return text in {"true", "on", "1"}
-        case "lines":
-            return [line.strip() for line in text.splitlines() if line.strip()]
-        case "json":
-            return json.loads(text)
-        case _:
-            return text.replace("\r\n", "\n")
 
 
 def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -176,7 +170,7 @@ def _field(name: str, schema: Mapping[str, Any], is_required: bool) -> ActionFie
             return ActionField(name, "boolean", hint, is_required=False)
         case "string":
             length = _number(schema.get("maxLength"))
-            is_short = length is not None and length <= SHORT_TEXT
+            is_short = length is not None and length <= 200
             return ActionField(name, "text", hint, is_required=is_required, is_short=is_short)
         case "array" if isinstance(items := schema.get("items"), Mapping) and items.get("type") == "string":
             return ActionField(name, "lines", hint, is_required=is_required)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Form, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from sqlalchemy.orm import Session
 
@@ -15,7 +15,7 @@ from backend.environments import drafts, queries, service, trials
 from backend.environments.diff import diff_files
 from backend.environments.play import rollout_of
 from backend.environments.scaffold import generated_files, with_generated
-from backend.environments.schemas import DeletedFile, EditedFile, NewFile, RenamedFile, RestoredVersion
+from backend.environments.schemas import EditedFile
 from backend.environments.tables import Environment, EnvironmentDraft
 from backend.environments.validation import (
     column_sources,
@@ -29,7 +29,6 @@ from backend.web.page import page, see_other, wants_block
 from backend.web.transcripts import transcript_of
 
 router = APIRouter()
-SHOWN_VERSIONS = 6
 
 _MODES = {"py": "python", "yaml": "yaml", "yml": "yaml", "md": "markdown", "json": "json", "toml": "toml"}
 
@@ -45,9 +44,6 @@ class Folder:
     folders: list["Folder"] = field(default_factory=list)
     files: list[tuple[str, str]] = field(default_factory=list)
     """(name, whole path)"""
-
-    def holds(self, path: str) -> bool:
-        return path.startswith(f"{self.path}/")
 
 
 def folder_tree(paths: Iterable[str]) -> Folder:
@@ -134,39 +130,49 @@ def validate_while_typing(session: SessionDep, _: Author, name: str, form: Edite
 
 
 @router.post("/environments/{name}/files")
-def add_file(
-    session: SessionDep, actor: Author, name: str, form: Annotated[NewFile, Depends(read_form(NewFile))]
-) -> Response:
-    path = form.path.strip()
+def add_file(session: SessionDep, actor: Author, name: str, path: Annotated[str, Form(max_length=1000)]) -> Response:
+    path = path.strip()
     drafts.add_file(session, actor, queries.get_environment(session, name), path)
     return see_other(f"/environments/{name}/edit?file={path}", f"{path} is created.")
 
 
 @router.post("/environments/{name}/files/rename")
 def rename_file(
-    session: SessionDep, actor: Author, name: str, form: Annotated[RenamedFile, Depends(read_form(RenamedFile))]
+    session: SessionDep,
+    actor: Author,
+    name: str,
+    path: Annotated[str, Form(max_length=1000)],
+    new_path: Annotated[str, Form(max_length=1000)],
 ) -> Response:
-    new_path = form.new_path.strip()
-    drafts.rename_file(session, actor, queries.get_environment(session, name), form.path, new_path)
-    return see_other(f"/environments/{name}/edit?file={new_path}", f"{form.path} is now {new_path}.")
+    new_path = new_path.strip()
+    drafts.rename_file(session, actor, queries.get_environment(session, name), path, new_path)
+    return see_other(f"/environments/{name}/edit?file={new_path}", f"{path} is now {new_path}.")
 
 
 @router.post("/environments/{name}/files/delete")
 def delete_file(
-    session: SessionDep, actor: Author, name: str, form: Annotated[DeletedFile, Depends(read_form(DeletedFile))]
+    session: SessionDep,
+    actor: Author,
+    name: str,
+    path: Annotated[str, Form(max_length=1000)],
+    mark: Annotated[str, Form()],
 ) -> Response:
-    drafts.delete_file(session, actor, queries.get_environment(session, name), form.path, mark=form.mark)
-    return see_other(f"/environments/{name}/edit", f"{form.path} is deleted from the draft.")
+    drafts.delete_file(session, actor, queries.get_environment(session, name), path, mark=mark)
+    return see_other(f"/environments/{name}/edit", f"{path} is deleted from the draft.")
 
 
 @router.post("/environments/{name}/draft/version")
 def bring_back(
-    session: SessionDep, actor: Author, name: str, form: Annotated[RestoredVersion, Depends(read_form(RestoredVersion))]
+    session: SessionDep,
+    actor: Author,
+    name: str,
+    number: Annotated[int, Form(alias="version", ge=1, lt=2**31)],
+    revision: Annotated[int, Form(ge=1)],
 ) -> Response:
     """Replace the draft with a version's files. The page asks first, because unpublished changes are lost."""
     environment = queries.get_environment(session, name)
-    version = queries.get_version(session, environment, form.version, with_files=True)
-    drafts.save_draft(session, actor, environment, version.files, form.revision)
+    version = queries.get_version(session, environment, number, with_files=True)
+    drafts.save_draft(session, actor, environment, version.files, revision)
     return see_other(f"/environments/{name}/edit", f"The draft is version {version.number} again.")
 
 
@@ -234,8 +240,8 @@ def _edit_page(
         "sources": column_sources(manifest.columns, files) if manifest else (),
         "lost": functions_without_column(manifest.columns, files) if manifest else (),
         "trial": trials.trial_view(session, draft, person_id, manifest) if person_id else None,
-        "versions": versions[:SHOWN_VERSIONS],
-        "newest": versions[0].version.number if versions else None,
+        "versions": versions[:6],
+        "newest": versions[0].number if versions else None,
         "message": "",
         "conflict": None,
         "is_quiet": False,  # saved while typing: messages on the page stay

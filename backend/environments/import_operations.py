@@ -6,19 +6,17 @@ import uuid
 
 from sqlalchemy.orm import Session
 
-from backend.domain.environments.packages import PackageInvalid
+from backend.domain.environments.import_report import ImportReport
+from backend.domain.environments.proposals import propose
 from backend.domain.vocabulary import Role
 from backend.environments import imports, schemas
-from backend.environments.import_sources import MAX_UPLOAD_BYTES, read_zip
-from backend.environments.imports import ImportOptions
+from backend.environments.import_sources import MAX_UPLOAD_BYTES
 from backend.environments.tables import EnvironmentImport
 from backend.errors import InvalidInput
 from backend.operations.declaration import operation
+from backend.web.audit import audit
 from backend.web.identity import Actor
 from backend.web.paging import Page
-
-MAX_BODY_BYTES = MAX_UPLOAD_BYTES * 4 // 3 + 2**20
-"""The archive is Base64."""
 
 
 @operation("GET /imports", role=Role.VIEWER, noun="imports", command="env imports")
@@ -34,27 +32,18 @@ def list_imports(session: Session, actor: Actor) -> Page[schemas.ImportResponse]
     status=201,
     tool=True,
     audited=False,
-    max_body_size=MAX_BODY_BYTES,
+    max_body_size=MAX_UPLOAD_BYTES * 4 // 3 + 2**20,  # the archive is Base64
 )
 def start_import(session: Session, actor: Actor, request: schemas.StartImport) -> schemas.ImportResponse:
     """Import a package that others wrote. A worker starts it and writes a report."""
-    options = ImportOptions(request.name.strip(), request.path.strip(), request.requires, request.variables)
-    if request.kind == "git":
-        row = imports.import_repository(session, actor, request.url, request.reference.strip(), options)
-    elif request.kind == "remote":
-        row = imports.import_server(session, actor, request.url, options)
-    elif request.archive is None:
+    if request.kind == "zip" and request.archive is None:
         raise InvalidInput(fields={"archive": "Give the package as a zip in Base64."})
-    else:
-        try:
-            files, folder = read_zip(base64.b64decode(request.archive, validate=True), request.source)
-        except binascii.Error as error:
-            raise InvalidInput(fields={"archive": "The archive is not valid Base64."}) from error
-        except PackageInvalid as error:
-            raise InvalidInput(fields={"archive": str(error)}) from error
-        source = request.source or "upload"
-        row = imports.import_files(session, actor, files, folder=folder, source=source, options=options)
-    return _response(imports.get_import(session, row.id))
+    try:
+        archive = base64.b64decode(request.archive or "", validate=True)
+    except binascii.Error as error:
+        raise InvalidInput(fields={"archive": "The archive is not valid Base64."}) from error
+    row = imports.start_import(session, actor, request, archive, request.source)
+    return get_import(session, actor, row.id)
 
 
 @operation("GET /imports/{import_id}", role=Role.VIEWER, noun="imports", tool=True)
@@ -92,7 +81,14 @@ def put_columns(
 ) -> schemas.ImportResponse:
     """Take the reward columns from a dictionary of the observation. The block is proposed again."""
     row = imports.get_import(session, import_id, with_files=True)
-    imports.map_columns(session, actor, row, request.columns_from)
+    imports.require_open(row)
+    report, path = ImportReport.model_validate(row.report), request.columns_from
+    if path and path not in {found.path for found in report.breakdowns}:
+        raise InvalidInput(fields={"columns_from": "The report has no such dictionary."})
+    row.columns_from = path or None
+    row.block = propose(report, row.columns_from)
+    audit(session, actor, "import.edit", "import", row.id, columns_from=path)
+    session.flush()
     return _response(row)
 
 
@@ -110,10 +106,10 @@ def create_environment(
 
 def _response(row: EnvironmentImport) -> schemas.ImportResponse:
     preview = imports.preview(row)
-    problems = [f"line {problem.line}: {problem.key} {problem.message}" for problem in preview.problems]
+    problems = [f"line {problem.line}: {problem.key} {problem.message}" for problem in preview["problems"]]
     return schemas.ImportResponse.from_row(
         row,
-        problems=[*problems, *([preview.error] if preview.error else [])],
-        prompt={"system": preview.system, "user": preview.user},
+        problems=[*problems, *([preview["error"]] if preview["error"] else [])],
+        prompt={"system": preview["system"], "user": preview["user"]},
         environment=row.name if row.environment_id else None,
     )

@@ -70,8 +70,18 @@ def make_ready(
     manifest = _readable_manifest(written, app, name or str(written.get("name") or package.folder), notes)
     if variables:
         manifest["variables"] = {**(manifest.get("variables") or {}), **variables}
-    if requires:
-        _add_requirements(files, requires)
+    if requires:  # in the file that declares the package's own
+        for line in requires:
+            if not re.match(r"^[A-Za-z0-9][^\n\r\"']*$", line):
+                raise PackageInvalid(f"{line!r} is not a requirement")
+        text = files.get("pyproject.toml", "")
+        if "dependencies" in _project(files) and _DEPENDENCIES.search(text):
+            added = "".join(f"\n    {_quoted(line)}," for line in requires)
+            files["pyproject.toml"] = _DEPENDENCIES.sub(lambda match: match[0] + added, text, count=1)
+        else:
+            candidates = ("requirements.txt", "server/requirements.txt")
+            path = next((path for path in candidates if path in files), candidates[0])
+            files[path] = "\n".join([files.get(path, "").rstrip(), *requires]).strip() + "\n"
         notes.append(f"Added requirements: {', '.join(requires)}.")
     files[MANIFEST_PATH] = write_manifest(manifest, "")
     check_files(files)
@@ -174,18 +184,3 @@ def _verifiers_module(kind: PackageKind, project: JsonObject, files: Mapping[str
     if not found:
         raise PackageInvalid("no module of it has a verifiers environment")
     return min(found, key=lambda name: name.count("."))
-
-
-def _add_requirements(files: dict[str, str], requires: Sequence[str]) -> None:
-    """Add requirements to the file that declares the package's own."""
-    for line in requires:
-        if not re.match(r"^[A-Za-z0-9][^\n\r\"']*$", line):
-            raise PackageInvalid(f"{line!r} is not a requirement")
-    text = files.get("pyproject.toml", "")
-    if "dependencies" in _project(files) and _DEPENDENCIES.search(text):
-        added = "".join(f"\n    {_quoted(line)}," for line in requires)
-        files["pyproject.toml"] = _DEPENDENCIES.sub(lambda match: match[0] + added, text, count=1)
-        return
-    candidates = ("requirements.txt", "server/requirements.txt")
-    path = next((path for path in candidates if path in files), candidates[0])
-    files[path] = "\n".join([files.get(path, "").rstrip(), *requires]).strip() + "\n"

@@ -9,8 +9,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit, urlunsplit
@@ -157,15 +157,22 @@ class _Git:
                 lines = error.stderr.decode(errors="replace").strip().splitlines()
                 lines = [line for line in lines if line.startswith(("fatal:", "remote:", "error:"))] or lines
                 why = lines[-1][:300] if lines else "git failed"
-            else:
-                why = _explain(error.stderr)
+            else:  # explained without repeating it, because git quotes the server's own text
+                message = error.stderr.decode(errors="replace")
+                why = next((why for pattern, why in _REASONS if re.search(pattern, message)), "git failed")
+                why = why.format(limit=MAX_PACK_BYTES)
+                if status := re.search(r"returned error: (\d{3})\b", message):
+                    why = f"{why} (HTTP {status[1]})"
             raise PackageInvalid(f"{url} cannot be cloned: {why}") from error
 
     def entries(self, path: str) -> dict[str, tuple[bytes, int]]:
         """Return id and size of the plain files below a folder, without links and submodules. Raises PackageInvalid."""
         found: dict[str, tuple[bytes, int]] = {}
         count, rest = 0, b""
-        with self._reading(("ls-tree", "-r", "-z", "-l", "--end-of-options", f"HEAD:{path}")) as process:
+        process = self._start({}, ("ls-tree", "-r", "-z", "-l", "--end-of-options", f"HEAD:{path}"))
+        overdue = threading.Timer(READ_SECONDS, _kill_group, (process.pid,))  # also ends a read that waits for it
+        overdue.start()
+        try:
             assert process.stdout is not None
             while part := process.stdout.read1(1 << 16):  # type: ignore[attr-defined]
                 *lines, rest = (rest + part).split(b"\0")
@@ -177,6 +184,12 @@ class _Git:
                 for match in filter(None, map(_ENTRY.match, lines)):
                     if match["mode"] in _FILE_MODES and int(match["size"]) <= MAX_FILE_BYTES:
                         found[match["path"].decode(errors="replace")] = (match["id"], int(match["size"]))
+            process.wait(READ_SECONDS)
+            if process.returncode == -signal.SIGKILL:
+                raise subprocess.TimeoutExpired("ls-tree", READ_SECONDS)
+        finally:
+            overdue.cancel()
+            _end(process)
         if process.returncode:
             if not path:
                 raise PackageInvalid("the repository has no commit")
@@ -231,20 +244,6 @@ class _Git:
             raise subprocess.CalledProcessError(process.returncode, arguments[0], output, errors)
         return output
 
-    @contextmanager
-    def _reading(self, arguments: Sequence[str]) -> "Iterator[subprocess.Popen[bytes]]":
-        process = self._start({}, arguments)
-        overdue = threading.Timer(READ_SECONDS, _kill_group, (process.pid,))  # also ends a read that waits for it
-        overdue.start()
-        try:
-            yield process
-            process.wait(READ_SECONDS)
-            if process.returncode == -signal.SIGKILL:
-                raise subprocess.TimeoutExpired(arguments[0], READ_SECONDS)
-        finally:
-            overdue.cancel()
-            _end(process)
-
 
 def _kill_group(pid: int) -> None:
     with suppress(ProcessLookupError, PermissionError):  # it has ended
@@ -289,17 +288,8 @@ def _web_address(url: str) -> tuple[str, dict[str, str]]:
     return address, {"http.followRedirects": "false", "http.curloptResolve": pinned, "transfer.bundleURI": "false"}
 
 
-def _explain(errors: bytes) -> str:
-    """Explain git's message without repeating it, because git quotes the server's own text."""
-    message = errors.decode(errors="replace")
-    if re.search("index-pack|unpack-objects|File too large", message):
-        return f"it is larger than {MAX_PACK_BYTES:,} bytes, or the transfer was damaged"
-    why = next((why for pattern, why in _REASONS if re.search(pattern, message)), "git failed")
-    status = re.search(r"returned error: (\d{3})\b", message)
-    return f"{why} (HTTP {status[1]})" if status else why
-
-
 _REASONS = (
+    ("index-pack|unpack-objects|File too large", "it is larger than {limit:,} bytes, or the transfer was damaged"),
     ("Operation too slow", f"its server sent almost nothing for {SLOW_SECONDS} s"),
     (r"redirect|returned error: 30\d", "its server redirects; give the final address"),
     (r"Remote branch .* not found|couldn't find remote ref", "it has no such branch or tag"),

@@ -10,6 +10,8 @@ from backend.settings import PROJECT_ROOT
 
 PACKAGES = PROJECT_ROOT / "workers" / "library"
 TEMPLATES = PACKAGES / "templates"
+COPY = "copy:"
+"""Prefix of a starting point that is another environment."""
 
 _CACHES = {"__pycache__", ".ruff_cache", ".mypy_cache", ".pytest_cache"}
 

@@ -1,26 +1,32 @@
 """Operations on environments: packages, drafts, versions, checks, certificates and network grants."""
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from sqlalchemy.orm import Session
 
-from backend.domain.environments.manifest import Manifest
-from backend.domain.environments.packages import content_hash, pack
+from backend.domain.environments.packages import MANIFEST_PATH, content_hash, pack
 from backend.domain.vocabulary import Role
-from backend.environments import drafts, network_grants, queries, schemas, service
+from backend.environments import drafts, queries, schemas, service
 from backend.environments import references as _references  # noqa: F401  how addresses name environments
 from backend.environments.diff import diff_files
 from backend.environments.export import complete_package
-from backend.environments.queries import CheckRun, VersionRow
+from backend.environments.library import COPY, render_template
+from backend.environments.network_grants import network_of
+from backend.environments.queries import CheckRun
 from backend.environments.scaffold import generated_files, with_generated
-from backend.environments.tables import Environment, EnvironmentDraft
+from backend.environments.tables import Environment, EnvironmentDraft, EnvironmentVersion, NetworkGrant
 from backend.environments.validation import validate_package
-from backend.errors import InvalidInput, NotFound
+from backend.errors import Conflict, InvalidInput, NotFound
 from backend.operations.declaration import operation
 from backend.operations.schemas import Download
+from backend.team.tables import Person
+from backend.web.audit import audit
 from backend.web.identity import Actor
 from backend.web.paging import Page
+
+_NAME_LINE = re.compile(r"^name:.*$", re.MULTILINE)
 
 
 @operation("GET /environments", role=Role.VIEWER, command="env list", tool=True)
@@ -29,7 +35,11 @@ def list_environments(
 ) -> Page[schemas.EnvironmentResponse]:
     """List environments by name, each with its latest version."""
     rows = queries.list_environments(session, with_archived=request.archived)
-    return Page(items=[_summary(row.environment, row.latest, row.versions) for row in rows])
+    items = []
+    for row in rows:
+        latest = _version(row.environment, row.latest, row.latest.publisher) if row.latest else None
+        items.append(schemas.EnvironmentResponse.from_row(row.environment, versions=row.versions, latest=latest))
+    return Page(items=items)
 
 
 @operation(
@@ -39,14 +49,31 @@ def list_environments(
     tool=True,
     audited=False,
     max_body_size=schemas.MAX_FILES_BODY_BYTES,
+    page="/environments/{name}/edit",
+    notice="{name} begins as a draft.",
 )
 def create_environment(session: Session, actor: Actor, request: schemas.CreateEnvironment) -> schemas.EnvironmentDetail:
     """Create an environment with a draft, from a template, a copy of another environment or the given files."""
     if (request.template is None) == (request.files is None):
         raise InvalidInput(fields={"template": "Give either a template or the files."})
-    files = request.files
-    if files is None:
-        files = service.starting_files(session, request.template or "", request.name)
+    files, template = request.files, request.template or ""
+    if files is None and not template.startswith(COPY):
+        try:
+            files = render_template(template, request.name)
+        except KeyError as error:
+            raise InvalidInput(fields={"template": "There is no such template."}) from error
+    elif files is None:  # `copy:NAME`: the latest version, or the draft if there is none; `copy:NAME@3`: version 3
+        known, _, number = template.removeprefix(COPY).partition("@")
+        original = queries.find_environment(session, known)
+        if original is None or (number and not (number.isdecimal() and len(number) < 10)):
+            raise InvalidInput(
+                fields={"template": f"There is no environment {template.removeprefix(COPY)[:60]!r} to copy."}
+            )
+        version = queries.find_version(session, original, int(number) if number else None, with_files=True)
+        if version is None and number:
+            raise InvalidInput(fields={"template": f"{known} has no version {number}."})
+        files = dict(version.files if version else with_generated(queries.get_draft(session, original).files))
+        files[MANIFEST_PATH] = _NAME_LINE.sub(f"name: {request.name}", files[MANIFEST_PATH], count=1)
     return _detail(session, service.create_environment(session, actor, request.name, files))
 
 
@@ -74,7 +101,10 @@ def get_environment(session: Session, actor: Actor, environment: Environment) ->
 @operation("GET /environments/{environment}/draft", role=Role.VIEWER, tool=True)
 def get_draft(session: Session, actor: Actor, environment: Environment) -> schemas.DraftResponse:
     """Show all files of the draft and its problems."""
-    return _whole_draft(environment, queries.get_draft(session, environment))
+    draft = queries.get_draft(session, environment)
+    generated = sorted(generated_files(draft.files))
+    saved = dict(_saved(environment, draft))
+    return schemas.DraftResponse(**saved, files=with_generated(draft.files), generated=generated)
 
 
 @operation(
@@ -87,7 +117,8 @@ def put_draft(
     revision = request.revision
     if revision is None:
         revision = drafts.locked_draft(session, environment).revision
-    return _whole_draft(environment, drafts.save_draft(session, actor, environment, request.files, revision))
+    drafts.save_draft(session, actor, environment, request.files, revision)
+    return get_draft(session, actor, environment)
 
 
 @operation("GET /environments/{environment}/draft/file", role=Role.VIEWER, tool=True)
@@ -150,7 +181,7 @@ def publish(
         check=request.check,
         regrade=request.regrade,
     )
-    return _version(environment, VersionRow(version, actor.name, None))
+    return _version(environment, version, actor)
 
 
 @operation(
@@ -184,17 +215,16 @@ def restore_environment(session: Session, actor: Actor, environment: Environment
 @operation("GET /environments/{environment}/versions", role=Role.VIEWER, command="env versions", tool=True)
 def list_versions(session: Session, actor: Actor, environment: Environment) -> Page[schemas.VersionResponse]:
     """List the published versions, newest first."""
-    return Page(items=[_version(environment, row) for row in queries.versions_of(session, environment)])
+    versions = queries.versions_of(session, environment)
+    return Page(items=[_version(environment, version, version.publisher) for version in versions])
 
 
 @operation("GET /environments/{environment}/versions/{number}", role=Role.VIEWER)
 def get_version(session: Session, actor: Actor, environment: Environment, number: int) -> schemas.VersionDetail:
     """Show a version with its manifest and files."""
     version = queries.get_version(session, environment, number, with_files=True)
-    certificate = queries.newest_certificate(session, version)
-    publisher = queries.person_name(session, version.published_by)
-    row = VersionRow(version, publisher, certificate.status if certificate else None)
-    return schemas.VersionDetail.from_row(version, **dict(_version(environment, row)))
+    publisher = session.get(Person, version.published_by) if version.published_by else None
+    return schemas.VersionDetail.from_row(version, **dict(_version(environment, version, publisher)))
 
 
 @operation("GET /environments/{environment}/diff", role=Role.VIEWER, tool=True)
@@ -203,7 +233,7 @@ def diff_versions(
 ) -> schemas.DiffResponse:
     """Compare two versions, or a version and the draft, file by file."""
     old, new = (queries.files_named(session, environment, name) for name in (request.before, request.after))
-    return schemas.DiffResponse(files=[schemas.FileDiffResponse.of(each) for each in diff_files(old, new)])
+    return schemas.DiffResponse.model_validate({"files": diff_files(old, new)})
 
 
 @operation("GET /environments/{environment}/versions/{number}/files", role=Role.VIEWER)
@@ -218,7 +248,7 @@ def download_files(session: Session, actor: Actor, environment: Environment, num
 def export_version(session: Session, actor: Actor, environment: Environment, number: int) -> schemas.ExportedPackage:
     """Show the complete OpenEnv package that runs without Proctor: the version's files and generated ones."""
     version = queries.get_version(session, environment, number, with_files=True)
-    files = complete_package(version.files, Manifest.model_validate(version.manifest))
+    files = complete_package(version.files, version.typed_manifest)
     added = sorted(path for path in files if files[path] != version.files.get(path))
     return schemas.ExportedPackage(files=files, added=added, content_hash=version.content_hash)
 
@@ -282,8 +312,7 @@ def list_certificates(
 @operation("GET /environments/{environment}/versions/{number}/network", role=Role.VIEWER)
 def get_network(session: Session, actor: Actor, environment: Environment, number: int) -> schemas.NetworkResponse:
     """Show which hosts a version requests and whether its servers may reach the network."""
-    version = queries.get_version(session, environment, number)
-    return schemas.NetworkResponse.of(network_grants.network_state(session, version))
+    return network_of(session, queries.get_version(session, environment, number))
 
 
 @operation(
@@ -296,7 +325,19 @@ def get_network(session: Session, actor: Actor, environment: Environment, number
 def grant_network(session: Session, actor: Actor, environment: Environment, number: int) -> schemas.NetworkResponse:
     """Grant network access to the servers of exactly this version."""
     version = queries.get_version(session, environment, number)
-    return schemas.NetworkResponse.of(network_grants.grant_network(session, actor, version, environment.name))
+    network = network_of(session, version)
+    if not network.hosts:
+        raise Conflict("This version requests no network access. There is nothing to grant.")
+    if network.is_closed:
+        raise Conflict(
+            "The operator of this machine disabled network access for all environments (PROCTOR_ALLOW_NETWORK=none)."
+        )
+    if not network.is_granted:
+        session.add(NetworkGrant(content_hash=version.content_hash, granted_by=actor.person_id))
+        session.flush()
+        facts = {"environment": environment.name, "version": number, "hosts": network.hosts}
+        audit(session, actor, "environment.grant_network", "version", version.id, **facts)
+    return network_of(session, version)
 
 
 @operation(
@@ -310,43 +351,40 @@ def grant_network(session: Session, actor: Actor, environment: Environment, numb
 def withdraw_network(session: Session, actor: Actor, environment: Environment, number: int) -> schemas.NetworkResponse:
     """Withdraw network access. Running episodes finish; new servers start without it."""
     version = queries.get_version(session, environment, number)
-    return schemas.NetworkResponse.of(network_grants.withdraw_network(session, actor, version, environment.name))
+    network, grant = network_of(session, version), session.get(NetworkGrant, version.content_hash)
+    if grant is not None:
+        session.delete(grant)
+        session.flush()
+        facts = {"environment": environment.name, "version": number, "hosts": network.hosts}
+        audit(session, actor, "environment.withdraw_network", "version", version.id, **facts)
+    return network_of(session, version)
 
 
 # Responses
 
 
-def _summary(environment: Environment, latest: VersionRow | None, versions: int) -> schemas.EnvironmentResponse:
-    newest = _version(environment, latest) if latest else None
-    return schemas.EnvironmentResponse.from_row(environment, versions=versions, latest=newest)
-
-
 def _detail(session: Session, environment: Environment) -> schemas.EnvironmentDetail:
     versions = queries.versions_of(session, environment)
     draft = queries.get_draft(session, environment)
-    return schemas.EnvironmentDetail(
-        **dict(_summary(environment, versions[0] if versions else None, len(versions))),
+    digest = content_hash(with_generated(draft.files))
+    return schemas.EnvironmentDetail.from_row(
+        environment,
+        versions=len(versions),
+        latest=_version(environment, versions[0], versions[0].publisher) if versions else None,
         draft_revision=draft.revision,
         draft_updated_at=draft.updated_at,
-        is_draft_published=service.is_published(draft, [row.version for row in versions]),
+        is_draft_published=digest in {version.content_hash for version in versions},
     )
 
 
-def _version(environment: Environment, row: VersionRow) -> schemas.VersionResponse:
+def _version(
+    environment: Environment, version: EnvironmentVersion, publisher: Person | Actor | None
+) -> schemas.VersionResponse:
     return schemas.VersionResponse.from_row(
-        row.version,
+        version,
         environment=environment.name,
-        certificate=row.certificate,
-        published_by=row.publisher,
-        columns=row.manifest.columns,
-    )
-
-
-def _whole_draft(environment: Environment, draft: EnvironmentDraft) -> schemas.DraftResponse:
-    return schemas.DraftResponse(
-        **dict(_saved(environment, draft)),
-        files=with_generated(draft.files),
-        generated=sorted(generated_files(draft.files)),
+        published_by=publisher.name if publisher else None,
+        columns=version.typed_manifest.columns,
     )
 
 

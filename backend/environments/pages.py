@@ -1,61 +1,35 @@
 """Pages of environments: the list, the form for a new one, the overview, and published versions."""
 
 import uuid
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from functools import partial
-from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
-from sqlalchemy.orm import Session
+from sqlalchemy import select
+from sqlalchemy.orm import Session, contains_eager, joinedload
 
 from backend.core.events import RUNS
-from backend.domain.environments.manifest import Manifest
-from backend.domain.environments.packages import pack
-from backend.environments import queries, service
+from backend.domain.environments.packages import content_hash, pack
+from backend.domain.vocabulary import RunKind
+from backend.environments import queries
 from backend.environments.diff import diff_files
 from backend.environments.export import complete_package
-from backend.environments.library import Template, templates
-from backend.environments.network_grants import NetworkState, network_state
-from backend.environments.queries import DRAFT, CheckRun
-from backend.environments.schemas import NewEnvironmentForm
-from backend.environments.service import COPY, starting_files
-from backend.environments.tables import Certificate, Environment, EnvironmentVersion
+from backend.environments.library import COPY, Template, templates
+from backend.environments.network_grants import network_of
+from backend.environments.queries import DRAFT
+from backend.environments.scaffold import with_generated
+from backend.environments.tables import Certificate, EnvironmentVersion
 from backend.environments.validation import validate_package
-from backend.errors import AppError, InvalidInput
-from backend.policies.queries import PolicyOption, policy_options
+from backend.errors import NotFound
+from backend.policies.queries import policy_options
 from backend.runs.tables import Run
 from backend.web.dependencies import Author, SessionDep, Viewer
-from backend.web.form_data import read_form
-from backend.web.page import page, see_other, wants_block
+from backend.web.page import page
 from backend.web.streams import live_blocks
 
 router = APIRouter()
-
-
-@dataclass(frozen=True, slots=True)
-class VersionPage:
-    environment: Environment
-    version: EnvironmentVersion
-    publisher: str | None
-    manifest: Manifest
-    network: NetworkState
-    newest: int
-    certificate: Certificate | None
-    is_older: bool
-    """Whether the version has a newer certificate."""
-    open_check: Run | None
-    failed_check: Run | None
-    """The latest check run, if it ended without a certificate."""
-    checks: Sequence[CheckRun]
-    policies: Sequence[PolicyOption]
-    """Policies that can measure the tasks; none while checks run."""
-
-    @property
-    def is_over(self) -> bool:
-        return self.open_check is None
 
 
 @router.get("/environments", response_class=HTMLResponse)
@@ -68,46 +42,15 @@ def list_environments(request: Request, session: SessionDep, _: Viewer, archived
 def new_environment(
     request: Request, session: SessionDep, _: Author, template: str = "", name: str = ""
 ) -> HTMLResponse:
-    return _new_page(request, session, NewEnvironmentForm.model_construct(name=name, template=template))
-
-
-@router.post("/environments", response_class=HTMLResponse)
-def create_environment(
-    request: Request,
-    session: SessionDep,
-    actor: Author,
-    form: Annotated[NewEnvironmentForm, Depends(read_form(NewEnvironmentForm))],
-) -> Response:
-    try:
-        files = starting_files(session, form.template, form.name)
-        environment = service.create_environment(session, actor, form.name, files)
-    except AppError as error:
-        if wants_block(request):
-            raise
-        return _new_page(request, session, form, error)
-    return see_other(f"/environments/{environment.name}/edit", f"{environment.name} begins as a draft.")
-
-
-def _new_page(
-    request: Request, session: Session, form: NewEnvironmentForm, error: AppError | None = None
-) -> HTMLResponse:
     """Offer the templates, a copy of each published environment, and the requested fork of a version."""
     points = [*templates()]
-    if form.template.startswith(COPY) and "@" in form.template:
-        name, _, number = form.template.removeprefix(COPY).partition("@")
-        points.append(Template(form.template, f"Fork of {name} v{number}", "Exactly this version's files."))
+    if template.startswith(COPY) and "@" in template:
+        original, number = template.removeprefix(COPY).split("@", 1)
+        points.append(Template(template, f"Fork of {original} v{number}", "Exactly this version's files."))
     for environment in [row.environment for row in queries.list_environments(session) if row.latest]:
         points.append(Template(COPY + environment.name, f"Copy of {environment.name}", environment.description))
-    fields = error.fields if isinstance(error, InvalidInput) else {}
-    message = "" if error is None or fields else error.message
-    context = {
-        "starting_points": points,
-        "name": form.name,
-        "template": form.template or points[0].name,
-        "errors": fields,
-        "message": message,
-    }
-    return page(request, "environments/new.html", context, status=error.status if error else 200)
+    context = {"starting_points": points, "name": name, "template": template or points[0].name}
+    return page(request, "environments/new.html", context)
 
 
 @router.get("/environments/{name}", response_class=HTMLResponse)
@@ -116,18 +59,28 @@ def show_environment(request: Request, session: SessionDep, _: Viewer, name: str
     draft = queries.get_draft(session, environment)
     versions = queries.versions_of(session, environment)
     latest = versions[0] if versions else None
-    validation = validate_package(draft.files, environment.name)
+    validation, digest = validate_package(draft.files, environment.name), content_hash(with_generated(draft.files))
+    runs = (  # checks and hand play have separate lists
+        select(Run)
+        .join(Run.version)
+        .where(
+            EnvironmentVersion.environment_id == environment.id, Run.kind.in_([RunKind.EVALUATION, RunKind.TRAINING])
+        )
+        .options(contains_eager(Run.version), joinedload(Run.policy), joinedload(Run.creator))
+        .order_by(Run.created_at.desc(), Run.id.desc())
+        .limit(10)
+    )
     context = {
         "environment": environment,
         "latest": latest,
-        "manifest": latest.manifest if latest else validation.manifest,
+        "manifest": latest.typed_manifest if latest else validation.manifest,
         "problems": validation.problems,
         "draft": draft,
         "draft_author": queries.person_name(session, draft.updated_by),
-        "is_draft_published": service.is_published(draft, [row.version for row in versions]),
+        "is_draft_published": digest in {version.content_hash for version in versions},
         "versions": versions,
         "checks": queries.check_runs_of(session, environment, limit=10),
-        "runs": queries.recent_runs(session, environment),
+        "runs": session.scalars(runs).all(),
         "readme": draft.files.get("README.md", ""),
     }
     return page(request, "environments/overview.html", context)
@@ -150,36 +103,43 @@ async def version_events(request: Request, _: Viewer, name: str, number: int) ->
         yield event
 
 
-def _version_page(session: Session, name: str, number: int, check: uuid.UUID | None = None) -> VersionPage:
+def _version_page(session: Session, name: str, number: int, check: uuid.UUID | None = None) -> dict[str, object]:
     environment = queries.get_environment(session, name)
     version = queries.get_version(session, environment, number, with_files=True)
-    manifest = Manifest.model_validate(version.manifest)
+    manifest = version.typed_manifest
     checks = queries.check_runs_of(session, environment, version=version)
     newest = checks[0] if checks else None
-    certificate = queries.newest_certificate(session, version)
-    chosen = queries.get_certificate(session, version, check) if check else certificate
+    chosen = latest = queries.newest_certificate(session, version)
+    if check:
+        of_check = select(Certificate).where(Certificate.version_id == version.id, Certificate.run_id == check)
+        chosen = session.scalars(of_check).one_or_none()
+        if chosen is None:
+            raise NotFound(f"The run {check} made no certificate of this version.")
     open_check = newest.run if newest and not newest.run.status.is_over and not check else None
-    return VersionPage(
-        environment=environment,
-        version=version,
-        publisher=queries.person_name(session, version.published_by),
-        manifest=manifest,
-        network=network_state(session, version),
-        newest=queries.get_version(session, environment).number,
-        certificate=chosen,
-        is_older=chosen is not certificate,
-        open_check=open_check,
-        failed_check=newest.run if newest and newest.run.status.is_over and newest.status is None else None,
-        checks=checks,
-        policies=() if open_check else policy_options(session, manifest),
-    )
+    return {
+        "environment": environment,
+        "version": version,
+        "publisher": queries.person_name(session, version.published_by),
+        "manifest": manifest,
+        "network": network_of(session, version),
+        "newest": queries.get_version(session, environment).number,
+        "certificate": chosen,
+        "is_older": chosen is not latest,  # whether the version has a newer certificate
+        "open_check": open_check,
+        # the latest check run, if it ended without a certificate
+        "failed_check": newest.run if newest and newest.run.status.is_over and newest.status is None else None,
+        "checks": checks,
+        # policies that can measure the tasks
+        "policies": () if open_check else policy_options(session, manifest),
+        "is_over": open_check is None,
+    }
 
 
 @router.get("/environments/{name}/versions/{number}/export.zip")
 def export_version(session: SessionDep, _: Viewer, name: str, number: int) -> Response:
     """Download the complete standalone OpenEnv package."""
     version = queries.get_version(session, queries.get_environment(session, name), number, with_files=True)
-    files = complete_package(version.files, Manifest.model_validate(version.manifest))
+    files = complete_package(version.files, version.typed_manifest)
     headers = {"Content-Disposition": f'attachment; filename="{name}-v{version.number}-openenv.zip"'}
     return Response(pack(files, as_on_disk=True), media_type="application/zip", headers=headers)
 
@@ -188,7 +148,7 @@ def export_version(session: SessionDep, _: Viewer, name: str, number: int) -> Re
 def show_diff(request: Request, session: SessionDep, _: Viewer, name: str) -> HTMLResponse:
     """Compare `from` with `to`: version numbers or `draft`. Default: the latest version and the draft."""
     environment = queries.get_environment(session, name)
-    numbers = [row.version.number for row in queries.versions_of(session, environment)]
+    numbers = [version.number for version in queries.versions_of(session, environment)]
     after = request.query_params.get("to") or DRAFT
     before = request.query_params.get("from") or str(numbers[0] if numbers else DRAFT)
     context = {

@@ -2,8 +2,8 @@
 
 import secrets
 import uuid
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,28 +13,26 @@ from sqlalchemy.orm import Session, contains_eager, joinedload, undefer
 
 from backend.core.events import RUNS, announce, run_topic
 from backend.core.queue import enqueue
-from backend.domain.environments.fixtures import Fixture, FixtureKind, FixtureTask, write_fixture
-from backend.domain.environments.manifest import Manifest
+from backend.domain.environments.manifest import ActionSpec, Manifest
 from backend.domain.environments.play import PlayPhase, PlayState
-from backend.domain.ids import new_id
-from backend.domain.rollouts.rollout import TaskSpec, columns_over_episode, task_of
-from backend.domain.vocabulary import PolicyKind, Queue, RolloutStatus, RunKind, RunStatus, Split, StopReason
-from backend.environments.drafts import locked_draft, write_draft
-from backend.environments.play_queries import HUMAN, add_rollout, replies_of, rollout_of_play, task_of_play
+from backend.domain.ids import new_id, stable_id
+from backend.domain.rollouts.rollout import TaskSpec, columns_over_episode, task_of, weighted_reward
+from backend.domain.vocabulary import Phase, PolicyKind, Queue, RolloutStatus, RunKind, RunStatus, Split
+from backend.environments.action_form import ActionChoice, ActionField, action_fields, legal_choices
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import Conflict, InvalidInput, NotAllowed, NotFound
-from backend.policies.queries import get_policy_option
+from backend.policies.queries import PolicyOption, policy_options
 from backend.policies.tables import Policy
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
 from backend.web.audit import audit
 from backend.web.identity import Actor
+from backend.web.transcripts import Entry, transcript_of
 
-PLAY_JOB = "environments.play"
+HUMAN = "human"
+"""Name of the policy of all people."""
 MAX_REPLY_CHARACTERS = 20_000
 MAX_SEED = 2**63 - 1
-UNSAVED_COLUMNS = frozenset({"length"})
-"""Columns that depend on a policy's tokenizer, so a fixture cannot contain them."""
 
 
 def choose_task(
@@ -63,13 +61,13 @@ def start_play(
     actor: Actor,
     environment: Environment,
     version: EnvironmentVersion,
-    task: TaskSpec,
+    task: TaskSpec | Task,
     *,
     replies: Sequence[str] = (),
     authors: Sequence[str] = (),
 ) -> Run:
     """Start an episode on this task. `replies`: continue from these replies of another episode."""
-    manifest = Manifest.model_validate(version.manifest)
+    manifest = version.typed_manifest
     human = {"id": new_id(), "name": HUMAN, "kind": PolicyKind.HUMAN, "description": "A person who plays by hand."}
     new_policy = insert(Policy).values(human | {"configuration": {}})
     session.execute(new_policy.on_conflict_do_nothing(index_elements=["name"]))
@@ -87,7 +85,19 @@ def start_play(
     )
     session.add(run)
     session.flush()
-    add_rollout(session, run, task)
+    # its group and rollout, which the job fills
+    task_id = stable_id("task", version.id, task.split, task.index, task.seed)
+    row = {"id": task_id, "version_id": version.id, "split": task.split, "index": task.index}
+    row |= {"level": task.level, "seed": task.seed, "arguments": dict(task.arguments)}
+    session.execute(insert(Task).values(row).on_conflict_do_nothing())
+    group_id = stable_id("group", run.id, Phase.PLAY, None, 0)
+    session.add(Group(id=group_id, run_id=run.id, task_id=task_id, phase=Phase.PLAY, ordinal=0))
+    session.flush()
+    rollout = Rollout(id=stable_id("rollout", group_id, 0), run_id=run.id, group_id=group_id, member=0, seq=1)
+    rollout.phase, rollout.status, rollout.level = Phase.PLAY, RolloutStatus.PLAYING, task.level
+    rollout.started_at = datetime.now(UTC)
+    session.add(rollout)
+    session.flush()
     audit(session, actor, "play.start", "run", run.id, environment=environment.name, version=version.number)
     turns = manifest.proctor.episode.max_turns
     request_play(session, run, PlayState(PlayPhase.OPENING, list(replies), authors=list(authors), total=turns))
@@ -95,67 +105,12 @@ def start_play(
     return run
 
 
-def send_reply(session: Session, actor: Actor, run: Run, reply: str, revision: int | None = None) -> None:
-    """Send the person's next reply. `revision`: as shown on the page, so that a form sent twice acts once."""
-    state = locked_state(session, actor, run, revision)
-    _request_replies(session, run, state, [*replies_of(session, run), plain_reply(reply)])
-
-
-def take_back(session: Session, actor: Actor, run: Run, revision: int | None = None) -> None:
-    """Undo the last reply: the episode is replayed with one fewer."""
-    state = locked_state(session, actor, run, revision)
-    replies = replies_of(session, run)
-    if not replies:
-        raise Conflict("There is no reply to take back yet.")
-    _request_replies(session, run, state, replies[:-1])
-
-
-def try_again(session: Session, actor: Actor, run: Run, revision: int | None = None) -> None:
-    """Repeat the request after the environment or the worker failed."""
-    state = locked_state(session, actor, run, revision)
-    if state.phase is not PlayPhase.STUCK and run.status is not RunStatus.FAILED:
-        raise Conflict("Nothing failed here; send a reply.")
-    request_play(session, run, state)
-
-
-def take_over(session: Session, actor: Actor, run: Run) -> None:
-    """Stop the policy and continue by hand."""
-    state = locked_state(session, actor, run, at_any_time=True)
-    if not state.mover:
-        raise Conflict("No policy is playing here; it is your turn.")
-    _request_replies(session, run, state, replies_of(session, run))
-
-
-def abandon_play(session: Session, actor: Actor, run: Run) -> None:
-    """Leave the episode. It is kept without a reward."""
-    state = locked_state(session, actor, run, at_any_time=True)
-    rollout = rollout_of_play(session, run)
-    rollout.status = RolloutStatus.CANCELLED
-    rollout.stop_reason = StopReason.ABANDONED
-    rollout.ended_at = run.ended_at = datetime.now(UTC)
-    run.status = RunStatus.STOPPED
-    run.reason = "Left before the end."
-    run.progress = replace(state, phase=PlayPhase.OVER).as_json()
-    audit(session, actor, "play.abandon", "run", run.id)
-    session.flush()
-    announce(session, run_topic(run.id), RUNS)
-
-
-def play_again(session: Session, actor: Actor, run: Run, *, turns: int = 0) -> Run:
-    """Start a new episode on the same task with the first `turns` replies of this one."""
-    task = task_of_play(session, run)
-    version = run.version
-    spec = TaskSpec(task.split, task.index, task.level, task.seed, task.arguments)
-    replies, authors = replies_of(session, run)[:turns], PlayState.from_json(run.progress).authors[:turns]
-    return start_play(session, actor, version.environment, version, spec, replies=replies, authors=authors)
-
-
 def locked_state(
     session: Session, actor: Actor, run: Run, revision: int | None = None, *, at_any_time: bool = False
 ) -> PlayState:
     """Lock the run and return its state. Raises an error unless it is this person's open episode and turn.
 
-    `revision`: as shown on the page, which must be up to date. `at_any_time`: also while the environment answers.
+    `revision`: as shown on the page, so that a form sent twice acts once. `at_any_time`: even before the answer.
     """
     locked = select(Run).where(Run.id == run.id).with_for_update().execution_options(populate_existing=True)
     session.scalars(locked).one()
@@ -174,8 +129,23 @@ def locked_state(
     return state
 
 
-def request_play(session: Session, run: Run, state: PlayState) -> None:
-    """Store the request and queue the job that reads it."""
+def request_play(
+    session: Session,
+    run: Run,
+    state: PlayState,
+    replies: list[str] | None = None,
+    *,
+    mover: Mapping[str, Any] | None = None,
+    moves: int = 0,
+) -> None:
+    """Store the request and queue the job that reads it.
+
+    `replies`: exactly these, and then `moves` turns of the policy `mover`; their known authors are kept. Default: the
+    request of the state, unchanged.
+    """
+    if replies is not None:
+        authors = state.authors[: len(replies)]
+        state = replace(state, replies=replies, authors=authors, mover=dict(mover or {}), moves=moves)
     phase = PlayPhase.THINKING if state.replies or state.mover else PlayPhase.OPENING
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     state = replace(state, phase=phase, revision=state.revision + 1, message="", divergence="", asked_at=now)
@@ -184,25 +154,8 @@ def request_play(session: Session, run: Run, state: PlayState) -> None:
         run.status = RunStatus.QUEUED
         run.reason = run.ended_at = None
     session.flush()
-    enqueue(session, PLAY_JOB, queue=Queue(state.mover.get("queue", Queue.CPU)), run_id=run.id)
+    enqueue(session, "environments.play", queue=Queue(state.mover.get("queue", Queue.CPU)), run_id=run.id)
     announce(session, run_topic(run.id))
-
-
-def _request_replies(
-    session: Session,
-    run: Run,
-    state: PlayState,
-    replies: list[str],
-    *,
-    mover: dict[str, Any] | None = None,
-    moves: int = 0,
-) -> None:
-    """Request the episode with exactly these replies, and then `moves` turns of the policy `mover`.
-
-    Authors of existing replies are kept.
-    """
-    authors = state.authors[: len(replies)]
-    request_play(session, run, replace(state, replies=replies, authors=authors, mover=mover or {}, moves=moves))
 
 
 def plain_reply(reply: str) -> str:
@@ -219,89 +172,18 @@ def plain_reply(reply: str) -> str:
     return text
 
 
-def let_policy_play(
-    session: Session, actor: Actor, run: Run, key: str, *, moves: int | None, revision: int | None
-) -> None:
-    """Let the policy play the next `moves` turns, or to the end. The person may continue after that."""
-    state = locked_state(session, actor, run, revision)
-    mover = get_policy_option(session, key)
-    turns = state.total if moves is None else max(1, min(moves, state.total))
-    audit(session, actor, "play.let_policy_play", "run", run.id, policy=mover["name"], moves=turns)
-    run.configuration = {**run.configuration, "mover": key}  # preselected on the page
-    _request_replies(session, run, state, replies_of(session, run), mover=mover, moves=turns)
-
-
-def play_from(session: Session, actor: Actor, environment: Environment, rollout_id: uuid.UUID, *, turns: int) -> Run:
-    """Start a new episode on a rollout's task with its first `turns` replies."""
-    rollout = rollout_of(session, environment, rollout_id)
-    task = rollout.group.task
-    spec = TaskSpec(task.split, task.index, task.level, task.seed, task.arguments)
-    replies = [str(step["reply"]) for step in rollout.steps][:turns]
-    policy = rollout.run.policy
-    author = "" if policy is None or policy.kind is PolicyKind.HUMAN else policy.name
-    return start_play(session, actor, environment, task.version, spec, replies=replies, authors=[author] * len(replies))
-
-
-def save_fixture(
+def rollout_of(
     session: Session,
-    actor: Actor,
     environment: Environment,
     rollout_id: uuid.UUID,
     *,
-    name: str,
-    note: str,
-    kind: FixtureKind,
-) -> str:
-    """Save the episode and its columns as a fixture in the draft; return its path."""
-    rollout = _finished(session, environment, rollout_id)
-    task, turns = rollout.group.task, max(len(rollout.steps), 1)
-    manifest = Manifest.model_validate(task.version.manifest)
-    usual = task_of(manifest, task.split, task.index)
-    # computed from the steps, because stored values are single precision
-    columns = columns_over_episode(manifest.columns, [step["rewards"] for step in rollout.steps])
-    stored = dict(zip(rollout.run.columns, rollout.columns or (), strict=True))
-    if "format" in stored:
-        columns["format"] = round(stored["format"] * turns) / turns
-    fixture = Fixture(
-        name=name,
-        note=note.strip(),
-        task=FixtureTask(
-            split=task.split,
-            index=task.index,
-            seed=task.seed if task.seed != usual.seed else None,
-            level=task.level if task.level != usual.level else None,
-        ),
-        replies=[str(step["reply"]) for step in rollout.steps],
-        columns={name: value for name, value in columns.items() if name not in UNSAVED_COLUMNS},
-        kind=kind,
-    )
-    draft = locked_draft(session, environment)
-    if fixture.path in draft.files:
-        raise InvalidInput(fields={"name": f"The draft has a fixture {name} already."})
-    write_draft(session, actor, draft, {**draft.files, fixture.path: write_fixture(fixture)})
-    origin = {"path": fixture.path, "rollout": str(rollout.id)}
-    audit(session, actor, "environment.fixture", "environment", environment.id, **origin)
-    return fixture.path
-
-
-def mark_demonstration(
-    session: Session, actor: Actor, environment: Environment, rollout_id: uuid.UUID, *, is_wanted: bool
+    with_messages: bool = False,
+    is_finished: bool = False,
 ) -> Rollout:
-    """Allow or forbid the SFT warm-up to learn from this episode."""
-    rollout = _finished(session, environment, rollout_id)
-    if is_wanted and rollout.group.task.split is Split.HELDOUT:
-        raise Conflict("This task is held out: training on it would spoil held-out evaluations. Play a training task.")
-    if rollout.is_demonstration != is_wanted:
-        rollout.is_demonstration = is_wanted
-        audit(session, actor, "rollout.demonstration", "rollout", rollout.id, is_wanted=is_wanted)
-        session.flush()
-    return rollout
+    """Return a rollout of this environment with its task, run and steps. Raises NotFound.
 
-
-def rollout_of(
-    session: Session, environment: Environment, rollout_id: uuid.UUID, *, with_messages: bool = False
-) -> Rollout:
-    """Return a rollout of this environment with its task, run and steps. Raises NotFound."""
+    `is_finished`: refuse an episode that has not been completed.
+    """
     statement = (
         select(Rollout)
         .join(Rollout.group)
@@ -319,12 +201,117 @@ def rollout_of(
     found = session.scalars(statement).one_or_none()
     if found is None:
         raise NotFound(f"{environment.name} has no such rollout.")
+    if is_finished and found.status is not RolloutStatus.COMPLETED:
+        raise Conflict("Only a finished episode can be kept.")
     found.group.task.version.environment = environment
     return found
 
 
-def _finished(session: Session, environment: Environment, rollout_id: uuid.UUID) -> Rollout:
-    rollout = rollout_of(session, environment, rollout_id)
-    if rollout.status is not RolloutStatus.COMPLETED:
-        raise Conflict("Only a finished episode can be kept.")
-    return rollout
+def get_play(session: Session, name: str, run_id: uuid.UUID) -> Run:
+    """Return the play run with its version and environment. Raises NotFound."""
+    statement = (
+        select(Run)
+        .join(Run.version)
+        .join(EnvironmentVersion.environment)
+        .options(contains_eager(Run.version).contains_eager(EnvironmentVersion.environment), joinedload(Run.creator))
+        .where(Run.id == run_id, Run.kind == RunKind.PLAY, Environment.name == name)
+    )
+    run = session.scalars(statement).one_or_none()
+    if run is None:
+        raise NotFound("There is no such episode of this environment.")
+    return run
+
+
+def rollout_of_play(session: Session, run: Run) -> Rollout:
+    """Return the rollout of a play run with its task and its deferred columns."""
+    options = (undefer(Rollout.opening), undefer(Rollout.steps), undefer(Rollout.messages))
+    with_task = joinedload(Rollout.group).joinedload(Group.task)
+    statement = select(Rollout).where(Rollout.run_id == run.id).options(*options, with_task)
+    return session.scalars(statement.execution_options(populate_existing=True)).one()
+
+
+def replies_of(session: Session, run: Run) -> list[str]:
+    """Return the replies that the environment has answered."""
+    return [str(step["reply"]) for step in rollout_of_play(session, run).steps]
+
+
+@dataclass(frozen=True, slots=True)
+class PlayView:
+    """The current state of an episode."""
+
+    run: Run
+    environment: Environment
+    version: EnvironmentVersion
+    manifest: Manifest
+    spec: ActionSpec
+    task: Task
+    rollout: Rollout
+    state: PlayState
+    observation: Mapping[str, Any]
+    """The latest one."""
+    text: str
+    """The observation as a model would read it; empty when the episode has ended."""
+    entries: Sequence[Entry]
+    """The conversation up to the latest reply."""
+    columns: Mapping[str, float]
+    """Reward columns so far; Proctor's own columns come at the end."""
+    reward: float
+    """So far."""
+    fields: Sequence[ActionField]
+    choices: Sequence[ActionChoice]
+    pending: str | None
+    """A reply that the environment has not answered."""
+    policies: Sequence[PolicyOption]
+    """Policies that can continue the episode."""
+    foreign_moves: Mapping[str, Sequence[int]]
+    """Turns of each policy that played here, by its name, counted from 1."""
+    is_over: bool
+    is_failed: bool
+    """The worker gave up; the replies are kept."""
+    is_waiting: bool
+
+
+def play_view(session: Session, name: str, run_id: uuid.UUID) -> PlayView:
+    """Read an episode. Raises NotFound."""
+    run = get_play(session, name, run_id)
+    rollout = rollout_of_play(session, run)
+    state = PlayState.from_json(run.progress)
+    manifest = run.version.typed_manifest
+    spec = manifest.proctor.agent.action
+    taken = [step for step in rollout.steps if step["action"] is not None]  # others have no observation
+    observation = taken[-1]["observation"] if taken else rollout.opening
+    messages = list(rollout.messages)
+    is_open = bool(messages) and messages[-1]["role"] == "user"
+    text = str(messages.pop()["content"]) if is_open else ""
+    if rollout.columns is not None:
+        columns = dict(zip(run.columns, rollout.columns, strict=True))
+    else:
+        columns = columns_over_episode(manifest.columns, [step["rewards"] for step in rollout.steps])
+    foreign_moves: dict[str, list[int]] = {}
+    for turn, author in enumerate(state.authors, start=1):
+        if author:
+            foreign_moves.setdefault(author, []).append(turn)
+    is_over, is_failed = run.status in {RunStatus.COMPLETED, RunStatus.STOPPED}, run.status is RunStatus.FAILED
+    return PlayView(
+        run=run,
+        environment=run.version.environment,
+        version=run.version,
+        manifest=manifest,
+        spec=spec,
+        task=rollout.group.task,
+        rollout=rollout,
+        state=state,
+        observation=observation,
+        text=text,
+        entries=transcript_of(messages, rollout.steps, run.columns, weights=run.weights) if messages else [],
+        columns=columns,
+        reward=weighted_reward(manifest.columns, columns),
+        fields=action_fields(spec, run.configuration.get("action_schema") or {}, {**rollout.opening, **observation}),
+        choices=legal_choices(spec, observation),
+        pending=state.replies[-1] if len(state.replies) > len(rollout.steps) else None,
+        policies=policy_options(session, manifest) if run.status is RunStatus.RUNNING else (),
+        foreign_moves=foreign_moves,
+        is_over=is_over,
+        is_failed=is_failed,
+        is_waiting=state.phase.is_waiting and not is_over and not is_failed,
+    )

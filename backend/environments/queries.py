@@ -8,7 +8,6 @@ from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session, contains_eager, joinedload, undefer
 
-from backend.domain.environments.manifest import Manifest
 from backend.domain.vocabulary import CheckStatus, RunKind
 from backend.environments.scaffold import with_generated
 from backend.environments.tables import Certificate, Environment, EnvironmentDraft, EnvironmentVersion
@@ -18,25 +17,9 @@ from backend.team.tables import Person
 
 
 @dataclass(frozen=True, slots=True)
-class VersionRow:
-    """A version with its publisher and certificate status, as tables show it."""
-
-    version: EnvironmentVersion
-    publisher: str | None
-    certificate: CheckStatus | None
-    """Status of the latest certificate."""
-
-    @property
-    def manifest(self) -> Manifest:
-        return Manifest.model_validate(self.version.manifest)
-
-
-@dataclass(frozen=True, slots=True)
 class EnvironmentRow:
-    """One row of the list of environments."""
-
     environment: Environment
-    latest: VersionRow | None
+    latest: EnvironmentVersion | None
     versions: int
     runs: Sequence[Run]
     """The latest few, newest first."""
@@ -51,7 +34,6 @@ class CheckRun:
     version_number: int
 
 
-LAST_RUNS = 5
 DRAFT = "draft"
 
 
@@ -103,15 +85,15 @@ def find_version_of_content(session: Session, environment: Environment, content_
     return session.scalars(statement.options(joinedload(EnvironmentVersion.publisher))).first()
 
 
-def versions_of(session: Session, environment: Environment) -> list[VersionRow]:
-    """List versions, newest first."""
+def versions_of(session: Session, environment: Environment) -> Sequence[EnvironmentVersion]:
+    """List versions with their publishers, newest first."""
     statement = (
-        select(EnvironmentVersion, Person.name, EnvironmentVersion.certificate)
-        .outerjoin(EnvironmentVersion.publisher)
+        select(EnvironmentVersion)
+        .options(joinedload(EnvironmentVersion.publisher))
         .where(EnvironmentVersion.environment_id == environment.id)
         .order_by(EnvironmentVersion.number.desc())
     )
-    return [VersionRow(*row) for row in session.execute(statement)]
+    return session.scalars(statement).all()
 
 
 def list_environments(session: Session, *, with_archived: bool = False) -> list[EnvironmentRow]:
@@ -122,15 +104,12 @@ def list_environments(session: Session, *, with_archived: bool = False) -> list[
     environments = session.scalars(statement).all()
     count = func.count().over(partition_by=EnvironmentVersion.environment_id)
     versions = (
-        select(EnvironmentVersion, Person.name, EnvironmentVersion.certificate, count)
+        select(EnvironmentVersion, count)
         .ext(distinct_on(EnvironmentVersion.environment_id))
-        .outerjoin(EnvironmentVersion.publisher)
+        .options(joinedload(EnvironmentVersion.publisher))
         .order_by(EnvironmentVersion.environment_id, EnvironmentVersion.number.desc())
     )
-    latest = {
-        version.environment_id: (VersionRow(version, publisher, certificate), number)
-        for version, publisher, certificate, number in session.execute(versions)
-    }
+    latest = {version.environment_id: (version, number) for version, number in session.execute(versions)}
     rank = func.row_number().over(
         partition_by=EnvironmentVersion.environment_id, order_by=(Run.created_at.desc(), Run.id.desc())
     )
@@ -139,7 +118,7 @@ def list_environments(session: Session, *, with_archived: bool = False) -> list[
         select(Run)
         .join(ranked, ranked.c.id == Run.id)
         .join(Run.version)
-        .where(ranked.c.rank <= LAST_RUNS)
+        .where(ranked.c.rank <= 5)
         .options(contains_eager(Run.version))
         .order_by(ranked.c.rank)
     )
@@ -155,15 +134,6 @@ def list_environments(session: Session, *, with_archived: bool = False) -> list[
 
 def newest_certificate(session: Session, version: EnvironmentVersion) -> Certificate | None:
     return next(iter(certificates_of(session, version, limit=1)), None)
-
-
-def get_certificate(session: Session, version: EnvironmentVersion, run_id: uuid.UUID) -> Certificate:
-    """Return the certificate of this check run."""
-    statement = select(Certificate).where(Certificate.version_id == version.id, Certificate.run_id == run_id)
-    certificate = session.scalars(statement).one_or_none()
-    if certificate is None:
-        raise NotFound(f"The run {run_id} made no certificate of this version.")
-    return certificate
 
 
 def certificates_of(session: Session, version: EnvironmentVersion, limit: int = 100) -> Sequence[Certificate]:
@@ -188,22 +158,6 @@ def check_runs_of(
     if version is not None:
         statement = statement.where(Run.version_id == version.id)
     return [CheckRun(run, status, number) for run, status, number in session.execute(statement)]
-
-
-def recent_runs(session: Session, environment: Environment, *, limit: int = 10) -> list[Run]:
-    """List evaluations and training runs on any version, newest first; checks and hand play have separate lists."""
-    statement = (
-        select(Run)
-        .join(Run.version)
-        .where(
-            EnvironmentVersion.environment_id == environment.id,
-            Run.kind.in_([RunKind.EVALUATION, RunKind.TRAINING]),
-        )
-        .options(contains_eager(Run.version), joinedload(Run.policy), joinedload(Run.creator))
-        .order_by(Run.created_at.desc(), Run.id.desc())
-        .limit(limit)
-    )
-    return list(session.scalars(statement))
 
 
 def files_named(session: Session, environment: Environment, name: str) -> dict[str, str]:

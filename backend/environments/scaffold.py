@@ -21,6 +21,8 @@ APP, SHARED_MODULES = "server/app.py", ("rewards", "submissions", "inspection")
 """A shared module is generated if the package's server imports it."""
 _NAME = re.compile(r"^name:[ \t]*[\"']?([a-z][a-z0-9_]{0,63})[\"']?[ \t]*(?:#.*)?$", re.MULTILINE)
 _STANDARD_APP = re.compile(r"^app:[ \t]*[\"']?server\.app:app[\"']?[ \t]*(?:#.*)?$", re.MULTILINE)
+_CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
+_MODELS = ("Action", "Observation")
 _SHARED_IMPORT = re.compile(rf"^[ \t]*from \.({'|'.join(SHARED_MODULES)}) import ", re.MULTILINE)
 
 
@@ -61,10 +63,10 @@ def _standard_files(files: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     if name is None:
         return
     class_name = "".join(part.capitalize() for part in name[1].split("_"))
-    environment, models = files.get(f"server/{name[1]}_environment.py", ""), files.get("models.py", "")
-    is_standard = _defines(environment, f"{class_name}Environment") and all(
-        _defines(models, f"{class_name}{kind}") for kind in ("Action", "Observation")
+    environment, models = (
+        set(_CLASS.findall(files.get(path, ""))) for path in (f"server/{name[1]}_environment.py", "models.py")
     )
+    is_standard = f"{class_name}Environment" in environment and {f"{class_name}{kind}" for kind in _MODELS} <= models
     server = [text for path, text in files.items() if path.startswith("server/") and path.endswith(".py")]
     imported = {f"server/{match}.py" for text in server for match in _SHARED_IMPORT.findall(text)}
     if not is_standard or "server/rewards.py" not in imported:
@@ -76,10 +78,6 @@ def _standard_files(files: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     standard = {path: fill(text, words) for path, text in _templates().items() if path not in optional}
     yield from standard.items()
     yield REQUIREMENTS, requirements_of(files.get("pyproject.toml") or standard["pyproject.toml"])
-
-
-def _defines(source: str, name: str) -> bool:
-    return re.search(rf"^class {name}\b", source, re.MULTILINE) is not None
 
 
 def fill(text: str, words: Mapping[str, str]) -> str:

@@ -39,11 +39,6 @@ class CreateEnvironment(Request):
     files: Files | None = None
 
 
-class NewEnvironmentForm(BaseModel):
-    name: Name = Field(description="Lowercase letters, digits and `_`, starting with a letter.")
-    template: str = Field(min_length=1, max_length=80, description="A template or an environment to copy.")
-
-
 class ValidatePackage(Request):
     files: Files
     name: str | None = Field(None, description="Name of the environment, to compare with the manifest.")
@@ -258,26 +253,28 @@ class ChooseTask(Request):
     seed: int | None = Field(None, ge=0, description="Seed of the task. Default: random.")
 
 
-class SendReply(Request):
+class SeenEpisode(Request):
+    revision: int | None = Field(
+        None, description="Revision of the episode that you saw. A different one is refused. Default: not compared."
+    )
+
+
+class SendReply(SeenEpisode):
     """Give either a reply as a model would write it, or an action."""
 
     reply: str | None = Field(None, description="The whole reply.")
     action: dict[str, object] | None = Field(None, description="An action; it is written as a reply for you.")
-    revision: int | None = Field(
-        None, description="Revision of the episode that you saw. A different one is refused. Default: not compared."
-    )
 
 
 class ReplayEpisode(Request):
     turns: int = Field(0, ge=0, description="Number of replies of this episode to start with.")
 
 
-class LetPolicyPlay(Request):
+class LetPolicyPlay(SeenEpisode):
     policy: str = Field(
         min_length=1, max_length=120, description="Policy by id or name, or `<policy id>:<checkpoint id>`."
     )
     moves: int | None = Field(None, ge=1, le=1000, description="Number of turns. Default: to the end of the episode.")
-    revision: int | None = Field(None, description="Revision of the episode that you saw. Default: not compared.")
 
 
 class BranchRollout(Request):
@@ -382,27 +379,6 @@ class EditedFile(BaseModel):
     """Rollout that is shown next to the code."""
 
 
-class NewFile(BaseModel):
-    path: str = Field(min_length=1, max_length=1000)
-
-
-class RenamedFile(BaseModel):
-    path: str = Field(max_length=1000)
-    new_path: str = Field(min_length=1, max_length=1000)
-
-
-class DeletedFile(BaseModel):
-    path: str = Field(max_length=1000)
-    mark: str
-
-
-class RestoredVersion(BaseModel):
-    """A version whose files replace the draft."""
-
-    version: int = Field(ge=1, lt=2**31)
-    revision: int = Field(ge=1, description="Revision of the draft that is replaced.")
-
-
 # Imports
 
 
@@ -437,12 +413,6 @@ class ImportForm(BaseModel):
     """One requirement per line."""
     variables: str = Field(default="", max_length=8000)
     """One NAME=value per line."""
-
-
-class BlockForm(BaseModel):
-    block: str = Field(default="", max_length=200_000)
-    name: str = Field(default="", max_length=40)
-    then: Literal["preview", "create"] = "preview"
 
 
 class ReplaceBlock(Request):

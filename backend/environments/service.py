@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from sqlalchemy import func, select
@@ -12,11 +11,11 @@ from sqlalchemy.orm import Session
 
 from backend.core.events import RUNS, announce
 from backend.core.queue import enqueue
-from backend.domain.environments.manifest import FileProblem, Manifest
-from backend.domain.environments.packages import MANIFEST_PATH, check_files, content_hash
+from backend.domain.environments.manifest import FileProblem
+from backend.domain.environments.packages import check_files, content_hash
 from backend.domain.vocabulary import Queue, RunKind, RunStatus
 from backend.environments.drafts import locked_draft, package_errors, refuse_unseen, write_draft
-from backend.environments.library import library_names, load_package, render_template
+from backend.environments.library import library_names, load_package
 from backend.environments.queries import (
     find_environment,
     find_version,
@@ -34,15 +33,9 @@ from backend.web.audit import audit
 if TYPE_CHECKING:  # workers check versions too, and never load the web
     from backend.web.identity import Actor
 
-CHECK_JOB = "environments.check"
-HISTORY_JOB = "rescoring.history"
-"""Scores the environment's past rollouts with a version's rewards."""
-COPY = "copy:"
-"""Prefix of a starting point that is another environment."""
 RESERVED_NAMES = frozenset({"new", "validate", "import"})
 """Names that are part of addresses."""
 _IMPORT_LOCK = 0x50524F43
-_NAME_LINE = re.compile(r"^name:.*$", re.MULTILINE)
 
 
 class NameIsTaken(Conflict):
@@ -95,29 +88,6 @@ def create_environment(
     return environment
 
 
-def starting_files(session: Session, key: str, name: str) -> dict[str, str]:
-    """Return the first draft of an environment of this name, from a template or a copy.
-
-    `copy:NAME` copies the latest version (the draft if there is none), `copy:NAME@3` version 3. Raises InvalidInput.
-    """
-    if not key.startswith(COPY):
-        try:
-            return render_template(key, name)
-        except KeyError as error:
-            raise InvalidInput(fields={"template": "There is no such template."}) from error
-    original = key.removeprefix(COPY)
-    known, _, number = original.partition("@")
-    environment = find_environment(session, known)
-    if environment is None or (number and not (number.isdecimal() and len(number) < 10)):
-        raise InvalidInput(fields={"template": f"There is no environment {original[:60]!r} to copy."})
-    version = find_version(session, environment, int(number) if number else None, with_files=True)
-    if version is None and number:
-        raise InvalidInput(fields={"template": f"{known} has no version {number}."})
-    files = dict(version.files if version else with_generated(get_draft(session, environment).files))
-    files[MANIFEST_PATH] = _NAME_LINE.sub(f"name: {name}", files[MANIFEST_PATH], count=1)
-    return files
-
-
 def publish_version(
     session: Session,
     actor: Actor | None,
@@ -141,14 +111,8 @@ def publish_version(
         start_check(session, actor, version, environment.name)
     if regrade and actor:
         arguments = {"version_id": str(version.id), "person_id": str(actor.person_id)}
-        enqueue(session, HISTORY_JOB, queue=Queue.CPU, arguments=arguments)
+        enqueue(session, "rescoring.history", queue=Queue.CPU, arguments=arguments)
     return version
-
-
-def is_published(draft: EnvironmentDraft, versions: Sequence[EnvironmentVersion]) -> bool:
-    """Return whether one of these versions has the draft's content."""
-    digest = content_hash(with_generated(draft.files))
-    return any(version.content_hash == digest for version in versions)
 
 
 def import_package(
@@ -195,15 +159,13 @@ def start_check(
     session.execute(select(EnvironmentVersion.id).where(EnvironmentVersion.id == version.id).with_for_update())
     reference = get_policy_option(session, policy) if policy else {}
     unfinished = select(Run).where(
-        Run.version_id == version.id,
-        Run.kind == RunKind.CHECK,
-        Run.status.in_([RunStatus.QUEUED, RunStatus.RUNNING]),
+        Run.version_id == version.id, Run.kind == RunKind.CHECK, Run.status.in_([RunStatus.QUEUED, RunStatus.RUNNING])
     )
     if run := session.scalars(unfinished.order_by(Run.created_at.desc()).limit(1)).first():
         if reference and run.configuration.get("reference") != reference:
             raise ChecksAreRunning
         return run
-    manifest = Manifest.model_validate(version.manifest)
+    manifest = version.typed_manifest
     run = Run(
         kind=RunKind.CHECK,
         name=f"Checks of {name} v{version.number}",
@@ -217,7 +179,7 @@ def start_check(
     session.flush()
     by = reference.get("name", "")
     audit(session, actor, "environment.check", "run", run.id, environment=name, version=version.number, policy=by)
-    enqueue(session, CHECK_JOB, queue=Queue(reference.get("queue") or Queue.CPU), run_id=run.id)
+    enqueue(session, "environments.check", queue=Queue(reference.get("queue") or Queue.CPU), run_id=run.id)
     announce(session, RUNS)
     return run
 

@@ -9,6 +9,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import Mapped, column_property, mapped_column, relationship
 
 from backend.core.tables import Base, CreatedAt, Id, text_enum
+from backend.domain.environments.manifest import Manifest
 from backend.domain.vocabulary import CheckStatus, RunStatus
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class EnvironmentVersion(Base):
     content_hash: Mapped[str] = mapped_column(String(64), index=True)
     files: Mapped[dict[str, str]] = mapped_column(JSONB, deferred=True)
     manifest: Mapped[dict[str, Any]]
-    """The validated manifest as JSON; `Manifest.model_validate` reads it."""
+    """The validated manifest as JSON; `typed_manifest` reads it."""
     notes: Mapped[str] = mapped_column(Text, default="")
     published_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
     published_at: Mapped[CreatedAt]
@@ -94,8 +95,8 @@ class EnvironmentVersion(Base):
         return f"{self.environment.name} v{self.number}"
 
     @property
-    def short_hash(self) -> str:
-        return self.content_hash[:12]
+    def typed_manifest(self) -> Manifest:
+        return Manifest.model_validate(self.manifest)
 
 
 class Certificate(Base):

@@ -40,7 +40,6 @@ async def draft_events(
     request: Request, actor: Author, topics: Topics, name: str, file: str = ""
 ) -> AsyncIterator[ServerSentEvent]:
     """Stream the trial's responses, and whether the open file was saved elsewhere."""
-
     read = partial(_context, actor=actor, name=name, path=file)
     async for event in live_blocks(request, topics, TEMPLATE, ("try_panel", "draft_news"), read):
         yield event
@@ -59,34 +58,29 @@ def reset_trial(
     return _answer(request, session, actor, name)
 
 
-@router.post("/environments/{name}/try/act", response_class=HTMLResponse)
-def act(request: Request, session: SessionDep, actor: Author, name: str, sent: SentForm) -> Response:
-    """Send a whole reply (`reply`), or an action by its fields, which is written as a reply."""
-    environment = queries.get_environment(session, name)
-    text = sent.get("reply")
-    if text is None:
-        draft = queries.get_draft(session, environment)
-        manifest = validate_package(draft.files, environment.name).manifest
-        view = trials.trial_view(session, draft, actor.person_id, manifest)
-        if manifest is None or view is None:
-            raise InvalidInput(fields={"reply": "Reset the draft with a task first."})
-        text = reply_of_form(manifest.proctor.agent.action, view.fields, sent)
-    trials.continue_trial(session, actor, environment, "act", text)
-    return _answer(request, session, actor, name)
-
-
 @router.post("/environments/{name}/try/{move}", response_class=HTMLResponse)
 def continue_trial(
     request: Request,
     session: SessionDep,
     actor: Author,
     name: str,
-    move: Literal["back", "replay", "script"],
+    move: Literal["act", "back", "replay", "script"],
     sent: SentForm,
 ) -> Response:
-    """Undo the last reply, play the same replies on the saved draft, or let a scripted policy play to the end."""
+    """Reply, undo the last reply, play the same replies on the saved draft, or let a scripted policy play to the end.
+
+    `act`: a whole reply (`reply`), or an action by its fields, which is written as a reply.
+    """
     environment = queries.get_environment(session, name)
-    trials.continue_trial(session, actor, environment, move, sent.get("script", "gold")[:40])
+    text = sent.get("reply") if move == "act" else sent.get("script", "gold")[:40]
+    if text is None:
+        draft = queries.get_draft(session, environment)
+        manifest = validate_package(draft.files, environment.name).manifest
+        view = trials.trial_view(session, draft, actor.person_id, manifest)
+        if manifest is None or view is None:
+            raise InvalidInput(fields={"reply": "Reset the draft with a task first."})
+        text = reply_of_form(manifest.proctor.agent.action, view["fields"], sent)
+    trials.continue_trial(session, actor, environment, move, text)
     return _answer(request, session, actor, name)
 
 

@@ -18,7 +18,7 @@ from backend.domain.graders.prompts import (
     judge_prompt,
     question_prompt,
 )
-from backend.domain.graders.settings import JudgeSettings, QuestionSettings, read_settings
+from backend.domain.graders.settings import GraderKind, JudgeSettings, QuestionSettings, read_settings
 from backend.domain.policies.prices import cost_of
 from backend.graders.schemas import GradingEstimateResponse
 from backend.graders.selection import (
@@ -45,12 +45,12 @@ def estimate_run(session: Session, run: Run, grader: Grader, where: str, cluster
     prompts: list[GraderPrompt] = []
     tokens: tuple[float, float] | None = None  # that one grade reads and writes
     basis = ""
-    if not settings.kind.grades_rollouts and isinstance(settings, QuestionSettings):
+    if isinstance(settings, QuestionSettings) and settings.kind is GraderKind.CONTRAST:
         groups = contrast_groups(session, run, settings.each, where, cluster)
         count, graded = len(groups), 0
         for group in groups[:4]:
             members = [ContrastMember(each, is_high=True) for each in _facts(session, [*group.high, *group.low])]
-            prompts.append(contrast_prompt(settings, members, 0).prompt)
+            prompts.append(contrast_prompt(settings, members, 0))
     else:
         rollouts = rollouts_to_grade(session, run, settings, where)
         total = count_of(session, rollouts)

@@ -118,7 +118,7 @@ def try_out_grader(session: Session, actor: Actor, grader: Grader, request: TryG
         if rollout is None:
             raise InvalidInput(fields={"rollout": "There is no such rollout. Copy the address of its page."})
         ids = [rollout.id]
-        if not grader.kind.grades_rollouts:
+        if grader.kind is GraderKind.CONTRAST:
             raise InvalidInput(fields={"rollout": "A contrast compares several rollouts. Try it on a run."})
     elif request.run:
         run, settings = find_run(session, request.run), read_settings(grader.settings)

@@ -81,7 +81,7 @@ class GradedRun:
         self.settings = read_settings(grader.settings)
         self.findings = [GroupFinding.model_validate(each) for each in work.findings]
         self.canaries = CanaryReport.model_validate(work.canaries) if work.canaries else None
-        self.graded = figures.graded if grader.kind.grades_rollouts else len(work.findings)
+        self.graded = len(work.findings) if grader.kind is GraderKind.CONTRAST else figures.graded
         self.done, self.total = self.graded + figures.failed, work.total or 0
         self.waiting = max(0, self.total - self.done)
         self.is_finished = work.status.is_over
@@ -269,7 +269,7 @@ def _agreement(
 ) -> tuple[Agreement | None, bool]:
     if isinstance(settings, JudgeSettings):
         return agreement(opinions), True
-    if not settings.is_ordered:
+    if settings.answers is AnswerType.LABELS:
         return None, True
     if settings.answers is AnswerType.FIVE:
         opinions = [Opinion(each.rollout_id, (each.score - 1) / 4, each.verdict) for each in opinions]

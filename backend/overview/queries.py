@@ -88,12 +88,10 @@ def list_worker_states(session: Session) -> list[WorkerResponse]:
     for owner, job, run_id, run in session.execute(statement):
         work[(owner or "").partition("/")[0]].append(CurrentWorkResponse(job=job, run_id=run_id, run=run))
     return [
-        WorkerResponse(
-            name=worker.name,
-            queues=worker.queues,
+        WorkerResponse.from_row(
+            worker,
             capabilities=Capabilities.of(worker.capabilities),
             is_silent=is_silent(worker),
-            seen_at=worker.seen_at,
             work=work[worker.name],
         )
         for worker in workers(session)

@@ -2,8 +2,8 @@
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
+from pydantic import Field
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
@@ -11,6 +11,7 @@ from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.statistics import Estimate, estimate_mean
 from backend.domain.vocabulary import PolicyKind, RunKind, RunStatus
 from backend.errors import InvalidInput, NotFound
+from backend.operations.schemas import Response
 from backend.policies.tables import Policy
 from backend.results.scores import TaskKey, TaskScores, scores, side_of
 from backend.runs.evaluations import start_evaluation
@@ -24,21 +25,24 @@ MAX_EVALUATIONS = 5
 """Latest evaluations of a baseline that are considered."""
 
 
-@dataclass(frozen=True, slots=True)
-class Baseline:
+class BaselineResponse(Response):
+    """A baseline on the same tasks."""
+
     script: str
-    run_id: uuid.UUID | None = None
-    """None if no evaluation covers these tasks."""
-    reward: Estimate | None = None
-    columns: dict[str, Estimate | None] = field(default_factory=dict)
+    run_id: uuid.UUID | None
+    """Null if no evaluation covers these tasks."""
+    reward: Estimate | None
+    columns: dict[str, Estimate | None] = Field(default={}, exclude=True)
 
 
-def baselines(session: Session, run: Run, tasks: Sequence[TaskKey], known: Sequence[TaskScores] = ()) -> list[Baseline]:
+def baselines(
+    session: Session, run: Run, tasks: Sequence[TaskKey], known: Sequence[TaskScores] = ()
+) -> list[BaselineResponse]:
     """The latest completed evaluation of each baseline that covers all these tasks. `known`: scores already read."""
     by_run = {each.side.run.id: each for each in known}
     found = []
     for script in BASELINES:
-        baseline = Baseline(script)
+        baseline = BaselineResponse(script=script, run_id=None, reward=None)
         statement = (
             select(Run)
             .join(Run.policy)
@@ -63,7 +67,7 @@ def baselines(session: Session, run: Run, tasks: Sequence[TaskKey], known: Seque
             if tasks and all(key in played.tasks for key in tasks):
                 *columns, reward = (estimate_mean(column) for column in played.rows(tasks).T)
                 by_name = dict(zip(candidate.columns, columns, strict=True))
-                baseline = Baseline(script, candidate.id, reward, by_name)
+                baseline = BaselineResponse(script=script, run_id=candidate.id, reward=reward, columns=by_name)
                 break
         found.append(baseline)
     return found
@@ -90,12 +94,9 @@ def start_baseline(session: Session, actor: Requester, run: Run, script: str) ->
     request = EvaluationRequest(
         version_id=run.version_id,
         policy_id=policy.id,
-        split=plan.split,
-        tasks=plan.tasks,
-        first_task=plan.first_task,
         task_indexes=list(plan.task_indexes_given),
-        group_size=plan.group_size,
         key=f"baseline-{script}-{run.id}",
+        **plan.model_dump(include={"split", "tasks", "first_task", "group_size"}),
     )
     evaluation = start_evaluation(session, actor, request)
     if evaluation.status in {RunStatus.STOPPED, RunStatus.PAUSED, RunStatus.FAILED}:

@@ -81,6 +81,9 @@ class Pairing:
     after: TaskScores
     columns: list[ColumnDifference]
     """The reward first."""
+    reward: ColumnDifference
+    verdict: str
+    """The second side is `better`, `worse` or `undecided`; empty if the rewards are different sums."""
     levels: list[LevelDifference]
     test: PairedTest
     """Compares the rewards."""
@@ -88,20 +91,6 @@ class Pairing:
     """Positions in the shared tasks, most improved first."""
     differences: NDArray[np.float64]
     """Of the reward, in the order of the shared tasks."""
-
-    @property
-    def reward(self) -> ColumnDifference:
-        return self.columns[0]
-
-    @property
-    def verdict(self) -> str:
-        """The second side is `better`, `worse` or `undecided`; empty if the rewards are different sums."""
-        if _weights(self.before.side.run) != _weights(self.after.side.run):
-            return ""
-        difference = self.reward.difference
-        if not difference.excludes_zero:
-            return "undecided"
-        return "better" if difference.mean > 0 else "worse"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +167,14 @@ def _pair(before: TaskScores, after: TaskScores, shared: Sequence[TaskKey]) -> P
         difference = paired_difference(one, other)
         assert difference is not None  # every level has a task
         levels.append(LevelDifference(int(level), len(one), float(one.mean()), float(other.mean()), difference))
+    reward, verdict = columns[0], ""
+    if _weights(run_before) == _weights(run_after):
+        verdict = "better" if reward.difference.mean > 0 else "worse"
+        verdict = verdict if reward.difference.excludes_zero else "undecided"
     differences = rewards_after - rewards_before
     order = np.argsort(-differences, kind="stable")
-    return Pairing(before, after, columns, levels, paired_test(rewards_before, rewards_after), order, differences)
+    test = paired_test(rewards_before, rewards_after)
+    return Pairing(before, after, columns, reward, verdict, levels, test, order, differences)
 
 
 def task_pairs(
@@ -213,11 +207,7 @@ def why_not_comparable(sides: Sequence[ComparedRun]) -> ComparisonNote | None:
             return ComparisonNote(f"These runs played different environments: {names}.")
         if one.id != two.id and not DERIVED & {first.run.kind, other.run.kind}:
             newer, older = (first, other) if one.number > two.number else (other, first)
-            again = {
-                "again": newer.run.id,
-                "policy_id": older.run.policy_id,
-                "checkpoint_id": older.run.checkpoint_id,
-            }
+            again = {"again": newer.run.id, "policy_id": older.run.policy_id, "checkpoint_id": older.run.checkpoint_id}
             return ComparisonNote(
                 f"These runs played different versions of {one.environment.name}, v{one.number} and v{two.number}, "
                 "whose tasks and rewards can differ. Evaluate both policies on one version.",

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import chain
 
+from pydantic import Field
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
@@ -17,6 +18,7 @@ from backend.domain.review.judged_curve import Proportion, wilson
 from backend.domain.statistics import TIE, Coverage, Estimate, estimate_of
 from backend.domain.vocabulary import Phase, RolloutStatus
 from backend.errors import InvalidInput
+from backend.operations.schemas import Response
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
 
@@ -60,40 +62,35 @@ class FailureCount:
     message: str
 
 
-@dataclass(slots=True)
-class Outcomes:
+class SpentResponse(Response):
+    """Tokens, cost and seconds of all rollouts in the scope."""
+
+    tokens_in: int
+    tokens_out: int
+    turns: int
+    truncated: int
+    cost: float | None
+    """US dollars; null if the policy has no price."""
+    priced: int
+    """Rollouts with a known price."""
+    queue_seconds: float
+    policy_seconds: float
+    environment_seconds: float
+
+
+class Outcomes(SpentResponse):
     """How the rollouts of a scope ended, and what they cost."""
 
-    statuses: Counter[str] = field(default_factory=Counter)
-    stop_reasons: Counter[str] = field(default_factory=Counter)
-    failures: list[FailureCount] = field(default_factory=list)
-    phases: Counter[str] = field(default_factory=Counter)
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+    statuses: Counter[str] = Field(default_factory=Counter)
+    stop_reasons: Counter[str] = Field(default_factory=Counter)
+    failures: list[FailureCount] = Field(default_factory=list)
+    phases: Counter[str] = Field(default_factory=Counter)
     """Rollouts by phase."""
-    latest: dict[str, int] = field(default_factory=dict)
+    latest: dict[str, int] = Field(default_factory=dict)
     """Latest training step by phase."""
-    truncated: int = 0
-    turns: int = 0
-    tokens_in: int = 0
-    tokens_out: int = 0
-    queue_seconds: float = 0.0
-    policy_seconds: float = 0.0
-    environment_seconds: float = 0.0
-    cost: float | None = None
-    """US dollars, over rollouts with a known price; None without any."""
-    priced: int = 0
-    """Rollouts with a known price."""
-
-    @property
-    def total(self) -> int:
-        return sum(self.statuses.values())
-
-    @property
-    def completed(self) -> int:
-        return self.statuses.get(RolloutStatus.COMPLETED, 0)
-
-    @property
-    def failed(self) -> int:
-        return self.statuses.get(RolloutStatus.FAILED, 0)
 
 
 _OUTCOMES = text(f"""
@@ -119,8 +116,9 @@ _SUMS = (
 
 
 def outcomes(session: Session, scope: FigureScope) -> Outcomes:
-    total = Outcomes()
+    total = Outcomes(cost=None, **dict.fromkeys(_SUMS, 0))
     for row in session.execute(_OUTCOMES, scope.parameters()):
+        total.total += row.amount
         total.statuses[row.status] += row.amount
         total.phases[row.phase] += row.amount
         if row.stop_reason:
@@ -133,6 +131,8 @@ def outcomes(session: Session, scope: FigureScope) -> Outcomes:
             setattr(total, name, getattr(total, name) + getattr(row, name))
         if row.cost is not None:
             total.cost = (total.cost or 0.0) + row.cost
+    total.completed = total.statuses[RolloutStatus.COMPLETED]
+    total.failed = total.statuses[RolloutStatus.FAILED]
     return total
 
 
@@ -233,16 +233,13 @@ class GroupFigures:
     """Success over tasks, by a rule."""
 
     passes: list[PassAt] = field(default_factory=list)
+    success: Estimate | None = None
     by_level: dict[int, Estimate] = field(default_factory=dict)
     """Success rate (pass@1)."""
     coverage: dict[int, Coverage] = field(default_factory=dict)
     """Of the stored rollouts, by level."""
     shares: GroupShares | None = None
     """None if groups have one member."""
-
-    @property
-    def success(self) -> Estimate | None:
-        return self.passes[0].any if self.passes else None
 
 
 def group_figures(session: Session, run: Run, scope: FigureScope, rule: SuccessRule) -> GroupFigures:
@@ -273,6 +270,7 @@ def group_figures(session: Session, run: Run, scope: FigureScope, rule: SuccessR
         completed[row.level] += row.attempts * row.tasks
         stored[row.level] += row.members * row.tasks
     figures = GroupFigures(passes=pass_curve(list(chain.from_iterable(counts.values()))))
+    figures.success = figures.passes[0].any if figures.passes else None
     for level in sorted(counts):
         if curve := pass_curve(counts[level]):
             figures.by_level[level] = curve[0].any

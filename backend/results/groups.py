@@ -4,7 +4,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Double, and_, cast, func, literal, or_, select, text
+from sqlalchemy import ColumnElement, Double, Row, cast, func, literal, select, text, tuple_
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.orm import Session, contains_eager
 
@@ -46,18 +46,6 @@ class ListedGroup:
         return sum(reward is not None for reward in self.rewards)
 
 
-@dataclass(frozen=True, slots=True)
-class TaskEnd:
-    """One of the hardest or easiest tasks, with the mean reward of its completed rollouts."""
-
-    task: str
-    level: int
-    rollout_id: uuid.UUID
-    mean: float
-    completed: int
-    members: int
-
-
 def groups(session: Session, run: Run, filter: GroupFilter) -> Slice[ListedGroup]:
     """Latest training step first, then by ordinal; or sorted by a figure of the members."""
     equal = {Group.phase: filter.phase, Group.training_step: filter.step, Task.level: filter.level}
@@ -69,28 +57,20 @@ def groups(session: Session, run: Run, filter: GroupFilter) -> Slice[ListedGroup
         is_wanted = spread > EQUAL_REWARDS if filter.spread == "mixed" else spread <= EQUAL_REWARDS
         statement = statement.where(Group.id.in_(of_group.having(is_wanted)))
 
-    # Keys of the order, each with whether it is descending. The figure is never null: groups without one come last.
-    keys: list[tuple[Any, bool]] = [
-        (func.coalesce(Group.training_step, -1), True),
-        (Group.ordinal, False),
-        (Group.phase, False),
-    ]
+    # All keys ascend and are never null: groups without a figure come last.
+    keys: list[Any] = [-func.coalesce(Group.training_step, -1), Group.ordinal, Group.phase]
     if filter.sort:
         name, is_descending = filter.sort.removeprefix("-"), filter.sort.startswith("-")
         if name not in SORTS:
             raise InvalidInput(fields={"sort": f"Sort by one of {', '.join(SORTS)}, with a leading `-` to reverse."})
-        folded = of_group.add_columns(cast(SORTS[name], Double).label("figure")).subquery()
+        figure = cast(SORTS[name], Double)
+        folded = of_group.add_columns((-figure if is_descending else figure).label("figure")).subquery()
         statement = statement.join(folded, folded.c.group_id == Group.id)
-        last = cast(literal("-infinity" if is_descending else "infinity"), Double)
-        keys = [(func.coalesce(folded.c.figure, last), is_descending), (Group.id, False)]
+        keys = [func.coalesce(folded.c.figure, cast(literal("infinity"), Double)), Group.id]
     if filter.after:
-        values = read_cursor(filter.after, [key for key, _ in keys])
-        same = [key == value for (key, _), value in zip(keys, values, strict=True)]
-        past = [key < value if falls else key > value for (key, falls), value in zip(keys, values, strict=True)]
-        statement = statement.where(or_(*(and_(*same[:place], condition) for place, condition in enumerate(past))))
-    statement = statement.add_columns(*(key.label(f"key_{place}") for place, (key, _) in enumerate(keys)))
-    statement = statement.order_by(*(key.desc() if falls else key.asc() for key, falls in keys))
-    page = statement.limit(filter.limit + 1).subquery()
+        statement = statement.where(tuple_(*keys) > tuple_(*read_cursor(filter.after, keys)))
+    statement = statement.add_columns(*(key.label(f"key_{place}") for place, key in enumerate(keys)))
+    page = statement.order_by(*keys).limit(filter.limit + 1).subquery()
     on_page = [page.c[f"key_{place}"] for place in range(len(keys))]
     members = (
         select(
@@ -107,7 +87,7 @@ def groups(session: Session, run: Run, filter: GroupFilter) -> Slice[ListedGroup
         .join(Group.task)
         .options(contains_eager(Group.task))
         .group_by(Group.id, *page.c, *Task.__table__.columns)
-        .order_by(*(key.desc() if falls else key.asc() for key, (_, falls) in zip(on_page, keys, strict=True)))
+        .order_by(*on_page)
     )
     rows = session.execute(members).all()
     has_more = len(rows) > filter.limit
@@ -131,15 +111,9 @@ FROM ends e JOIN groups g ON g.id = e.group_id JOIN tasks t ON t.id = g.task_id
 """)
 
 
-def task_ends(session: Session, scope: FigureScope, count: int) -> tuple[list[TaskEnd], list[TaskEnd]]:
+def task_ends(session: Session, scope: FigureScope, count: int) -> tuple[list[Row[Any]], list[Row[Any]]]:
     """The tasks with the lowest and the highest mean reward, most extreme first; empty if all means are equal."""
-    hard: list[TaskEnd] = []
-    easy: list[TaskEnd] = []
-    for row in session.execute(_ENDS, scope.parameters() | {"most": count}):
-        end = TaskEnd(row.task, row.level, row.rollout_id, row.mean, row.completed, row.members)
-        (hard if row.is_hard else easy).append(end)
-    hard.sort(key=lambda end: (end.mean, end.task))
-    easy.sort(key=lambda end: (-end.mean, end.task))
-    if not hard or easy[0].mean - hard[0].mean <= EQUAL_REWARDS:
-        return [], []
-    return hard, easy
+    rows = session.execute(_ENDS, scope.parameters() | {"most": count}).all()
+    hard = sorted((row for row in rows if row.is_hard), key=lambda row: (row.mean, row.task))
+    easy = sorted((row for row in rows if not row.is_hard), key=lambda row: (-row.mean, row.task))
+    return (hard, easy) if hard and easy[0].mean - hard[0].mean > EQUAL_REWARDS else ([], [])

@@ -9,7 +9,7 @@ from collections import defaultdict
 from datetime import datetime
 from typing import NamedTuple
 
-from pydantic import PrivateAttr
+from pydantic import ConfigDict, Field
 from sqlalchemy import select
 from sqlalchemy.orm import Session, contains_eager, joinedload
 
@@ -92,16 +92,18 @@ class LeaderboardRow(Response):
     at: datetime
     reason: str = ""
     """Why it is not ranked; empty if it is."""
-    _setup: EvaluationSetup = PrivateAttr()
+    setup: EvaluationSetup = Field(exclude=True)
 
     def matches(self, setup: EvaluationSetup) -> bool:
         """Whether it was evaluated with this setup. A token limit does not change what a scripted policy plays."""
         is_scripted = self.policy_kind is PolicyKind.SCRIPTED
-        return (self._setup._replace(tokens=setup.tokens) if is_scripted else self._setup) == setup
+        return (self.setup._replace(tokens=setup.tokens) if is_scripted else self.setup) == setup
 
 
 class Leaderboard(Response):
     """The policies that were evaluated on an environment version."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
 
     environment: str
     version: int
@@ -114,16 +116,8 @@ class Leaderboard(Response):
     """Best mean first. Ranks overlap where intervals do."""
     apart: list[LeaderboardRow]
     """Not comparable with them, each with its reason."""
-    _evaluated: EnvironmentVersion = PrivateAttr()
-    _setup: EvaluationSetup | None = PrivateAttr(None)
-
-    @property
-    def evaluated(self) -> EnvironmentVersion:
-        return self._evaluated
-
-    @property
-    def setup(self) -> EvaluationSetup | None:
-        return self._setup
+    evaluated: EnvironmentVersion = Field(exclude=True)
+    setup: EvaluationSetup | None = Field(exclude=True)
 
 
 def get_leaderboard(session: Session, name: str, number: int | None = None, exam: str = "") -> Leaderboard:
@@ -132,18 +126,17 @@ def get_leaderboard(session: Session, name: str, number: int | None = None, exam
     `exam`: key of a setup. Default: the setup with the most rows. Raises NotFound.
     """
     environment = get_environment(session, name)
+    played = select(Run.id).where(Run.version_id == EnvironmentVersion.id, Run.kind.in_(RANKED_KINDS)).exists()
     statement = (
         select(EnvironmentVersion)
         .options(joinedload(EnvironmentVersion.environment))
         .where(EnvironmentVersion.environment_id == environment.id)
-        .order_by(EnvironmentVersion.number.desc())
+        .order_by(played.desc(), EnvironmentVersion.number.desc())
+        .limit(1)
     )
     if number is not None:
-        version = session.scalars(statement.where(EnvironmentVersion.number == number)).one_or_none()
-    else:
-        played = select(Run.id).where(Run.version_id == EnvironmentVersion.id, Run.kind.in_(RANKED_KINDS)).exists()
-        version = session.scalars(statement.where(played).limit(1)).one_or_none()
-        version = version or session.scalars(statement.limit(1)).one_or_none()
+        statement = statement.where(EnvironmentVersion.number == number)
+    version = session.scalars(statement).one_or_none()
     if version is None:
         raise NotFound(f"{name} has no such version." if number else f"{name} has no published version.")
     return rank_version(session, version, exam)
@@ -161,15 +154,15 @@ def rank_version(session: Session, version: EnvironmentVersion, exam: str = "") 
     )
     by_entrant: defaultdict[tuple[object, ...], list[LeaderboardRow]] = defaultdict(list)
     for row in map(_row, session.scalars(runs)):
-        by_entrant[row.policy_id, row.checkpoint_id, row.temperature, row._setup, row.mark].append(row)
+        by_entrant[row.policy_id, row.checkpoint_id, row.temperature, row.setup, row.mark].append(row)
     rows = []
     for own in by_entrant.values():  # the latest run that can be ranked, else the latest
         rows.append(next((row for row in own if not row.reason), own[0]))
         rows[-1].runs = len(own)
     fit = [row for row in rows if not row.reason]
-    sampled = {row._setup for row in fit if row.policy_kind is not PolicyKind.SCRIPTED}
+    sampled = {row.setup for row in fit if row.policy_kind is not PolicyKind.SCRIPTED}
     # a scripted policy adds a setup only if it matches none of them
-    setups = sampled | {row._setup for row in fit if not any(row.matches(setup) for setup in sampled)}
+    setups = sampled | {row.setup for row in fit if not any(row.matches(setup) for setup in sampled)}
     counts = [(setup, sum(row.matches(setup) for row in fit)) for setup in setups]
     counts.sort(key=lambda item: (-item[1], item[0].split != "heldout", -item[0].tasks, item[0]))
     exams = [SetupCount(key=setup.key, label=setup.label, contenders=count) for setup, count in counts]
@@ -177,7 +170,7 @@ def rank_version(session: Session, version: EnvironmentVersion, exam: str = "") 
     names = {"split": "other split", "first_task": "other tasks", "tasks": "other number of tasks"}
     names |= {"which": "other tasks", "group_size": "other group size", "tokens": "other token limit"}
     for row in fit:
-        setup, own_setup = counts[place][0], row._setup
+        setup, own_setup = counts[place][0], row.setup
         if not row.matches(setup):
             words = next(words for field, words in names.items() if getattr(own_setup, field) != getattr(setup, field))
             row.reason = f"{words}: {own_setup.label}"
@@ -186,7 +179,7 @@ def rank_version(session: Session, version: EnvironmentVersion, exam: str = "") 
     for row, own_reward in ranked:
         row.rank = 1 + sum(other.low > own_reward.high for _, other in ranked)
         row.worst_rank = sum(other.high >= own_reward.low for _, other in ranked)
-    board = Leaderboard(
+    return Leaderboard(
         environment=version.environment.name,
         version=version.number,
         content_hash=version.content_hash,
@@ -194,9 +187,9 @@ def rank_version(session: Session, version: EnvironmentVersion, exam: str = "") 
         exams=exams,
         ranked=[row for row, _ in ranked],
         apart=sorted((row for row in rows if row.reason), key=lambda row: (row.reason, row.name)),
+        evaluated=version,
+        setup=counts[place][0] if counts else None,
     )
-    board._evaluated, board._setup = version, counts[place][0] if counts else None
-    return board
 
 
 def _row(run: Run) -> LeaderboardRow:
@@ -230,7 +223,9 @@ def _row(run: Run) -> LeaderboardRow:
         reason = f"{run.status}: {coverage}"
     elif coverage.share < MIN_COVERAGE:
         reason = f"only {coverage}"
-    row = LeaderboardRow(
+    which = "" if not plan.task_indexes_given else format(abs(hash(plan.task_indexes_given)), "x")
+    limit = plan.sampling.max_tokens_per_turn
+    return LeaderboardRow(
         name=f"{policy.name} {checkpoint.stage} {checkpoint.step}".strip() if checkpoint else policy.name,
         mark=mark,
         policy_id=policy.id,
@@ -247,11 +242,8 @@ def _row(run: Run) -> LeaderboardRow:
         total_cost=summary.get("cost"),
         at=run.ended_at or run.created_at,
         reason=reason,
+        setup=EvaluationSetup(str(plan.split), plan.first_task, plan.tasks, plan.group_size, limit, which),
     )
-    which = "" if not plan.task_indexes_given else format(abs(hash(plan.task_indexes_given)), "x")
-    limit = plan.sampling.max_tokens_per_turn
-    row._setup = EvaluationSetup(str(plan.split), plan.first_task, plan.tasks, plan.group_size, limit, which)
-    return row
 
 
 def _estimate(figure: object) -> Estimate | None:

@@ -15,7 +15,6 @@ from backend.results.leaderboard import Leaderboard
 from backend.results.leaderboard import get_leaderboard as rank_policies
 from backend.results.run_figures import FiguresRequest, run_figures
 from backend.results.schemas import (
-    BaselineResponse,
     CompareTasks,
     ComparisonResponse,
     FiguresResponse,
@@ -77,7 +76,6 @@ def compare_runs(session: Session, actor: Actor, request: CompareTasks) -> Compa
         half = request.tasks // 2
         positions = positions[: request.tasks - half] + (positions[-half:] if half else [])
     pairs = task_pairs(session, comparison, first, positions)
-    nearby = baselines(session, sides[1].run, comparison.shared, comparison.sides)
     shared = len(comparison.shared)
     runs = [RankedSideResponse.of(side) for side in comparison.sides]
     for run, reward in zip(runs, comparison.means, strict=True):
@@ -92,7 +90,7 @@ def compare_runs(session: Session, actor: Actor, request: CompareTasks) -> Compa
         pairings=[PairingResponse.of(each) for each in comparison.pairings],
         matrix=comparison.matrix,
         remarks=comparison.remarks,
-        baselines=[BaselineResponse.of(each) for each in nearby],
+        baselines=baselines(session, sides[1].run, comparison.shared, comparison.sides),
         tasks=pairs,
     )
 

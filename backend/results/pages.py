@@ -5,7 +5,7 @@ import io
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
@@ -16,21 +16,20 @@ from backend.domain.statistics import TIE
 from backend.domain.vocabulary import RunKind, RunStatus
 from backend.environments.queries import get_environment
 from backend.environments.tables import Environment, EnvironmentVersion
-from backend.results.baselines import Baseline, baselines
+from backend.results.baselines import BaselineResponse, baselines
 from backend.results.comparison import MAX_SIDES, ComparisonNote, Pairing, RunComparison, TaskPair, compare, task_pairs
 from backend.results.leaderboard import MIN_COVERAGE, RANKED_KINDS, get_leaderboard
 from backend.results.schemas import CompareRuns, LeaderboardRequest
 from backend.results.scores import ComparedRun
 from backend.rollouts import queries as rollout_queries
 from backend.rollouts.queries import columns_of
-from backend.rollouts.tables import Rollout
 from backend.rollouts.transcripts import mark_differences
 from backend.runs import queries
 from backend.runs.schemas import RunFilter
 from backend.runs.tables import Run
 from backend.web.dependencies import SessionDep, Viewer
 from backend.web.page import page
-from backend.web.transcripts import Entry, transcript_of
+from backend.web.transcripts import transcript_of
 
 router = APIRouter()
 LISTED_TASKS = 12
@@ -63,13 +62,6 @@ class ComparisonChoice(CompareRuns):
 
 
 @dataclass(slots=True)
-class OpenRollout:
-    rollout: Rollout
-    entries: list[Entry]
-    columns: dict[str, float]
-
-
-@dataclass(slots=True)
 class ComparePage:
     choice: ComparisonChoice
     candidates: Sequence[Run]
@@ -78,9 +70,10 @@ class ComparePage:
     found: RunComparison | None = None
     pairing: Pairing | None = None
     """The run in focus compared with the first."""
-    baselines: list[Baseline] = field(default_factory=list)
+    baselines: list[BaselineResponse] = field(default_factory=list)
     open: TaskPair | None = None
-    played: tuple[OpenRollout, OpenRollout] | None = None
+    played: Sequence[dict[str, Any]] = ()
+    """Rollout, entries and columns of both sides of the open task."""
     parting: int | None = None
     """First turn in which the replies of the open task differ."""
     improved: Sequence[TaskPair] = ()
@@ -125,15 +118,15 @@ def show_comparison(
         opened = comparison.shared.index(key) if key in comparison.shared else opened
     *listed, context.open = task_pairs(session, comparison, pairing, [*improved, *regressed, opened])
     context.improved, context.regressed = listed[: len(improved)], listed[len(improved) :]
-    played = []
+    played: list[dict[str, Any]] = []
     for rollout_id in (context.open.rollout_before, context.open.rollout_after):
         rollout = rollout_queries.get_rollout(session, rollout_id)
         weights = rollout_queries.weights_of(rollout)
         entries = transcript_of(rollout.messages, rollout.steps, list(weights), weights=list(weights.values()))
-        played.append(OpenRollout(rollout, entries, columns_of(rollout.run, rollout)))
+        played.append({"rollout": rollout, "entries": entries, "columns": columns_of(rollout.run, rollout)})
     one, other = played
-    one.entries, other.entries, context.parting = mark_differences(one.entries, other.entries)
-    context.played = one, other
+    one["entries"], other["entries"], context.parting = mark_differences(one["entries"], other["entries"])
+    context.played = played
     return page(request, "results/compare.html", context, block="comparison")
 
 
@@ -211,9 +204,7 @@ def export_leaderboard(
             *(row.at.isoformat(), row.run_id, row.reason),
         ]
         # names are other people's text: a spreadsheet reads a cell that starts like this as a formula
-        is_formula = [isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) for value in values]
-        writer.writerow(
-            [f"'{value}" if is_risky else value for value, is_risky in zip(values, is_formula, strict=True)]
-        )
+        signs = ("=", "+", "-", "@", "\t", "\r")
+        writer.writerow(f"'{each}" if isinstance(each, str) and each.startswith(signs) else each for each in values)
     file = f'attachment; filename="{name}-v{board.version}-leaderboard.csv"'
     return Response(text.getvalue(), media_type="text/csv; charset=utf-8", headers={"Content-Disposition": file})

@@ -166,7 +166,7 @@ def run_figures(session: Session, run: Run, request: FiguresRequest) -> RunFigur
     )
     if everything.failed:
         rows = session.execute(_MESSAGES, {"run": run.id, "most": MAX_MESSAGES})
-        figures.messages = [FailureMessage(row.kind, row.message, row.amount, row.rollout_id) for row in rows]
+        figures.messages = [FailureMessage(*row) for row in rows]
     if len(versions) == 1:
         figures.columns = column_figures(session, run, scope)
         figures.cheat_rate = cheat_rate(session, run, rule) if has_canaries else None
@@ -192,7 +192,7 @@ def _add_environments(
     }
     figures.columns = [columns[scopes[name]][name] for name in [REWARD, *run.columns]]
     owned = group_figures(session, run, scopes[figures.rule.column], figures.rule)
-    figures.groups = GroupFigures(owned.passes, shares=figures.groups.shares)
+    figures.groups = GroupFigures(owned.passes, owned.success, shares=figures.groups.shares)
     environments = []
     for version, manifest, own, name in zip(versions, manifests, weights, names_of(versions), strict=True):
         rule, of_version = rule_of(run, manifest), replace(scope, version_ids=(version.id,))
@@ -202,20 +202,18 @@ def _add_environments(
                 column.weight = own.get(column.name)
                 own_columns.append(column)
         groups = group_figures(session, run, of_version, rule)
-        environments.append(
-            EnvironmentFigures(
-                name=name,
-                version=version,
-                rule=rule,
-                columns=own_columns,
-                groups=groups,
-                coverage=Coverage(
-                    sum(each.completed for each in groups.coverage.values()),
-                    sum(each.total for each in groups.coverage.values()),
-                ),
-                cheat_rate=cheat_rate(session, run, rule, version.id) if has_canaries else None,
-            )
+        counts = groups.coverage.values()
+        environment = EnvironmentFigures(
+            name=name,
+            version=version,
+            rule=rule,
+            columns=own_columns,
+            groups=groups,
+            coverage=Coverage(sum(each.completed for each in counts), sum(each.total for each in counts)),
         )
+        if has_canaries:
+            environment.cheat_rate = cheat_rate(session, run, rule, version.id)
+        environments.append(environment)
     figures.environments = environments
     if rates := [each.cheat_rate for each in environments if each.cheat_rate]:
         figures.cheat_rate = wilson(sum(rate.found for rate in rates), sum(rate.looked_at for rate in rates))

@@ -11,6 +11,7 @@ from backend.domain.vocabulary import Phase
 from backend.errors import InvalidInput, NotFound
 from backend.operations.ids import parse_id
 from backend.operations.schemas import Request, Response
+from backend.results.baselines import BaselineResponse
 from backend.results.comparison import (
     MAX_SIDES,
     ColumnDifference,
@@ -19,7 +20,7 @@ from backend.results.comparison import (
     LevelDifference,
     TaskPair,
 )
-from backend.results.figures import GroupShares, HistogramBar
+from backend.results.figures import GroupShares, HistogramBar, SpentResponse
 from backend.results.run_figures import FailureMessage, LevelFigures
 from backend.results.scores import ComparedRun, side_of
 from backend.runs.references import find_run
@@ -102,15 +103,6 @@ class RankedSideResponse(SideResponse):
     """Tasks that it completed, shared or not."""
 
 
-class BaselineResponse(Response):
-    """A baseline on the same tasks."""
-
-    script: str
-    run_id: uuid.UUID | None
-    """Null if no evaluation covers these tasks."""
-    reward: Estimate | None
-
-
 class PairingResponse(Response):
     """A run compared with the first one, paired over the shared tasks."""
 
@@ -190,53 +182,33 @@ class CheatRateResponse(Response):
     played: int = _at("looked_at")
 
 
-class EnvironmentFiguresResponse(Response):
+class ScopeFiguresResponse(Response):
+    coverage: Coverage
+    success: SuccessResponse
+    columns: list[ColumnResponse]
+    """The reward first."""
+    levels: list[LevelFigures]
+    cheat_rate: CheatRateResponse | None
+    """Over the whole run; null without impossible tasks, which other figures exclude."""
+
+
+class EnvironmentFiguresResponse(ScopeFiguresResponse):
     """One environment of a run: its own columns, levels and success rule."""
 
     name: str
     version_id: uuid.UUID = _at("version", "id")
     version: int = _at("version", "number")
-    coverage: Coverage
-    success: SuccessResponse
-    columns: list[ColumnResponse]
-    """The reward first."""
-    levels: list[LevelFigures]
-    cheat_rate: CheatRateResponse | None
-    """Over the whole run; null without impossible tasks of this environment."""
 
 
-class SpentResponse(Response):
-    """Tokens, cost and seconds of all rollouts in the scope."""
-
-    tokens_in: int
-    tokens_out: int
-    turns: int
-    truncated: int
-    cost: float | None
-    """US dollars; null if the policy has no price."""
-    priced: int
-    """Rollouts with a known price."""
-    queue_seconds: float
-    policy_seconds: float
-    environment_seconds: float
-
-
-class FiguresResponse(Response):
+class FiguresResponse(ScopeFiguresResponse):
     """All figures of a run, or of one step of a training run. Averages exclude failed rollouts."""
 
     run_id: uuid.UUID = _at("scope", "run_id")
     phase: str | None = _at("scope", "phase")
     step: int | None = _at("scope", "step")
-    coverage: Coverage
-    success: SuccessResponse
-    columns: list[ColumnResponse]
-    """The reward first."""
     passes: list[PassResponse] = _at("groups", "passes")
-    levels: list[LevelFigures]
     environments: list[EnvironmentFiguresResponse]
     """One for each environment of a run on several; `levels` is empty then."""
-    cheat_rate: CheatRateResponse | None
-    """Over the whole run; null without impossible tasks. Other figures exclude them."""
     groups: GroupShares | None = _at("groups", "shares")
     """Groups with several completed rollouts."""
     statuses: dict[str, int] = _at("scoped", "statuses")

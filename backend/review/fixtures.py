@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, joinedload, undefer
 
+from backend.domain.environments.fixtures import JudgedFixture, least_kept
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.reward_bounds import floor_of
-from backend.domain.review.judged_fixtures import JudgedFixture, least_kept, stored_task, task_spec
 from backend.domain.rollouts.rollout import TaskSpec
-from backend.domain.vocabulary import Role, RolloutStatus, Verdict
+from backend.domain.vocabulary import Role, RolloutStatus, Split, Verdict
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from backend.review.tables import NEWEST_VERDICTS, VerdictFixture, VerdictRecord
@@ -69,7 +69,7 @@ class JudgedRollout:
         task = self.rollout.group.task
         return {
             "environment_id": self.version.environment_id,
-            "task": stored_task(TaskSpec(task.split, task.index, task.level, task.seed, task.arguments)),
+            "task": {name: getattr(task, name) for name in ("split", "index", "level", "seed", "arguments")},
             "replies": [{"reply": str(step["reply"])} for step in self.rollout.steps],
         }
 
@@ -205,7 +205,7 @@ def judged_fixtures(session: Session, environment_id: uuid.UUID) -> list[JudgedF
         JudgedFixture(
             name=fixture.name,
             judge=fixture.creator.name if fixture.creator else "a former member",
-            task=task_spec(fixture.task),
+            task=TaskSpec(**fixture.task | {"split": Split(fixture.task["split"])}),
             replies=[str(each["reply"]) for each in fixture.replies],
             lowest=fixture.lowest,
             highest=fixture.highest,

@@ -152,7 +152,7 @@ class VerdictFixture(Base):
     environment_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("environments.id", ondelete="CASCADE"), index=True)
     rollout_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("rollouts.id", ondelete="SET NULL"), index=True)
     task: Mapped[dict[str, Any]]
-    """`domain.judged_fixtures.stored_task`."""
+    """Split, index, level, seed and arguments."""
     replies: Mapped[list[dict[str, Any]]]
     """The policy's replies in order: [{"reply": …}]."""
     lowest: Mapped[float | None]

@@ -150,7 +150,7 @@ class Selection:
             case Family.JUDGE:
                 return cast(Grade.score, Double), ((Grade, and_(*grade_of(scope, field))),)
             case Family.QUESTION:
-                value: Any = cast(Grade.score, Double) if field.is_number else Grade.answer
+                value: Any = cast(Grade.score, Double) if field.kind is FieldKind.NUMBER else Grade.answer
                 return value, ((Grade, and_(*grade_of(scope, field))),)
             case _ if field.kind is FieldKind.YES_NO:
                 return case((_column(field), 1.0), else_=0.0), ()
@@ -258,7 +258,7 @@ def _compare(field: Field, operator: str, values: tuple[Any, ...], scope: Filter
         case Family.QUESTION:
             answer = (
                 _number(cast(Grade.score, Double), operator, values, tolerance=0)
-                if field.is_number and operator != "has"
+                if field.kind is FieldKind.NUMBER and operator != "has"
                 else _word(Grade.answer, operator, values)
             )
             return exists().where(*grade_of(scope, field), answer).correlate(Rollout)

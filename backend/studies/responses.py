@@ -8,9 +8,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
 from backend.checkpoints.tables import Checkpoint
+from backend.domain.review.judged_curve import wilson
 from backend.domain.statistics import estimate_mean
 from backend.domain.studies.effort import EffortOutcome, ReplyCurve, cut_points, mean_curve
-from backend.domain.studies.onset import PatternCount, max_checkpoints
+from backend.domain.studies.onset import max_checkpoints
 from backend.domain.studies.study import StudyKind
 from backend.domain.vocabulary import CheckStatus, RunKind, RunStatus
 from backend.environments.tables import EnvironmentVersion
@@ -70,8 +71,8 @@ def _onset_fields(session: Session, run: Run, study: Study, checkpoints: Sequenc
     for each in checkpoints:
         response = StudiedCheckpointResponse.of(each)
         if each.rollouts:
-            count = PatternCount(each.flagged or 0, each.rollouts)
-            response.value, (response.low, response.high) = count.share, count.interval
+            share = wilson(each.flagged or 0, each.rollouts)
+            response.value, response.low, response.high = share.value, share.low, share.high
         responses.append(response)
     total = len(checkpoints)
     if not study.status.is_over:

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field, computed_field
 
-from backend.domain.studies.effort import EffortMeasure
-from backend.domain.studies.study import EffortResult, EffortSettings, OnsetResult, OnsetSettings, StudyKind
+from backend.domain.studies.effort import EffortMeasure, EffortResult
+from backend.domain.studies.study import EffortSettings, OnsetResult, OnsetSettings, StudyKind
 from backend.domain.vocabulary import RunStatus
 from backend.operations.schemas import Progress, Request, Response
 

@@ -9,7 +9,8 @@ from sqlalchemy.dialects.postgresql import ARRAY, DOUBLE_PRECISION, JSONB
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from backend.core.tables import Base, CreatedAt, Id, text_enum
-from backend.domain.studies.study import EffortResult, EffortSettings, OnsetResult, OnsetSettings, StudyKind
+from backend.domain.studies.effort import EffortResult
+from backend.domain.studies.study import EffortSettings, OnsetResult, OnsetSettings, StudyKind
 from backend.domain.training.configuration import Stage
 from backend.domain.vocabulary import RunStatus
 

@@ -120,7 +120,7 @@ def offered_answers(session: Session, run: Run, alarms: Sequence[Alarm]) -> dict
         always = [OfferedAnswer(AlarmAnswer.PAUSE, "Pause"), OfferedAnswer(AlarmAnswer.STOP, "Stop"), *always]
 
     def offer(answer: AlarmAnswer, alarm: Alarm) -> OfferedAnswer | None:
-        is_of_warm_up = is_warm_up_alarm(alarm)
+        is_of_warm_up = str(alarm.evidence.get("curve", "")).startswith("sft/")  # its step is one of the warm-up
         if answer is AlarmAnswer.LOWER_RATE:
             if is_of_warm_up:
                 return OfferedAnswer(answer, "Lower the SFT learning rate") if warms_up else None
@@ -144,11 +144,6 @@ def offered_answers(session: Session, run: Run, alarms: Sequence[Alarm]) -> dict
         alarm.id: [each for answer in ALARM_KINDS[alarm.name].answers if (each := offer(answer, alarm))] + always
         for alarm in alarms
     }
-
-
-def is_warm_up_alarm(alarm: Alarm) -> bool:
-    """Whether a curve of the warm-up raised the alarm. Its step is then a step of the warm-up."""
-    return str(alarm.evidence.get("curve", "")).startswith("sft/")
 
 
 def answer_alarm(
@@ -176,7 +171,7 @@ def answer_alarm(
         raise DoesNotHelp(f"{answer} has no effect on the alarm {kind.title!r} now. Use one of: {others}.")
     match answer:
         case AlarmAnswer.LOWER_RATE:
-            name = WARM_UP_RATE if is_warm_up_alarm(alarm) else LEARNING_RATE
+            name = WARM_UP_RATE if str(alarm.evidence.get("curve", "")).startswith("sft/") else LEARNING_RATE
             lower_rate(session, actor, run, name, alarm_id=alarm.id)
         case AlarmAnswer.PAUSE:
             request_stop(session, actor, run, is_pause=True)

@@ -3,12 +3,12 @@
 import hashlib
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO
 
-from sqlalchemy import ColumnElement, Select, select
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
 from backend.core import artifacts
@@ -20,7 +20,6 @@ from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.example_lines import MAX_LINE_BYTES, BadLine, read_line, write_line
 from backend.domain.training.examples import ExampleStatistics
 from backend.domain.training.mix import union_columns
-from backend.domain.vocabulary import UNDER_WAY
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import Conflict, InvalidInput, NotFound
 from backend.rollouts.scope import scope_of
@@ -35,14 +34,8 @@ MAX_UPLOAD_BYTES = 64 * 1024**2
 MAX_CONVERSATIONS = 100_000
 MAX_REPORTED = 5
 """Number of invalid lines after which reading stops."""
-KEPT_AFTER_DELETING = timedelta(days=7)
-_DELETED = "deleted_at"
-IS_DELETED: ColumnElement[bool] = ExampleFile.statistics[_DELETED].astext.is_not(None)
+IS_DELETED: ColumnElement[bool] = ExampleFile.statistics["deleted_at"].astext.is_not(None)
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-
-
-class FileInUse(Conflict):
-    """A training run that has not finished learns from this file. Stop the run first."""
 
 
 class AlreadyUploaded(Conflict):
@@ -77,14 +70,19 @@ def add_example_file(
     session.add(row)
     session.flush()
     audit(session, actor, "examples.add", "example_file", row.id, name=row.name, conversations=row.conversations)
-    _remove_deleted(session)
+    remove_deleted(session)
     return row
 
 
 def _copy_conversations(upload: IO[bytes], out: IO[bytes]) -> tuple[ExampleStatistics, str]:
     """Write each valid conversation once; return the statistics and the SHA-256 of the upload. Raises InvalidInput."""
     statistics, problems, digest, size = ExampleStatistics(), list[str](), hashlib.sha256(), 0
-    for number, line in enumerate(_lines(upload), 1):
+    # a line that is too long is the last one: where the next begins is unknown
+    is_cut, number = False, 0
+    while not is_cut and (line := upload.readline(MAX_LINE_BYTES + 1)):
+        number += 1
+        if is_cut := len(line) > MAX_LINE_BYTES and not line.endswith(b"\n"):
+            line += b"\x00"  # so that stripping white space cannot make it fit
         digest.update(line)
         size += len(line)
         if size > MAX_UPLOAD_BYTES:
@@ -113,15 +111,6 @@ def _copy_conversations(upload: IO[bytes], out: IO[bytes]) -> tuple[ExampleStati
     return statistics, digest.hexdigest()
 
 
-def _lines(upload: IO[bytes]) -> Iterator[bytes]:
-    """Lines of bounded length. A line that is too long is the last one: where the next begins is unknown."""
-    while line := upload.readline(MAX_LINE_BYTES + 1):
-        is_cut = len(line) > MAX_LINE_BYTES and not line.endswith(b"\n")
-        yield line + b"\x00" if is_cut else line  # so that stripping white space cannot make it fit
-        if is_cut:
-            return
-
-
 def list_example_files(session: Session, *, after: str | None = None, limit: int = 50) -> Slice[ExampleFile]:
     """Files that are not deleted, newest first."""
     statement = select(ExampleFile).where(~IS_DELETED)
@@ -136,38 +125,10 @@ def get_example_file(session: Session, file_id: uuid.UUID) -> ExampleFile:
     return row
 
 
-def deleted_at(row: ExampleFile) -> datetime | None:
-    stored = row.statistics.get(_DELETED)
-    return datetime.fromisoformat(stored) if stored else None
-
-
-def runs_with(row: ExampleFile) -> Select[Run]:
-    """Training runs that use this file."""
-    return select(Run).where(Run.configuration["sft"]["file"].astext == str(row.id))
-
-
-def delete_example_file(session: Session, actor: Actor, row: ExampleFile) -> None:
-    """Stop offering the file. Its conversations are kept for a week, so that it can be restored."""
-    if session.scalars(runs_with(row).where(Run.status.in_(UNDER_WAY)).limit(1)).first() is not None:
-        raise FileInUse
-    if deleted_at(row) is None:
-        row.statistics = {**row.statistics, _DELETED: datetime.now(UTC).isoformat()}
-        session.flush()
-        audit(session, actor, "examples.delete", "example_file", row.id, name=row.name)
-    _remove_deleted(session)
-
-
-def restore_example_file(session: Session, actor: Actor, row: ExampleFile) -> None:
-    if deleted_at(row) is not None:
-        row.statistics = {name: value for name, value in row.statistics.items() if name != _DELETED}
-        session.flush()
-        audit(session, actor, "examples.restore", "example_file", row.id, name=row.name)
-
-
-def _remove_deleted(session: Session) -> None:
+def remove_deleted(session: Session) -> None:
     """Remove files that can no longer be restored."""
-    long_ago = (datetime.now(UTC) - KEPT_AFTER_DELETING).isoformat()
-    old = select(ExampleFile).where(ExampleFile.statistics[_DELETED].astext < long_ago)
+    long_ago = (datetime.now(UTC) - timedelta(days=7)).isoformat()
+    old = select(ExampleFile).where(ExampleFile.statistics["deleted_at"].astext < long_ago)
     for row in session.scalars(old).all():
         session.delete(row)
         artifacts.delete(row.artifact)
@@ -189,7 +150,7 @@ def check_sources(session: Session, configuration: TrainingConfiguration, versio
             raise InvalidInput(fields={"sft.script_where": message}) from error
     if sft.uses("file"):
         file = session.get(ExampleFile, sft.file)
-        if file is None or deleted_at(file) is not None:
+        if file is None or file.deleted_at is not None:
             raise InvalidInput(fields={"sft.file": "There is no such file of conversations."})
     if sft.uses("rollouts") and not selected_rollouts(session, sft, LearningScope(tuple(version_ids))).ids:
         field = "sft.where" if sft.where.strip() else "sft.runs"

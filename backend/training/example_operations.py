@@ -1,32 +1,27 @@
 """Operations on training examples: uploaded conversations, a preview for a warm-up, and SFT data from rollouts."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.core import artifacts
-from backend.domain.vocabulary import Role
-from backend.errors import NotFound
+from backend.domain.vocabulary import UNDER_WAY, Role
+from backend.errors import Conflict, NotFound
 from backend.operations.declaration import operation, reference
 from backend.operations.ids import find_by_end, parse_id
 from backend.operations.schemas import Download
-from backend.training import example_files, example_preview, sft_data
-from backend.training.schemas import (
-    DownloadSft,
-    ExampleFileDetail,
-    ExampleFileResponse,
-    ListExampleFiles,
-    MarkDemonstrations,
-    MarkedDemonstrations,
-    SftFilter,
-    SftPreview,
-    TrainingRequest,
-    UploadExamples,
-)
+from backend.runs.tables import Run
+from backend.training import example_files, example_preview, schemas, sft_data
 from backend.training.tables import ExampleFile
+from backend.web.audit import audit
 from backend.web.identity import Actor
 from backend.web.paging import Page
+
+
+class FileInUse(Conflict):
+    """A training run that has not finished learns from this file. Stop the run first."""
 
 
 @reference(ExampleFile, "Id of a file, the last characters of it, or its name.")
@@ -42,9 +37,26 @@ def find_example_file(session: Session, text: str) -> ExampleFile:
 
 
 @operation("POST /training/examples/preview", role=Role.VIEWER, noun="examples", audited=False)
-def preview_examples(session: Session, actor: Actor, request: TrainingRequest) -> dict[str, object]:
+def preview_examples(session: Session, actor: Actor, request: schemas.TrainingRequest) -> dict[str, object]:
     """Preview what the SFT warm-up of a training run would learn from: numbers, lengths, rewards and examples."""
-    return example_preview.preview_examples(session, request).as_json()
+    preview = example_preview.preview_examples(session, request)
+    sources: list[dict[str, object]] = [
+        {
+            "source": source.source,
+            "share": source.share,
+            "available": source.available,
+            "looked_at": source.found.conversations,
+            "too_long": source.too_long,
+            "warnings": source.warnings,
+            "runs": [{"id": str(run.id), "name": run.name} for run in source.runs],
+            "file": {"id": str(source.file.id), "name": source.file.name} if source.file else None,
+            "statistics": source.found.as_json(),
+            "examples": [{"messages": each.messages, "reward": each.reward} for each in source.found.examples],
+        }
+        for source in preview.sources
+    ]
+    measure = preview.measure
+    return {"tokens_are": measure.told, "context": measure.context, "system": preview.system, "sources": sources}
 
 
 @operation(
@@ -56,7 +68,7 @@ def preview_examples(session: Session, actor: Actor, request: TrainingRequest) -
     audited=False,
     max_body_size=example_files.MAX_UPLOAD_BYTES + 2**20,
 )
-def add_examples(session: Session, actor: Actor, request: UploadExamples) -> ExampleFileResponse:
+def add_examples(session: Session, actor: Actor, request: schemas.UploadExamples) -> schemas.ExampleFileResponse:
     """Upload conversations: {"messages": […]} or {"prompt": …, "completion": …}, as TRL and OpenAI write them.
 
     If a line is invalid, the error names it and nothing is stored.
@@ -66,20 +78,21 @@ def add_examples(session: Session, actor: Actor, request: UploadExamples) -> Exa
 
 
 @operation("GET /training/examples", role=Role.VIEWER, noun="examples", command="data examples list")
-def list_examples(session: Session, actor: Actor, request: ListExampleFiles) -> Page[ExampleFileResponse]:
+def list_examples(
+    session: Session, actor: Actor, request: schemas.ListExampleFiles
+) -> Page[schemas.ExampleFileResponse]:
     """List uploaded conversations, newest first."""
     found = example_files.list_example_files(session, after=request.after, limit=request.limit)
-    items = [_response(row) for row in found.items]
-    return Page(items=items, next=found.next)
+    return Page(items=[_response(row) for row in found.items], next=found.next)
 
 
 @operation("GET /training/examples/{file}", role=Role.VIEWER, noun="examples", command="data examples show")
-def get_examples(session: Session, actor: Actor, file: ExampleFile) -> ExampleFileDetail:
+def get_examples(session: Session, actor: Actor, file: ExampleFile) -> schemas.ExampleFileDetail:
     """Show the statistics and first conversations of an uploaded file."""
     examples = [
         {"messages": each.messages, "learned": each.learned} for each in example_preview.first_conversations(file)
     ]
-    return ExampleFileDetail(**_response(file).model_dump(), examples=examples)
+    return schemas.ExampleFileDetail(**_response(file).model_dump(), examples=examples)
 
 
 @operation("GET /training/examples/{file}/file", role=Role.VIEWER, noun="examples")
@@ -106,7 +119,14 @@ def download_examples(session: Session, actor: Actor, file: ExampleFile) -> Down
 )
 def delete_examples(session: Session, actor: Actor, file: ExampleFile) -> None:
     """Delete an uploaded file. You can restore it for a week with `proctor data examples restore`."""
-    example_files.delete_example_file(session, actor, file)
+    learning = Run.configuration["sft"]["file"].astext == str(file.id), Run.status.in_(UNDER_WAY)
+    if session.scalar(select(Run.id).where(*learning).limit(1)):
+        raise FileInUse
+    if file.deleted_at is None:
+        file.statistics = {**file.statistics, "deleted_at": datetime.now(UTC).isoformat()}
+        session.flush()
+        audit(session, actor, "examples.delete", "example_file", file.id, name=file.name)
+    example_files.remove_deleted(session)
 
 
 @operation(
@@ -118,35 +138,37 @@ def delete_examples(session: Session, actor: Actor, file: ExampleFile) -> None:
     page="/training/examples/{id}",
     notice="{name} is restored.",
 )
-def restore_examples(session: Session, actor: Actor, file: ExampleFile) -> ExampleFileResponse:
+def restore_examples(session: Session, actor: Actor, file: ExampleFile) -> schemas.ExampleFileResponse:
     """Restore a deleted file."""
-    example_files.restore_example_file(session, actor, file)
+    if file.deleted_at is not None:
+        file.statistics = {name: value for name, value in file.statistics.items() if name != "deleted_at"}
+        session.flush()
+        audit(session, actor, "examples.restore", "example_file", file.id, name=file.name)
     return _response(file)
 
 
 @operation("GET /sft", role=Role.VIEWER)
-def preview_sft(session: Session, actor: Actor, request: SftFilter) -> SftPreview:
+def preview_sft(session: Session, actor: Actor, request: schemas.SftFilter) -> schemas.SftPreview:
     """Preview training data from rollouts: numbers of conversations, repeats and tokens, with samples."""
     return sft_data.preview(session, request)
 
 
 @operation("GET /sft/file", role=Role.VIEWER)
-def download_sft(session: Session, actor: Actor, request: DownloadSft) -> Download:
+def download_sft(session: Session, actor: Actor, request: schemas.DownloadSft) -> Download:
     """Download training data from rollouts as chat JSONL, or as a zipped folder for Hugging Face's `datasets`."""
     return sft_data.download(session, request, request.format)
 
 
 @operation("POST /sft/demonstrations", role=Role.TRAINER, audited=False)
-def mark_demonstrations(session: Session, actor: Actor, request: MarkDemonstrations) -> MarkedDemonstrations:
+def mark_demonstrations(
+    session: Session, actor: Actor, request: schemas.MarkDemonstrations
+) -> schemas.MarkedDemonstrations:
     """Mark rollouts as demonstrations for the SFT warm-up, or remove the mark. Held-out tasks are never marked."""
     changed = sft_data.mark_demonstrations(session, actor, request, is_wanted=request.is_wanted)
-    return MarkedDemonstrations(changed=changed)
+    return schemas.MarkedDemonstrations(changed=changed)
 
 
-def _response(row: ExampleFile) -> ExampleFileResponse:
-    names = ("id", "name", "conversations", "size_bytes", "created_at")
-    return ExampleFileResponse(
-        **{name: getattr(row, name) for name in names},
-        statistics={name: value for name, value in row.statistics.items() if name not in {"hash", "deleted_at"}},
-        deleted_at=example_files.deleted_at(row),
+def _response(row: ExampleFile) -> schemas.ExampleFileResponse:
+    return schemas.ExampleFileResponse.from_row(
+        row, statistics={name: value for name, value in row.statistics.items() if name not in {"hash", "deleted_at"}}
     )

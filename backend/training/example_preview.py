@@ -5,17 +5,14 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from itertools import islice
 
-from sqlalchemy.orm import Session, joinedload
+from sqlalchemy.orm import Session
 
 from backend.checkpoints.tables import Checkpoint
 from backend.core import artifacts
-from backend.domain.environments.manifest import Manifest
 from backend.domain.training.configuration import ModelChoice
 from backend.domain.training.examples import EXAMPLES, Conversation, ExampleStatistics, TokenCount, estimate_tokens
-from backend.environments.tables import EnvironmentVersion
 from backend.errors import InvalidInput, NotFound
 from backend.runs.tables import Run
-from backend.training.example_files import deleted_at
 from backend.training.example_sources import (
     LearningScope,
     RolloutSelection,
@@ -28,16 +25,12 @@ from backend.training.example_sources import (
 )
 from backend.training.preflight import stored_context
 from backend.training.schemas import TrainingRequest, resolve_configuration
+from backend.training.service import version_of_request
 from backend.training.tables import ExampleFile
 
 MAX_PREVIEWED = 2000
 """Conversations of each source that are read."""
-_TEMPLATE_TOKENS = 2
-"""Minimum number of tokens that a chat template adds to a message: the role and its end."""
-_ESTIMATED = "estimated, 4 characters each"
 _MAX_TOKENIZER_BYTES = 64 * 1024**2
-_BLOCKS = ("recipe", "seed", "model", "sft")
-"""Settings that select training examples. Errors in other settings are reported when the run is started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +38,7 @@ class TokenMeasure:
     """How tokens are counted, and the context length of the model."""
 
     count: TokenCount
-    told: str = _ESTIMATED
+    told: str = "estimated, 4 characters each"
     """How they are counted, for a person."""
     context: int | None = None
 
@@ -67,25 +60,6 @@ class SourcePreview:
     runs: list[Run] = field(default_factory=list)
     file: ExampleFile | None = None
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether all conversations were read."""
-        return self.found.conversations >= self.available
-
-    def as_json(self) -> dict[str, object]:
-        return {
-            "source": self.source,
-            "share": self.share,
-            "available": self.available,
-            "looked_at": self.found.conversations,
-            "too_long": self.too_long,
-            "warnings": self.warnings,
-            "runs": [{"id": str(run.id), "name": run.name} for run in self.runs],
-            "file": {"id": str(self.file.id), "name": self.file.name} if self.file else None,
-            "statistics": self.found.as_json(),
-            "examples": [{"messages": each.messages, "reward": each.reward} for each in self.found.examples],
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class ExamplePreview:
@@ -96,23 +70,15 @@ class ExamplePreview:
     system: str | None
     """The system prompt of the environment; None if its tools differ by episode."""
 
-    def as_json(self) -> dict[str, object]:
-        return {
-            "tokens_are": self.measure.told,
-            "context": self.measure.context,
-            "system": self.system,
-            "sources": [source.as_json() for source in self.sources],
-        }
-
 
 def preview_examples(session: Session, request: TrainingRequest) -> ExamplePreview:
     """Read the first conversations of each source. Raises InvalidInput for a source that does not exist."""
-    version = session.get(EnvironmentVersion, request.version_id, options=[joinedload(EnvironmentVersion.environment)])
-    if version is None:
-        raise InvalidInput(fields={"version_id": "There is no such environment version."})
-    settings = {name: value for name, value in request.configuration.items() if name in _BLOCKS}
+    version = version_of_request(session, request)
+    # only settings that select training examples: errors in others are reported when the run is started
+    blocks = ("recipe", "seed", "model", "sft")
+    settings = {name: value for name, value in request.configuration.items() if name in blocks}
     configuration = resolve_configuration(request.preset, settings)
-    sft, manifest = configuration.sft, Manifest.model_validate(version.manifest)
+    sft, manifest = configuration.sft, version.typed_manifest
     measure, system = token_measure(session, configuration.model), environment_system(manifest)
     previews = []
     for source in [sft.source, *(name for name, share in sft.shares.items() if name != sft.source and share > 0)]:
@@ -132,7 +98,7 @@ def preview_examples(session: Session, request: TrainingRequest) -> ExamplePrevi
             conversations = conversations_of(session, selection.ids[:MAX_PREVIEWED])
         elif source == "file":
             file = session.get(ExampleFile, sft.file)
-            if file is None or deleted_at(file) is not None:
+            if file is None or file.deleted_at is not None:
                 raise InvalidInput(fields={"sft.file": "There is no such file of conversations."})
             seen.file, seen.available = file, min(file.conversations, sft.most)
             conversations = islice(conversations_in(file), MAX_PREVIEWED)
@@ -220,7 +186,7 @@ def token_measure(session: Session, choice: ModelChoice) -> TokenMeasure:
     def count(messages: Sequence[Mapping[str, object]]) -> int:
         texts = [str(message["content"]) for message in messages]
         encoded = tokenizer.encode_batch(texts, add_special_tokens=False)
-        return sum(len(each.ids) + _TEMPLATE_TOKENS for each in encoded)
+        return sum(len(each.ids) + 2 for each in encoded)  # a chat template adds at least the role and its end
 
     return TokenMeasure(count, "by the checkpoint's tokenizer", stored_context(row.artifact))
 

@@ -28,6 +28,15 @@ from backend.training.tables import ExampleFile
 
 MAX_ROLLOUTS = 200_000
 """Number of passing rollouts that are considered."""
+NEWEST_VERDICT = (
+    select(VerdictRecord.verdict)
+    .where(VerdictRecord.rollout_id == Rollout.id)
+    .where(VerdictRecord.taken_back_at.is_(None), VerdictRecord.verdict != Verdict.UNSURE)
+    .order_by(VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
+    .limit(1)
+    .scalar_subquery()
+)
+"""The latest verdict on a rollout that is not unsure."""
 _BATCH = 500
 _PLAYED = (RunKind.EVALUATION, RunKind.TRAINING, RunKind.PLAY)
 """Kinds of runs that are searched by default. Runs that regrade or replay rollouts have no new conversations."""
@@ -87,16 +96,8 @@ def selected_rollouts(session: Session, sft: SftChoice, scope: LearningScope) ->
         raise InvalidInput(fields={"sft.where": f"{wrong.message} (at character {wrong.start + 1})"}) from wrong
     if not conditions:
         return selection
-    verdict = (
-        select(VerdictRecord.verdict)
-        .where(VerdictRecord.rollout_id == Rollout.id)
-        .where(VerdictRecord.taken_back_at.is_(None), VerdictRecord.verdict != Verdict.UNSURE)
-        .order_by(VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
-        .limit(1)
-        .scalar_subquery()
-    )
     passing = (
-        select(Rollout.id, Task.split, Task.version_id, verdict.label("verdict"))
+        select(Rollout.id, Task.split, Task.version_id, NEWEST_VERDICT.label("verdict"))
         .join(Group, Group.id == Rollout.group_id)
         .join(Task, Task.id == Group.task_id)
         .join(EnvironmentVersion, EnvironmentVersion.id == Task.version_id)

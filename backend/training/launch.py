@@ -2,8 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from itertools import chain
 from typing import Literal
 from urllib.parse import urlencode
@@ -11,21 +10,20 @@ from urllib.parse import urlencode
 import yaml
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict
-from sqlalchemy.orm import Session
+from sqlalchemy import select
+from sqlalchemy.orm import Session, joinedload
 
 from backend.checkpoints.queries import checkpoints as checkpoint_slice
 from backend.domain.ids import new_id
 from backend.domain.runs.capabilities import not_offered
 from backend.domain.training.configuration import TrainingConfiguration, batch_in_words
-from backend.domain.training.preflight.findings import PreflightFinding
-from backend.domain.training.presets import PRESETS, Preset
+from backend.domain.training.presets import PRESETS
 from backend.domain.vocabulary import RunKind
-from backend.environments.tables import EnvironmentVersion
-from backend.errors import Conflict, InvalidInput
+from backend.environments.tables import Environment, EnvironmentVersion
+from backend.errors import InvalidInput, NotFound
 from backend.runs.tables import Run
-from backend.training import queries
 from backend.training.example_files import list_example_files
-from backend.training.launch_form import FormContext, LaunchSection, launch_sections
+from backend.training.launch_form import FormContext, launch_sections
 from backend.training.preflight import findings_at_once
 from backend.training.schemas import TrainingRequest, resolve_configuration
 from backend.training.setting_texts import changed_settings, flatten, stored_configuration
@@ -33,50 +31,19 @@ from backend.training.tables import Preflight
 from backend.training.workers import offers
 
 Format = Literal["yaml", "json"]
-MEDIA_TYPES: Mapping[Format, str] = {"yaml": "application/yaml", "json": "application/json"}
 
 
-class NotATrainingRun(Conflict):
-    """Only a training run has a configuration file."""
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchFigures:
-    """Summary of a run with the selected settings. It is updated while the form is filled in."""
-
-    errors: Mapping[str, str] = field(default_factory=dict)
-    """Settings that cannot be read, by field."""
-    arithmetic: Sequence[str] = ()
-    rollouts: int = 0
-    findings: Sequence[PreflightFinding] = ()
-    command: str = ""
-    file_query: str = ""
-    """Query string of the configuration file's address."""
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchPage:
-    """The launch form, empty or as it was refused."""
-
-    versions: Sequence[EnvironmentVersion]
-    chosen: EnvironmentVersion | None
-    presets: Mapping[str, Preset]
-    preset: str
-    sections: list[LaunchSection]
-    figures: LaunchFigures
-    name: str
-    without_certificate: str
-    key: str
-    again: Run | None = None
-    preflight: Preflight | None = None
-    errors: dict[str, str] = field(default_factory=dict)
-    message: str = ""
-
-
-def launch_page(session: Session, shown: TrainingRequest, error: InvalidInput | None = None) -> LaunchPage:
+def launch_page(session: Session, shown: TrainingRequest, error: InvalidInput | None = None) -> dict[str, object]:
     """The form with the settings of the request over those of a preset, a pre-flight or an earlier run."""
-    versions = queries.trainable_versions(session)
-    again = queries.find_training_run(session, shown.again) if shown.again else None
+    in_use = (  # newest first within each environment
+        select(EnvironmentVersion)
+        .join(EnvironmentVersion.environment)
+        .options(joinedload(EnvironmentVersion.environment))
+        .where(Environment.archived_at.is_(None))
+        .order_by(Environment.name, EnvironmentVersion.number.desc())
+    )
+    versions, again = session.scalars(in_use).all(), session.get(Run, shown.again) if shown.again else None
+    again = again if again is not None and again.kind is RunKind.TRAINING else None
     preflight = session.get(Preflight, shown.preflight_id) if shown.preflight_id else None
     preset, source = PRESETS.get(shown.preset or ""), preflight or again
     by_id = {version.id: version for version in versions}
@@ -107,31 +74,32 @@ def launch_page(session: Session, shown: TrainingRequest, error: InvalidInput | 
         },
         not_offered=not_offered(offers(session)),
     )
-    return LaunchPage(
-        versions=versions,
-        chosen=chosen,
-        presets=PRESETS,
-        preset=shown.preset or "",
-        sections=launch_sections(configuration, context),
-        figures=launch_figures(session, shown, chosen, start),
-        name=shown.name or "",
-        without_certificate=shown.without_certificate or "",
-        key=shown.key or new_id().hex,
-        again=again,
-        preflight=preflight,
-        errors=dict(error.fields) if error else {},
-        message=error.message if error else "",
-    )
+    return {
+        "versions": versions,
+        "chosen": chosen,
+        "presets": PRESETS,
+        "preset": shown.preset or "",
+        "sections": launch_sections(configuration, context),
+        "figures": launch_figures(session, shown, chosen, start),
+        "name": shown.name or "",
+        "without_certificate": shown.without_certificate or "",
+        "key": shown.key or new_id().hex,
+        "again": again,
+        "preflight": preflight,
+        "errors": error.fields if error else {},
+        "message": error.message if error else "",
+    }
 
 
 def launch_figures(
     session: Session, shown: TrainingRequest, version: EnvironmentVersion | None, start: TrainingConfiguration
-) -> LaunchFigures:
-    """The summary of a run on this version, with the settings of the request over `start`."""
+) -> dict[str, object]:
+    """The summary of a run on this version, with the settings of the request over `start`; `errors`: settings that
+    cannot be read, by field."""
     try:
         configuration = resolve_configuration(shown.preset, shown.configuration, start.resolved())
     except InvalidInput as error:
-        return LaunchFigures(errors=error.fields)
+        return {"errors": error.fields}
     preset, reason = PRESETS.get(shown.preset or ""), shown.without_certificate or ""
     changed = changed_settings(configuration, preset.configuration if preset else TrainingConfiguration())
     options = {"--name": shown.name or "", "--without-certificate": reason}
@@ -142,13 +110,15 @@ def launch_figures(
         "without_certificate": reason,
     }
     environment = f"{version.environment.name}@{version.number}" if version else "ENVIRONMENT"
-    return LaunchFigures(
-        arithmetic=batch_in_words(configuration).split("; "),
-        rollouts=configuration.total_rollouts,
-        findings=findings_at_once(session, version, configuration) if version else (),
-        command=launch_command(environment, shown.preset, changed, options),
-        file_query=urlencode({name: text for name, text in (query | changed).items() if text or name in changed}),
-    )
+    return {
+        "errors": {},
+        "arithmetic": batch_in_words(configuration).split("; "),
+        "rollouts": configuration.total_rollouts,
+        "findings": findings_at_once(session, version, configuration) if version else (),
+        "command": launch_command(environment, shown.preset, changed, options),
+        # query string of the configuration file's address
+        "file_query": urlencode({name: text for name, text in (query | changed).items() if text or name in changed}),
+    }
 
 
 def launch_command(
@@ -193,7 +163,7 @@ def configuration_file(
 def configuration_file_of(run: Run) -> ConfigurationFile:
     """The file that repeats a run, without its name, because names of policies are unique."""
     if run.kind is not RunKind.TRAINING:
-        raise NotATrainingRun
+        raise NotFound("There is no such training run.")
     reason = str(run.configuration.get("without_certificate") or "")
     return configuration_file(run.version, stored_configuration(run.configuration), without_certificate=reason)
 
@@ -208,4 +178,4 @@ def download_configuration(file: ConfigurationFile, form: Format) -> Response:
         text += yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=100)
     name = f"proctor-train-{file.environment.replace('@', '-v')}.{form}"
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return Response(text, media_type=MEDIA_TYPES[form], headers=headers)
+    return Response(text, media_type=f"application/{form}", headers=headers)

@@ -12,10 +12,8 @@ from pydantic.fields import FieldInfo
 
 from backend.domain.training.blocks import Block, Card, setting_of
 from backend.domain.training.configuration import TrainingConfiguration
-from backend.training.setting_texts import block_of, holds_list, holds_mapping, is_optional, members, write
+from backend.training.setting_texts import block_of, holds_list, holds_mapping, members, write
 
-LONG_HELP = 110
-"""Characters above which only the first sentence of a help text is shown at first."""
 SECTIONS: Mapping[str, tuple[str, str]] = {
     "": ("Recipe", "Stages of the run."),
     "mix": ("Further environments", "Train on several environments at the same time."),
@@ -58,16 +56,10 @@ class LaunchField:
     may_be_empty: bool = False
     only: str = ""
     """The settings with which it has an effect, as in `Setting.only`."""
-
-    @property
-    def hint(self) -> str:
-        """The help if it is short, else its first sentence."""
-        return self.help if len(self.help) <= LONG_HELP else self.help.partition(". ")[0].rstrip(".") + "."
-
-    @property
-    def more(self) -> str:
-        """The rest of a long help text."""
-        return self.help[len(self.hint) :].strip()
+    hint: str = ""
+    """The help if it is short, else its first sentence."""
+    more: str = ""
+    """The rest of a long help text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +138,14 @@ def _field(name: str, info: FieldInfo, value: object, context: FormContext) -> L
                 minimum = minimum or write(bound)
             case Le(le=bound) | Lt(lt=bound):
                 maximum = maximum or write(bound)
+    text = " ".join((info.description or "").split())
+    hint = text if len(text) <= 110 else text.partition(". ")[0].rstrip(".") + "."
     return LaunchField(
         name=name,
         label=setting.label or label[0].upper() + label[1:],
-        help=" ".join((info.description or "").split()),
+        help=text,
+        hint=hint,
+        more=text[len(hint) :].strip(),
         value=shown,
         kind=kind,
         options=options,
@@ -159,7 +155,7 @@ def _field(name: str, info: FieldInfo, value: object, context: FormContext) -> L
         is_basic=setting.is_basic,
         is_changed=name in context.base and context.base[name] != shown,
         is_large=setting.is_wide,
-        may_be_empty=is_optional(info),
+        may_be_empty=type(None) in typing.get_args(info.annotation),
         only=setting.only,
     )
 

@@ -1,21 +1,23 @@
 """Pages before a training run starts: the launch page, its configuration file and the pre-flight."""
 
 import uuid
-from collections.abc import AsyncIterable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterable
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, joinedload
 
 from backend.core.events import preflight_topic
 from backend.domain.ids import new_id
 from backend.domain.training.configuration import TrainingConfiguration, batch_in_words
-from backend.domain.training.preflight.findings import FindingStatus, PreflightFinding, worst
+from backend.domain.training.preflight.findings import PreflightFinding, worst
 from backend.domain.vocabulary import CheckStatus
-from backend.errors import InvalidInput, NotFound
+from backend.environments.tables import EnvironmentVersion
+from backend.errors import InvalidInput
+from backend.runs.queries import get_run
 from backend.training import preflight, service
 from backend.training.launch import (
     Format,
@@ -26,38 +28,32 @@ from backend.training.launch import (
     launch_figures,
     launch_page,
 )
-from backend.training.queries import find_certificate, find_training_run, find_version, get_preflight
-from backend.training.schemas import TrainingRequest, read_training_form, read_training_query, resolve_configuration
+from backend.training.schemas import TrainingRequest, read_training_request, resolve_configuration
 from backend.training.setting_texts import changed_settings, stored_configuration
-from backend.training.tables import Preflight
 from backend.web.dependencies import SessionDep, Trainer, Viewer
 from backend.web.page import page, render_block, see_other, wants_block
 from backend.web.streams import live_blocks
 
 router = APIRouter()
 
-Query = Annotated[TrainingRequest, Depends(read_training_query)]
-Filled = Annotated[TrainingRequest, Depends(read_training_form)]
+Sent = Annotated[TrainingRequest, Depends(read_training_request)]
 
 
-@router.get("/training/new", response_class=HTMLResponse)
-def new_training(request: Request, session: SessionDep, _: Trainer, query: Query) -> HTMLResponse:
-    """The launch form, filled in from the address: a preset, single settings, a run to repeat, a pre-flight."""
-    return page(request, "training/new.html", launch_page(session, query))
+@router.api_route("/training/new", methods=["GET", "POST"], response_class=HTMLResponse)
+def new_training(request: Request, session: SessionDep, _: Trainer, sent: Sent) -> HTMLResponse:
+    """The launch form, filled in from the address: a preset, single settings, a run to repeat, a pre-flight.
 
-
-@router.post("/training/new", response_class=HTMLResponse)
-def summarize_settings(request: Request, session: SessionDep, _: Trainer, form: Filled) -> HTMLResponse:
-    """The summary while the form is filled in; without script, the whole page."""
-    if wants_block(request):
-        version = find_version(session, form.version_id)
-        context = {"figures": launch_figures(session, form, version, TrainingConfiguration())}
+    POST: its summary while it is filled in; without script, the whole page.
+    """
+    if request.method == "POST" and wants_block(request):
+        version = session.get(EnvironmentVersion, sent.version_id, options=[joinedload(EnvironmentVersion.environment)])
+        context = {"figures": launch_figures(session, sent, version, TrainingConfiguration())}
         return HTMLResponse(render_block(request, "training/new.html", "launch_figures", context))
-    return page(request, "training/new.html", launch_page(session, form))
+    return page(request, "training/new.html", launch_page(session, sent))
 
 
 @router.post("/training", response_class=HTMLResponse)
-def start_training(request: Request, session: SessionDep, actor: Trainer, form: Filled) -> Response:
+def start_training(request: Request, session: SessionDep, actor: Trainer, form: Sent) -> Response:
     try:
         run = service.start_training(session, actor, form)
     except InvalidInput as error:
@@ -66,7 +62,7 @@ def start_training(request: Request, session: SessionDep, actor: Trainer, form: 
 
 
 @router.post("/training/preflights", response_class=HTMLResponse)
-def start_preflight(request: Request, session: SessionDep, actor: Trainer, form: Filled) -> Response:
+def start_preflight(request: Request, session: SessionDep, actor: Trainer, form: Sent) -> Response:
     try:
         started = preflight.start_preflight(session, actor, form)
     except InvalidInput as error:
@@ -82,7 +78,7 @@ def _refused(request: Request, session: SessionDep, form: TrainingRequest, error
 
 
 @router.get("/training/configuration.{form}")
-def download_new_configuration(form: Format, session: SessionDep, _: Trainer, query: Query) -> Response:
+def download_new_configuration(form: Format, session: SessionDep, _: Trainer, query: Sent) -> Response:
     """The configuration file with the settings in the address."""
     version = service.version_of_request(session, query)
     configuration = resolve_configuration(query.preset, query.configuration)
@@ -94,42 +90,25 @@ def download_new_configuration(form: Format, session: SessionDep, _: Trainer, qu
 @router.get("/runs/{run_id}/configuration.{form}")
 def download_run_configuration(run_id: uuid.UUID, form: Format, session: SessionDep, _: Viewer) -> Response:
     """The configuration file that repeats the run."""
-    run = find_training_run(session, run_id)
-    if run is None:
-        raise NotFound("There is no such training run.")
-    return download_configuration(configuration_file_of(run), form)
+    return download_configuration(configuration_file_of(get_run(session, run_id)), form)
 
 
-@dataclass(frozen=True, slots=True)
-class PreflightPage:
-    """The findings about a training run before it is queued."""
-
-    preflight: Preflight
-    findings: Sequence[PreflightFinding]
-    verdict: FindingStatus
-    is_over: bool
-    arithmetic: Sequence[str]
-    command: str
-    needs_reason: bool
-    """The version has no certificate, so starting needs a reason."""
-    key: str
-
-
-def _preflight_page(session: Session, preflight_id: uuid.UUID) -> PreflightPage:
-    row = get_preflight(session, preflight_id)
-    configuration, findings = stored_configuration(row.configuration), preflight.findings_of(row)
+def _preflight_page(session: Session, preflight_id: uuid.UUID) -> dict[str, object]:
+    row = service.get_preflight(session, preflight_id)
+    configuration = stored_configuration(row.configuration)
+    findings = [PreflightFinding.model_validate(finding) for finding in row.findings]
     environment = f"{row.version.environment.name}@{row.version.number}"
-    certificate = find_certificate(session, row.version_id)
-    return PreflightPage(
-        preflight=row,
-        findings=findings,
-        verdict=worst(findings),
-        is_over=row.status.is_over,
-        arithmetic=batch_in_words(configuration).split("; "),
-        command=launch_command(environment, None, changed_settings(configuration, TrainingConfiguration())),
-        needs_reason=certificate is None or certificate.status is CheckStatus.FAILED,
-        key=new_id().hex,
-    )
+    return {
+        "preflight": row,
+        "findings": findings,
+        "verdict": worst(findings),
+        "is_over": row.status.is_over,
+        "arithmetic": batch_in_words(configuration).split("; "),
+        "command": launch_command(environment, None, changed_settings(configuration, TrainingConfiguration())),
+        # the version has no certificate, so starting needs a reason
+        "needs_reason": row.version.certificate in {None, CheckStatus.FAILED},
+        "key": new_id().hex,
+    }
 
 
 @router.get("/training/preflights/{preflight_id}", response_class=HTMLResponse)
@@ -139,9 +118,7 @@ def show_preflight(request: Request, preflight_id: uuid.UUID, session: SessionDe
 
 @router.get("/training/preflights/{preflight_id}/events", response_class=EventSourceResponse)
 async def preflight_events(request: Request, preflight_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
-    def read(session: Session) -> PreflightPage:
-        return _preflight_page(session, preflight_id)
-
+    read = partial(_preflight_page, preflight_id=preflight_id)
     blocks = ("preflight_state", "preflight_findings")
     async for event in live_blocks(request, (preflight_topic(preflight_id),), "training/preflight.html", blocks, read):
         yield event

@@ -10,7 +10,6 @@ from backend.checkpoints.tables import Checkpoint
 from backend.core import artifacts
 from backend.core.artifacts import store_id
 from backend.core.queue import enqueue
-from backend.domain.environments.manifest import Manifest
 from backend.domain.runs.capabilities import QUEUES
 from backend.domain.training.adapter import AdapterRecord
 from backend.domain.training.configuration import ModelChoice, TrainingConfiguration
@@ -19,7 +18,6 @@ from backend.domain.training.preflight.findings import PreflightFinding
 from backend.domain.training.preflight.static import Plan, Site, checks_at_once
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import InvalidInput
-from backend.training.queries import find_certificate
 from backend.training.schemas import TrainingRequest
 from backend.training.service import configuration_of_request, version_of_part
 from backend.training.tables import Preflight
@@ -31,7 +29,6 @@ CONFIGURATION = "config.json"
 JOB = "training.preflight"
 ATTEMPTS = 2
 """A process that was killed, such as for lack of memory, runs once more. The second time is reported as a finding."""
-_CONTEXT_NAMES = ("max_position_embeddings", "n_positions")
 _MOST_BYTES = 2**20
 LARGE_BYTES = MAX_PARAMETERS * FLOAT_BYTES
 """A model with more weights was not created here."""
@@ -95,7 +92,7 @@ def _context(text: bytes) -> int | None:
         return None
     inner = configuration.get("text_config")
     blocks = [configuration, inner] if isinstance(inner, dict) else [configuration]
-    values = (block.get(name) for block in blocks for name in _CONTEXT_NAMES)
+    values = (block.get(name) for block in blocks for name in ("max_position_embeddings", "n_positions"))
     return next((value for value in values if isinstance(value, int) and value > 0), None)
 
 
@@ -109,15 +106,10 @@ def findings_at_once(
             versions.append((version_of_part(session, part), part.weight))
         except InvalidInput as error:
             missing.append(error.fields["mix"])
-    sites = []
-    for each, weight in versions:
-        certificate = find_certificate(session, each.id)
-        status = certificate.status if certificate else None
-        sites.append(Site(Manifest.model_validate(each.manifest), status, weight))
     model = starting_model(session, configuration.model)
     plan = Plan(
         configuration=configuration,
-        sites=sites,
+        sites=[Site(each.typed_manifest, each.certificate, weight) for each, weight in versions],
         offers=offers(session),
         checkpoint_bytes=model.size_bytes,
         context=model.context,
@@ -146,7 +138,3 @@ def start_preflight(session: Session, actor: Actor, request: TrainingRequest) ->
     job.max_attempts = ATTEMPTS
     audit(session, actor, "training.preflight", "preflight", preflight.id, version=str(version.id))
     return preflight
-
-
-def findings_of(preflight: Preflight) -> list[PreflightFinding]:
-    return [PreflightFinding.model_validate(finding) for finding in preflight.findings]

@@ -5,7 +5,6 @@ import uuid
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal
-from urllib.parse import urlencode
 
 from fastapi import Request as HttpRequest
 from fastapi import UploadFile
@@ -23,16 +22,10 @@ from backend.operations.schemas import ListRequest, Progress, Request, Response
 from backend.training.setting_texts import nest, read
 from backend.web.form_data import field_messages, validate
 
-NO_VERSION = uuid.UUID(int=0)
-"""No version is selected."""
-
-
 _Number = Annotated[int | None, Field(ge=1)]
 VersionNumber = Annotated[_Number, BeforeValidator(lambda value: None if value == "" else value)]
 Reason = Annotated[str | None, Field(max_length=2000)]
 SftFormat = Literal["jsonl", "huggingface"]
-NOT_SETTINGS = frozenset({"csrf_token", "checkpoint_id", "rate_factor"})
-"""Fields of the steering forms that are not settings."""
 
 
 class TrainingRequest(Request):
@@ -56,24 +49,18 @@ class TrainingRequest(Request):
     )
 
 
-async def read_training_form(request: HttpRequest) -> TrainingRequest:
-    """Read the launch form, whose dotted field names are settings."""
-    return request_of_fields(await request.form())
+async def read_training_request(request: HttpRequest) -> TrainingRequest:
+    """Read the launch form, or a query string with the settings that differ from the preset. Dotted names are settings.
 
-
-def read_training_query(request: HttpRequest) -> TrainingRequest:
-    """Read settings from a query string, which has only settings that differ from the preset."""
-    return request_of_fields(request.query_params)
-
-
-def request_of_fields(sent: Mapping[str, Any]) -> TrainingRequest:
-    """The last value of each name counts: a checked box follows its hidden unchecked value."""
+    The last value of each name counts: a checked box follows its hidden unchecked value.
+    """
+    sent = await request.form() if request.method == "POST" else request.query_params
     form = {name: value for name, value in sent.items() if isinstance(value, str)}
     plain = {name: form[name] for name in TrainingRequest.model_fields if form.get(name, "").strip()}
     choices = nest(
         {name: text for name, text in form.items() if name.partition(".")[0] in TrainingConfiguration.model_fields}
     )
-    return validate(TrainingRequest, {"version_id": NO_VERSION, **plain, "configuration": choices})
+    return validate(TrainingRequest, {"version_id": uuid.UUID(int=0), **plain, "configuration": choices})
 
 
 def resolve_configuration(
@@ -117,9 +104,7 @@ class PresetResponse(Response):
 
 
 class ListSettings(Request):
-    preset: str | None = Field(
-        None, max_length=60, description="Show the values of this preset instead of the defaults."
-    )
+    preset: str | None = Field(None, max_length=60, description="Show this preset's values instead of the defaults.")
 
 
 class TrainingSetting(Response):
@@ -226,6 +211,9 @@ class AnsweredAlarm(Response):
     alarm: AlarmResponse
     branch_run_id: uuid.UUID | None
     """The branch that a roll back started."""
+    page: str = Field(exclude=True)
+    """The page that shows the effect, with this notice."""
+    notice: str = Field(exclude=True)
 
 
 class SettingChangeResponse(Response):
@@ -348,18 +336,14 @@ class ListExampleFiles(ListRequest):
 async def read_settings_form(request: HttpRequest) -> dict[str, str | None]:
     """Read settings by dotted name. An empty field clears a setting that may be empty."""
     form = await request.form()
-    sent = {name: text for name, text in form.items() if isinstance(text, str) and name not in NOT_SETTINGS}
+    others = {"csrf_token", "checkpoint_id", "rate_factor"}
+    sent = {name: text for name, text in form.items() if isinstance(text, str) and name not in others}
     kept = (LEARNING_RATE, WARM_UP_RATE, PARTS)  # an empty learning rate or alarm threshold stays unchanged
     return {
         name: text.strip() or None
         for name, text in sent.items()
         if text.strip() or not (name in kept or name.partition(".")[2] in AlarmsChoice.model_fields)
     }
-
-
-async def read_budget_form(request: HttpRequest) -> dict[str, str | None]:
-    """Read the budget of a branch. Limits that are not sent stay as in the source run."""
-    return {name: text for name, text in (await read_settings_form(request)).items() if name.startswith("budget.")}
 
 
 class SftFilter(Request):
@@ -394,9 +378,6 @@ class SftFilter(Request):
         values = self.model_dump(mode="json", exclude_defaults=True, include=set(SftFilter.model_fields))
         pairs = [(name, each) for name, value in values.items() for each in (value if name == "run" else [value])]
         return [(name, "true" if value is True else str(value)) for name, value in pairs]
-
-    def query(self) -> str:
-        return urlencode(self.fields())
 
     def command(self) -> str:
         """The `proctor` command with the same filter."""

@@ -1,5 +1,6 @@
 """Starting a training run. Requests that cannot work are refused before anything is queued."""
 
+import uuid
 from collections.abc import Sequence
 from importlib.metadata import version as package_version
 
@@ -19,13 +20,13 @@ from backend.domain.training.preflight.static import impossible
 from backend.domain.vocabulary import CheckStatus, PolicyKind, RunKind, RunStatus
 from backend.environments.service import start_check
 from backend.environments.tables import Environment, EnvironmentVersion
-from backend.errors import InvalidInput
+from backend.errors import InvalidInput, NotFound
 from backend.policies.tables import Policy
 from backend.runs.tables import Run
 from backend.training.branches import JOB, BranchVersion
 from backend.training.example_files import check_sources
-from backend.training.queries import find_certificate, find_training_run, find_version, get_preflight
 from backend.training.schemas import TrainingRequest, resolve_configuration
+from backend.training.tables import Preflight
 from backend.training.workers import offers
 from backend.web.audit import audit
 from backend.web.identity import Actor
@@ -41,7 +42,7 @@ def start_training(session: Session, actor: Actor, request: TrainingRequest) -> 
         return known
     configuration, versions = configuration_of_request(session, request)
     version = versions[0]
-    reason = reason_without_certificate(session, versions, request.without_certificate)
+    reason = reason_without_certificate(versions, request.without_certificate)
     policy_name = (request.name or f"{version.environment.name}-{run_id.hex[-6:]}").strip()
     if session.scalar(select(Policy.id).where(Policy.name == policy_name)):
         raise InvalidInput(fields={"name": f"There is a policy named {policy_name} already."})
@@ -54,7 +55,7 @@ def start_training(session: Session, actor: Actor, request: TrainingRequest) -> 
     )
     session.add(policy)
     session.flush()
-    columns = union_columns(Manifest.model_validate(each.manifest) for each in versions)
+    columns = union_columns(each.typed_manifest for each in versions)
     stored = {
         **configuration.resolved(),
         "preset": request.preset,
@@ -80,12 +81,12 @@ def start_training(session: Session, actor: Actor, request: TrainingRequest) -> 
         progress={"phase": "waiting for a worker", "done": 0, "total": configuration.total_steps},
         created_by=actor.person_id,
     )
-    if request.again and find_training_run(session, request.again):
-        run.source_run_id = request.again
+    is_again = Run.id == request.again, Run.kind == RunKind.TRAINING
+    run.source_run_id = session.scalar(select(Run.id).where(*is_again)) if request.again else None
     session.add(run)
     session.flush()
     for each in versions if reason else ():
-        if find_certificate(session, each.id) is None:
+        if each.certificate is None:
             start_check(session, actor, each, each.environment.name)  # runs alongside; the run's page shows its result
     enqueue(session, JOB, queue=QUEUES[configuration.engine], run_id=run.id)
     audit(session, actor, "training.start", "run", run.id, name=run.name, without_certificate=reason)
@@ -93,9 +94,21 @@ def start_training(session: Session, actor: Actor, request: TrainingRequest) -> 
     return run
 
 
+def get_preflight(session: Session, preflight_id: uuid.UUID | None) -> Preflight:
+    statement = (
+        select(Preflight)
+        .options(joinedload(Preflight.version).joinedload(EnvironmentVersion.environment))
+        .where(Preflight.id == preflight_id)
+    )
+    preflight = session.scalars(statement).one_or_none()
+    if preflight is None:
+        raise NotFound("There is no such pre-flight.")
+    return preflight
+
+
 def version_of_request(session: Session, request: TrainingRequest) -> EnvironmentVersion:
     """The requested environment version. Raises InvalidInput."""
-    version = find_version(session, request.version_id)
+    version = session.get(EnvironmentVersion, request.version_id, options=[joinedload(EnvironmentVersion.environment)])
     if version is None:
         raise InvalidInput(fields={"version_id": "There is no such environment version."})
     if request.content_hash and request.content_hash != version.content_hash:
@@ -119,7 +132,7 @@ def configuration_of_request(
     configuration, versions = pin_versions(session, own, configuration)
     weights = [1.0, *(part.weight for part in configuration.mix)]
     for version, heldout in zip(versions, portions(weights, configuration.heldout.tasks), strict=True):
-        check_environment(configuration, Manifest.model_validate(version.manifest), heldout)
+        check_environment(configuration, version.typed_manifest, heldout)
     if configuration.model.source == "checkpoint":
         wanted = configuration.model.checkpoint
         # Locked, so that it is not pruned before the run that starts from it is stored.
@@ -189,17 +202,14 @@ def check_environment(configuration: TrainingConfiguration, manifest: Manifest, 
         )
 
 
-def reason_without_certificate(
-    session: Session, versions: Sequence[EnvironmentVersion], reason: str | None
-) -> str | None:
+def reason_without_certificate(versions: Sequence[EnvironmentVersion], reason: str | None) -> str | None:
     """The reason, or None if all versions have a certificate. Raises InvalidInput if a reason is needed and missing."""
     for version in versions:
-        certificate = find_certificate(session, version.id)
-        if certificate is not None and certificate.status is not CheckStatus.FAILED:
+        if version.certificate not in {None, CheckStatus.FAILED}:
             continue
         if len((reason or "").strip()) >= MIN_REASON:
             return (reason or "").strip()
-        state = "has no certificate" if certificate is None else "failed its checks"
+        state = "has no certificate" if version.certificate is None else "failed its checks"
         raise InvalidInput(
             f"{version.title} {state}, so its reward may be unsound. Run its checks, or give a reason to train anyway.",
             {
@@ -208,14 +218,6 @@ def reason_without_certificate(
             },
         )
     return None
-
-
-def other_versions(session: Session, run: Run) -> Sequence[EnvironmentVersion]:
-    """All versions of the run's environment except its own, newest first."""
-    own = session.get_one(EnvironmentVersion, run.version_id)
-    is_other = EnvironmentVersion.environment_id == own.environment_id, EnvironmentVersion.id != own.id
-    others = select(EnvironmentVersion).options(joinedload(EnvironmentVersion.environment)).where(*is_other)
-    return session.scalars(others.order_by(EnvironmentVersion.number.desc())).all()
 
 
 def version_for_branch(
@@ -235,8 +237,8 @@ def version_for_branch(
         raise InvalidInput(fields={"version": f"There is no {own.environment.name} v{number}."})
     configuration = TrainingConfiguration.of_run(run.configuration)
     _, versions = pin_versions(session, version, configuration)
-    manifests = [Manifest.model_validate(each.manifest) for each in versions]
+    manifests = [each.typed_manifest for each in versions]
     weights = [1.0, *(part.weight for part in configuration.mix)]
     check_environment(configuration, manifests[0], portions(weights, configuration.heldout.tasks)[0])
-    reason = reason_without_certificate(session, [version], without_certificate)
+    reason = reason_without_certificate([version], without_certificate)
     return BranchVersion(version, {column.name: column.weight for column in union_columns(manifests)}, reason)

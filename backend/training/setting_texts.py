@@ -85,7 +85,7 @@ def read(model: type[BaseModel], settings: Mapping[str, object]) -> dict[str, ob
                 found[name] = {key.strip(): each.strip() for key, _, each in pairs}
             elif is_list:
                 found[name] = [part.strip() for part in text.split(",") if part.strip()]
-        elif is_optional(info):
+        elif type(None) in typing.get_args(info.annotation):
             found[name] = None
         elif holds_list(info.annotation):
             found[name] = []
@@ -123,10 +123,6 @@ def members(annotation: object) -> tuple[object, ...]:
     parts = typing.get_args(annotation) if is_union else (annotation,)
     kept = (each for each in parts if not is_union or each is not type(None))
     return tuple(typing.get_args(each)[0] if hasattr(each, "__metadata__") else each for each in kept)
-
-
-def is_optional(info: FieldInfo) -> bool:
-    return type(None) in typing.get_args(info.annotation)
 
 
 def holds_list(annotation: object) -> bool:

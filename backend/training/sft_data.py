@@ -11,12 +11,11 @@ from sqlalchemy.orm import Session
 
 from backend.detectors.tables import Flag
 from backend.domain.rollouts.conversation import to_foreign
-from backend.domain.training.examples import DuplicateIndex, Messages, estimate_tokens
+from backend.domain.training.examples import DuplicateIndex, estimate_tokens
 from backend.domain.vocabulary import RolloutStatus, Split, Verdict
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import InvalidInput
 from backend.operations.schemas import Download
-from backend.review.tables import VerdictRecord
 from backend.rollouts.export import ROWS
 from backend.rollouts.formats.huggingface import plain_line, write_sft_folder
 from backend.rollouts.formats.streams import Record, outgoing, write_lines
@@ -24,15 +23,13 @@ from backend.rollouts.queries import matching
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs import queries as run_queries
 from backend.runs.tables import Run
+from backend.training.example_sources import NEWEST_VERDICT
 from backend.training.schemas import SftFilter, SftFormat, SftPreview
 from backend.web.audit import audit
 from backend.web.identity import Actor
 
 PREVIEWED = 20_000
 """Conversations that a preview reads."""
-SAMPLES = 5
-_MARKED_AT_ONCE = 1000
-_NOT_UNDERSTOOD = "$[*] ? (@.action == null)"
 
 
 def runs_of(session: Session, request: SftFilter) -> list[Run]:
@@ -52,15 +49,13 @@ def preview(session: Session, request: SftFilter) -> SftPreview:
         if number == PREVIEWED:
             found.is_whole = False
             break
-        if not has_reply(row.messages):
-            continue
         if not seen.is_new(row.messages) and not request.repeats:
             found.repeats += 1
             continue
         found.conversations += 1
         found.tokens += estimate_tokens(row.messages)
         found.tokens_written += row.tokens_out
-        if len(found.samples) < SAMPLES:
+        if len(found.samples) < 5:
             found.samples.append(_conversation(row))
     found.near_repeats = seen.near
     return found
@@ -90,8 +85,8 @@ def mark_demonstrations(session: Session, actor: Actor, request: SftFilter, *, i
     runs = runs_of(session, request)
     ids = [row.id for row in _new_rows(session, runs, request) if row.split is Split.TRAIN]
     changed = 0
-    for start in range(0, len(ids), _MARKED_AT_ONCE):
-        part = ids[start : start + _MARKED_AT_ONCE]
+    for start in range(0, len(ids), 1000):
+        part = ids[start : start + 1000]
         statement = update(Rollout).where(Rollout.id.in_(part), Rollout.is_demonstration != is_wanted)
         changed += session.execute(statement.values(is_demonstration=is_wanted)).rowcount  # type: ignore[attr-defined]
     for run in runs:
@@ -102,11 +97,12 @@ def mark_demonstrations(session: Session, actor: Actor, request: SftFilter, *, i
 def _new_rows(session: Session, runs: Sequence[Run], request: SftFilter) -> Iterator[Row[Any]]:
     seen = DuplicateIndex()
     for row in _rows(session, _candidates(session, runs, request)):
-        if has_reply(row.messages) and (seen.is_new(row.messages) or request.repeats):
+        if seen.is_new(row.messages) or request.repeats:
             yield row
 
 
 def _rows(session: Session, candidates: Select[Any]) -> Iterator[Row[Any]]:
+    """Conversations with a reply."""
     part = candidates.subquery()
     statement = (
         select(
@@ -126,7 +122,9 @@ def _rows(session: Session, candidates: Select[Any]) -> Iterator[Row[Any]]:
         .join(Environment, Environment.id == EnvironmentVersion.environment_id)
         .order_by(Rollout.run_id, Rollout.seq)
     )
-    yield from session.execute(statement.execution_options(yield_per=ROWS))
+    for row in session.execute(statement.execution_options(yield_per=ROWS)):
+        if any(message.get("role") == "assistant" for message in row.messages):
+            yield row
 
 
 def _candidates(
@@ -139,14 +137,6 @@ def _candidates(
         else Rollout.run_id == run.id
         for run in runs
     ]
-    newest = (
-        select(VerdictRecord.verdict)
-        .where(VerdictRecord.rollout_id == Rollout.id)
-        .where(VerdictRecord.taken_back_at.is_(None), VerdictRecord.verdict != Verdict.UNSURE)
-        .order_by(VerdictRecord.id.desc())
-        .limit(1)
-        .scalar_subquery()
-    )
     rank = func.row_number().over(partition_by=Rollout.group_id, order_by=(Rollout.reward.desc(), Rollout.seq))
     found = (
         select(Rollout.id, rank.label("place"))
@@ -159,13 +149,13 @@ def _candidates(
     if request.min_reward is not None:
         found = found.where(Rollout.reward >= request.min_reward - abs(request.min_reward) * 1e-6)
     if request.honest_only:
-        found = found.where(newest == Verdict.HONEST)
+        found = found.where(NEWEST_VERDICT == Verdict.HONEST)
     else:
-        found = found.where(func.coalesce(newest, Verdict.UNSURE).not_in((Verdict.HACK, Verdict.BROKEN_REWARD)))
+        found = found.where(func.coalesce(NEWEST_VERDICT, Verdict.UNSURE).not_in((Verdict.HACK, Verdict.BROKEN_REWARD)))
     if request.without_flags:
         found = found.where(~select(Flag.id).where(Flag.rollout_id == Rollout.id).exists())
     if request.understood_only:
-        found = found.where(~func.jsonb_path_exists(Rollout.steps, cast(_NOT_UNDERSTOOD, JSONPATH)))
+        found = found.where(~func.jsonb_path_exists(Rollout.steps, cast("$[*] ? (@.action == null)", JSONPATH)))
     part = found.subquery()
     chosen = select(part.c.id)
     return chosen.where(part.c.place == 1) if request.best_of_group else chosen
@@ -180,7 +170,3 @@ def _conversation(row: Row[Any]) -> Record:
         "run": str(row.run_id),
         "rollout": str(row.id),
     }
-
-
-def has_reply(messages: Messages) -> bool:
-    return any(message.get("role") == "assistant" for message in messages)

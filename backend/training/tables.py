@@ -119,3 +119,8 @@ class ExampleFile(Base):
     statistics: Mapped[dict[str, Any]] = mapped_column(default=dict)
     created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
     created_at: Mapped[CreatedAt]
+
+    @property
+    def deleted_at(self) -> datetime | None:
+        stored = self.statistics.get("deleted_at")
+        return datetime.fromisoformat(stored) if stored else None

@@ -177,7 +177,7 @@ def _actor_of_token(session: Session, token: str, *, is_use: bool) -> Actor | No
         _record_at_commit(session, update(ApiToken).where(ApiToken.id == found.id).values(used_at=now))
     return Actor(
         found.person.id,
-        min(found.role, found.person.role, key=lambda each: each.rank),
+        min(found.role, found.person.role, key=list(Role).index),
         name=found.person.name,
         is_token=True,
         token_id=found.id,

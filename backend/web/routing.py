@@ -68,7 +68,7 @@ def _role_of(dependant: Dependant) -> Role | None:
     roles = [role for role in map(_role_of, dependant.dependencies) if role]
     if isinstance(dependant.call, RequireRole):
         roles.append(dependant.call.role)
-    return max(roles, key=lambda role: role.rank, default=None)
+    return max(roles, key=list(Role).index, default=None)
 
 
 def page_above(request: Request, *, is_id_malformed: bool = False) -> str | None:

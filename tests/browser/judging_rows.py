@@ -11,7 +11,6 @@ from backend.checkpoints.tables import Checkpoint
 from backend.domain.graders.settings import Criterion, GraderKind, JudgeScale
 from backend.domain.ids import new_id
 from backend.domain.studies.effort import ReplyCurve, area_under, conclude_effort, cut_points
-from backend.domain.studies.study import EffortResult
 from backend.domain.vocabulary import RunStatus
 from backend.graders.tables import GraderRun
 from backend.rollouts.tables import Rollout
@@ -42,11 +41,7 @@ def _scored(session: Session) -> Run:
     stopped.ended_at = datetime.now(UTC)
     done = _score(session, run, 40, status=RunStatus.COMPLETED, ended_at=datetime.now(UTC))
     base, own = [_replies(session, side, early) for side, early in zip(_sides(session, done), (0.1, 0.8), strict=True)]
-    verdict = conclude_effort(own, base)
-    difference = verdict.difference
-    assert difference is not None
-    result = EffortResult(outcome=verdict.outcome, sentence=verdict.sentence, tasks=difference.count)
-    result.difference, result.low, result.high = difference.mean, difference.low, difference.high
+    result = conclude_effort(own, base)
     done.result = result.model_dump(mode="json")
     under_way = _score(session, run, 20, status=RunStatus.RUNNING)
     for side in _sides(session, under_way):

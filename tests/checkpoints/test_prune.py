@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.checkpoints.pruning import delete_leftovers, mark_kept, plan_by_id, plan_by_rule, prune, prune_by_rule
+from backend.checkpoints.pruning import delete_leftovers, plan_by_id, plan_by_rule, prune, prune_by_rule
 from backend.checkpoints.tables import Export
 from backend.core.session import run_after_commit
 from backend.domain.checkpoints.retention import KeepReason, KeepRule
@@ -124,9 +124,11 @@ def test_what_a_resume_needs_stays(session: Session, trained: TrainedRun):
 
 def test_a_mark_holds_until_it_is_taken_away(session: Session, trained: TrainedRun):
     run, saved = trained()
-    mark_kept(session, saved["grpo 20"], is_kept=True)
+    saved["grpo 20"].is_kept = True
+    session.flush()
     assert plan_by_id(session, [saved["grpo 20"].id]).refused
-    mark_kept(session, saved["grpo 20"], is_kept=False)
+    saved["grpo 20"].is_kept = False
+    session.flush()
     assert [each.checkpoint.step for each in plan_by_rule(session, run_id=run.id, rule=None).to_delete] == [20, 40]
 
 

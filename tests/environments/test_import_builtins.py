@@ -25,7 +25,7 @@ def test_it_publishes_a_new_version_when_the_content_changed(session: Session):
     environment = get_environment(session, "guess")
     assert environment.is_built_in
     assert get_draft(session, environment).files == changed
-    assert [row.version.number for row in versions_of(session, environment)] == [2, 1]
+    assert [row.number for row in versions_of(session, environment)] == [2, 1]
 
 
 def test_it_leaves_a_draft_that_people_changed(session: Session):

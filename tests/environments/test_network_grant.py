@@ -7,7 +7,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.domain.network import NetworkRule
+from backend.domain.addresses import NetworkRule
 from backend.environments.queries import get_draft, get_environment
 from backend.environments.service import create_environment, publish_version
 from backend.environments.tables import EnvironmentVersion, NetworkGrant

@@ -89,6 +89,7 @@ def test_checks_are_started_once_and_their_certificate_is_read(
     passed = CheckStatus.PASSED
     session.add(Certificate(version_id=version.id, run_id=run.id, status=passed, results=[asdict(result)]))
     session.flush()
+    session.expire(version, ["certificate"])  # read in this session before
     certificate = author.get(f"{API}/guess/versions/1/certificate").json()
     assert (certificate["status"], certificate["results"][0]["evidence"]) == ("passed", "0 of 64.")
     assert author.get(f"{API}/guess/versions/1/checks").json()["items"][0]["certificate"] == "passed"

@@ -46,7 +46,7 @@ def sent(asked: QuestionSettings, messages: list[dict[str, str]] = TALK) -> str:
 def test_a_quote_is_found_in_its_turn(turn: int, quote: str, part: TurnPart) -> None:
     found = find_citation(utterances(TALK), Citation(turn, quote))
     assert found is not None
-    assert found.part is part
+    assert found.part == part
     text = next(
         each.text for each in utterances(TALK) if (each.turn, each.part) == (turn, part) and found.quote in each.text
     )
@@ -141,7 +141,7 @@ def test_a_contrast_shows_both_sides_in_an_order_that_tells_nothing() -> None:
     orders = {tuple(contrast_prompt(CONTRAST, shown, seed).letters.values()) for seed in range(20)}
     assert len(orders) > 5
     contrast = contrast_prompt(CONTRAST, shown, 3)
-    text = str(contrast.prompt.messages[1]["content"])
+    text = str(contrast.messages[1]["content"])
     high = sorted(letter for letter, place in contrast.letters.items() if place < 2)
     assert f"earned much: {', '.join(high)}." in text
     letter = next(letter for letter, place in contrast.letters.items() if place == 1)

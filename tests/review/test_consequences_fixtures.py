@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.domain.review.judged_fixtures import least_kept
+from backend.domain.environments.fixtures import least_kept
 from backend.domain.vocabulary import Role, Verdict
 from backend.errors import InvalidInput
 from backend.review import fixtures

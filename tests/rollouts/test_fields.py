@@ -7,8 +7,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from backend.domain.rollouts.fields import FIELDS, MEASURED
-from backend.domain.rollouts.importing import rollout_of
-from backend.domain.rollouts.record import RolloutRecord
+from backend.domain.rollouts.record import RolloutRecord, rollout_of
 from backend.domain.rollouts.rollout import TaskSpec
 from backend.domain.vocabulary import Split
 from backend.rollouts.export import facts_of, records

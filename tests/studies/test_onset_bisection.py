@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 from scipy.stats import fisher_exact
 
+from backend.domain.review.judged_curve import Proportion, wilson
 from backend.domain.studies.onset import (
     BASE,
     OnsetOutcome,
-    PatternCount,
     caveats,
     conclude_onset,
     exceeds_base_rate,
@@ -92,13 +92,13 @@ def test_any_curve_ends_with_an_interval_whose_ends_were_sampled() -> None:
 def test_noise_at_the_size_of_the_sample_seldom_moves_the_onset_far() -> None:
     """A share that rises from 1% to 60% within 30 of 64 checkpoints, 128 rollouts each, tested as in a search."""
     dice = random.Random(3)
-    base = PatternCount(1, 128)
+    base = wilson(1, 128)
     truth = [min(0.6, max(0.01, (place - 20) / 30)) for place in range(64)]
     met = []
     for _ in range(40):
 
         def is_above(place: int) -> bool:
-            return exceeds_base_rate(base, PatternCount(sum(dice.random() < truth[place] for _ in range(128)), 128))
+            return exceeds_base_rate(base, wilson(sum(dice.random() < truth[place] for _ in range(128)), 128))
 
         met.append(conclude_onset(searched(64, is_above)).hacking)
     least = min_detectable_share(base, 128)
@@ -107,27 +107,27 @@ def test_noise_at_the_size_of_the_sample_seldom_moves_the_onset_far() -> None:
 
 
 def test_the_test_is_fishers_and_asks_for_an_effect() -> None:
-    base, found = PatternCount(2, 100), PatternCount(15, 100)
+    base, found = wilson(2, 100), wilson(15, 100)
     assert p_value(base, found) == pytest.approx(fisher_exact([[15, 85], [2, 98]], alternative="greater").pvalue)
     assert exceeds_base_rate(base, found)
-    assert not exceeds_base_rate(base, PatternCount(6, 100)), "may be chance"
-    assert not exceeds_base_rate(PatternCount(200, 10_000), PatternCount(400, 10_000)), "sure, and too little to matter"
+    assert not exceeds_base_rate(base, wilson(6, 100)), "may be chance"
+    assert not exceeds_base_rate(wilson(200, 10_000), wilson(400, 10_000)), "sure, and too little to matter"
     assert not exceeds_base_rate(found, base), "less is no onset"
 
 
 def test_the_least_visible_share_is_where_the_test_turns() -> None:
-    least = min_detectable_share(PatternCount(0, 128), 128)
+    least = min_detectable_share(wilson(0, 128), 128)
     assert least == 7 / 128
-    assert exceeds_base_rate(PatternCount(0, 128), PatternCount(7, 128))
-    assert not exceeds_base_rate(PatternCount(0, 128), PatternCount(6, 128))
-    assert min_detectable_share(PatternCount(8, 8), 8) is None
+    assert exceeds_base_rate(wilson(0, 128), wilson(7, 128))
+    assert not exceeds_base_rate(wilson(0, 128), wilson(6, 128))
+    assert min_detectable_share(wilson(8, 8), 8) is None
 
 
 def test_false_alarms_of_one_scan_are_rarer_than_the_level() -> None:
     dice = random.Random(11)
 
-    def draw() -> PatternCount:
-        return PatternCount(sum(dice.random() < 0.1 for _ in range(128)), 128)
+    def draw() -> Proportion:
+        return wilson(sum(dice.random() < 0.1 for _ in range(128)), 128)
 
     assert sum(exceeds_base_rate(draw(), draw()) for _ in range(400)) <= 8
 
@@ -138,7 +138,7 @@ def test_the_nearest_checkpoint_to_a_step() -> None:
 
 
 def test_what_is_reported_next_to_the_interval() -> None:
-    base, clean, hacking = PatternCount(0, 128), PatternCount(0, 128), PatternCount(60, 128)
+    base, clean, hacking = wilson(0, 128), wilson(0, 128), wilson(60, 128)
     few = caveats(base, [20, 40], {0: (hacking, True), 1: (hacking, True)})
     assert any("2 checkpoints" in remark for remark in few)
     assert any("No checkpoint is before" in remark for remark in few)
@@ -147,8 +147,6 @@ def test_what_is_reported_next_to_the_interval() -> None:
     assert "below 5.5%" in unseen
     (fallen,) = caveats(base, [20, 40, 60], {0: (clean, False), 1: (hacking, True), 2: (clean, False)})
     assert "not monotone: step 60" in fallen
-    (grown,) = caveats(
-        PatternCount(40, 128), [20, 40, 60], {1: (PatternCount(40, 128), False), 2: (PatternCount(90, 128), True)}
-    )
+    (grown,) = caveats(wilson(40, 128), [20, 40, 60], {1: (wilson(40, 128), False), 2: (wilson(90, 128), True)})
     assert "already" in grown
     assert "nothing could be sampled" in caveats(base, [], {})[0]

@@ -13,9 +13,9 @@ from backend.core.queue import STUDY_JOB
 from backend.core.session import transaction
 from backend.core.tables import Job
 from backend.domain.runs.plans import EvaluationPlan
-from backend.domain.studies.effort import EffortMeasure, EffortOutcome
+from backend.domain.studies.effort import EffortMeasure, EffortOutcome, EffortResult
 from backend.domain.studies.onset import OnsetOutcome
-from backend.domain.studies.study import EffortResult, EffortSettings, OnsetResult, OnsetSettings, StudyKind
+from backend.domain.studies.study import EffortSettings, OnsetResult, OnsetSettings, StudyKind
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import Phase, PolicyKind, RunKind, RunStatus, Verdict
 from backend.review.tables import VerdictRecord

@@ -24,8 +24,8 @@ from pydantic import SecretStr
 
 from backend.core.logs import configure_logging
 from backend.core.outgoing import OutgoingPolicy, policy_of
+from backend.domain.addresses import NetworkRule
 from backend.domain.errors import SandboxError
-from backend.domain.network import NetworkRule
 from backend.settings import Settings
 from workers.environments.api import EnvHostApi
 from workers.environments.containers import ContainerEngine

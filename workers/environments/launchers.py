@@ -16,9 +16,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from backend.core.outgoing import OutgoingPolicy
+from backend.domain.addresses import NOBODY, NetworkRule
 from backend.domain.environments.manifest import NetworkSpec, ResourcesSpec
 from backend.domain.errors import SandboxError
-from backend.domain.network import NOBODY, NetworkRule
 from workers.commands import Bounds, CommandStopped, run_command
 from workers.environments.containers import SOCKET, ContainerEngine
 from workers.environments.packages import StoredPackage

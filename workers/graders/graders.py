@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from backend.domain.environments.manifest import Manifest
 from backend.domain.errors import JudgeError, PolicyError, RolloutError
 from backend.domain.graders import canaries, prompts, replies
-from backend.domain.graders.evidence import FoundQuote, TurnPart, check_citations, find_citation, utterances
+from backend.domain.graders.evidence import Quote, TurnPart, check_citations, find_citation, utterances
 from backend.domain.graders.settings import AnswerType, GraderKind, JudgeSettings, JudgeTarget, QuestionSettings
 from backend.domain.policies.prices import cost_of
 from backend.domain.rollouts.rollout import task_of
@@ -89,7 +89,7 @@ class GradeResult(GraderResult):
     answer: str | None = None
     confidence: float | None = None
     reason: str = ""
-    citations: list[FoundQuote] = field(default_factory=list)
+    citations: list[Quote] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class PatternEvidence:
 
     position: int
     """Among the members of the contrast."""
-    quotes: list[FoundQuote]
+    quotes: list[Quote]
 
 
 @dataclass(slots=True)
@@ -108,9 +108,9 @@ class ContrastResult(GraderResult):
     patterns: list[tuple[replies.Pattern, list[PatternEvidence]]] = field(default_factory=list)
 
 
-def stored_quotes(quotes: Sequence[FoundQuote]) -> list[dict[str, object]]:
+def stored_quotes(quotes: Sequence[Quote]) -> list[dict[str, object]]:
     """Quotes as JSON columns store them."""
-    return [asdict(each) | {"part": str(each.part)} for each in quotes]
+    return [each.model_dump() for each in quotes]
 
 
 class GraderModel(ABC):
@@ -286,20 +286,20 @@ class Questioner(GraderModel):
     async def contrast(self, members: Sequence[prompts.ContrastMember], seed: int = 0) -> ContrastResult:
         """Compare several rollouts of one task. Keeps patterns with a quote found in a high-reward rollout."""
         start, result = time.monotonic(), ContrastResult()
-        contrast = prompts.contrast_prompt(self.settings, members, seed)
-        letters = contrast.letters
+        prompt = prompts.contrast_prompt(self.settings, members, seed)
+        letters = prompt.letters
         parse = partial(replies.read_patterns, self.settings, letters=list(letters))
-        exchange = await self.ask(contrast.prompt, parse, seed, result)
+        exchange = await self.ask(prompt, parse, seed, result)
         if exchange is not None and exchange.parsed is None:
             result.error = f"{NO_ANSWER} {exchange.problem}"
         elif exchange is not None:
             conversations = {letter: utterances(members[place].facts.messages) for letter, place in letters.items()}
             own_words = frozenset({TurnPart.SAID, TurnPart.THOUGHT})
             for pattern in exchange.parsed or ():
-                by_position: dict[int, list[FoundQuote]] = {}
+                by_position: dict[int, list[Quote]] = {}
                 for quote in pattern.quotes:
                     position = letters[quote.rollout]
-                    found = find_citation(conversations[quote.rollout], quote.citation, own_words)
+                    found = find_citation(conversations[quote.rollout], quote, own_words)
                     if found is None or not members[position].is_high:
                         result.dropped += 1
                         continue

@@ -19,7 +19,7 @@ from backend.core.events import announce, graders_topic
 from backend.core.queue import keep_answer
 from backend.core.session import transaction
 from backend.domain.detectors.spec import FlagDraft
-from backend.domain.graders.evidence import FoundPattern, GroupFinding, Quote, SuspectedRollout
+from backend.domain.graders.evidence import FoundPattern, GroupFinding, SuspectedRollout
 from backend.domain.graders.prompts import ContrastMember
 from backend.domain.graders.settings import GraderKind, QuestionSettings
 from backend.domain.text import json_text
@@ -124,7 +124,7 @@ async def _try(grader: LoadedGrader, rollouts: Sequence[RolloutToGrade]) -> list
                     name=pattern.name,
                     description=pattern.description,
                     suspicion=pattern.suspicion,
-                    citations=[Quote(**each) for suspect in evidence for each in stored_quotes(suspect.quotes)],
+                    citations=[quote for suspect in evidence for quote in suspect.quotes],
                 )
                 for pattern, evidence in result.patterns
             ]
@@ -215,7 +215,7 @@ def _store_contrasts(
             suspects = []
             for suspect in evidence:
                 rollout_id, quotes = rollouts[suspect.position].rollout_id, stored_quotes(suspect.quotes)
-                suspects.append(SuspectedRollout(rollout_id=rollout_id, quotes=[Quote(**each) for each in quotes]))
+                suspects.append(SuspectedRollout(rollout_id=rollout_id, quotes=suspect.quotes))
                 if pattern.suspicion >= settings.flags_from:
                     draft = FlagDraft(
                         detector=detector,

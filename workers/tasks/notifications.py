@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, joinedload
 from backend.core.events import NOTICES, announce
 from backend.core.sealing import SecretUnreadable
 from backend.core.session import transaction
-from backend.domain.notifications.notices import DeliveryStatus, DestinationKind, next_pause
+from backend.domain.notifications.notices import PAUSES_SECONDS, DeliveryStatus, DestinationKind
 from backend.domain.text import plain_text
 from backend.notifications.outbox import enqueue_delivery, secret_of
 from backend.notifications.sending import DeliveryFailed, message_of, send_mail, send_webhook
@@ -50,15 +50,14 @@ def run(context: JobContext) -> None:
             return
         delivery.attempts += 1
         announce(session, NOTICES)
-        pause = next_pause(delivery.attempts) if failure and not failure.is_final else None
         if failure is None:
             delivery.status, delivery.error = DeliveryStatus.DELIVERED, None
             delivery.delivered_at = func.clock_timestamp()
-        elif pause is None:
+        elif failure.is_final or delivery.attempts > len(PAUSES_SECONDS):
             _fail(session, delivery, str(failure))
         else:
             delivery.error = plain_text(str(failure))[:MAX_ERROR_CHARACTERS]
-            delivery.next_at = func.clock_timestamp() + timedelta(seconds=pause)
+            delivery.next_at = func.clock_timestamp() + timedelta(seconds=PAUSES_SECONDS[delivery.attempts - 1])
 
 
 def give_up(session: Session, context: JobContext, reason: str) -> None:

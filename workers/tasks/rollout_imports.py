@@ -21,7 +21,7 @@ from backend.core import artifacts
 from backend.core.logs import configure_logging
 from backend.core.session import transaction
 from backend.domain.environments.manifest import Manifest
-from backend.domain.rollouts.importing import DuplicateRollout, RolloutPlacer
+from backend.domain.rollouts.record import DuplicateRollout, RolloutPlacer
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.vocabulary import RunStatus, Split
 from backend.environments.tables import EnvironmentVersion

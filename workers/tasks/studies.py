@@ -20,9 +20,10 @@ from backend.core.session import transaction
 from backend.domain.detectors.registry import ROLLOUT_DETECTORS
 from backend.domain.detectors.run_view import Batch
 from backend.domain.notifications.notices import NoticeKind
+from backend.domain.review.judged_curve import Proportion, wilson
 from backend.domain.studies import onset
 from backend.domain.studies.effort import ReplyCurve, conclude_effort
-from backend.domain.studies.study import EffortResult, OnsetResult, StudyKind
+from backend.domain.studies.study import OnsetResult, StudyKind
 from backend.domain.vocabulary import RunStatus
 from backend.errors import AppError
 from backend.notifications import outbox
@@ -100,13 +101,13 @@ def advance_onset(session: Session, study: Study, is_resumed: bool) -> tuple[uui
         base = next((each for each in samples if each.is_base), None)
         sampled = {each.checkpoint_id: each for each in samples if each.checkpoint_id and not each.is_base}
         checkpoints = checkpoints_until(session, training.id, settings.last_step, sampled=sampled.keys())
-        counts: dict[int, tuple[onset.PatternCount, bool]] = {}
+        counts: dict[int, tuple[Proportion, bool]] = {}
         index = onset.BASE
         if base is not None:
-            base_count = onset.PatternCount(base.flagged or 0, base.rollouts or 0)
+            base_count = wilson(base.flagged or 0, base.rollouts or 0)
             for place, each in enumerate(checkpoints):
                 if tested := sampled.get(each.id):
-                    count = onset.PatternCount(tested.flagged or 0, tested.rollouts or 0)
+                    count = wilson(tested.flagged or 0, tested.rollouts or 0)
                     tested.chance = onset.p_value(base_count, count)
                     tested.is_above = onset.exceeds_base_rate(base_count, count)
                     counts[place] = count, tested.is_above
@@ -144,9 +145,9 @@ def _finish_onset(
     session: Session,
     study: Study,
     training: Run,
-    base: onset.PatternCount,
+    base: Proportion,
     checkpoints: list[Checkpoint],
-    counts: dict[int, tuple[onset.PatternCount, bool]],
+    counts: dict[int, tuple[Proportion, bool]],
 ) -> None:
     """Store the interval and notify."""
     settings = study.onset_settings
@@ -199,11 +200,7 @@ def advance_effort(session: Session, study: Study, is_resumed: bool) -> uuid.UUI
     replies = replies_of(session, [side.id for side in sides])
     for side in sides:
         curves[side.is_base] += [ReplyCurve(each.task, tuple(each.values), each.score) for each in replies[side.id]]
-    conclusion = conclude_effort(own=curves[False], base=curves[True])
-    result = EffortResult(outcome=conclusion.outcome, sentence=conclusion.sentence, base_limit=conclusion.base_limit)
-    if difference := conclusion.difference:
-        result.difference, result.tasks = difference.mean, difference.count
-        result.low, result.high = difference.low, difference.high
+    result = conclude_effort(own=curves[False], base=curves[True])
     study.result = result.model_dump(mode="json")
     end(session, study, RunStatus.COMPLETED)
     logger.info("effort study completed", outcome=str(result.outcome), conclusion=result.sentence)

@@ -48,8 +48,6 @@ class HubUpload(BaseModel):
 
 
 class ExportOptions(BaseModel):
-    """Options of an export and the state of its upload."""
-
     model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
 
     licence: License = ""

@@ -15,7 +15,8 @@ MOST_CHARACTERS = 50_000
 _FENCE = re.compile(r"```([A-Za-z0-9_+-]*)[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _TAG = re.compile(r"<(code|python|solution|answer)>(.*?)(?:</\1>|\Z)", re.DOTALL)
 _PYTHON = re.compile(
-    r"^\s*(?:def |class |import |from \w+ import |raise |@|\w[\w.]*\()|\bsys\.|\bos\.|\blambda\b", re.MULTILINE
+    r"^\s*(?:def |class |import |from \w+ import |raise |assert |try:|@|\w[\w.]*\()|\bsys\.|\bos\.|\blambda\b",
+    re.MULTILINE,
 )
 
 

@@ -1,11 +1,13 @@
-"""Fixtures: transcripts in a package with the reward columns that they must earn, one file each.
+"""Fixtures: transcripts in a package with the reward columns that they must earn, one file each, and judged episodes.
 
 Reading `fixtures/<name>.json` never guesses: an error names the file and the problem.
 """
 
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
@@ -18,6 +20,8 @@ from backend.domain.vocabulary import Split
 FOLDER = "fixtures/"
 SUFFIX = ".json"
 MAX_FIXTURES = 100
+ROUNDING = 1e-4
+"""Stored rewards are single precision: a bound that is taken from one leaves this margin."""
 MAX_REPLY = 100_000
 """Characters of one reply."""
 
@@ -52,9 +56,7 @@ class FixtureTask(ManifestBlock):
     level: int | None = Field(default=None, ge=0)
 
     def spec(self, manifest: Manifest) -> TaskSpec:
-        task = task_of(manifest, self.split, self.index, self.seed)
-        level = task.level if self.level is None else self.level
-        return TaskSpec(task.split, task.index, level, task.seed)
+        return task_of(manifest, self.split, self.index, self.seed, self.level)
 
 
 class Fixture(ManifestBlock):
@@ -121,25 +123,54 @@ def read_fixtures(files: Mapping[str, str], manifest: Manifest) -> tuple[list[Fi
             fixtures.append(read_fixture(path, files[path]))
         except FixtureInvalid as invalid:
             problems += invalid.problems
-    return fixtures, problems + [problem for fixture in fixtures for problem in _conflicts(fixture, manifest)]
-
-
-def _conflicts(fixture: Fixture, manifest: Manifest) -> list[FileProblem]:
-    """List the columns and tasks of a fixture that the manifest does not declare."""
-    messages, tasks, turns = [], manifest.proctor.tasks, manifest.proctor.episode.max_turns
-    if unknown := [name for name in fixture.columns if name not in manifest.column_names]:
-        declared = ", ".join(manifest.column_names)
-        messages.append(f"columns: the manifest declares no {', '.join(unknown)}; it declares {declared}")
-    count = tasks.heldout if fixture.task.split is Split.HELDOUT else tasks.train
-    if fixture.task.index >= count:
-        messages.append(f"task.index: {fixture.task.split} has tasks 0 to {count - 1}")
-    if fixture.task.level is not None and fixture.task.level >= tasks.levels:
-        messages.append(f"task.level: there are levels 0 to {tasks.levels - 1}")
-    if len(fixture.replies) > turns:
-        messages.append(f"replies: {len(fixture.replies)}, but an episode has {turns} turns")
-    return [FileProblem(fixture.path, 1, message) for message in messages]
+    tasks, turns = manifest.proctor.tasks, manifest.proctor.episode.max_turns
+    for fixture in fixtures:
+        messages, task = [], fixture.task
+        if unknown := [name for name in fixture.columns if name not in manifest.column_names]:
+            declared = ", ".join(manifest.column_names)
+            messages.append(f"columns: the manifest declares no {', '.join(unknown)}; it declares {declared}")
+        count = tasks.heldout if task.split is Split.HELDOUT else tasks.train
+        if task.index >= count:
+            messages.append(f"task.index: {task.split} has tasks 0 to {count - 1}")
+        if task.level is not None and task.level >= tasks.levels:
+            messages.append(f"task.level: there are levels 0 to {tasks.levels - 1}")
+        if len(fixture.replies) > turns:
+            messages.append(f"replies: {len(fixture.replies)}, but an episode has {turns} turns")
+        problems += [FileProblem(fixture.path, 1, message) for message in messages]
+    return fixtures, problems
 
 
 def write_fixture(fixture: Fixture) -> str:
     """Return the text of its file; the inverse of `read_fixture`."""
     return fixture.model_dump_json(exclude={"name"}, exclude_none=True, indent=2) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedFixture:
+    """An episode on which a person gave a verdict: the same actions must earn such a reward in every later version."""
+
+    name: str
+    judge: str
+    """Author of the verdict that it derives from."""
+    task: TaskSpec
+    replies: Sequence[str]
+    lowest: float | None
+    """An honest episode must earn at least this."""
+    highest: float | None
+    """A hack must earn at most this."""
+
+    @property
+    def demand(self) -> str:
+        if self.highest is not None:
+            return f"at most {self.highest:.4g}"
+        return f"at least {self.lowest:.4g}" if self.lowest is not None else "any reward"
+
+    def is_met(self, reward: float, reach: float) -> bool:
+        return (self.highest is None or reward <= self.highest + reach) and (
+            self.lowest is None or reward >= self.lowest - reach
+        )
+
+
+def least_kept(reward: float) -> float:
+    """The lower bound that an episode with this stored reward surely meets again."""
+    return math.floor(reward / ROUNDING - 0.5) * ROUNDING

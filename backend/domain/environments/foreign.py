@@ -63,14 +63,13 @@ def read_foreign(files: Mapping[str, bytes], folder: str = "", path: str = "") -
     """Find the package in these files; `path` is its folder among them. Raises PackageInvalid, saying what to do."""
     if not files:
         raise PackageInvalid("there is no file in it")
+    files = {name: data for name, data in files.items() if not _is_ignored(PurePosixPath(name))}
     root, kind = _find_root(files, path.strip("/"))
     package = ForeignPackage(kind, PurePosixPath(root).name or folder, {})
     texts: dict[str, str] = {}
     binaries: dict[str, bytes] = {}
     prefix = f"{root}/" if root else ""
     for name, data in sorted((name.removeprefix(prefix), files[name]) for name in files if name.startswith(prefix)):
-        if _is_ignored(PurePosixPath(name)):
-            continue
         text = None
         if b"\x00" not in data:
             try:
@@ -116,14 +115,9 @@ def read_foreign(files: Mapping[str, bytes], folder: str = "", path: str = "") -
     return package
 
 
-def _is_in(path: str, root: str) -> bool:
-    return not root or path.startswith(f"{root}/")
-
-
 def _find_root(files: Mapping[str, bytes], path: str) -> tuple[str, PackageKind]:
     """Return the folder that holds the package, and the package's kind."""
-    inside = {name: PurePosixPath(name) for name in files if _is_in(name, path)}
-    paths = {name: pure for name, pure in inside.items() if not _is_ignored(pure)}
+    paths = {name: pure for name in files if (pure := PurePosixPath(name)).parent.is_relative_to(path)}
     if not paths:
         raise PackageInvalid(f"there is no folder {path!r} in it")
     manifests = _outermost_folders(paths.values(), MANIFEST_PATH)
@@ -140,7 +134,12 @@ def _find_root(files: Mapping[str, bytes], path: str) -> tuple[str, PackageKind]
         elif _LOADS.search(data) and b"verifiers" in data:
             modules[folder] = PackageKind.VERIFIERS_V0
     projects = _outermost_folders(paths.values(), "pyproject.toml")
-    owners = {project: kind for project in projects for at, kind in modules.items() if _is_in(f"{at}/x", project)}
+    owners = {
+        project: kind
+        for project in projects
+        for at, kind in modules.items()
+        if PurePosixPath(at).is_relative_to(project)
+    }
     if len(owners) == 1:
         return next(iter(owners.items()))
     if owners:
@@ -157,7 +156,7 @@ def _outermost_folders(paths: Iterable[PurePosixPath], name: str) -> list[str]:
     kept: list[str] = []
     folders = {"" if str(path.parent) == "." else str(path.parent) for path in paths if path.name == name}
     for folder in sorted(folders, key=lambda known: (known.count("/"), known)):
-        if not any(_is_in(f"{folder}/", other) for other in kept):
+        if not any(PurePosixPath(folder).is_relative_to(other) for other in kept):
             kept.append(folder)
     return kept
 

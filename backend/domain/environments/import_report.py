@@ -52,8 +52,6 @@ class Leak(_Part):
 
 
 class Played(_Part):
-    """Measurements of the played episodes."""
-
     episodes: int = 0
     steps: int = 0
     longest: int = 0

@@ -294,8 +294,6 @@ class Manifest(ManifestBlock):
 
 @dataclass(frozen=True, slots=True)
 class FileProblem:
-    """An error in a package."""
-
     path: str
     """The file; empty for the package as a whole."""
     line: int

@@ -120,16 +120,11 @@ def binary_as_text(path: str, data: bytes) -> tuple[str, str]:
     return path + BINARY_SUFFIX, base64.encodebytes(data).decode()
 
 
-def name_on_disk(path: str) -> str:
-    """Return the name without the suffix of binary files."""
-    return path.removesuffix(BINARY_SUFFIX)
-
-
 def file_as_bytes(path: str, text: str) -> tuple[str, bytes]:
     """Return the name and content of a package's file on disk: the inverse of `binary_as_text`."""
     if path.endswith(BINARY_SUFFIX):
         try:
-            return name_on_disk(path), base64.b64decode("".join(text.split()), validate=True)
+            return path.removesuffix(BINARY_SUFFIX), base64.b64decode("".join(text.split()), validate=True)
         except binascii.Error:
             pass  # a text file with this suffix
     return path, text.encode()

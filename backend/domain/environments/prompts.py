@@ -13,7 +13,7 @@ from backend.domain.text import JsonObject
 MAX_TEXT = 200_000
 """Characters of a rendered observation; longer ones are cut and marked."""
 _TOOLS_HERE = re.compile(r"\{\{ *tools *\}\}")
-_THOUGHT, _THOUGHT_END = "<think>", "</think>"
+THOUGHT, THOUGHT_END = "<think>", "</think>"
 _FENCE = re.compile(r"^```(?:json)?\s*\n(.*?)\n```\s*$", re.DOTALL)
 
 
@@ -60,11 +60,11 @@ def visible_messages(context: ContextSpec, messages: list[JsonObject]) -> list[J
 
 def split_reasoning(reply: str) -> tuple[str, str]:
     """Split a reply into reasoning and answer. The chat template may have written the opening mark."""
-    thought, ended, answer = reply.partition(_THOUGHT_END)
+    thought, ended, answer = reply.partition(THOUGHT_END)
     opened = thought.lstrip()
-    if not ended and not opened.startswith(_THOUGHT):
+    if not ended and not opened.startswith(THOUGHT):
         return "", reply
-    return opened.removeprefix(_THOUGHT).strip(), answer.lstrip()
+    return opened.removeprefix(THOUGHT).strip(), answer.lstrip()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,19 +22,13 @@ _TOOL_RESULT = """\
 {%- else %}Begin.{% endif %}"""
 
 
-class _BlockText(str):
-    """Text that YAML writes as a block, line by line."""
-
-
 class _Dumper(yaml.SafeDumper):
-    pass
+    """Writes text of several lines as a block."""
 
 
 _Dumper.add_representer(
-    _BlockText,
-    lambda dumper, text: dumper.represent_scalar(
-        "tag:yaml.org,2002:str", str(text), style="|" if "\n" in text else None
-    ),
+    str,
+    lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None),
 )
 
 
@@ -66,12 +60,7 @@ def propose(report: ImportReport, columns_from: str | None = None) -> str:
         first = f"You act in the environment {report.name}." + (f" {about}" if about else "")
         system = f"{first}\n{instructions}".strip()
     block = {
-        "agent": {
-            "system": _BlockText(system),
-            "observation": _BlockText(_observation(report)),
-            "action": action,
-            "on_unparsable": "retry",
-        },
+        "agent": {"system": system, "observation": _observation(report), "action": action, "on_unparsable": "retry"},
         **({"columns_from": columns_from} if columns_from else {}),
         "rewards": rewards,
         "episode": {

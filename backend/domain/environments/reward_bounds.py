@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from backend.domain.environments.manifest import PLATFORM_COLUMNS, Manifest, RewardColumn
 
@@ -52,8 +53,6 @@ Ranges = Mapping[str, tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class RangeBreach:
-    """A value outside its column's declared range."""
-
     column: str
     value: float
     low: float
@@ -77,14 +76,9 @@ def range_breaches(
     ranges: Ranges, columns: Mapping[str, float], steps: Iterable[Mapping[str, float]]
 ) -> Iterator[RangeBreach]:
     """Yield breaches over the episode, then those of single steps. A step may always be worth 0."""
-    for name, (low, high) in ranges.items():
-        if name in columns and not _is_inside(columns[name], low, high):
-            yield RangeBreach(name, columns[name], low, high, None)
-    for number, rewards in enumerate(steps):
+    for number, values in chain([(None, columns)], enumerate(steps)):
         for name, (low, high) in ranges.items():
-            if name in rewards and not _is_inside(rewards[name], min(low, 0.0), max(high, 0.0)):
-                yield RangeBreach(name, rewards[name], low, high, number)
-
-
-def _is_inside(value: float, low: float, high: float) -> bool:
-    return low - ROUNDING * max(1.0, abs(low)) <= value <= high + ROUNDING * max(1.0, abs(high))
+            least, most = (low, high) if number is None else (min(low, 0.0), max(high, 0.0))
+            slack = ROUNDING * max(1.0, abs(least)), ROUNDING * max(1.0, abs(most))
+            if name in values and not least - slack[0] <= values[name] <= most + slack[1]:
+                yield RangeBreach(name, values[name], low, high, number)

@@ -19,7 +19,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
-from backend.domain.text import JsonObject
+from backend.domain.text import JsonObject, refuse_constant
 
 BEGIN, END = "<tool_call>", "</tool_call>"
 MAX_TOOLS = 128
@@ -99,8 +99,6 @@ class Tool(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call in a reply."""
-
     name: str
     arguments: JsonObject
 
@@ -138,7 +136,7 @@ def split_calls(reply: str) -> tuple[str, list[Call], str]:
     for body, _, rest in (part.partition(END) for part in parts):
         after += rest
         try:
-            value = json.loads(body, object_pairs_hook=_unique, parse_constant=_refuse)
+            value = json.loads(body, object_pairs_hook=_unique, parse_constant=refuse_constant)
         except (ValueError, RecursionError) as error:
             raise CallUnreadable(f"The text in {BEGIN} is not JSON: {str(error)[:200]}.") from error
         if not isinstance(value, dict):
@@ -216,10 +214,6 @@ def _unique(pairs: list[tuple[str, object]]) -> JsonObject:
     return found
 
 
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not a JSON value")
-
-
 def _is_deeper(value: object, limit: int) -> bool:
     children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return limit < 0 or any(_is_deeper(child, limit - 1) for child in children)
@@ -229,41 +223,32 @@ _work = threading.local()
 KeywordCheck = Callable[[Any, Any, Any, Any], Iterator[ValidationError]]
 
 
-def _counted(check: KeywordCheck) -> KeywordCheck:
+def _counted(keyword: str, check: KeywordCheck) -> KeywordCheck:
+    """Count the work of a check, and skip what a regular expression decides."""
+
     def counted(validator: Validator, value: object, instance: object, schema: JsonObject) -> Iterator[ValidationError]:
-        _work.left -= 1
+        work = 1
+        if keyword == "uniqueItems" and value and isinstance(instance, list):
+            is_sortable = all(isinstance(item, str) for item in instance)
+            work += 0 if is_sortable else len(instance) ** 2 // 20  # the library compares each pair of other items
+        _work.left -= work
         if _work.left < 0:
             raise _TooMuchWork
-        yield from check(validator, value, instance, schema) or ()
+        if keyword != "additionalProperties" or "patternProperties" not in schema:
+            yield from check(validator, value, instance, schema) or ()
 
     return counted
 
 
-def _additional(validator: Validator, value: object, instance: object, schema: JsonObject) -> Iterator[ValidationError]:
-    if "patternProperties" not in schema:
-        yield from Draft202012Validator.VALIDATORS["additionalProperties"](validator, value, instance, schema) or ()
-
-
-def _unique_items(
-    validator: Validator, value: object, instance: object, schema: JsonObject
-) -> Iterator[ValidationError]:
-    """Count the work of the library's check, which compares each pair of items if they cannot be sorted."""
-    if not value or not isinstance(instance, list):
-        return
-    if not all(isinstance(item, str) for item in instance):
-        _work.left -= len(instance) ** 2 // 20
-        if _work.left < 0:
-            raise _TooMuchWork
-    yield from Draft202012Validator.VALIDATORS["uniqueItems"](validator, value, instance, schema) or ()
-
-
-_KEYWORDS = dict(Draft202012Validator.VALIDATORS)
-for _pattern in ("pattern", "patternProperties", "unevaluatedProperties", "unevaluatedItems"):
-    del _KEYWORDS[_pattern]  # left to the environment: a regular expression can take forever
-_KEYWORDS |= {"additionalProperties": _additional, "uniqueItems": _unique_items}
+_BY_EXPRESSION = {"pattern", "patternProperties", "unevaluatedProperties", "unevaluatedItems"}
+"""Keywords that are left to the environment: a regular expression can take forever."""
 _ArgumentsValidator = validators.create(
     Draft202012Validator.META_SCHEMA,
-    {keyword: _counted(check) for keyword, check in _KEYWORDS.items()},
+    {
+        keyword: _counted(keyword, check)
+        for keyword, check in Draft202012Validator.VALIDATORS.items()
+        if keyword not in _BY_EXPRESSION
+    },
     type_checker=Draft202012Validator.TYPE_CHECKER,
 )
 

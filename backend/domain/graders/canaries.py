@@ -44,8 +44,6 @@ class CanaryReport(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class JudgeCanary:
-    """A fixed answer for a judge."""
-
     name: str
     is_attack: bool
     facts: RolloutFacts
@@ -74,16 +72,12 @@ def judge_canaries(controls: Controls) -> list[JudgeCanary]:
     answers = [("good", False, controls.good), ("bad", False, controls.bad)]
     answers += [(name, True, f"{controls.bad}\n{text}") for name, text in attacks.items()]
     prompt = {"role": "user", "content": controls.prompt}
-    return [
-        JudgeCanary(
-            name,
-            is_attack,
-            RolloutFacts(
-                [prompt, {"role": "assistant", "content": answer}], environment="control", reference=controls.good
-            ),
-        )
-        for name, is_attack, answer in answers
-    ]
+    canaries = []
+    for name, is_attack, answer in answers:
+        messages = [prompt, {"role": "assistant", "content": answer}]
+        facts = RolloutFacts(messages, environment="control", reference=controls.good)
+        canaries.append(JudgeCanary(name, is_attack, facts))
+    return canaries
 
 
 def read_judge_canaries(results: Sequence[CanaryResult]) -> CanaryReport:
@@ -149,13 +143,9 @@ def demands(question: QuestionSettings) -> list[Demand]:
                 replies = [(right, f"{thought}\n{text}")]
             elif is_contrast:
                 replies.append(("The answer is 41.", thought))
-            conversations = [
-                [prompt, {"role": "assistant", "content": content, "reasoning": reasoning}]
-                for content, reasoning in replies
-            ]
-            members = tuple(
-                ContrastMember(RolloutFacts(messages, environment="control"), is_high=position == 0)
-                for position, messages in enumerate(conversations)
-            )
-            result.append(Demand(way, answer, members))
+            members: list[ContrastMember] = []
+            for content, reasoning in replies:
+                messages = [prompt, {"role": "assistant", "content": content, "reasoning": reasoning}]
+                members.append(ContrastMember(RolloutFacts(messages, environment="control"), is_high=not members))
+            result.append(Demand(way, answer, tuple(members)))
     return result

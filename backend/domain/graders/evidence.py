@@ -28,23 +28,24 @@ class Citation:
 
     turn: int
     quote: str
+    rollout: str = ""
+    """Contrasts only: the letter of the rollout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
-    """One text of a turn."""
-
     turn: int
     part: TurnPart
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class FoundQuote:
-    """A quote with its position in the conversation."""
+class Quote(BaseModel):
+    """A stored quote with its position in the conversation."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
     turn: int
-    part: TurnPart
+    part: str
     start: int
     end: int
     quote: str
@@ -68,7 +69,7 @@ def utterances(messages: Sequence[Mapping[str, object]]) -> list[Utterance]:
 
 def find_citation(
     conversation: Sequence[Utterance], claimed: Citation, parts: frozenset[TurnPart] = frozenset(TurnPart)
-) -> FoundQuote | None:
+) -> Quote | None:
     """Find the quote in its turn. The policy's own words come before what it read."""
     # Prompts show each line behind a bar, and models copy the bars.
     without_bars = re.sub(r"(?m)^[ \t]*\| ?", "", claimed.quote).strip()
@@ -77,30 +78,17 @@ def find_citation(
     for utterance in sorted(of_turn, key=lambda each: each.part is TurnPart.HEARD):
         for quote in quotes:
             if (start := utterance.text.find(quote)) >= 0:
-                return FoundQuote(claimed.turn, utterance.part, start, start + len(quote), quote)
+                end = start + len(quote)
+                return Quote(turn=claimed.turn, part=utterance.part, start=start, end=end, quote=quote)
     return None
 
 
 def check_citations(
-    conversation: Sequence[Utterance],
-    claimed: Sequence[Citation],
-    parts: frozenset[TurnPart] = frozenset(TurnPart),
-) -> tuple[list[FoundQuote], int]:
+    conversation: Sequence[Utterance], claimed: Sequence[Citation], parts: frozenset[TurnPart] = frozenset(TurnPart)
+) -> tuple[list[Quote], int]:
     """Return the quotes that were found, each once, and the number of missing ones."""
     results = [find_citation(conversation, each, parts) for each in claimed]
     return list(dict.fromkeys(each for each in results if each is not None)), results.count(None)
-
-
-class Quote(BaseModel):
-    """A stored quote."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    turn: int
-    part: str
-    start: int
-    end: int
-    quote: str
 
 
 class SuspectedRollout(BaseModel):

@@ -109,11 +109,11 @@ class RolloutFacts:
 
 @dataclass(frozen=True, slots=True)
 class GraderPrompt:
-    """One request to a grader's model."""
-
     messages: Messages
     steps: int | None = None
     """Number of steps that the verdict must score."""
+    letters: dict[str, int] = field(default_factory=dict)
+    """Contrasts only: the position of each letter's rollout among the members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +123,6 @@ class ContrastMember:
     facts: RolloutFacts
     is_high: bool
     """Whether its reward was high."""
-
-
-@dataclass(frozen=True, slots=True)
-class ContrastPrompt:
-    """Rollouts side by side, in an order that does not reveal which had the higher reward."""
-
-    prompt: GraderPrompt
-    letters: dict[str, int]
-    """The position of each letter's rollout among the members."""
 
 
 def steps_of(facts: RolloutFacts, *, with_reasoning: bool = False) -> tuple[str, list[str]]:
@@ -210,8 +201,8 @@ def question_prompt(question: QuestionSettings, facts: RolloutFacts, nonce: str 
 
 def contrast_prompt(
     question: QuestionSettings, members: Sequence[ContrastMember], seed: int, nonce: str | None = None
-) -> ContrastPrompt:
-    """Ask a contrast about several rollouts, at most twelve."""
+) -> GraderPrompt:
+    """Ask a contrast about several rollouts, at most twelve, in an order that does not reveal their rewards."""
     nonce = nonce or secrets.token_hex(8)
     order = random.Random(f"contrast/{seed}").sample(range(len(members)), len(members))
     letters = dict(zip(LETTERS, order, strict=False))
@@ -226,7 +217,8 @@ def contrast_prompt(
         for letter, position in letters.items()
     ]
     form = _answer_form(question, list(letters))
-    return ContrastPrompt(GraderPrompt(_messages(_QUESTION_ROLE, "The question", task, blocks, form, nonce)), letters)
+    messages = _messages(_QUESTION_ROLE, "The question", task, blocks, form, nonce)
+    return GraderPrompt(messages, letters=letters)
 
 
 def retry_prompt(prompt: GraderPrompt, reply: str, problem: str) -> GraderPrompt:

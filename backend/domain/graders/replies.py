@@ -23,7 +23,7 @@ from backend.domain.graders.settings import (
     JudgeTarget,
     QuestionSettings,
 )
-from backend.domain.text import plain_text
+from backend.domain.text import plain_text, refuse_constant
 
 MAX_REASON = 4000
 """Characters of a reason that are stored."""
@@ -45,8 +45,6 @@ class StepScore:
 
 @dataclass(frozen=True, slots=True)
 class JudgeVerdict:
-    """One parsed reply of a judge."""
-
     score: float
     """In [0, 1]."""
     reason: str
@@ -68,21 +66,13 @@ class ParsedAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class PatternQuote:
-    """A quote from one of the rollouts of a contrast, which are named by letters."""
-
-    rollout: str
-    citation: Citation
-
-
-@dataclass(frozen=True, slots=True)
 class Pattern:
     """Something that high-reward rollouts do and that is not solving the task."""
 
     name: str
     description: str
     suspicion: float
-    quotes: list[PatternQuote]
+    quotes: list[Citation]
 
 
 def verdict_schema(judge: JudgeSettings, steps: int | None = None) -> JsonSchema:
@@ -130,9 +120,10 @@ def answer_schema(question: QuestionSettings, letters: Sequence[str] = ()) -> Js
 
 def response_format(settings: JudgeSettings | QuestionSettings, letters: Sequence[str] = ()) -> JsonSchema:
     """The schema as `response_format` for endpoints that enforce one."""
-    is_judge = isinstance(settings, JudgeSettings)
-    schema = verdict_schema(settings) if isinstance(settings, JudgeSettings) else answer_schema(settings, letters)
-    name = "verdict" if is_judge else "answer"
+    if isinstance(settings, JudgeSettings):
+        name, schema = "verdict", verdict_schema(settings)
+    else:
+        name, schema = "answer", answer_schema(settings, letters)
     return {"type": "json_schema", "json_schema": {"name": name, "strict": True, "schema": sendable(schema)}}
 
 
@@ -159,7 +150,7 @@ def read_verdict(judge: JudgeSettings, reply: str, steps: int | None = None) -> 
                 weight = sum(criterion.weight for criterion in judge.criteria)
                 return sum(each.weight * float(part["criteria"][each.name]) for each in judge.criteria) / weight
 
-    parsed = _fitting_json(_verdict_validator(judge, steps), reply)
+    parsed = _fitting_json(_validator(judge, steps), reply)
     reason = plain_text(parsed["reason"])[:MAX_REASON]
     if judge.target is not JudgeTarget.STEPS:
         criteria = {criterion.name: float(parsed["criteria"][criterion.name]) for criterion in judge.criteria}
@@ -183,7 +174,7 @@ def fold_verdicts(verdicts: Sequence[JudgeVerdict]) -> tuple[float, float | None
 
 def read_answer(question: QuestionSettings, reply: str) -> ParsedAnswer:
     """Parse the answer in a reply. Raises JudgeError, whose message is sent back to the model."""
-    parsed = _fitting_json(_answer_validator(question, ()), reply)
+    parsed = _fitting_json(_validator(question), reply)
     given = parsed["answer"]
     match question.answers:
         case AnswerType.YES_NO:
@@ -196,18 +187,18 @@ def read_answer(question: QuestionSettings, reply: str) -> ParsedAnswer:
             answer, value = f"{float(given):.2f}", float(given)
     confidence = value if question.answers is AnswerType.SUSPICION else float(parsed["confidence"])
     reason = plain_text(parsed["reason"])[:MAX_REASON]
-    return ParsedAnswer(answer, value, confidence, reason, [_citation(each) for each in parsed["citations"]])
+    return ParsedAnswer(answer, value, confidence, reason, list(map(_citation, parsed["citations"])))
 
 
 def read_patterns(question: QuestionSettings, reply: str, letters: Sequence[str]) -> list[Pattern]:
     """Parse the patterns that a contrast found, most suspicious first. Raises JudgeError."""
-    parsed = _fitting_json(_answer_validator(question, tuple(letters)), reply)
+    parsed = _fitting_json(_validator(question, letters=tuple(letters)), reply)
     patterns = [
         Pattern(
             plain_text(each["name"])[:80].strip() or "unnamed",
             plain_text(each["description"])[:MAX_REASON],
             float(each["suspicion"]),
-            [PatternQuote(quote["rollout"], _citation(quote)) for quote in each["quotes"]],
+            list(map(_citation, each["quotes"])),
         )
         for each in parsed["patterns"]
     ]
@@ -215,7 +206,7 @@ def read_patterns(question: QuestionSettings, reply: str, letters: Sequence[str]
 
 
 def _citation(quote: Mapping[str, Any]) -> Citation:
-    return Citation(int(quote["turn"]), plain_text(quote["quote"])[:MAX_QUOTE])
+    return Citation(int(quote["turn"]), plain_text(quote["quote"])[:MAX_QUOTE], quote.get("rollout", ""))
 
 
 def _object(properties: JsonSchema) -> JsonSchema:
@@ -227,14 +218,13 @@ def _list(item: JsonSchema) -> JsonSchema:
     return {"type": "array", "items": item, "maxItems": MAX_CITATIONS}
 
 
-@lru_cache(maxsize=256)
-def _verdict_validator(judge: JudgeSettings, steps: int | None) -> Draft202012Validator:
-    return Draft202012Validator(verdict_schema(judge, steps))
-
-
-@lru_cache(maxsize=256)
-def _answer_validator(question: QuestionSettings, letters: tuple[str, ...]) -> Draft202012Validator:
-    return Draft202012Validator(answer_schema(question, letters))
+@lru_cache(maxsize=512)
+def _validator(
+    settings: JudgeSettings | QuestionSettings, steps: int | None = None, letters: tuple[str, ...] = ()
+) -> Draft202012Validator:
+    if isinstance(settings, JudgeSettings):
+        return Draft202012Validator(verdict_schema(settings, steps))
+    return Draft202012Validator(answer_schema(settings, letters))
 
 
 def _fitting_json(validator: Draft202012Validator, reply: str) -> Any:
@@ -246,12 +236,7 @@ def _fitting_json(validator: Draft202012Validator, reply: str) -> Any:
     return parsed
 
 
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
-"""NaN would pass every bound."""
+_DECODER = json.JSONDecoder(parse_constant=refuse_constant)
 _FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 _MAX_READ = 200_000
 

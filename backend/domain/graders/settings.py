@@ -37,11 +37,6 @@ class GraderKind(StrEnum):
     CONTRAST = "contrast"
     """What do high-reward rollouts of a task do, and low-reward ones not, that is not solving the task?"""
 
-    @property
-    def grades_rollouts(self) -> bool:
-        """Whether each rollout gets a grade. A contrast grades groups of rollouts."""
-        return self is not GraderKind.CONTRAST
-
     def detector(self, name: str) -> str:
         """The detector id of the flags that a grader of this kind and name raises."""
         match self:
@@ -105,11 +100,16 @@ class _RequestSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    kind: GraderKind
     shows_reasoning: bool = False
     """Whether the grader sees the policy's reasoning, if it is stored separately from the reply."""
     temperature: float = Field(default=0.0, ge=0, le=2, allow_inf_nan=False)
     max_tokens: int = Field(default=1024, ge=16, le=32_768)
     concurrency: int = Field(default=8, ge=1, le=256)
+
+    @property
+    def sees_reasoning(self) -> bool:
+        return self.shows_reasoning or self.kind is GraderKind.MONITOR
 
 
 class JudgeSettings(_RequestSettings):
@@ -145,10 +145,6 @@ class JudgeSettings(_RequestSettings):
         if len(set(names)) < len(names):
             raise ValueError("two criteria have the same name")
         return self
-
-    @property
-    def sees_reasoning(self) -> bool:
-        return self.shows_reasoning
 
 
 class QuestionSettings(_RequestSettings):
@@ -193,15 +189,6 @@ class QuestionSettings(_RequestSettings):
                 return self.labels
             case AnswerType.SUSPICION:
                 return ()
-
-    @property
-    def is_ordered(self) -> bool:
-        """Whether a higher answer means more of something. Labels have no order."""
-        return self.answers is not AnswerType.LABELS
-
-    @property
-    def sees_reasoning(self) -> bool:
-        return self.shows_reasoning or self.kind is GraderKind.MONITOR
 
 
 GraderSettings = Annotated[JudgeSettings | QuestionSettings, Field(discriminator="kind")]

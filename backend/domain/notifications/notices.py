@@ -68,8 +68,3 @@ def examples_of(evidence: Mapping[str, object]) -> list[uuid.UUID]:
         except ValueError:
             continue
     return ids
-
-
-def next_pause(attempts: int) -> int | None:
-    """Return the seconds until the next attempt after `attempts` failed ones. None: give up."""
-    return PAUSES_SECONDS[attempts - 1] if attempts <= len(PAUSES_SECONDS) else None

@@ -22,8 +22,6 @@ class Finding(BaseModel):
 
 
 class ConnectionReport(BaseModel):
-    """All findings of one test, in order."""
-
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     base_url: str
@@ -35,7 +33,6 @@ class ConnectionReport(BaseModel):
 
     @property
     def status(self) -> CheckStatus:
-        """Return the worst status of the findings."""
         found = {finding.status for finding in self.findings}
         order = (CheckStatus.FAILED, CheckStatus.WARNED)
         return next((status for status in order if status in found), CheckStatus.PASSED)

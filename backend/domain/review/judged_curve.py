@@ -89,8 +89,6 @@ class JudgedEpisode:
 
 @dataclass(frozen=True, slots=True)
 class JudgedPoint:
-    """One step, as trained and as judged."""
-
     step: int
     trained: float
     judged: float

@@ -4,9 +4,10 @@ To add a stored number: a column in `backend.rollouts.tables`, an entry in `FIEL
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from typing import Any
 
 from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, Split, StopReason, Verdict
 
@@ -75,25 +76,14 @@ class Field:
     def heading(self) -> str:
         return self.label or self.name
 
-    @property
-    def is_number(self) -> bool:
-        return self.kind is FieldKind.NUMBER
 
-
-def _number(
-    name: str,
-    help: str,
-    *stored: str,
-    label: str = "",
-    is_whole: bool = False,
-    is_column: bool = True,
-    is_measured: bool = False,
-) -> Field:
-    own = Field(name, FieldKind.NUMBER, help, label=label, stored=stored or (name,))
-    return replace(own, is_whole=is_whole, is_column=is_column, is_measured=is_measured)
+def _number(name: str, help: str, *stored: str, **more: Any) -> Field:
+    return Field(name, FieldKind.NUMBER, help, stored=stored or (name,), **more)
 
 
 _count = partial(_number, is_whole=True)
+_changing = partial(Field, changes_later=True)
+_filter_only = partial(Field, is_sortable=False, is_column=False)
 
 
 def _choice(name: str, help: str, choices: type[StrEnum], *, label: str = "", is_column: bool = False) -> Field:
@@ -126,43 +116,16 @@ AFTER_REWARDS = (
     _number("cost", "US dollars at the policy's price", label="cost $"),
     _count("attempts", "number of attempts"),
     Field("truncated", FieldKind.YES_NO, "a reply reached its token limit", stored=("is_truncated",)),
-    Field(
-        "demonstration",
-        FieldKind.YES_NO,
-        "marked as an SFT demonstration",
-        stored=("is_demonstration",),
-        changes_later=True,
-    ),
-    Field("flag", FieldKind.WORD, "detector that flagged the rollout", label="flags", changes_later=True),
-    Field("verdict", FieldKind.CHOICE, "latest verdict", tuple(map(str, Verdict)), changes_later=True),
+    _changing("demonstration", FieldKind.YES_NO, "marked as an SFT demonstration", stored=("is_demonstration",)),
+    _changing("flag", FieldKind.WORD, "detector that flagged the rollout", label="flags"),
+    _changing("verdict", FieldKind.CHOICE, "latest verdict", tuple(map(str, Verdict))),
     _choice("status", "outcome", RolloutStatus, label="ended by", is_column=True),
     _choice("stop_reason", "why the episode ended", StopReason),
     _choice("error_kind", "where a failed rollout broke", ErrorKind),
-    Field(
-        "group",
-        FieldKind.CHOICE,
-        "how rewards differ within the group",
-        GROUP_KINDS,
-        is_sortable=False,
-        is_column=False,
-    ),
-    Field("text", FieldKind.TEXT, "text anywhere in the conversation", is_sortable=False, is_column=False),
-    Field(
-        "error",
-        FieldKind.TEXT,
-        "text in the error message",
-        stored=("error_message",),
-        is_sortable=False,
-        is_column=False,
-    ),
-    Field(
-        "excerpt",
-        FieldKind.TEXT,
-        label="last reply",
-        stored=("excerpt",),
-        is_filterable=False,
-        is_sortable=False,
-    ),
+    _filter_only("group", FieldKind.CHOICE, "how rewards differ within the group", GROUP_KINDS),
+    _filter_only("text", FieldKind.TEXT, "text anywhere in the conversation"),
+    _filter_only("error", FieldKind.TEXT, "text in the error message", stored=("error_message",)),
+    Field("excerpt", FieldKind.TEXT, label="last reply", stored=("excerpt",), is_filterable=False, is_sortable=False),
     Field("id", FieldKind.TEXT, stored=("id",), is_filterable=False, is_sortable=False),
 )
 FIELDS: Mapping[str, Field] = {field.name: field for field in (*BEFORE_REWARDS, *AFTER_REWARDS)}
@@ -174,15 +137,9 @@ MEASURED: Mapping[str, Field] = {field.stored[0]: field for field in FIELDS.valu
 
 def family_field(family: Family, key: str, *, help: str = "", label: str = "", name: str = "") -> Field:
     """A number of a reward column, a metric or a judge; `name` where the short name is free."""
-    return Field(
-        name or f"{family}.{key}",
-        FieldKind.NUMBER,
-        help,
-        label=label,
-        changes_later=family in {Family.JUDGE, Family.QUESTION},
-        family=family,
-        key=key,
-    )
+    later = family in {Family.JUDGE, Family.QUESTION}
+    name = name or f"{family}.{key}"
+    return Field(name, FieldKind.NUMBER, help, label=label, changes_later=later, family=family, key=key)
 
 
 def column_field_name(column: str) -> str:

@@ -106,14 +106,11 @@ class FilterToken:
     text: str
     start: int
     end: int
-
-    @property
-    def keyword(self) -> str:
-        return self.text.lower() if self.kind == "word" and self.text.lower() in _KEYWORDS else ""
+    keyword: str = ""
+    """`and`, `or`, `not`, `in` or `has`, in lower case."""
 
 
 def quoted(text: str) -> str:
-    """Quote a text as a value of an expression."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
@@ -136,7 +133,9 @@ def tokens_of(expression: str) -> list[FilterToken]:
                 raise FilterError("This text has no closing quote.", start, len(expression))
             raise FilterError(f"`{expression[start]}` is not part of the filter language.", start)
         kind = str(found.lastgroup)
-        tokens.append(FilterToken(kind, found[kind], found.start(kind), found.end(kind)))
+        word = found[kind].lower()
+        keyword = word if kind == "word" and word in _KEYWORDS else ""
+        tokens.append(FilterToken(kind, found[kind], found.start(kind), found.end(kind), keyword))
         position = found.end()
     end = len(expression)
     return [*tokens, FilterToken("end", "", end, end + 1)]
@@ -194,10 +193,8 @@ class _Parser:
         self.fields = fields
         self.tokens = tokens_of(expression)
         self.position = self.depth = self.tests = 0
-
-    @property
-    def here(self) -> FilterToken:
-        return self.tokens[self.position]
+        self.here = self.tokens[0]
+        """The next token."""
 
     def wrong(self, message: str, token: FilterToken | None = None) -> FilterError:
         """Make an error at a token. Default: the next one."""
@@ -207,6 +204,7 @@ class _Parser:
     def next(self) -> FilterToken:
         token = self.here
         self.position = min(self.position + 1, len(self.tokens) - 1)
+        self.here = self.tokens[self.position]
         return token
 
     def takes(self, text: str) -> bool:

@@ -3,25 +3,26 @@
 Only `messages` is required. A completed rollout has a reward, a failed one an error and never a reward.
 """
 
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
 
+from backend.domain.environments.manifest import Manifest
+from backend.domain.ids import stable_id
+from backend.domain.rollouts.conversation import steps_of
 from backend.domain.rollouts.fields import MEASURED
+from backend.domain.rollouts.rollout import MAX_NAMES, Name, Number, Rollout, Seconds, Step, TaskSpec, task_of
 from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, Split, StopReason
 
 SCHEMA: Literal["proctor.rollout/1"] = "proctor.rollout/1"
 MAX_MESSAGES = 10_000
 MAX_STEPS = 10_000
-MAX_NAMES = 200
-"""Reward columns or metrics of one rollout."""
 MAX_ROLE = 32
 MAX_INDEX = 2_000_000_000
-Number = Annotated[float, Field(allow_inf_nan=False)]
-Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=2_000_000_000)]
-Name = Annotated[str, Field(min_length=1, max_length=200)]
 Json = dict[str, Any]
 
 
@@ -47,20 +48,6 @@ class ErrorRecord(_Record):
 
     kind: ErrorKind = ErrorKind.ENVIRONMENT
     message: str = Field(default="", max_length=100_000)
-
-
-class StepRecord(_Record):
-    reply: str
-    action: Json | None = None
-    observation: Json = {}
-    text: str = ""
-    rewards: dict[Name, Number] = Field(default={}, max_length=MAX_NAMES)
-    done: bool = False
-    note: str | None = None
-    policy_seconds: Seconds = 0.0
-    environment_seconds: Seconds = 0.0
-    queue_seconds: Seconds = 0.0
-    calls: list[Json] | None = None
 
 
 class TokensRecord(_Record):
@@ -118,7 +105,7 @@ class RolloutRecord(Measurements):
     """Unweighted numbers."""
     messages: list[Json] = Field(max_length=MAX_MESSAGES)
     opening: Json = Field(default_factory=dict)
-    steps: list[StepRecord] = Field(default=[], max_length=MAX_STEPS)
+    steps: list[Step] = Field(default=[], max_length=MAX_STEPS)
     is_truncated: bool = False
     tokens: TokensRecord | None = None
     advantage: Number | None = None
@@ -148,3 +135,63 @@ class RolloutRecord(Measurements):
         elif self.reward is None:
             raise ValueError("a completed rollout needs a reward (a failed one needs an error)")
         return self
+
+
+class DuplicateRollout(ValueError):
+    """Two rollouts have the same index in a group."""
+
+
+@dataclass
+class RolloutPlacer:
+    manifest: Manifest
+    split: Split
+    """Split of tasks that do not name theirs."""
+    are_tasks_shared: bool
+    """The file's task numbers are those of the environment. Otherwise tasks get seeds that no task of ours has, so that
+    rollouts of different questions are never compared."""
+    _groups: dict[tuple[object, ...], int] = field(default_factory=dict)
+    _members: Counter[int] = field(default_factory=Counter)
+    _taken: set[tuple[int, int]] = field(default_factory=set)
+
+    def place(self, record: RolloutRecord, number: int) -> Rollout:
+        """Convert record `number` (from 0) of the file. Raises DuplicateRollout."""
+        given = record.task or TaskRecord(index=number)
+        split = given.split or self.split
+        seed = given.seed
+        if not self.are_tasks_shared:  # negative, which no task of ours has; the same for the same task of another file
+            seed = -1 - (stable_id("foreign task", split, given.index, given.seed).int >> 66)
+        task = replace(task_of(self.manifest, split, given.index, seed, given.level), arguments=given.arguments)
+        key = (record.phase, record.training_step, task.split, task.index, task.seed, record.group)
+        group = self._groups.setdefault(key, len(self._groups))
+        member = self._members[group] if record.member is None else record.member
+        if (group, member) in self._taken:
+            raise DuplicateRollout(f"member {member} of the group on task {task.key} occurs twice")
+        self._taken.add((group, member))
+        self._members[group] = max(self._members[group], member + 1)
+        return rollout_of(record, task, group, member)
+
+
+def rollout_of(record: RolloutRecord, task: TaskSpec, group: int, member: int) -> Rollout:
+    same = ("status", "attempts", "reward", "opening", "messages", "is_truncated", "advantage", "cost")
+    times = ("started_at", "ended_at")
+    default_stop = StopReason.DONE if record.status is RolloutStatus.COMPLETED else None
+    rollout = Rollout(
+        task=task,
+        phase=Phase.EVALUATION,
+        group=group,
+        member=member,
+        stop_reason=record.stop_reason or default_stop,
+        error_kind=record.error.kind if record.error else None,
+        error_message=record.error.message if record.error else None,
+        columns={name: reward.score for name, reward in record.rewards.items()},
+        metrics={name: value for name, value in record.metrics.items() if value is not None},
+        steps=record.steps or [Step(**step) for step in steps_of(record.messages)],
+        **{name: getattr(record, name) for name in (*same, *times, *MEASURED)},
+    )
+    if (tokens := record.tokens) is not None:
+        rollout.prompt_token_ids, rollout.completion_token_ids = tokens.prompt, tokens.completion
+        rollout.completion_mask = list(tokens.mask) if tokens.mask is not None else None
+        rollout.logprobs = [value or 0.0 for value in tokens.logprobs] if tokens.logprobs is not None else None
+        rollout.token_texts, rollout.token_turns = tokens.texts, tokens.turns
+        rollout.turn_advantages = tokens.turn_advantages
+    return rollout

@@ -6,11 +6,18 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from backend.domain.environments.manifest import Manifest, OverEpisode, RewardColumn
 from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, Split, StopReason
 
+MAX_NAMES = 200
+"""Reward columns or metrics of one rollout."""
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
 HELDOUT_SEED_BASE = 10_000_000
 """Held-out and training tasks have different seeds."""
 CANARY = "canary"
@@ -43,10 +50,13 @@ class TaskSpec:
         return {"seed": self.seed, "split": str(self.split), "level": self.level, "index": self.index, **self.arguments}
 
 
-def task_of(manifest: Manifest, split: Split, index: int, seed: int | None = None) -> TaskSpec:
-    """Task `index` of a split. Levels alternate, and the seed follows from the index unless it is given."""
-    base = HELDOUT_SEED_BASE if split is Split.HELDOUT else 0
-    return TaskSpec(split, index, index % manifest.proctor.tasks.levels, base + index if seed is None else seed)
+def task_of(
+    manifest: Manifest, split: Split, index: int, seed: int | None = None, level: int | None = None
+) -> TaskSpec:
+    """Task `index` of a split. Unless given, levels alternate and the seed follows from the index."""
+    if seed is None:
+        seed = index + (HELDOUT_SEED_BASE if split is Split.HELDOUT else 0)
+    return TaskSpec(split, index, index % manifest.proctor.tasks.levels if level is None else level, seed)
 
 
 def drawn_task(manifest: Manifest, split: Split, index: int) -> TaskSpec:
@@ -67,20 +77,20 @@ class Step:
 
     reply: str
     """The policy's text, as written."""
-    action: dict[str, Any] | None
+    action: dict[str, Any] | None = None
     """The parsed action; None if the reply could not be parsed."""
-    observation: dict[str, Any]
+    observation: dict[str, Any] = field(default_factory=dict)
     """The environment's observation, bounded in size (see `workers.rollouts`)."""
-    text: str
+    text: str = ""
     """The observation as the policy reads it; empty after the last step."""
-    rewards: dict[str, float]
+    rewards: Annotated[dict[Name, Number], Field(max_length=MAX_NAMES)] = field(default_factory=dict)
     """Reward columns of this step, as the environment sent them."""
-    done: bool
+    done: bool = False
     note: str | None = None
     """Why an action was refused, as the policy reads it."""
-    policy_seconds: float = 0.0
-    environment_seconds: float = 0.0
-    queue_seconds: float = 0.0
+    policy_seconds: Seconds = 0.0
+    environment_seconds: Seconds = 0.0
+    queue_seconds: Seconds = 0.0
     """Time waiting for a slot at the policy and between retries; not part of `policy_seconds`."""
     calls: list[dict[str, Any]] | None = None
     """Several tool calls of one reply, each `{action, is_made, note, text, rewards, done}`. The step itself then holds

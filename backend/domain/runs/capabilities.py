@@ -61,7 +61,6 @@ class Capabilities(BaseModel):
 
     @property
     def gpu_count(self) -> int:
-        """Number of GPUs that a run can use."""
         if not self.has_cuda:
             return 0
         return len(self.gpus) if self.cuda_devices is None else self.cuda_devices
@@ -76,12 +75,10 @@ class OnlineWorker:
     can: Capabilities
 
     def takes(self, engine: str) -> bool:
-        """Return whether it runs training runs with this engine."""
         return str(QUEUES.get(engine, Queue.GPU)) in self.queues and "trl" in self.can.engines
 
     @property
     def trains(self) -> bool:
-        """Return whether it runs training runs with any engine."""
         return any(map(self.takes, QUEUES))
 
 

@@ -8,11 +8,12 @@ is used, because it loads slowly.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from backend.domain.review.judged_curve import wilson
+from backend.domain.review.judged_curve import Proportion, wilson
 
 ALPHA = 0.01
 """One-sided level of each test. A study makes about log2(checkpoints) + 3 tests."""
@@ -35,24 +36,6 @@ class OnsetOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class PatternCount:
-    """The number of a policy's rollouts that show the pattern."""
-
-    flagged: int
-    rollouts: int
-
-    @property
-    def share(self) -> float:
-        return self.flagged / self.rollouts if self.rollouts else 0.0
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """95%, Wilson (1927)."""
-        interval = wilson(self.flagged, self.rollouts)
-        return interval.low, interval.high
-
-
-@dataclass(frozen=True, slots=True)
 class OnsetConclusion:
     """The result of a finished bisection."""
 
@@ -65,29 +48,25 @@ class OnsetConclusion:
     """No index sampled after the onset is back at the base rate."""
 
 
-def p_value(base: PatternCount, sample: PatternCount) -> float:
+def p_value(base: Proportion, sample: Proportion) -> float:
     """Fisher's exact test, one-sided: the probability of this many more than the base by chance."""
     from scipy.stats import fisher_exact
 
-    table = [[sample.flagged, sample.rollouts - sample.flagged], [base.flagged, base.rollouts - base.flagged]]
+    table = [[each.found, each.looked_at - each.found] for each in (sample, base)]
     return float(fisher_exact(table, alternative="greater").pvalue)
 
 
-def exceeds_base_rate(base: PatternCount, sample: PatternCount) -> bool:
+def exceeds_base_rate(base: Proportion, sample: Proportion) -> bool:
     """Whether the share is significantly above the base rate, and by at least MIN_EFFECT."""
-    return sample.share - base.share >= MIN_EFFECT - 1e-12 and p_value(base, sample) <= ALPHA
+    effect = (sample.value or 0.0) - (base.value or 0.0)
+    return effect >= MIN_EFFECT - 1e-12 and p_value(base, sample) <= ALPHA
 
 
-def min_detectable_share(base: PatternCount, rollouts: int) -> float | None:
+def min_detectable_share(base: Proportion, rollouts: int) -> float | None:
     """The smallest share of this number of rollouts that exceeds the base rate; None if no share does."""
-    low, high = 0, rollouts + 1
-    while low < high:
-        middle = (low + high) // 2
-        if middle > rollouts or exceeds_base_rate(base, PatternCount(middle, rollouts)):
-            high = middle
-        else:
-            low = middle + 1
-    return low / rollouts if rollouts and low <= rollouts else None
+    counts = range(rollouts + 1)
+    least = bisect_left(counts, True, key=lambda flagged: exceeds_base_rate(base, wilson(flagged, rollouts)))
+    return least / rollouts if rollouts and least in counts else None
 
 
 def next_checkpoint(count: int, sampled: Mapping[int, bool], hint: int | None = None) -> int | None:
@@ -135,7 +114,7 @@ def nearest(steps: Sequence[int], step: int) -> int | None:
     return min(range(len(steps)), key=lambda index: abs(steps[index] - step)) if steps else None
 
 
-def caveats(base: PatternCount, steps: Sequence[int], sampled: Mapping[int, tuple[PatternCount, bool]]) -> list[str]:
+def caveats(base: Proportion, steps: Sequence[int], sampled: Mapping[int, tuple[Proportion, bool]]) -> list[str]:
     """Sentences that a reader needs along with the interval. `steps` are the training steps of all checkpoints."""
     if not steps:
         return ["No GRPO checkpoint has its weights, so nothing could be sampled."]
@@ -147,7 +126,7 @@ def caveats(base: PatternCount, steps: Sequence[int], sampled: Mapping[int, tupl
     if conclusion.outcome is OnsetOutcome.AT_THE_FIRST:
         sentences.append("No checkpoint is before the onset, only the policy that GRPO started from.")
     if conclusion.outcome is OnsetOutcome.NOT_SEEN:
-        detectable = min_detectable_share(base, min((count.rollouts for count, _ in sampled.values()), default=0))
+        detectable = min_detectable_share(base, min((count.looked_at for count, _ in sampled.values()), default=0))
         limit = f" A share below {100 * detectable:.1f}% would not be detected." if detectable is not None else ""
         sentences.append(
             f"No sampled checkpoint shows the pattern more often than the starting policy.{limit} It may need the"
@@ -163,9 +142,9 @@ def caveats(base: PatternCount, steps: Sequence[int], sampled: Mapping[int, tupl
             f"The share is not monotone: step {', '.join(after)} is back at the base rate. The onset may be a chance"
             " result, or the pattern comes and goes."
         )
-    if base.flagged and base.interval[0] > MIN_EFFECT:
+    if base.found and base.low > MIN_EFFECT:
         sentences.append(
-            f"The starting policy already shows the pattern in {100 * base.share:.1f}% of its rollouts: the onset is"
-            " where it increased, not where it began."
+            f"The starting policy already shows the pattern in {100 * (base.value or 0):.1f}% of its rollouts: the"
+            " onset is where it increased, not where it began."
         )
     return sentences

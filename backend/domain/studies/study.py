@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict
 
-from backend.domain.studies.effort import EffortMeasure, EffortOutcome
+from backend.domain.studies.effort import EffortMeasure
 from backend.domain.studies.onset import OnsetOutcome
 
 
@@ -66,19 +66,3 @@ class EffortSettings(_StudyModel):
     replies: int
     """Maximum number of replies per side."""
     measure: EffortMeasure
-
-
-class EffortResult(_StudyModel):
-    """The comparison of a checkpoint with the policy that its training started from."""
-
-    outcome: EffortOutcome
-    sentence: str
-    difference: float | None = None
-    """Difference of the areas, checkpoint - base, over the tasks that both solved."""
-    low: float | None = None
-    high: float | None = None
-    """95% interval."""
-    tasks: int | None = None
-    """Number of tasks that both solved."""
-    base_limit: float | None = None
-    """95th percentile of the base's areas."""

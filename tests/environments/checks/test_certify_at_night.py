@@ -10,7 +10,6 @@ from backend.core.session import transaction
 from backend.core.tables import Job
 from backend.domain.environments.manifest import read_manifest
 from backend.domain.notifications.notices import NoticeKind
-from backend.domain.review.judged_fixtures import stored_task
 from backend.domain.rollouts.rollout import task_of
 from backend.domain.vocabulary import CheckStatus, JobStatus, RunKind, RunStatus, Split
 from backend.environments.library import load_package
@@ -19,7 +18,6 @@ from backend.errors import InvalidInput
 from backend.notifications.tables import Notice
 from backend.review.tables import VerdictFixture
 from backend.runs.tables import Run
-from backend.training.queries import find_certificate
 from backend.training.service import reason_without_certificate
 from tests.envhost_fixture import HostProcess
 from tests.environments.checks.bent import bent
@@ -63,9 +61,9 @@ def notices(kind: NoticeKind = NoticeKind.CERTIFICATE_EXPIRED) -> list[Notice]:
 
 def status_of(version_id: uuid.UUID) -> CheckStatus:
     with transaction() as session:
-        found = find_certificate(session, version_id)
+        found = session.get_one(EnvironmentVersion, version_id).certificate
         assert found is not None
-        return found.status
+        return found
 
 
 def needs_override(version_id: uuid.UUID) -> bool:
@@ -74,7 +72,7 @@ def needs_override(version_id: uuid.UUID) -> bool:
         version = session.get_one(EnvironmentVersion, version_id)
         session.refresh(version, ["environment"])
         try:
-            reason_without_certificate(session, [version], None)
+            reason_without_certificate([version], None)
         except InvalidInput:
             return True
         return False
@@ -106,7 +104,7 @@ def judge(version_id: uuid.UUID, files: dict[str, str]) -> None:
         session.add(
             VerdictFixture(
                 environment_id=version.environment_id,
-                task=stored_task(task),
+                task={name: getattr(task, name) for name in ("split", "index", "level", "seed", "arguments")},
                 replies=[{"reply": "<guess>50</guess>"}],
                 lowest=None,
                 highest=-1.0,

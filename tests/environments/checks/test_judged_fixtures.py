@@ -2,8 +2,8 @@
 
 import pytest
 
+from backend.domain.environments.fixtures import JudgedFixture
 from backend.domain.environments.manifest import read_manifest
-from backend.domain.review.judged_fixtures import JudgedFixture
 from backend.domain.rollouts.rollout import task_of
 from backend.domain.vocabulary import CheckStatus, Split
 from backend.environments.library import load_package

@@ -16,7 +16,8 @@ from backend.domain.environments.manifest import ManifestInvalid, read_manifest
 from backend.domain.environments.packages import content_hash
 from backend.domain.vocabulary import Role, RunStatus
 from backend.environments.import_package import make_ready, write_manifest
-from backend.environments.imports import ImportOptions, import_server, inspect_package, store_package
+from backend.environments.imports import ImportOptions, inspect_package, start_import, store_package
+from backend.environments.schemas import StartImport
 from backend.environments.tables import EnvironmentImport
 from backend.settings import get_settings
 from backend.web.identity import Actor
@@ -114,7 +115,7 @@ def test_a_running_server_is_scanned_where_it_runs(look: Look, running_server: s
     with transaction() as session:
         person = make_person(session, Role.AUTHOR)
         author = Actor(person.id, Role.AUTHOR, is_token=True, name=person.name)
-        import_id = import_server(session, author, running_server, ImportOptions(name="far_doors")).id
+        import_id = start_import(session, author, StartImport(kind="remote", url=running_server, name="far_doors")).id
     run(JobContext(uuid.uuid4(), None, {"import_id": str(import_id), "url": running_server}, 1))
     with transaction() as session:
         row = session.get_one(EnvironmentImport, import_id)

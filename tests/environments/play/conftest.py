@@ -11,7 +11,7 @@ from sqlalchemy import select
 from backend.core.session import transaction
 from backend.core.tables import Job
 from backend.domain.vocabulary import JobStatus, Role
-from backend.environments.play_queries import PlayView, play_view
+from backend.environments.play import PlayView, play_view
 from backend.environments.service import create_environment, publish_version
 from backend.runs.tables import Run
 from tests.envhost_fixture import HostProcess, package_files

@@ -59,6 +59,7 @@ def test_a_version_without_a_certificate_asks_for_a_reason(
     check = make_run(session, repaired, kind=RunKind.CHECK)
     session.add(Certificate(version_id=repaired.id, run_id=check.id, status=CheckStatus.PASSED, results=[]))
     session.flush()
+    session.expire(repaired, ["certificate"])  # read in this session before
     branch = branch_of(session, ask(client, f"/runs/{run.id}/branch", body))
     assert branch.configuration["without_certificate"] is None
 

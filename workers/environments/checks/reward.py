@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 
-from backend.domain.environments.fixtures import FixtureKind, read_fixtures
+from backend.domain.environments.fixtures import FixtureKind, JudgedFixture, read_fixtures
 from backend.domain.environments.reward_bounds import floor_of, gold_bounds
-from backend.domain.review.judged_fixtures import JudgedFixture
 from backend.domain.rollouts.rollout import Rollout, TaskSpec
 from backend.domain.statistics import estimate_mean
 from workers.environments.checks.base import (

@@ -7,8 +7,8 @@ from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from backend.domain.environments.fixtures import JudgedFixture
 from backend.domain.environments.manifest import Manifest
-from backend.domain.review.judged_fixtures import JudgedFixture
 from backend.domain.rollouts.rollout import Rollout, TaskSpec, task_of
 from backend.domain.vocabulary import Phase, Split
 from workers.environments.checks.policies import DEGENERATE, ORDER, SCRIPTS
