@@ -5,6 +5,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI
@@ -73,53 +74,17 @@ MAX_BODY_BYTES = 8 * 1024 * 1024
 THREADS_STUCK_SECONDS = 60.0
 """Six times the limit of a page's statements: threads that take turns are merely busy."""
 PAGES = (
-    exchange_pages,
-    overview_pages,
-    review_pages,
-    graders_pages,
-    detectors_pages,
-    studies_pages,
-    notifications_pages,
-    team_pages,
-    environments_pages,
-    editor_pages,
-    trial_pages,
-    play_pages,
-    import_pages,
-    policies_pages,
-    evaluation_pages,
-    runs_pages,
-    tab_pages,
-    table_pages,
-    rollouts_pages,
-    results_pages,
-    steering_pages,
-    example_pages,
-    training_pages,
-    checkpoints_pages,
-    regrading_pages,
-    docs_site,
+    *(exchange_pages, overview_pages, review_pages, graders_pages, detectors_pages, studies_pages, notifications_pages),
+    *(team_pages, environments_pages, editor_pages, trial_pages, play_pages, import_pages, policies_pages),
+    *(evaluation_pages, runs_pages, tab_pages, table_pages, rollouts_pages, results_pages, steering_pages),
+    *(example_pages, training_pages, checkpoints_pages, regrading_pages, docs_site),
 )
 """Modules with pages. Those of imports and exports come before `/runs/{run_id}`."""
 OPERATIONS = (
-    notifications_operations,
-    overview_operations,
-    checkpoints_operations,
-    detectors_operations,
-    review_operations,
-    example_operations,
-    policies_operations,
-    rollouts_operations,
-    regrading_operations,
-    runs_operations,
-    team_operations,
-    graders_operations,
-    studies_operations,
-    results_operations,
-    environments_operations,
-    play_operations,
-    import_operations,
-    training_operations,
+    *(notifications_operations, overview_operations, checkpoints_operations, detectors_operations, review_operations),
+    *(example_operations, policies_operations, rollouts_operations, regrading_operations, runs_operations),
+    *(team_operations, graders_operations, studies_operations, results_operations, environments_operations),
+    *(play_operations, import_operations, training_operations),
 )
 """Modules that declare operations."""
 Transaction = Callable[[], AbstractContextManager[Session]]
@@ -181,15 +146,15 @@ def create_app(transaction: Transaction = transaction) -> FastAPI:
     return app
 
 
+@dataclass
 class Liveness:
     """Whether the event loop responds and worker threads are free.
 
     Needs no database, so that an unreachable database does not look like a web process that hangs.
     """
 
-    def __init__(self) -> None:
-        self._probe: asyncio.Task[None] | None = None
-        self._waiting_since = 0.0
+    _probe: asyncio.Task[None] | None = None
+    _waiting_since: float = 0.0
 
     async def is_alive(self) -> bool:
         """Return at once. False if a no-op has waited too long for a thread; no answer at all means a stuck loop."""

@@ -25,7 +25,7 @@ from backend.environments.validation import (
 from backend.errors import AppError, InvalidInput
 from backend.web.dependencies import Author, SessionDep
 from backend.web.form_data import read_form
-from backend.web.page import current_actor, page, see_other, wants_block
+from backend.web.page import page, see_other, wants_block
 from backend.web.transcripts import transcript_of
 
 router = APIRouter()
@@ -206,7 +206,7 @@ def _edit_page(
     status: int = 200,
 ) -> HTMLResponse:
     """Show the editor. `typed`: the person's text and choices, instead of the stored ones."""
-    actor, is_quiet = current_actor(request), bool(typed and typed.get("is_quiet"))
+    actor, is_quiet = getattr(request.state, "actor", None), bool(typed and typed.get("is_quiet"))
     person_id = actor.person_id if actor and not is_quiet else None
     files = with_generated(draft.files)
     validation = validate_package(files, environment.name)

@@ -2,6 +2,7 @@
 
 import hmac
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -47,11 +48,11 @@ def get_actor(request: Request, session: SessionDep) -> Actor:
     return actor
 
 
+@dataclass(frozen=True)
 class RequireRole:
     """Requires a role. The app refuses to start with a route that requires none and is not public."""
 
-    def __init__(self, role: Role) -> None:
-        self.role = role
+    role: Role
 
     async def __call__(self, request: Request, actor: Annotated[Actor, Depends(get_actor)]) -> Actor:
         if not actor.role.includes(self.role):

@@ -2,9 +2,7 @@
 
 import logging
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
 from urllib.parse import quote, urlsplit
 
 from fastapi import FastAPI, Request
@@ -26,10 +24,9 @@ from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backend.errors import AppError, InvalidInput, NotFound, NotSignedIn, TooManyRequests
-from backend.web.moved import new_address
 from backend.web.page import page, wants_block
 from backend.web.refill import refill
-from backend.web.routing import page_above
+from backend.web.routing import new_address, page_above
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +42,8 @@ _TITLES = {
     503: "Not running",
     504: "Took too long",
 }
+_HOSTILE = (DataError, OperationalError, ProgrammingError, RecursionError, OverflowError, UnicodeError)
+"""Causes: values that Postgres cannot hold, compare or find in time, and text or numbers that cannot be read."""
 _UNREADABLE = (ProgramLimitExceeded, StatementTooComplex, UndefinedFunction, DatatypeMismatch)
 """Postgres: an expression that is too large, or an integer beyond 64 bits that no type can be compared with."""
 
@@ -77,21 +76,9 @@ class ValueCannotBeStored(InvalidInput):
     """A value cannot be stored or searched for: it is out of range, nested too deep or has a NUL character."""
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorPage:
-    title: str
-    message: str
-    status: int
-    fields: Mapping[str, str]
-    incident: str
-
-
 def install(app: FastAPI) -> None:
-    app.add_exception_handler(AppError, _on_app_error)
-    app.add_exception_handler(HTTPException, _on_http_error)
-    app.add_exception_handler(RequestValidationError, _on_validation_error)
-    for kind in (DataError, OperationalError, ProgrammingError, RecursionError, OverflowError, UnicodeError):
-        app.add_exception_handler(kind, _on_hostile_value)
+    for kind in (AppError, HTTPException, RequestValidationError, *_HOSTILE):
+        app.add_exception_handler(kind, _on_error)
     app.add_middleware(Incidents)
 
 
@@ -117,14 +104,11 @@ def respond(request: Request, error: AppError, incident: str = "") -> Response:
             response = RedirectResponse(f"/sign-in{back}", status_code=303)
     else:
         title = _TITLES.get(error.status, "Something went wrong")
-        context = ErrorPage(title, error.message, error.status, fields, incident)
-        is_block = wants_block(request)
-        block = "partial" if is_block else None
-        response = page(request, "errors/error.html", context, block=block, status=error.status)
-        if is_block:
+        context = {"title": title, "message": error.message, "status": error.status, "fields": fields}
+        context["incident"] = incident
+        response = page(request, "errors/error.html", context, block="partial", status=error.status)
+        if wants_block(request):
             response.headers["HX-Reswap"] = "none"
-    if isinstance(error, TooManyRequests):
-        response.headers["Retry-After"] = str(error.retry_after_seconds)
     return response
 
 
@@ -133,35 +117,52 @@ def _wants_json(request: Request) -> bool:
     return is_api or "application/json" in request.headers.get("accept", "").split(",")[0]
 
 
-async def _respond_with_form(request: Request, error: AppError) -> Response:
-    """A page gets its form back, filled in. htmx keeps the form and gets only the messages."""
-    form = None if _wants_json(request) or wants_block(request) else await refill(request, error)
-    if form is None:
-        return respond(request, error)
-    if isinstance(error, TooManyRequests):
-        form.headers["Retry-After"] = str(error.retry_after_seconds)
-    return form
+async def _on_error(request: Request, error: Exception) -> Response:
+    """Respond to a refusal. A page gets its form back, filled in; htmx keeps the form and gets only the messages."""
+    refusal: AppError
+    match error:
+        case AppError():
+            logger.info("%s: %s", type(error).__name__, error.message)
+            refusal = error
+        case HTTPException():
+            return _respond_to_framework(request, error)
+        case RequestValidationError():
+            items = error.errors()
+            if any(item["loc"][0] == "path" for item in items):  # a malformed id: there is nothing
+                place = page_above(request, is_id_malformed=True)
+                return RedirectResponse(place, status_code=303) if place else respond(request, NotFound())
+            fields = {".".join(str(part) for part in item["loc"][1:]) or "body": str(item["msg"]) for item in items}
+            refusal = InvalidInput(fields=fields)
+        case DataError():  # nothing was changed
+            logger.info("a value that cannot be stored: %s", error.orig)
+            refusal = ValueCannotBeStored()
+        case OperationalError() if is_timeout(error):  # canceled, so that no page keeps the database busy
+            logger.warning("a statement took too long: %s %s", request.method, request.url.path)
+            return respond(request, TookTooLong())
+        case DBAPIError() if not isinstance(error.orig, _UNREADABLE):
+            raise error
+        case _:  # only hostile input causes this; the log keeps the traceback in case the fault is ours
+            logger.warning("a value that cannot be read: %s %s", request.method, request.url.path, exc_info=error)
+            return respond(request, ValueCannotBeStored())
+    form = None if _wants_json(request) or wants_block(request) else await refill(request, refusal)
+    response = form or respond(request, refusal)
+    if isinstance(refusal, TooManyRequests):
+        response.headers["Retry-After"] = str(refusal.retry_after_seconds)
+    return response
 
 
-async def _on_app_error(request: Request, error: Exception) -> Response:
-    known = cast(AppError, error)
-    logger.info("%s: %s", type(known).__name__, known.message)
-    return await _respond_with_form(request, known)
-
-
-async def _on_http_error(request: Request, error: Exception) -> Response:
+def _respond_to_framework(request: Request, error: HTTPException) -> Response:
     """Render what the framework refuses itself: unknown paths and methods, unreadable and too large bodies."""
-    http = cast(HTTPException, error)
-    if http.status_code == 405 and (place := page_above(request)):
+    status = error.status_code
+    if status == 405 and (place := page_above(request)):
         return RedirectResponse(place, status_code=303)
-    if http.status_code == 404 and (address := new_address(request)):
+    if status == 404 and (address := new_address(request)):
         return RedirectResponse(address, status_code=308)  # with the same method and body
     kinds: dict[int, type[AppError]] = {400: Unreadable, 404: NotFound, 405: WrongMethod, 413: TooLarge}
-    kind = kinds.get(http.status_code)
-    known = kind() if kind else AppError(str(http.detail))
-    known.status = http.status_code
+    known = kinds[status]() if status in kinds else AppError(str(error.detail))
+    known.status = status
     response = respond(request, known)
-    if http.status_code == 405:  # several routes may share a path; the framework names only the first one's methods
+    if status == 405:  # several routes may share a path; the framework names only the first one's methods
         methods: set[str] = set()
         for context in iter_route_contexts(request.app.routes):
             if context.path and compile_path(context.path)[0].match(request.url.path):
@@ -170,43 +171,16 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     return response
 
 
-async def _on_validation_error(request: Request, error: Exception) -> Response:
-    """A malformed id in a path means that there is nothing; other errors are listed by parameter."""
-    items = cast(RequestValidationError, error).errors()
-    if any(item["loc"][0] == "path" for item in items):
-        if place := page_above(request, is_id_malformed=True):
-            return RedirectResponse(place, status_code=303)
-        return respond(request, NotFound())
-    fields = {".".join(str(part) for part in item["loc"][1:]) or "body": str(item["msg"]) for item in items}
-    return await _respond_with_form(request, InvalidInput(fields=fields))
-
-
-async def _on_hostile_value(request: Request, error: Exception) -> Response:
-    """Refuse values that Postgres cannot hold, compare or find in time, and text or numbers that cannot be read."""
-    cause = error.orig if isinstance(error, DBAPIError) else None
-    if isinstance(error, DataError):  # nothing was changed
-        logger.info("a value that cannot be stored: %s", cause)
-        return await _respond_with_form(request, ValueCannotBeStored())
-    if isinstance(error, OperationalError) and is_timeout(error):  # canceled, so that no page keeps the database busy
-        logger.warning("a statement took too long: %s %s", request.method, request.url.path)
-        return respond(request, TookTooLong())
-    if isinstance(error, DBAPIError) and not isinstance(cause, _UNREADABLE):
-        raise error
-    # only hostile input causes this; the log keeps the traceback in case the fault is ours
-    logger.warning("a value that cannot be read: %s %s", request.method, request.url.path, exc_info=error)
-    return respond(request, ValueCannotBeStored())
-
-
 def is_timeout(error: OperationalError) -> bool:
     """Whether the statement exceeded the web's time limit."""
     return isinstance(error.orig, QueryCanceled)
 
 
+@dataclass
 class OwnTooLarge:
     """Replaces the framework's plain-text refusal of a too large body, which passes no handler, by ours."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    app: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -225,11 +199,11 @@ class OwnTooLarge:
         await self.app(scope, receive, replace)
 
 
+@dataclass
 class Incidents:
     """Turns an unknown exception into a page with an incident id; the log has the same id with the traceback."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    app: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

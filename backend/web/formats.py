@@ -59,12 +59,10 @@ def duration(value: float | timedelta | None) -> str:
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)
-    for small, big, names in ((1, 60, ("min", "s")), (60, 60, ("h", "min")), (3600, 24, ("d", "h"))):
-        if whole < small * big:
-            return f"{whole // small} {names[1]}"
-        if whole < small * big * (60 if small == 1 else 24 if small == 60 else 10**6):
-            first, rest = divmod(whole // small, big)
-            return f"{first} {names[0]} {rest} {names[1]}" if rest else f"{first} {names[0]}"
+    for big, name, small, rest_name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= big:
+            first, rest = whole // big, whole % big // small
+            return f"{first} {name} {rest} {rest_name}" if rest else f"{first} {name}"
     return f"{whole} s"
 
 

@@ -32,27 +32,14 @@ SESSION_IDLE = timedelta(days=14)
 _SEEN_EVERY = timedelta(minutes=1)
 """Precision of the recorded last use. Finer would write on every request."""
 _BROWSERS = (
-    ("Edg", "Edge"),
-    ("OPR/", "Opera"),
-    ("SamsungBrowser", "Samsung Internet"),
-    ("Firefox", "Firefox"),
-    ("FxiOS", "Firefox"),
-    ("CriOS", "Chrome"),
-    ("HeadlessChrome", "Chrome"),
-    ("Chrome", "Chrome"),
-    ("Safari", "Safari"),
-    ("curl/", "curl"),
-    ("python-", "Python"),
+    *(("Edg", "Edge"), ("OPR/", "Opera"), ("SamsungBrowser", "Samsung Internet"), ("Firefox", "Firefox")),
+    *(("FxiOS", "Firefox"), ("CriOS", "Chrome"), ("HeadlessChrome", "Chrome"), ("Chrome", "Chrome")),
+    *(("Safari", "Safari"), ("curl/", "curl"), ("python-", "Python")),
 )
 """Part of a User-Agent and the browser. Most browsers also name their ancestors, so specific names come first."""
 _SYSTEMS = (
-    ("Android", "Android"),
-    ("iPhone", "iPhone"),
-    ("iPad", "iPad"),
-    ("Windows", "Windows"),
-    ("Mac OS X", "macOS"),
-    ("CrOS", "ChromeOS"),
-    ("Linux", "Linux"),
+    *(("Android", "Android"), ("iPhone", "iPhone"), ("iPad", "iPad"), ("Windows", "Windows")),
+    *(("Mac OS X", "macOS"), ("CrOS", "ChromeOS"), ("Linux", "Linux")),
 )
 
 
@@ -201,8 +188,5 @@ def _actor_of_token(session: Session, token: str, *, is_use: bool) -> Actor | No
 
 def _record_at_commit(session: Session, use: Update) -> None:
     """Record a use as the request's last statement, so that its row lock never waits for a revocation."""
-
-    def record(session: Session) -> None:
-        session.execute(use.execution_options(synchronize_session=False))
-
-    event.listen(session, "before_commit", record, once=True)
+    use = use.execution_options(synchronize_session=False)
+    event.listen(session, "before_commit", lambda session: session.execute(use), once=True)

@@ -1,8 +1,10 @@
 """Middleware: security headers, secure cookies, the refusal of cross-site changes, and the end of revoked streams."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import anyio
@@ -11,8 +13,7 @@ from fastapi.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from backend.core.events import Hub, topic_of
-from backend.domain.vocabulary import Role
+from backend.core.events import topic_of
 from backend.settings import get_settings
 from backend.web.dependencies import ForgedRequest, is_cross_site
 from backend.web.error_pages import respond
@@ -32,25 +33,21 @@ _HEADERS = {
     "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
     "Cache-Control": "no-store",
 }
-_STRICT_TRANSPORT_SECURITY = "max-age=31536000"
+_TLS_HEADERS = _HEADERS | {"Strict-Transport-Security": "max-age=31536000"}
 """One year. Without `includeSubDomains`: other hosts of the domain are not Proctor's."""
 _OUR_COOKIES = "proctor_"
 _HOST_PREFIX, _SECURE_PREFIX = "__Host-", "__Secure-"
 """Browsers accept cookies with these prefixes only over TLS, so that no other host can plant them."""
-_RETRY_SECONDS = 1.0
-"""Until the next try after the database did not answer."""
-_MAX_TIMER_SECONDS = 3600.0
-"""Timers are restarted after this long, because the wall clock may change."""
 
 
+@dataclass
 class Guard:
     """Refuses cross-site changes before any route runs, and adds the security headers to every response.
 
     Over TLS, our cookies have a prefixed name in the browser and their plain name in the application.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    app: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -66,15 +63,13 @@ class Guard:
 
         async def decorated(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
                 if is_secure:
-                    headers.setdefault("Strict-Transport-Security", _STRICT_TRANSPORT_SECURITY)
                     message["headers"] = [
                         (name, _secure_cookie(value) if name == b"set-cookie" else value)
                         for name, value in message["headers"]
                     ]
-                    headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
+                headers = MutableHeaders(scope=message)
+                for name, value in (_TLS_HEADERS if is_secure else _HEADERS).items():
                     headers.setdefault(name, value)
                 if is_htmx and message["status"] == 303:
                     # fetch would follow a 303 and swap the whole next page into the form
@@ -107,6 +102,7 @@ def _secure_cookie(header: bytes) -> bytes:
     return (prefix + cookie + ("" if "secure" in attributes else "; Secure")).encode("latin-1")
 
 
+@dataclass
 class Revocation:
     """Ends streamed responses when their session or token is revoked or expires, or its role no longer suffices.
 
@@ -115,15 +111,15 @@ class Revocation:
     A download is cut off, so that it is not mistaken for complete.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    app: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         scope.setdefault("state", {})  # shared with everything inside
         request = Request(scope, receive)
-        watch: _AccessWatch | None = None
+        watch: asyncio.Task[None] | None = None
+        watching = anyio.CancelScope()
         is_event_stream = False
         with anyio.CancelScope() as serving:
 
@@ -136,73 +132,50 @@ class Revocation:
                 is_streamed = is_event_stream if is_start else watch is None and message.get("more_body")
                 actor: Actor | None = getattr(request.state, "actor", None)
                 if is_streamed and actor is not None:
-                    watch = _AccessWatch(request, actor, serving.cancel, is_event_stream=is_event_stream)
-                    watch.check()  # a revocation since the request was admitted has already been announced
+                    access = _watch_access(request, actor, serving.cancel, watching, is_event_stream=is_event_stream)
+                    watch = asyncio.create_task(access)
                 await send(message)
 
             try:
                 await self.app(scope, receive, watched)
             finally:
                 if watch is not None:
+                    watching.cancel()  # not the task itself: a check in its thread ends first
                     with anyio.CancelScope(shield=True):
-                        await watch.stop()
+                        await asyncio.gather(watch, return_exceptions=True)
         if serving.cancelled_caught:
             logger.info("access ended during %s %s", scope["method"], scope["path"])
             if is_event_stream:
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-class _AccessWatch:
-    """Watches the access of one request's actor until `stop`."""
+async def _watch_access(
+    request: Request, actor: Actor, end: Callable[[], None], watching: anyio.CancelScope, *, is_event_stream: bool
+) -> None:
+    """Call `end` when the actor no longer has the access that the request needed. Runs until `watching` is canceled."""
+    needed = getattr(request.state, "needed_role", actor.role)
 
-    def __init__(self, request: Request, actor: Actor, end: Callable[[], None], *, is_event_stream: bool) -> None:
-        self._request, self._actor, self._end = request, actor, end
-        self._needed: Role = getattr(request.state, "needed_role", actor.role)
-        self._is_event_stream = is_event_stream
-        self._timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._is_outdated = False
-        hub: Hub = request.app.state.hub
-        self._unsubscribe = hub.subscribe(topic_of("access", actor.person_id), self.check)
+    def find() -> Actor | None:
+        with request.app.state.transaction() as session:
+            return find_actor(session, request, is_use=False)
 
-    async def stop(self) -> None:
-        self._unsubscribe()
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._task is not None:
-            self._is_outdated = False
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    def check(self) -> None:
-        """Check the access, one check at a time. News during a check triggers another."""
-        self._is_outdated = True
-        if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._check_until_current())
-
-    async def _check_until_current(self) -> None:
-        while self._is_outdated:
-            self._is_outdated = False
+    news = asyncio.Event()
+    with watching, contextlib.ExitStack() as stack:
+        stack.callback(request.app.state.hub.subscribe(topic_of("access", actor.person_id), news.set))
+        while True:  # first at once: a revocation since the request was admitted has already been announced
+            news.clear()  # news during a check triggers another
             try:
-                actor = await run_in_threadpool(self._find_actor)
+                found = await run_in_threadpool(find)
             except Exception as error:
                 logger.warning("could not check the access of a stream, trying again: %s", error)
-                self._check_in(_RETRY_SECONDS)
-                return
-            suffices = actor is not None and (
-                actor.role is self._actor.role if self._is_event_stream else actor.role.includes(self._needed)
-            )
-            if actor is None or not suffices:
-                self._end()
-                return
-            if actor.valid_until is not None:
-                self._check_in((actor.valid_until - datetime.now(UTC)).total_seconds())
-
-    def _find_actor(self) -> Actor | None:
-        with self._request.app.state.transaction() as session:
-            return find_actor(session, self._request, is_use=False)
-
-    def _check_in(self, seconds: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        delay = min(max(seconds, 0.0) + 0.01, _MAX_TIMER_SECONDS)
-        self._timer = asyncio.get_running_loop().call_later(delay, self.check)
+                pause = 1.0
+            else:
+                if found is None or not (found.role is actor.role if is_event_stream else found.role.includes(needed)):
+                    end()
+                    return
+                pause = 3600.0  # not longer, because the wall clock may change
+                if found.valid_until is not None:
+                    left = (found.valid_until - datetime.now(UTC)).total_seconds()
+                    pause = min(max(left, 0.0) + 0.01, pause)
+            with anyio.move_on_after(pause):
+                await news.wait()

@@ -1,7 +1,7 @@
 """HTML responses: a whole page, or one block of it if htmx requests a part."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from urllib.parse import quote, unquote
 
 from fastapi import Request
@@ -31,46 +31,29 @@ class NavigationEntry:
         return path == self.url or (inside and not any(path.startswith(other) for other in self.without))
 
 
-@dataclass(frozen=True, slots=True)
-class NavigationGroup:
-    label: str
-    """Empty for the first group."""
-    places: tuple[NavigationEntry, ...]
-
-
-NAVIGATION = (
-    NavigationGroup("", (NavigationEntry("Overview", "/", "overview"),)),
-    NavigationGroup(
-        "Define",
-        (
-            NavigationEntry("Environments", "/environments", "environment"),
-            NavigationEntry("Policies", "/policies", "policy"),
-            NavigationEntry("Graders", "/graders", "judge"),
-        ),
+NAVIGATION = {
+    "": (NavigationEntry("Overview", "/", "overview"),),
+    "Define": (
+        NavigationEntry("Environments", "/environments", "environment"),
+        NavigationEntry("Policies", "/policies", "policy"),
+        NavigationEntry("Graders", "/graders", "judge"),
     ),
-    NavigationGroup(
-        "Measure",
-        (
-            NavigationEntry(
-                "Runs",
-                "/runs",
-                "run",
-                also=("/rollouts", "/evaluations", "/training", "/rescores"),
-                without=("/training/examples",),
-            ),
-            NavigationEntry("Compare", "/compare", "compare"),
-            NavigationEntry("Leaderboards", "/leaderboards", "leaderboard"),
-            NavigationEntry("Review", "/review", "review", also=("/detectors",)),
+    "Measure": (
+        NavigationEntry(
+            *("Runs", "/runs", "run"),
+            also=("/rollouts", "/evaluations", "/training", "/rescores"),
+            without=("/training/examples",),
         ),
+        NavigationEntry("Compare", "/compare", "compare"),
+        NavigationEntry("Leaderboards", "/leaderboards", "leaderboard"),
+        NavigationEntry("Review", "/review", "review", also=("/detectors",)),
     ),
-    NavigationGroup(
-        "Train",
-        (
-            NavigationEntry("Training data", "/data/sft", "data", also=("/data", "/training/examples")),
-            NavigationEntry("Checkpoints", "/checkpoints", "checkpoint", also=("/exports",)),
-        ),
+    "Train": (
+        NavigationEntry("Training data", "/data/sft", "data", also=("/data", "/training/examples")),
+        NavigationEntry("Checkpoints", "/checkpoints", "checkpoint", also=("/exports",)),
     ),
-)
+}
+"""Entries by the label of their group."""
 SIDE_DOORS = (
     NavigationEntry("Notices", NOTICES_URL, "bell"),
     NavigationEntry("Team", "/team", "team"),
@@ -114,19 +97,11 @@ def see_other(url: str, notice: str = "") -> Response:
     return response
 
 
-def current_actor(request: Request) -> Actor | None:
-    return getattr(request.state, "actor", None)
-
-
 def _variables(request: Request, context: object) -> dict[str, object]:
     """Return what `base.html` needs on every page, and the page's own context."""
-    if is_dataclass(context) and not isinstance(context, type):
-        own = {field.name: getattr(context, field.name) for field in fields(context)}
-    elif isinstance(context, Mapping):
-        own = dict(context)
-    else:
-        raise TypeError("a page's context is a dataclass or a mapping")
-    actor = current_actor(request)
+    if not isinstance(context, Mapping):
+        context = {field.name: getattr(context, field.name) for field in fields(context)}  # type: ignore[arg-type]
+    actor: Actor | None = getattr(request.state, "actor", None)
     return {
         "actor": actor,
         "csrf_token": actor.csrf_token if actor else "",
@@ -135,4 +110,5 @@ def _variables(request: Request, context: object) -> dict[str, object]:
         "notice": unquote(request.cookies.get(NOTICE_COOKIE, "")),
         "here": request.url.path.removesuffix("/events"),  # a page's stream renders parts of that page
         "path": request.url.path,
-    } | own
+        **context,
+    }

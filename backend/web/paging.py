@@ -74,16 +74,11 @@ def slice_of(
 
 def make_cursor(*values: object) -> str:
     """Encode the values of one row as text for an address."""
-
-    def encode(value: object) -> object:
-        match value:
-            case datetime():
-                return {"t": value.isoformat()}
-            case uuid.UUID():
-                return {"u": value.hex}
-        return value
-
-    text = json.dumps([encode(value) for value in values], separators=(",", ":"))
+    text = json.dumps(
+        values,
+        default=lambda value: {"t": value.isoformat()} if isinstance(value, datetime) else {"u": value.hex},
+        separators=(",", ":"),
+    )
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 

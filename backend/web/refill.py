@@ -5,7 +5,7 @@ rendered again and filled in, so that no route has to handle invalid input.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape, unescape
 from html.parser import HTMLParser
@@ -24,6 +24,8 @@ RECEIVED_HEADERS = "proctor.received_headers"
 """In a request's scope over TLS: its headers before cookies got their plain names."""
 STATUSES = frozenset({409, 422, 429})
 _FORWARDED = frozenset({b"cookie", b"authorization", b"host", b"user-agent", b"accept-language"})
+_KEPT = ("type", "asgi", "http_version", "scheme", "root_path", "client", "server")
+"""Keys of the request's scope that the page's own request shares."""
 _NOT_FILLED = frozenset({"hidden", "password", "file", "submit", "button", "image", "reset"})
 _MAX_PAGE_BYTES = 4 << 20
 """A larger page is not rendered again."""
@@ -59,19 +61,12 @@ async def _render(request: Request, url: str) -> str:
     """Return the page at this address as the same browser would get it; empty if there is none."""
     parts = urlsplit(url)
     headers = request.scope.get(RECEIVED_HEADERS, request.scope["headers"])
-    scope = {
-        "type": "http",
-        "asgi": request.scope.get("asgi", {"version": "3.0"}),
-        "http_version": "1.1",
+    scope = {key: request.scope[key] for key in _KEPT if key in request.scope} | {
         "method": "GET",
-        "scheme": request.url.scheme,
         "path": unquote(parts.path),
         "raw_path": parts.path.encode(),
         "query_string": parts.query.encode(),
-        "root_path": request.scope.get("root_path", ""),
         "headers": [(name, value) for name, value in headers if name in _FORWARDED],
-        "client": request.scope.get("client"),
-        "server": request.scope.get("server"),
         "state": {},
     }
     status, is_html, body = 0, False, bytearray()
@@ -117,7 +112,7 @@ class _Filler(HTMLParser):
     notice_at: int | None = None
     """Index in `out` of the message about the whole form; None until the form is found."""
     _is_inside: bool = False
-    _used: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    _left: dict[str, Iterator[str]] = field(init=False)
     _select: str | None = None
     _is_dropping: bool = False
     """Inside a textarea whose text was replaced."""
@@ -126,6 +121,7 @@ class _Filler(HTMLParser):
 
     def __post_init__(self) -> None:
         super().__init__(convert_charrefs=False)
+        self._left = {name: iter(values) for name, values in self.sent.items()}
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
@@ -151,9 +147,11 @@ class _Filler(HTMLParser):
         elif tag == "input" and given.get("type") in {"checkbox", "radio"} and name:
             self._mark(tag, given, "checked", self.sent.get(name, []), given.get("value") or "on")
         elif tag == "input" and (given.get("type") or "text") not in _NOT_FILLED and name in self.sent:
-            self.out[-1] = _start_tag(tag, {**given, "value": self._next(name)})
+            self.out[-1] = _start_tag(tag, {**given, "value": next(self._left[name], self.sent[name][-1])})
         elif tag == "textarea" and name in self.sent:
-            self.out.append("\n" + escape(self._next(name)))  # the browser drops the first line break
+            self.out.append(
+                "\n" + escape(next(self._left[name], self.sent[name][-1]))
+            )  # the browser drops the first line break
             self._is_dropping = True
         slot = given.get("data-error-for") or ""
         if slot in self.wrong and slot not in self.shown:
@@ -165,11 +163,6 @@ class _Filler(HTMLParser):
         rest = {key: text for key, text in given.items() if key != mark}
         self.out[-1] = _start_tag(tag, rest | ({mark: None} if value in sent else {}))
         self._open_option = rest if tag == "option" and value is None else None
-
-    def _next(self, name: str) -> str:
-        values, number = self.sent[name], self._used[name]
-        self._used[name] += 1
-        return values[min(number, len(values) - 1)]
 
     def handle_endtag(self, tag: str) -> None:
         if tag == "textarea":

@@ -5,8 +5,6 @@ python -m backend.web.server --host 127.0.0.1 --port 8000
 
 import argparse
 import asyncio
-from collections.abc import Callable
-from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -27,12 +25,11 @@ _REFUSALS = {408: b"408 Request Timeout", 431: b"431 Request Header Fields Too L
 class BoundedHttp(HttpToolsProtocol):
     """Disconnects clients that do not finish their request in time."""
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self._timer: asyncio.TimerHandle | None = None
-        self._is_in_head = False
-        self._is_refused = False
-        self._head_bytes = self._body_bytes = 0
+    _timer: asyncio.TimerHandle | None = None
+    _is_in_head = False
+    _is_refused = False
+    _head_bytes = 0
+    _body_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -64,7 +61,7 @@ class BoundedHttp(HttpToolsProtocol):
             return
         super().on_headers_complete()
         self._body_bytes = 0
-        self._start_timer(BODY_SECONDS, self._check_body)
+        self._start_timer()
 
     def on_body(self, body: bytes) -> None:
         if not self._is_refused:
@@ -78,20 +75,15 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _expect_head(self) -> None:
         self._is_in_head, self._head_bytes = True, 0
-        self._start_timer(HEADER_SECONDS, self._check_head)
+        self._start_timer()
 
-    def _check_head(self) -> None:
-        if self.flow.read_paused:  # an earlier request is being answered
-            self._start_timer(HEADER_SECONDS, self._check_head)
-        else:
-            self._refuse(408)
-
-    def _check_body(self) -> None:
-        if self._body_bytes < BODY_BYTES and not self.flow.read_paused:
+    def _check(self) -> None:
+        is_slow = self._is_in_head or self._body_bytes < BODY_BYTES
+        if is_slow and not self.flow.read_paused:  # paused: an earlier request is being answered
             self._refuse(408)
             return
         self._body_bytes = 0
-        self._start_timer(BODY_SECONDS, self._check_body)
+        self._start_timer()
 
     def _refuse(self, status: int) -> None:
         self._is_refused = True
@@ -103,9 +95,9 @@ class BoundedHttp(HttpToolsProtocol):
             self.transport.write(head)
         self.transport.close()
 
-    def _start_timer(self, seconds: float, check: Callable[[], None]) -> None:
+    def _start_timer(self) -> None:
         self._stop_timer()
-        self._timer = self.loop.call_later(seconds, check)
+        self._timer = self.loop.call_later(HEADER_SECONDS if self._is_in_head else BODY_SECONDS, self._check)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -26,12 +26,12 @@ class _Kept(Generic[T]):
     next_at: float = float("-inf")
 
 
+@dataclass
 class Shared(Generic[T]):
     """Results by key. Times are monotonic. Values are never None, and callers do not change them."""
 
-    def __init__(self) -> None:
-        self._kept: OrderedDict[Hashable, _Kept[T]] = OrderedDict()
-        self._lock = threading.Lock()
+    _kept: OrderedDict[Hashable, _Kept[T]] = field(default_factory=OrderedDict, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def read(self, key: Hashable, since: float, read: Callable[[], T], *, is_urgent: bool = False) -> tuple[T, float]:
         """Return the known result, and the seconds until to ask again: 0 if it was read after `since`.

@@ -42,28 +42,22 @@ def polyline(values: Sequence[float | None], width: float, height: float, pad: f
     return [" ".join(piece) for piece in pieces if piece]
 
 
-def bins(values: Sequence[float | None], count: int = 20) -> list[tuple[float, float, int]]:
-    """Return (low, high, count) of each bin over the range of the values."""
+def histogram(values: Sequence[float | None], width: float, height: float, count: int = 20) -> list[ChartBar]:
+    """Return a bar for each bin over the range of the values; the tallest fills the height."""
     finite = [value for value in values if value is not None and math.isfinite(value)]
     if not finite:
         return []
     low, high = extent(finite)
-    width = (high - low) / count
-    counts = [0] * count
+    step, cell = (high - low) / count, width / count
+    amounts = [0] * count
     for value in finite:
-        counts[min(count - 1, int((value - low) / width))] += 1
-    return [(low + index * width, low + (index + 1) * width, amount) for index, amount in enumerate(counts)]
-
-
-def histogram(values: Sequence[float | None], width: float, height: float, count: int = 20) -> list[ChartBar]:
-    cells = bins(values, count)
-    most = max((amount for _, _, amount in cells), default=1) or 1
-    cell = width / max(1, len(cells))
-    return [
-        ChartBar(index * cell, height - tall, max(1.0, cell - 1), tall, amount, low, high)
-        for index, (low, high, amount) in enumerate(cells)
-        for tall in (amount / most * height,)
-    ]
+        amounts[min(count - 1, int((value - low) / step))] += 1
+    bars, most = [], max(amounts)
+    for index, amount in enumerate(amounts):
+        tall = amount / most * height
+        edges = low + index * step, low + (index + 1) * step
+        bars.append(ChartBar(index * cell, height - tall, max(1.0, cell - 1), tall, amount, *edges))
+    return bars
 
 
 def share(value: float | None, low: float, high: float) -> float:

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
@@ -26,12 +27,12 @@ _FRONT_MATTER = re.compile(r"\A---\n.*?\n---\s*\n", re.DOTALL)
 """Metadata of a README for model hubs."""
 
 
+@dataclass
 class Macros:
     """`ui.badge(…)`: every macro of `templates/ui/*.html` under one name, whichever file holds it."""
 
-    def __init__(self, environment: Environment) -> None:
-        self._environment = environment
-        self._files: dict[str, str] = {}
+    _environment: Environment
+    _files: dict[str, str] = field(default_factory=dict)
 
     def __getattr__(self, name: str) -> Any:
         if name not in self._files:

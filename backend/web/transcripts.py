@@ -1,5 +1,6 @@
 """A rollout as a page shows it: messages in order, each reply with the rewards of its step. All text is untrusted."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,8 +19,6 @@ MOST_CHARACTERS = 20_000
 SHORTEST_TIMING = 0.0005
 """Seconds. Less is not shown: it would read as 0 ms."""
 _TIMINGS = {"waited": "queue_seconds", "policy": "policy_seconds", "environment": "environment_seconds"}
-
-Ranges = Iterable[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +105,6 @@ class Entry:
     def has_marks(self) -> bool:
         return any(piece.is_marked for piece in (*self.pieces, *self.thought))
 
-    @property
-    def call(self) -> ShownCall | None:
-        """The call, if there is exactly one."""
-        return self.calls[0] if len(self.calls) == 1 else None
-
 
 def transcript_of(
     messages: Sequence[Mapping[str, Any]],
@@ -169,7 +163,6 @@ def transcript_of(
         cited = ranges_in(reasoning, "thought", turn)
         rewards = step.get("rewards") or {}
         names = [name for name in weight_of if name in rewards] + sorted(set(rewards) - set(weight_of))
-        durations = [(name, step.get(key)) for name, key in _TIMINGS.items()]
         entry = Entry(
             "assistant",
             mark(text, quotes, ranges.get(turn, ())),
@@ -181,7 +174,7 @@ def transcript_of(
             is_cited=turn in ranges,
             timings=[
                 (name, float(seconds))
-                for name, seconds in durations
+                for name, seconds in ((name, step.get(key)) for name, key in _TIMINGS.items())
                 if isinstance(seconds, int | float) and seconds >= SHORTEST_TIMING
             ],
             reasoning=reasoning,
@@ -238,14 +231,10 @@ def bounded(entries: Sequence[Entry]) -> tuple[list[Entry], int]:
     return [*shown[:half], *marked, *shown[-half:]], len(middle) - len(marked)
 
 
-def mark(text: str, quotes: Iterable[str], ranges: Ranges = ()) -> list[Piece]:
+def mark(text: str, quotes: Iterable[str], ranges: Iterable[tuple[int, int]] = ()) -> list[Piece]:
     """Split a text into pieces, marked where a quote occurs or a range lies. Overlapping marks are merged."""
     marked = [(max(0, start), min(len(text), end)) for start, end in ranges if max(0, start) < min(len(text), end)]
-    for quote in quotes:
-        start = text.find(quote)
-        while start >= 0:
-            marked.append((start, start + len(quote)))
-            start = text.find(quote, start + len(quote))
+    marked += [found.span() for quote in quotes for found in re.finditer(re.escape(quote), text)]
     merged: list[tuple[int, int]] = []
     for start, end in sorted(marked):
         if merged and start <= merged[-1][1]:

@@ -74,6 +74,6 @@ def test_a_line_breaks_where_a_value_is_missing() -> None:
 
 def test_every_value_falls_into_one_bin() -> None:
     values = [0.0, 0.1, 0.5, 1.0, 1.0, None]
-    assert sum(amount for _, _, amount in svg.bins(values, 7)) == 5
-    assert svg.bins([None], 7) == []
-    assert sum(amount for _, _, amount in svg.bins([3.0, 3.0], 7)) == 2
+    assert sum(bar.value for bar in svg.histogram(values, 100, 20, 7)) == 5
+    assert svg.histogram([None], 100, 20, 7) == []
+    assert sum(bar.value for bar in svg.histogram([3.0, 3.0], 100, 20, 7)) == 2

@@ -4,7 +4,7 @@ import pytest
 
 from backend.web.page import NAVIGATION, SIDE_DOORS
 
-PLACES = [place for group in NAVIGATION for place in group.places] + list(SIDE_DOORS)
+PLACES = [place for places in NAVIGATION.values() for place in places] + list(SIDE_DOORS)
 
 
 @pytest.mark.parametrize(

@@ -21,22 +21,22 @@ def conversation(reply: str, action: Any, **message: Any) -> tuple[list[dict[str
 def test_a_call_that_was_understood_is_taken_apart_and_its_result_is_named():
     action = {"tool": "search", "arguments": {"query": "<b>leave</b>", "limit": 3}}
     opening, reply, result = transcript_of(*conversation(f"I look. {CALL}", action), ["goal"])
-    assert reply.call is not None
-    assert (reply.call.said, reply.call.name, reply.call.arguments["limit"]) == ("I look.", "search", 3)
+    (call,) = reply.calls
+    assert (call.said, call.name, call.arguments["limit"]) == ("I look.", "search", 3)
     assert (opening.tool, result.tool) == ("", "search")
 
 
 def test_text_that_only_looks_like_a_call_stays_text():
     for action in (None, {"text": CALL}, {"tool": "search", "arguments": {}}):
         _, reply, result = transcript_of(*conversation(CALL, action), ["goal"])
-        assert (reply.call, result.tool) == (None, "")
+        assert (reply.calls, result.tool) == ([], "")
         assert reply.pieces[0].text == CALL
 
 
 def test_a_marked_call_is_shown_as_it_was_written():
     action = {"tool": "search", "arguments": {"query": "<b>leave</b>", "limit": 3}}
     _, reply, _ = transcript_of(*conversation(CALL, action), ["goal"], quotes=["leave"])
-    assert (reply.call, reply.has_marks) == (None, True)
+    assert (reply.calls, reply.has_marks) == ((), True)
 
 
 def test_the_page_escapes_calls_and_states_which_were_not_made():
