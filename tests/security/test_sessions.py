@@ -326,7 +326,8 @@ def test_a_revoked_session_takes_the_tokens_along_that_were_created_in_it(served
         owner.sign_in("mia")
         stolen, own = thief.make_token(), owner.make_token()
         (session,) = (each for each in owner.client.get("/api/v1/sessions").json()["items"] if not each["is_current"])
-        assert owner.client.delete(f"/api/v1/sessions/{session['id']}").json() == {"sessions": 1, "tokens": 1}
+        ended = owner.client.delete(f"/api/v1/sessions/{session['id']}").json()
+        assert ended == {"device": "Python", "sessions": 1, "tokens": 1}
     for token, works in ((stolen, False), (own, True)):
         with Visitor(served, token=token["secret"]) as script:
             assert script.is_signed_in() is works
