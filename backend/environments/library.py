@@ -36,7 +36,7 @@ _TEMPLATES = (
     Template(
         "judged_answer", "Judged answer", "Free text: facts are counted, and a judge scores the wording as one column."
     ),
-    Template("optimisation", "Optimisation", "A measured quantity to improve in a few attempts."),
+    Template("optimisation", "Optimization", "A measured quantity to improve in a few attempts."),
 )
 
 
