@@ -8,7 +8,7 @@ from backend.domain.rollouts.rollout import Rollout, task_of
 from backend.domain.training.grpo import GrpoChoice
 from backend.domain.vocabulary import RolloutStatus, Split
 from tests.training.game import MANIFEST, batch_run, completed
-from workers.training.grpo_batch import MASKED, REPLACED, SCREENED, Batch, Masked, Screened, play_batch
+from workers.training.grpo_batch import MASKED, REPLACED, SCREENED, Masked, PlayedBatch, Screened, play_batch
 
 CHOICE = GrpoChoice(steps=4, tasks_per_step=3, group_size=2, replace_uniform=2)
 
@@ -35,7 +35,7 @@ def batch_of(
     choice: GrpoChoice = CHOICE,
     masked: Masked = lambda _: set(),
     screened: Screened = lambda *_: set(),
-) -> Batch:
+) -> PlayedBatch:
     return play_batch(batch_run(table.play, choice, masked=masked, screened=screened), 1)
 
 

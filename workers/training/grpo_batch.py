@@ -116,7 +116,7 @@ class GrpoRun:
 
 
 @dataclass(slots=True)
-class Batch:
+class PlayedBatch:
     groups: list[int]
     rollouts: list[Rollout]
     masked: set[int] = field(default_factory=set)  # positions of rollouts excluded from their groups
@@ -125,10 +125,10 @@ class Batch:
     no_variance: float = 0.0
 
 
-def play_batch(run: GrpoRun, step: int) -> Batch:
+def play_batch(run: GrpoRun, step: int) -> PlayedBatch:
     """Play the step's groups, and replace groups without variance for up to `replace_uniform` rounds."""
     count, size = run.choice.tasks_per_step, run.choice.group_size
-    batch = Batch(list(range(count)), run.play(step, range(count)))
+    batch = PlayedBatch(list(range(count)), run.play(step, range(count)))
     for turn in range(1, run.choice.replace_uniform + 2):
         judged = run.masked(batch.rollouts)
         batch.screened = run.screened(step, batch.rollouts) - judged
@@ -159,7 +159,7 @@ def play_batch(run: GrpoRun, step: int) -> Batch:
     return batch
 
 
-def rows_of(run: GrpoRun, batch: Batch) -> dict[str, Any]:
+def rows_of(run: GrpoRun, batch: PlayedBatch) -> dict[str, Any]:
     """Return lists under TRL's names, with one item per rollout in the order of the prompts.
 
     `values` are the reward columns, which TRL weights; None excludes a failed or masked rollout from its group.

@@ -26,7 +26,7 @@ from trl import GRPOConfig, GRPOTrainer
 from workers.models.load import unrounded
 from workers.training.checkpoints import mark_complete, newest_complete
 from workers.training.examples import BrokenStep
-from workers.training.grpo_batch import STEP_PARTS, Batch, GrpoRun, GrpoStep, play_batch, rows_of
+from workers.training.grpo_batch import STEP_PARTS, GrpoRun, GrpoStep, PlayedBatch, play_batch, rows_of
 from workers.training.ranks import check_same_weights, play_for_leader
 from workers.training.trl_base import TimedTrainer, shared_arguments, timed
 
@@ -214,7 +214,7 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
         self.run = run
         self.token_advantages: list[list[float]] | None = None
         """Advantages of the rollouts that this rank learns from. None: TRL's own."""
-        self._batch = Batch([], [])
+        self._batch = PlayedBatch([], [])
         self._mean_tokens = 0.0
         self._updates: list[dict[str, float]] = []
         self._last_step_at = time.monotonic()
@@ -306,7 +306,7 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
         now = time.monotonic()
         seconds, self._last_step_at = now - self._last_step_at, now
         should_continue = self.run.on_step(self._step(step, seconds, ratios))
-        self._batch = Batch([], [])
+        self._batch = PlayedBatch([], [])
         self._last_step_at += time.monotonic() - now  # the listener's time is not part of the step
         return should_continue
 
