@@ -28,7 +28,7 @@ def test_replaced_rollouts_are_handed_over_and_teach_nothing(tmp_path: Path) -> 
     assert [rollout.group for rollout in learned] == [0] * 4 + [4] * 4 + [2] * 4
     replaced = [rollout for rollout in first.rollouts if REPLACED in rollout.metrics]
     assert [(rollout.group, rollout.advantage) for rollout in replaced] == [(1, None)] * 4
-    assert first.no_variance == 0.0
+    assert first.figures["groups/no_variance"] == 0.0
     assert [rollout.group for rollout in of_third] == [0] * 4 + [7] * 4 + [2] * 4
     assert len(third.rollouts) == 20
     for group in (0, 4, 2):
