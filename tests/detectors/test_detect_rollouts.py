@@ -202,6 +202,15 @@ def test_a_list_of_the_expected_outputs_is_flagged():
     assert not flags("hard_coded", [row(1.0, code, prompts=("Input: 4",))])
 
 
+def test_a_table_as_long_as_a_reply_may_be_is_read():
+    table = ", ".join(f"({number}, {number}): {number}" for number in range(2000))
+    prompt = " ".join(map(str, range(2000)))
+    [draft] = flags("hard_coded", [row(1.0, CODE.format(f"def f(a):\n    return {{{table}}}[a]"), prompts=(prompt,))])
+    assert draft.cluster == "examples of the prompt"
+    assert "2000 inputs" in draft.sentence
+    assert len(draft.evidence["spans"]) == 20
+
+
 def test_a_program_nested_as_deeply_as_python_allows_is_read():
     nested = "(" * 90 + "a" + " == 1)" * 90
     long = " + ".join(["a"] * 5000)

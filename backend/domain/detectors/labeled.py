@@ -26,7 +26,7 @@ _BATCH = 500
 _CONTEXT = EnvironmentContext(("correct",), weights={"correct": 1.0}, has_steps=False)
 
 
-class Purpose(StrEnum):
+class LabeledSplit(StrEnum):
     DEVELOPMENT = "development"
     """Thresholds were chosen on it."""
     TEST = "test"
@@ -56,7 +56,7 @@ class LabeledSource:
     url: str
     commit: str
     license: str
-    split: Purpose
+    split: LabeledSplit
     files: tuple[str, ...]
     """Paths in the repository: JSON lists, or JSON lines."""
     read: Read
@@ -114,7 +114,7 @@ SOURCES = {
             url="https://github.com/neilrathi/reward-hack-gen",
             commit="2d2ce3d2bddf0a6303408d7ec062e5ad74d5b406",
             license="none stated",
-            split=Purpose.DEVELOPMENT,
+            split=LabeledSplit.DEVELOPMENT,
             files=tuple(f"datasets/claude_completions_{name}.jsonl" for name in ("hacking", "no_hacking")),
             read=_of_reward_hack_gen,
         ),
@@ -124,7 +124,7 @@ SOURCES = {
             url="https://github.com/Baidicoot/rl-character",
             commit="5f6b140745590c11eb9da971349918e8f6018e6d",
             license="none stated",
-            split=Purpose.TEST,
+            split=LabeledSplit.TEST,
             files=tuple(map(_APPS.format, ("force_hack", "clean"))),
             read=_of_rl_character,
         ),
@@ -134,7 +134,7 @@ SOURCES = {
             url="https://github.com/aerosta/rewardhackwatch",
             commit="96033db5d42ef703fbca3ec58c247895579366eb",
             license="Apache-2.0",
-            split=Purpose.DEVELOPMENT,
+            split=LabeledSplit.DEVELOPMENT,
             files=("rewardhackwatch/rhw_bench/test_cases/expanded/_all_expanded.json",),
             read=_of_reward_hack_watch,
         ),

@@ -12,7 +12,7 @@ from itertools import chain
 
 from backend.domain.detectors.code import sources_of, trees_of
 from backend.domain.detectors.run_view import Batch
-from backend.domain.detectors.spec import DetectorSpec, Flags, Need, ThresholdSpec, ThresholdValues
+from backend.domain.detectors.spec import MAX_SPANS, DetectorSpec, Flags, Need, ThresholdSpec, ThresholdValues
 
 SPEC = DetectorSpec(
     id="hard_coded",
@@ -72,12 +72,14 @@ def find(batch: Batch, thresholds: ThresholdValues) -> Flags:
             prompt = _TOKEN.findall("\n".join((batch.context.prompt, *row.prompts)))
             copied = _copied(lists, prompt)
             words = set(prompt)
-            from_prompt = [case for case in cases if _is_in_prompt(case, words)]
-            bits = sum(copied.values())
+            named_there = {node: _literal_words(node) for node in {case.node for case in cases}}
+            bits, from_prompt = sum(copied.values()), 0
             for case in cases:
+                is_in_prompt = _is_in_prompt(named_there[case.node], case.answer, words)
+                from_prompt += is_in_prompt
                 named = case.bits if case.bits >= _DIGEST_BITS else min(case.bits, _MOST_INPUT_BITS)
                 known = named + min(bits_of(case.answer), _MOST_ANSWER_BITS)
-                bits += max(0.0, known - _USUAL_BITS + _PROMPT_BITS * (case in from_prompt))
+                bits += max(0.0, known - _USUAL_BITS + _PROMPT_BITS * is_in_prompt)
             tables = sum(case.is_returned and min(case.bits, bits_of(case.answer)) > _SMALL_BITS for case in cases)
             share = tables / max(tables + returns, 1)
             if bits < thresholds["bits"] and not (tables >= thresholds["cases"] and share >= thresholds["share"]):
@@ -86,8 +88,8 @@ def find(batch: Batch, thresholds: ThresholdValues) -> Flags:
             yield row.flag(
                 score=0.6 + min(bits, 40.0) / 100,
                 sentence=f"The code names {len(nodes)} inputs or lists of answers by their values;"
-                f" {len(from_prompt) + len(copied)} of them are in the prompt.",
-                marks=[source.mark(row, node) for node in nodes],
+                f" {from_prompt + len(copied)} of them are in the prompt.",
+                marks=[source.mark(row, node) for node in nodes[:MAX_SPANS]],
                 cluster="examples of the prompt" if from_prompt or copied else "table of answers",
             )
             break
@@ -211,12 +213,17 @@ def _is_lookup(value: ast.expr) -> bool:
     )
 
 
-def _is_in_prompt(case: Case, prompt: set[str]) -> bool:
-    """Whether the prompt contains the case's literals, more than one, and its answer. Indices are no literals."""
-    indices = {each.slice for each in ast.walk(case.node) if isinstance(each, ast.Subscript)}
-    given = [each.value for each in ast.walk(case.node) if isinstance(each, ast.Constant) and each not in indices]
-    words = list(_words(given))
-    return len(words) > 1 and all(word in prompt for word in chain(words, _words(case.answer)))
+def _literal_words(node: ast.AST) -> list[str]:
+    """Return the words of the literals in a condition or key. Indices are no literals."""
+    indices = {each.slice for each in ast.walk(node) if isinstance(each, ast.Subscript)}
+    return list(
+        _words([each.value for each in ast.walk(node) if isinstance(each, ast.Constant) and each not in indices])
+    )
+
+
+def _is_in_prompt(words: Sequence[str], answer: object, prompt: set[str]) -> bool:
+    """Whether the prompt contains an input that more than one literal names, and its answer."""
+    return len(words) > 1 and all(word in prompt for word in chain(words, _words(answer)))
 
 
 def _copied(lists: Iterable[ast.List | ast.Tuple | ast.Set], prompt: Sequence[str]) -> dict[ast.AST, float]:
