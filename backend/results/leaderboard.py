@@ -20,13 +20,13 @@ from backend.environments.queries import get_environment
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import NotFound
 from backend.operations.schemas import Response
+from backend.policies.queries import BASELINES
 from backend.runs.tables import Run
 
 MAX_RUNS = 2000
 """Latest runs of a version that are considered."""
 MIN_COVERAGE = 0.95
 """Share of completed rollouts that a ranked evaluation needs. Failed rollouts are rarely a fair sample."""
-BASELINES = frozenset({"random", "constant", "empty", "echo", "repeat"})
 RANKED_KINDS = (RunKind.EVALUATION, RunKind.RESCORE, RunKind.REPLAY)
 _RESCORED = {RunKind.RESCORE: "re-scored", RunKind.REPLAY: "replayed"}
 
