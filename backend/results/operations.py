@@ -78,8 +78,9 @@ def compare_runs(session: Session, actor: Actor, request: CompareTasks) -> Compa
     pairs = task_pairs(session, comparison, first, positions)
     shared = len(comparison.shared)
     runs = [RankedSideResponse.of(side) for side in comparison.sides]
-    for run, reward in zip(runs, comparison.means, strict=True):
+    for run, side, reward in zip(runs, sides, comparison.means, strict=True):
         run.reward = reward
+        run.normalized = side.scale.estimate(reward) if side.scale else None
     return ComparisonResponse(
         **dict(PairingResponse.of(first)),
         before=SideResponse.of(first.before),

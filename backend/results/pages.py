@@ -189,7 +189,19 @@ def export_leaderboard(
     writer = csv.writer(text)
     writer.writerow(
         (
-            *("rank", "worst_rank", "name", "mark", "reward", "low", "high", "tasks", "success", "success_rule"),
+            *(
+                "rank",
+                "worst_rank",
+                "name",
+                "mark",
+                "reward",
+                "low",
+                "high",
+                "tasks",
+                "normalized",
+                "success",
+                "success_rule",
+            ),
             *("completed", "rollouts", "tokens_a_rollout", "usd_a_rollout", "usd", "temperature", "date", "run_id"),
             "reason",
         )
@@ -199,6 +211,7 @@ def export_leaderboard(
         values = [
             *(row.rank, row.worst_rank, row.name, row.mark),
             *((reward.mean, reward.low, reward.high, reward.count) if reward else (None,) * 4),
+            row.normalized and row.normalized.mean,
             *(row.success and row.success.mean, row.success_rule, row.coverage.completed, row.coverage.total),
             *(row.tokens, row.cost, row.total_cost, row.temperature),
             *(row.at.isoformat(), row.run_id, row.reason),

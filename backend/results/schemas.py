@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import AliasPath, ConfigDict, Field
 from sqlalchemy.orm import Session
 
+from backend.domain.environments.reward_bounds import RewardScale
 from backend.domain.statistics import Coverage, Estimate
 from backend.domain.vocabulary import Phase
 from backend.errors import InvalidInput, NotFound
@@ -99,6 +100,8 @@ class RankedSideResponse(SideResponse):
 
     policy: str = _at("side", "label")
     reward: Estimate | None = None
+    normalized: Estimate | None = None
+    """(reward − floor) / (gold − floor) within [0, 1]; null if floor or gold is unknown."""
     completed_tasks: int = _at("completed")
     """Tasks that it completed, shared or not."""
 
@@ -184,6 +187,10 @@ class CheatRateResponse(Response):
 
 class ScopeFiguresResponse(Response):
     coverage: Coverage
+    scale: RewardScale | None
+    """Floor and gold of the reward; null if one is unknown, or for a run on several environments."""
+    normalized: Estimate | None
+    """(reward − floor) / (gold − floor) within [0, 1], to compare environments."""
     success: SuccessResponse
     columns: list[ColumnResponse]
     """The reward first."""

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
+from backend.domain.environments.manifest import Manifest
+from backend.domain.environments.reward_bounds import RewardScale, reward_scale
 from backend.domain.vocabulary import Phase, RunKind
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
@@ -52,6 +54,11 @@ class ComparedRun:
     def reference(self) -> str:
         """As an address names it."""
         return str(self.run.id) if self.step is None else f"{self.run.id}@{self.step}"
+
+    @property
+    def scale(self) -> RewardScale | None:
+        """Floor and gold of its reward, by the manifest of its version."""
+        return reward_scale(Manifest.model_validate(self.run.version.manifest), self.run.columns, self.run.weights)
 
     def parameters(self) -> dict[str, object]:
         return {"run": self.run.id, "phase": self.phase and str(self.phase), "step": self.step}
