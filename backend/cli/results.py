@@ -100,6 +100,24 @@ def show_leaderboard(board: Json) -> None:
         write_table(("reason", *columns[1:]), [(row["reason"], *_row(row)) for row in board["apart"]], empty="")
 
 
+@renders("results.plan_evaluation")
+def show_plan(plan: Json) -> None:
+    basis = "paired differences" if plan["is_paired"] else "one run, tasks of both sides uncorrelated"
+    say(
+        f"To detect a difference of {plan['difference']:g} with power {plan['power']:g}, by {basis} on"
+        f" {plan['observed_tasks']:,} tasks:"
+    )
+    rows = [(each["group_size"], each["tasks"] or "over 10 million", each["rollouts"]) for each in plan["options"]]
+    write_table(("rollouts per task", "tasks", "rollouts per side"), rows, empty="")
+    if plan["detectable"] is not None:
+        say(
+            f"{plan['observed_tasks']:,} tasks with {plan['group_size']} rollouts each detect"
+            f" {plan['detectable']:.3f}; they detect {plan['difference']:g} with power {plan['observed_power']:.2f}."
+        )
+    if not plan["variance"]["is_split"]:
+        say("The runs have one rollout per task, so other numbers of rollouts cannot be planned.", "yellow")
+
+
 def _chance(p: float | None) -> str:
     return "–" if p is None else "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 

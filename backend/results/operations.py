@@ -13,6 +13,7 @@ from backend.results.baselines import start_baseline as start_baseline_evaluatio
 from backend.results.comparison import MAX_SIDES, compare, task_pairs
 from backend.results.leaderboard import Leaderboard
 from backend.results.leaderboard import get_leaderboard as rank_policies
+from backend.results.planning import PlanSampleSize, SamplePlan, plan_sample_size
 from backend.results.run_figures import FiguresRequest, run_figures
 from backend.results.schemas import (
     CompareTasks,
@@ -94,6 +95,12 @@ def compare_runs(session: Session, actor: Actor, request: CompareTasks) -> Compa
         baselines=baselines(session, sides[1].run, comparison.shared, comparison.sides),
         tasks=pairs,
     )
+
+
+@operation("GET /plan", role=Role.VIEWER, command="plan", tool=True)
+def plan_evaluation(session: Session, actor: Actor, request: PlanSampleSize) -> SamplePlan:
+    """Show how many tasks a comparison needs to detect a difference of the reward, by the variance of earlier runs."""
+    return plan_sample_size(session, request)
 
 
 @operation(

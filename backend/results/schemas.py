@@ -27,6 +27,18 @@ from backend.results.scores import ComparedRun, side_of
 from backend.runs.references import find_run
 
 
+def side_at(session: Session, reference: str) -> ComparedRun:
+    """The run at RUN or RUN@STEP. Raises NotFound or InvalidInput."""
+    run, at, step = reference.partition("@")
+    try:
+        return side_of(session, find_run(session, run.strip()), int(step) if at else None)
+    except (NotFound, ValueError) as error:
+        if isinstance(error, NotFound) and parse_id(run):
+            raise
+        message = f"{reference[:80]} is neither the id of a run nor RUN@STEP."
+        raise InvalidInput(fields={"run": message}) from error
+
+
 class CompareRuns(Request):
     """Two to eight runs; the others are compared with the first. For two runs, also `a` and `b`."""
 
@@ -50,17 +62,7 @@ class CompareRuns(Request):
         return named + [reference.strip() for reference in self.run if reference.strip()]
 
     def sides(self, session: Session) -> list[ComparedRun]:
-        sides = []
-        for reference in self.references:
-            run, at, step = reference.partition("@")
-            try:
-                sides.append(side_of(session, find_run(session, run), int(step) if at else None))
-            except (NotFound, ValueError) as error:
-                if isinstance(error, NotFound) and parse_id(run):
-                    raise
-                message = f"{reference[:80]} is neither the id of a run nor RUN@STEP."
-                raise InvalidInput(fields={"run": message}) from error
-        return sides
+        return [side_at(session, reference) for reference in self.references]
 
 
 class CompareTasks(CompareRuns):
