@@ -56,7 +56,7 @@ class SampleOption(Response):
     tasks: int | None
     """Null above ten million."""
     rollouts: int | None
-    """Of each side."""
+    """Rollouts of each side."""
 
 
 class SamplePlan(Response):
