@@ -4,9 +4,9 @@ Peer: none. Lang and Reiczigel's (2014) limits of a Rogan-Gladen estimate are sh
 Units: percent of simulated runs whose interval contains the truth; width of the interval in points.
 Repeats: 1. All random numbers have fixed seeds.
 
-Cells are prevalence × sensitivity and specificity × numbers of verdicts. `equal chances`: a run of 2,000 rollouts of
-which reviewers judge a simple random sample of the flagged and of the unflagged ones. `unequal chances`: the amounts
-are rewards, and a rollout's chance is proportional to a guess of what it adds to the variance (`by reward`) or
+Cells are prevalence × sensitivity and specificity × numbers of verdicts. `equal chances`: a run of 2,000 rollouts where
+reviewers judge a simple random sample of the flagged and of the unflagged ones. `unequal chances`: the amounts
+are rewards, and a rollout's chance is proportional to a guess of its contribution to the variance (`by reward`) or
 unrelated to it (`at random`). `Rogan-Gladen`: sensitivity and specificity are measured on other rollouts.
 """
 

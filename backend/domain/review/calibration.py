@@ -71,7 +71,7 @@ class Stratum:
     """The part of a population that a sample represents."""
 
     evidence: Evidence | None
-    """None if nothing of the sample was reviewed: then it may be anything."""
+    """None if no rollout of the sample was reviewed: then the share can be anything."""
     rest: float
     """Amount outside the reviewed sample: the number of rollouts, or the sum of their rewards."""
     rest_count: float
@@ -79,7 +79,7 @@ class Stratum:
     found: float = 0.0
     """Hits in the rest that were reviewed outside the sample."""
     unreviewed: float | None = None
-    """The part of the rest that nobody reviewed. Default: all of it."""
+    """The unreviewed part of the rest. Default: all of it."""
 
 
 @dataclass(frozen=True, slots=True)
