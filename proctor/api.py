@@ -92,6 +92,7 @@ if TYPE_CHECKING:
         RunSettings,
         RunStudies,
         Safeguards,
+        SamplePlan,
         SettingChangeResponse,
         SftPreview,
         SignInSession,
@@ -2488,6 +2489,35 @@ class ResultsOperations(Namespace):
         - `exam`: Key of an evaluation setup. Default: the setup with the most policies."""
         return self._call(
             "Leaderboard", "GET", f"/leaderboards/{segment(environment)}", "query", version=version, exam=exam
+        )
+
+    def plan_evaluation(
+        self,
+        *,
+        run: str,
+        against: str | None = None,
+        difference: float | None = None,
+        power: float | None = None,
+        group_size: int | None = None,
+    ) -> SamplePlan:
+        """Show how many tasks a comparison needs to detect a difference of the reward, by the variance of earlier runs.
+
+        - `run`: Run whose variance is used. RUN@STEP selects a training run's held-out evaluation.
+        - `against`: Second run on the same tasks, for the variance of paired differences. Default: assume that the
+          tasks of both sides are uncorrelated, which needs more tasks.
+        - `difference`: Difference of the mean reward to detect, in units of the reward.
+        - `power`: Probability of detecting it.
+        - `group_size`: Rollouts per task and side. Default: as in the run."""
+        return self._call(
+            "SamplePlan",
+            "GET",
+            "/plan",
+            "query",
+            run=run,
+            against=against,
+            difference=difference,
+            power=power,
+            group_size=group_size,
         )
 
     def get_figures(

@@ -777,6 +777,41 @@ class FieldResponse(Model):
     operators: list[str]
 
 
+class RewardScale(Model):
+    """The rewards of chance and of perfect play, between which a reward is normalized."""
+
+    floor: float
+    gold: float
+
+
+class Estimate(Model):
+    """A mean with its 95% interval."""
+
+    mean: float
+    low: float
+    high: float
+    count: int
+
+
+class SuccessResponse(Model):
+    """The success rule and the success rate over tasks."""
+
+    column: str
+    at_least: float
+    where: str
+    """Filter of the rollouts that succeed."""
+    rate: Estimate | None
+
+
+class LevelFigures(Model):
+    """Reward and success over the tasks of one level."""
+
+    level: int
+    reward: Estimate | None
+    success: Estimate | None
+    coverage: Coverage
+
+
 class CheatRateResponse(Model):
     """Impossible tasks that passed, with Wilson's 95% limits."""
 
@@ -785,6 +820,15 @@ class CheatRateResponse(Model):
     high: float
     passed: int
     played: int
+
+
+class PassResponse(Model):
+    """pass@k and pass^k with 95% intervals over the tasks with at least k completed rollouts."""
+
+    k: int
+    pass_at_k: Estimate
+    pass_hat_k: Estimate
+    tasks: int
 
 
 class GroupShares(Model):
@@ -821,15 +865,6 @@ class SpentResponse(Model):
     queue_seconds: float
     policy_seconds: float
     environment_seconds: float
-
-
-class Estimate(Model):
-    """A mean with its 95% interval."""
-
-    mean: float
-    low: float
-    high: float
-    count: int
 
 
 class HistogramBar(Model):
@@ -1020,6 +1055,27 @@ class PolicyKind(StrEnum):
     external = "external"
 
 
+class SampleOption(Model):
+    """A number of rollouts per task with the tasks that it needs."""
+
+    group_size: int
+    tasks: int | None
+    """Null above ten million."""
+    rollouts: int | None
+    """Of each side."""
+
+
+class DifferenceVariance(Model):
+    """Parts of the variance of a task's difference between two sides."""
+
+    between: float
+    """τ², the variance of the true differences between tasks."""
+    within: float
+    """σ₁² + σ₂², the variances of rollouts of one task."""
+    is_split: bool
+    """False if tasks have one rollout: then all of the variance counts as between tasks."""
+
+
 class DestinationKind(StrEnum):
     webhook = "webhook"
     email = "email"
@@ -1072,6 +1128,8 @@ class LeaderboardRow(Model):
     temperature: float | None
     """Null for scripted policies."""
     reward: Estimate | None
+    normalized: Estimate | None
+    """(reward − floor) / (gold − floor) within [0, 1]; null if floor or gold is unknown."""
     success: Estimate | None
     success_rule: str
     coverage: Coverage
@@ -1482,6 +1540,8 @@ class RankedSideResponse(Model):
     step: int | None
     policy: str
     reward: Estimate | None = None
+    normalized: Estimate | None = None
+    """(reward − floor) / (gold − floor) within [0, 1]; null if floor or gold is unknown."""
     completed_tasks: int
     """Tasks that it completed, shared or not."""
 
@@ -1881,6 +1941,8 @@ class Leaderboard(Model):
     environment: str
     version: int
     content_hash: str
+    scale: RewardScale | None
+    """Floor and gold of the reward; null if one is unknown."""
     exam: SetupCount | None
     """The setup of the ranked evaluations; null without evaluations."""
     exams: list[SetupCount]
@@ -1959,6 +2021,29 @@ class DestinationResponse(Model):
     address: str
     """The webhook's URL, or recipients and mail server."""
     created_at: AwareDatetime
+
+
+class SamplePlan(Model):
+    """Sizes of a paired comparison that detects a difference in a two-sided test at 5%."""
+
+    difference: float
+    power: float
+    group_size: int
+    tasks: int | None
+    """Number of tasks that detects the difference; null above ten million."""
+    options: list[SampleOption]
+    """The same for other numbers of rollouts per task. Only the chosen one if the runs have one rollout per task."""
+    observed_tasks: int
+    """Tasks from which the variance was estimated."""
+    observed_group_size: float
+    """Their mean number of completed rollouts."""
+    observed_power: float
+    """Probability that as many tasks as observed detect the difference."""
+    detectable: float | None
+    """Smallest difference that as many tasks as observed detect with the power."""
+    variance: DifferenceVariance
+    is_paired: bool
+    """The variance is that of paired differences of two runs."""
 
 
 class PolicyResponse(Model):
@@ -2407,16 +2492,6 @@ class Intervened(Model):
     answered_by: str | None
 
 
-class SuccessResponse(Model):
-    """The success rule and the success rate over tasks."""
-
-    column: str
-    at_least: float
-    where: str
-    """Filter of the rollouts that succeed."""
-    rate: Estimate | None
-
-
 class ColumnResponse(Model):
     """One reward column, or the reward: its mean and 95% interval over tasks, null without completed rollouts."""
 
@@ -2431,28 +2506,14 @@ class ColumnResponse(Model):
     distribution: list[HistogramBar]
 
 
-class LevelFigures(Model):
-    """Reward and success over the tasks of one level."""
-
-    level: int
-    reward: Estimate | None
-    success: Estimate | None
-    coverage: Coverage
-
-
-class PassResponse(Model):
-    """pass@k and pass^k with 95% intervals over the tasks with at least k completed rollouts."""
-
-    k: int
-    pass_at_k: Estimate
-    pass_hat_k: Estimate
-    tasks: int
-
-
 class EnvironmentFiguresResponse(Model):
     """One environment of a run: its own columns, levels and success rule."""
 
     coverage: Coverage
+    scale: RewardScale | None
+    """Floor and gold of the reward; null if one is unknown, or for a run on several environments."""
+    normalized: Estimate | None
+    """(reward − floor) / (gold − floor) within [0, 1], to compare environments."""
     success: SuccessResponse
     columns: list[ColumnResponse]
     """The reward first."""
@@ -2949,6 +3010,10 @@ class FiguresResponse(Model):
     """All figures of a run, or of one step of a training run. Averages exclude failed rollouts."""
 
     coverage: Coverage
+    scale: RewardScale | None
+    """Floor and gold of the reward; null if one is unknown, or for a run on several environments."""
+    normalized: Estimate | None
+    """(reward − floor) / (gold − floor) within [0, 1], to compare environments."""
     success: SuccessResponse
     columns: list[ColumnResponse]
     """The reward first."""
