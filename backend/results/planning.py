@@ -148,4 +148,6 @@ def expected_detectable(
     if variance is None or variance.of_task(group_size) <= 0.0:
         return None
     difference = detectable_difference(tasks, variance.of_task(group_size))
-    return difference and DetectableDifference(difference=difference, power=POWER, run_id=run.id, run_name=run.name)
+    if difference is None:
+        return None
+    return DetectableDifference(difference=difference, power=POWER, run_id=run.id, run_name=run.name)

@@ -66,7 +66,8 @@ class RewardScale:
         """Return the normalized score of a mean reward with its interval."""
         if reward is None:
             return None
-        return Estimate(*map(self.normalize, (reward.mean, reward.low, reward.high)), reward.count)
+        mean, low, high = map(self.normalize, (reward.mean, reward.low, reward.high))
+        return Estimate(mean, low, high, reward.count)
 
 
 def reward_scale(
