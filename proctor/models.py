@@ -1062,7 +1062,7 @@ class SampleOption(Model):
     tasks: int | None
     """Null above ten million."""
     rollouts: int | None
-    """Of each side."""
+    """Rollouts of each side."""
 
 
 class DifferenceVariance(Model):
