@@ -1,6 +1,7 @@
 """Pages of policies: list, form, detail with a live connection test."""
 
 from collections.abc import AsyncIterable
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
@@ -18,9 +19,9 @@ from backend.runs import queries as run_queries
 from backend.runs.schemas import RunFilter
 from backend.web.dependencies import SessionDep, Trainer, Viewer
 from backend.web.form_data import SentForm, read_form
-from backend.web.page import page, render_block, see_other
+from backend.web.page import page, see_other
 from backend.web.paging import After
-from backend.web.streams import END, live
+from backend.web.streams import live_blocks
 
 router = APIRouter()
 DETAIL = "policies/detail.html"
@@ -58,8 +59,9 @@ def create_policy(
 
 @router.get("/policies/{policy_id}", response_class=HTMLResponse)
 def show_policy(request: Request, policy_id: str, session: SessionDep, _: Viewer) -> HTMLResponse:
-    policy = queries.get_policy(session, policy_id)
-    context = _connection(session, policy) | {
+    context = _connection(session, policy_id)
+    policy: Policy = context["policy"]
+    context |= {
         "checkpoints": run_queries.checkpoints(session, policy_id=policy.id)[::-1],
         "runs": run_queries.runs(session, RunFilter(policy_id=policy.id)).items,
         "can_delete": service.can_delete(policy),
@@ -114,22 +116,23 @@ def topics_of(session: SessionDep, _: Viewer, policy_id: str) -> tuple[str, ...]
 async def policy_events(
     request: Request, policy_id: str, _: Viewer, topics: Annotated[tuple[str, ...], Depends(topics_of)]
 ) -> AsyncIterable[ServerSentEvent]:
-
-    def render(session: Session) -> dict[str, str]:
-        context = _connection(session, queries.get_policy(session, policy_id))
-        blocks = {"connection": render_block(request, DETAIL, "connection", context)}
-        is_over = context["test"] is None or context["test"].report is not None
-        return blocks | ({END: ""} if is_over else {})
-
-    async for event in live(request, topics, render):
+    read = partial(_connection, policy_id=policy_id)
+    async for event in live_blocks(request, topics, DETAIL, ["connection"], read):
         yield event
 
 
-def _connection(session: Session, policy: Policy) -> dict[str, Any]:
+def _connection(session: Session, policy_id: str) -> dict[str, Any]:
     """The latest test, with the models of the endpoint as the form's options."""
+    policy = queries.get_policy(session, policy_id)
     test = latest_connection_test(session, policy)
     listed = test.report.models[:MAX_CHOICES] if test and test.report else []
     mine = str(policy.configuration.get("model", ""))
     unlisted = [(mine, f"{mine} (not listed)")] if listed and mine not in listed else []
     models = unlisted + [(model, model) for model in listed]
-    return {"policy": policy, "test": test, "test_models": models, "can_change": service.can_change(policy)}
+    return {
+        "policy": policy,
+        "test": test,
+        "test_models": models,
+        "can_change": service.can_change(policy),
+        "is_over": test is None or test.report is not None,
+    }
