@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn
+from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
 from backend.cli.connection import left_token
@@ -123,51 +122,21 @@ def _print_event(event: str, details: dict[str, object]) -> None:
             terminal().print("stopped")
 
 
-class ShowcaseDisplay:
-    """A progress bar for the current step; each finished step leaves a line."""
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        columns = (SpinnerColumn(), TextColumn("  {task.description}"), *progress_columns())
-        self.bars = Progress(*columns, console=console, transient=True)
-        self._bar: TaskID | None = None
-        self._activity = ""
-
-    def step(self, title: str) -> None:
-        self._end_bar()
-        self.console.print(f"[green]▸[/] {title}")
-
-    def say(self, text: str) -> None:
-        self._end_bar()
-        self.console.print(f"  {text}", style="dim", markup=False)
-
-    def progress(self, activity: str, done: int, total: int | None, rate: float | None) -> None:
-        if activity != self._activity:
-            self._end_bar()
-            self._activity, self._bar = activity, self.bars.add_task(activity, total=total, rate="")
-        if self._bar is not None:
-            self.bars.update(self._bar, completed=done, total=total, rate=f"{rate:.3g}/s" if rate else "")
-
-    def _end_bar(self) -> None:
-        if self._bar is not None:
-            self.bars.remove_task(self._bar)
-        self._bar, self._activity = None, ""
-
-
 def run_showcase(
     client: Client, story: Story, preset: str | None, should_stop: Callable[[], bool] = lambda: False
 ) -> bool:
     """Run a showcase against a server. Returns whether it completed."""
     from backend.showcase.hacked_reward import HackedReward
-    from backend.showcase.steps import ShowcaseFailed, ShowcaseStopped
+    from backend.showcase.steps import ProgressDisplay, ShowcaseFailed, ShowcaseStopped
     from backend.showcase.tictactoe import TicTacToe
 
     shown = terminal()
-    display = ShowcaseDisplay(shown)
+    columns = (SpinnerColumn(), TextColumn("  {task.description}"), *progress_columns())
+    bars = Progress(*columns, console=shown, transient=True)
     kinds: dict[Story, type[TicTacToe | HackedReward]] = {Story.TICTACTOE: TicTacToe, Story.HACKED_REWARD: HackedReward}
     try:
-        with display.bars:
-            outcome = kinds[story](client, display, should_stop, preset).run()
+        with bars:
+            outcome = kinds[story](client, ProgressDisplay(bars), should_stop, preset).run()
     except ShowcaseStopped:
         return False
     except (ShowcaseFailed, ProctorError) as error:

@@ -2,19 +2,16 @@
 
 import json
 import queue
-import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from subprocess import Popen
-from types import FrameType
 
 from backend.core.embedded import IS_SUPPORTED, CannotStart
 from backend.settings import Settings
-from backend.supervisor.children import STOP_SECONDS, Child
+from backend.supervisor.children import STOP_SECONDS, Child, ended_by_signals
 from backend.supervisor.data_folder import DataFolder, open_data_folder, unusable, write_secret
 from backend.supervisor.fleet import Address, Fleet
 
@@ -156,44 +153,19 @@ def up(
                 f"cannot listen on {address.host} port {address.port}: {error.strerror}; choose another --port"
             ) from error
         address = Address(address.host, int(probe.getsockname()[1]))
-    with _failures_in_words(folder):
+    try:
         folder.note_holder(address.url)
         supervisor = Supervisor(Fleet(folder, settings, address), folder, report, began_at, on_all_ready)
-    with _ended_by_signals(), _failures_in_words(folder):
-        try:
-            supervisor.run()
-        except KeyboardInterrupt:
-            report("stopping", {})
-            supervisor.stop()
-            report("stopped", {})
-        finally:
-            supervisor.stop()
-
-
-@contextmanager
-def _failures_in_words(folder: DataFolder) -> Iterator[None]:
-    """Raise CannotStart for errors of the disk."""
-    try:
-        yield
+        with ended_by_signals():
+            try:
+                supervisor.run()
+            except KeyboardInterrupt:
+                report("stopping", {})
+                supervisor.stop()
+                report("stopped", {})
+            finally:
+                supervisor.stop()
     except OSError as error:
         if not error.filename or not Path(str(error.filename)).is_relative_to(folder.path):
             raise
         raise unusable(folder.path, error) from error
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """End on SIGTERM and SIGHUP (the terminal was closed) as on Ctrl-C. While stopping, signals are ignored."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-    def end(number: int, frame: FrameType | None) -> None:
-        for each in numbers:
-            signal.signal(each, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, end) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
