@@ -76,13 +76,20 @@ async def live_blocks(
     blocks: Sequence[str],
     read: Callable[[Session], object],
 ) -> AsyncIterator[ServerSentEvent]:
-    """Send blocks of a page, rendered with the context that `read` returns, until its subject ends (`is_over`)."""
+    """Send blocks of a page, rendered with the context that `read` returns, until its subject ends (`is_over`).
+
+    A block of another template is written `runs/run.html#run_head`. `events` of the context are sent to scripts.
+    """
 
     def render(session: Session) -> dict[str, str]:
         context = read(session)
-        rendered = {name: render_block(request, template, name, context) for name in blocks}
-        values = context if isinstance(context, Mapping) else {"is_over": getattr(context, "is_over", False)}
-        return rendered | ({END: ""} if values.get("is_over") else {})
+        rendered = {}
+        for block in blocks:
+            place, _, name = block.rpartition("#")
+            rendered[name] = render_block(request, place or template, name, context)
+        is_over = getattr(context, "is_over", False)
+        values: Mapping[str, Any] = context if isinstance(context, Mapping) else {"is_over": is_over}
+        return rendered | values.get("events", {}) | ({END: ""} if values.get("is_over") else {})
 
     async for event in live(request, topics, render):
         yield event
