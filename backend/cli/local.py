@@ -44,12 +44,7 @@ def up_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as a line of JSON.")] = False,
 ) -> None:
     """Start Proctor on this machine and serve until Ctrl-C."""
-
-    def print_json(event: str, details: dict[str, object]) -> None:
-        sys.stdout.write(json.dumps({"event": event, **details}) + "\n")
-        sys.stdout.flush()
-
-    _serve(data, Address(host, port), print_json if as_json else _print_event)
+    _serve(data, Address(host, port), partial(_print_event, as_json=as_json))
 
 
 def demo_command(
@@ -106,7 +101,11 @@ def _serve(
         fail(str(error))
 
 
-def _print_event(event: str, details: dict[str, object]) -> None:
+def _print_event(event: str, details: dict[str, object], *, as_json: bool = False) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps({"event": event, **details}) + "\n")
+        sys.stdout.flush()
+        return
     match event:
         case "ready":
             terminal().print(f"[dim]{details['seconds']:6.2f} s[/]  {details['name']} ready")

@@ -28,7 +28,7 @@ from backend.runs import queries
 from backend.runs.charts import Chart, Window, charts_of, columnar_points, latest_steps
 from backend.runs.header import RunHeader, head_blocks, run_header
 from backend.runs.schemas import RunFilter
-from backend.studies.patterns import known_onsets
+from backend.studies.patterns import known_onsets, pattern_name
 from backend.training.tables import Intervention
 from backend.web.dependencies import SessionDep, Viewer
 from backend.web.page import page, render_block
@@ -173,5 +173,12 @@ def _overview(session: Session, run_id: uuid.UUID, choice: FiguresRequest, *, wi
         "rules": [REWARD, *(name for name in run.columns if name != REWARD)],  # columns that can define success
         "screened": screened,  # rollouts that detectors kept out of the gradient
         "judged": next(iter(curve_of(session, run)), None) if head.has_verdicts and not is_training else None,
-        "onsets": [onset.as_mark() for onset in known_onsets(session, run.id)] if is_training and with_charts else (),
+        "onsets": [
+            {
+                "from": onset.low,
+                "to": onset.high,
+                "label": f"onset: {pattern_name(onset.settings.detector, onset.settings.cluster)}",
+            }
+            for onset in (known_onsets(session, run.id) if is_training and with_charts else ())
+        ],
     }

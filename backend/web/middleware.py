@@ -1,7 +1,6 @@
 """Middleware: security headers, secure cookies, the refusal of cross-site changes, and the end of revoked streams."""
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -160,8 +159,7 @@ async def _watch_access(
             return find_actor(session, request, is_use=False)
 
     news = asyncio.Event()
-    with watching, contextlib.ExitStack() as stack:
-        stack.callback(request.app.state.hub.subscribe(topic_of("access", actor.person_id), news.set))
+    with watching, request.app.state.hub.subscribed(topic_of("access", actor.person_id), news.set):
         while True:  # first at once: a revocation since the request was admitted has already been announced
             news.clear()  # news during a check triggers another
             try:

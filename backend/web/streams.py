@@ -89,7 +89,8 @@ async def live_blocks(
             rendered[name] = render_block(request, place or template, name, context)
         is_over = getattr(context, "is_over", False)
         values: Mapping[str, Any] = context if isinstance(context, Mapping) else {"is_over": is_over}
-        return rendered | values.get("events", {}) | ({END: ""} if values.get("is_over") else {})
+        rendered |= values.get("events", {})
+        return rendered | ({END: ""} if values.get("is_over") else {})
 
     async for event in live(request, topics, render):
         yield event
