@@ -36,13 +36,13 @@ def init(
     from backend.cli import working_copy  # imports the manifest, which `up` does not need
     from backend.domain.environments.manifest import ManifestInvalid
     from backend.domain.environments.packages import PackageInvalid
-    from backend.environments.library import render_template, templates
+    from backend.environments.library import TEMPLATES, render_template
 
     target = folder or Path(name)
     try:
         files = render_template(template, name)
     except KeyError:
-        fail(f"there is no template {template!r}; there are {', '.join(known.name for known in templates())}")
+        fail(f"there is no template {template!r}; there are {', '.join(known.name for known in TEMPLATES)}")
     except (ManifestInvalid, PackageInvalid) as error:
         fail(f"{name!r} cannot be an environment's name: {error}")
     working_copy.write_folder(target, files)

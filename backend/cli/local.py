@@ -72,13 +72,10 @@ def demo_command(
     should_stop = threading.Event()
     threads: list[threading.Thread] = []  # the supervisor needs the main thread
 
-    def run(client: Client) -> None:
-        if run_showcase(client, story, preset, should_stop.is_set):
-            terminal().print(f"Proctor keeps serving at [bold]{client.url}[/]. Press Ctrl-C to stop it.")
-
     def begin(supervisor: Supervisor) -> None:
         client = Client(supervisor.fleet.address.url, left_token(supervisor.folder.path))
-        threads.append(threading.Thread(target=run, args=(client,), name="showcase", daemon=True))
+        show = partial(run_showcase, client, story, preset, should_stop.is_set, keeps_serving=True)
+        threads.append(threading.Thread(target=show, name="showcase", daemon=True))
         threads[0].start()
 
     def report(event: str, details: dict[str, object]) -> None:
@@ -122,7 +119,12 @@ def _print_event(event: str, details: dict[str, object], *, as_json: bool = Fals
 
 
 def run_showcase(
-    client: Client, story: Story, preset: str | None, should_stop: Callable[[], bool] = lambda: False
+    client: Client,
+    story: Story,
+    preset: str | None,
+    should_stop: Callable[[], bool] = lambda: False,
+    *,
+    keeps_serving: bool = False,
 ) -> bool:
     """Run a showcase against a server. Returns whether it completed."""
     from backend.showcase.hacked_reward import HackedReward
@@ -154,6 +156,8 @@ def run_showcase(
     for title, link in outcome.links.items():
         say(f"{title}: {link}")
     shown.print()
+    if keeps_serving:
+        shown.print(f"Proctor keeps serving at [bold]{client.url}[/]. Press Ctrl-C to stop it.")
     return True
 
 

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import uuid
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
@@ -123,6 +124,13 @@ def open_file(key: str) -> BinaryIO:
     """Open an artifact for reading. Raises FileNotFoundError."""
     filesystem, source = _filesystem(key)
     return cast(BinaryIO, filesystem.open(source, "rb"))
+
+
+def read_parts(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the content of an open artifact, and close it."""
+    with file:
+        while part := file.read(1 << 20):
+            yield part
 
 
 def free_space() -> tuple[int, int] | None:

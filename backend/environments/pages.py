@@ -13,7 +13,7 @@ from backend.domain.vocabulary import RunKind
 from backend.environments import queries
 from backend.environments.diff import diff_files
 from backend.environments.export import complete_package
-from backend.environments.library import COPY, Template, templates
+from backend.environments.library import COPY, TEMPLATES, Template
 from backend.environments.network_grants import network_of
 from backend.environments.queries import DRAFT
 from backend.environments.scaffold import with_generated
@@ -40,7 +40,7 @@ def new_environment(
     request: Request, session: SessionDep, _: Author, template: str = "", name: str = ""
 ) -> HTMLResponse:
     """Offer the templates, a copy of each published environment, and the requested fork of a version."""
-    points = [*templates()]
+    points = [*TEMPLATES]
     if template.startswith(COPY) and "@" in template:
         original, number = template.removeprefix(COPY).split("@", 1)
         points.append(Template(template, f"Fork of {original} v{number}", "Exactly this version's files."))

@@ -49,28 +49,18 @@ def new_training(request: Request, session: SessionDep, _: Trainer, sent: Sent) 
 
 
 @router.post("/training", response_class=HTMLResponse)
+@router.post("/training/preflights", response_class=HTMLResponse)
 def start_training(request: Request, session: SessionDep, actor: Trainer, form: Sent) -> Response:
+    """Start a run, or only its pre-flight. Errors are at their fields; without script, in the whole form as sent."""
     try:
+        if request.url.path.endswith("/preflights"):
+            return see_other(f"/training/preflights/{preflight.start_preflight(session, actor, form).id}")
         run = service.start_training(session, actor, form)
     except InvalidInput as error:
-        return _refused(request, session, form, error)
+        if wants_block(request):
+            raise
+        return page(request, "training/new.html", launch_page(session, form, error), status=error.status)
     return see_other(f"/runs/{run.id}", "The training run is queued.")
-
-
-@router.post("/training/preflights", response_class=HTMLResponse)
-def start_preflight(request: Request, session: SessionDep, actor: Trainer, form: Sent) -> Response:
-    try:
-        started = preflight.start_preflight(session, actor, form)
-    except InvalidInput as error:
-        return _refused(request, session, form, error)
-    return see_other(f"/training/preflights/{started.id}")
-
-
-def _refused(request: Request, session: SessionDep, form: TrainingRequest, error: InvalidInput) -> Response:
-    """The errors at their fields; without script, the whole form as it was sent."""
-    if wants_block(request):
-        raise error
-    return page(request, "training/new.html", launch_page(session, form, error), status=error.status)
 
 
 @router.get("/training/configuration.{form}")

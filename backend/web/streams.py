@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from backend.core.events import Hub
 from backend.errors import AppError
+from backend.web.dependencies import in_transaction
 from backend.web.page import page, render_block
 
 END = "end"
@@ -44,15 +45,11 @@ async def live(request: Request, topics: tuple[str, ...], render: Render) -> Asy
     pairs = (part.partition("=") for part in request.headers.get("last-event-id", "").split(",") if "=" in part)
     sent = {name: checksum for name, _, checksum in pairs}
 
-    def render_blocks() -> dict[str, str]:
-        with request.app.state.transaction() as session:
-            return render(session)
-
     ends_at = time.monotonic() + LIFETIME_SECONDS
     while True:
         mark = hub.mark(*topics)
         try:
-            blocks = await run_in_threadpool(render_blocks)
+            blocks = await run_in_threadpool(in_transaction, request, render)
         except AppError:  # the page's subject is gone; the response has started, so it can only end
             blocks = {END: ""}
         again = float(blocks.pop(AGAIN, LONGEST_PAUSE_SECONDS))
