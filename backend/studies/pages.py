@@ -3,7 +3,6 @@
 import uuid
 
 from fastapi import APIRouter
-from fastapi.responses import RedirectResponse
 
 from backend.core.events import RUNS
 from backend.errors import NotFound
@@ -47,9 +46,3 @@ def show_curve(session: SessionDep, _: Viewer, study_id: uuid.UUID) -> dict[str,
         if side.curve
     ]
     return {"x": [round(100 * each, 1) for each in response.fractions], "series": series, "replace": True}
-
-
-@router.get("/runs/{run_id}/onset")
-@router.get("/runs/{run_id}/effort")
-def redirect_old_address(run_id: uuid.UUID, _: Viewer) -> RedirectResponse:
-    return RedirectResponse(f"/runs/{run_id}/studies", status_code=301)

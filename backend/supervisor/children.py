@@ -146,13 +146,11 @@ class Child:
         self.process = self.start()
 
     def watch(self) -> str | None:
-        """Check the child once; returns news for a person. Raises ChildGaveUp."""
+        """Check the child once, or start it; returns news for a person. Raises ChildGaveUp."""
         now = time.monotonic()
-        if self._restart_at is not None:
-            if now >= self._restart_at:
+        if self.process is None or self._restart_at is not None:
+            if self._restart_at is None or now >= self._restart_at:
                 self.launch()
-            return None
-        if self.process is None:
             return None
         if self.process.poll() is not None:
             return self._handle_death(now, self.process.returncode)

@@ -11,7 +11,7 @@ from subprocess import Popen
 
 from backend.core.embedded import IS_SUPPORTED, CannotStart
 from backend.settings import Settings
-from backend.supervisor.children import STOP_SECONDS, Child, ended_by_signals
+from backend.supervisor.children import STOP_SECONDS, ended_by_signals
 from backend.supervisor.data_folder import DataFolder, open_data_folder, unusable, write_secret
 from backend.supervisor.fleet import Address, Fleet
 
@@ -35,7 +35,6 @@ class Supervisor:
         on_all_ready: "Callable[[Supervisor], None] | None",
     ) -> None:
         self.fleet, self.folder, self.report, self.began_at = fleet, folder, report, began_at
-        self.children: list[Child] = []
         self.servers = fleet.servers()
         for server in (fleet.valkey, fleet.postgres):
             if server:
@@ -44,6 +43,9 @@ class Supervisor:
         self.api = fleet.api(lambda: self.is_migrated)
         self.waves = fleet.waves()
         self.wave = [self.api]
+        self.children = [self.api, fleet.env_host(), *self.servers]  # the slowest first; they wait for the database
+        self.is_ready = False
+        """All are."""
         self.messages: queue.SimpleQueue[dict[str, object]] = queue.SimpleQueue()
         """From the preparation."""
         self.preparation: Popen[str] | None = None
@@ -54,11 +56,10 @@ class Supervisor:
         """End only with an exception: KeyboardInterrupt when interrupted, CannotStart or ChildGaveUp."""
         self.preparation = self.fleet.start_preparation()
         threading.Thread(target=self._listen, args=(self.preparation,), name="preparation", daemon=True).start()
-        self._launch(self.api, self.fleet.env_host(), *self.servers)  # the slowest first; they wait for the database
         while True:
             self._handle_messages()
             self._watch()
-            time.sleep(_SETTLED_TICK_SECONDS if self._all_ready() else _TICK_SECONDS)
+            time.sleep(_SETTLED_TICK_SECONDS if self.is_ready else _TICK_SECONDS)
 
     def stop(self) -> None:
         """Stop web and workers, then the servers that they need."""
@@ -72,32 +73,27 @@ class Supervisor:
             for child in group:
                 child.wait_until_ended(deadline - time.monotonic())
 
-    def _launch(self, *children: Child) -> None:
-        for child in children:
-            self.children.append(child)
-            child.launch()
-
     def _watch(self) -> None:
-        for child in tuple(self.children):
+        for child in self.children:
             if news := child.watch():
+                seconds = round(time.monotonic() - self.began_at, 2)
                 if child.is_ready:
-                    self.report("ready", {"name": child.name, "seconds": self._seconds()})
+                    self.report("ready", {"name": child.name, "seconds": seconds})
                 else:
                     self.report("news", {"message": news})
                 if child is self.api and child.is_ready:
-                    self.report("address", {"url": self.fleet.address.url, "seconds": self._seconds()})
+                    self.report("address", {"url": self.fleet.address.url, "seconds": seconds})
         if self.link and self.api.is_ready:  # the one-time link of a new installation
             self.report("sign_in", {"url": self.link})
             self.link = None
         if self.waves and all(child.is_ready for child in self.wave):
             self.wave = self.waves.pop(0)
-            self._launch(*self.wave)
-        if self.on_all_ready and self._all_ready():
+            self.children += self.wave
+        is_complete = self.preparation is None and not self.waves
+        self.is_ready = is_complete and all(child.is_ready for child in self.children)
+        if self.on_all_ready and self.is_ready:
             call, self.on_all_ready = self.on_all_ready, None
             call(self)
-
-    def _all_ready(self) -> bool:
-        return self.preparation is None and not self.waves and all(child.is_ready for child in self.children)
 
     def _listen(self, preparation: Popen[str]) -> None:
         """Forward the messages of the preparation to the main thread."""
@@ -112,7 +108,7 @@ class Supervisor:
             match self.messages.get():
                 case {"event": "migrated"}:
                     self.is_migrated = True
-                    self.report("ready", {"name": "schema", "seconds": self._seconds()})
+                    self.report("ready", {"name": "schema", "seconds": round(time.monotonic() - self.began_at, 2)})
                 case {"event": "ready", "link": str() | None as link, "token": str() | None as token}:
                     if token:
                         write_secret(self.folder.path / "cli-token", token)
@@ -124,9 +120,6 @@ class Supervisor:
                         log = self.folder.logs / "preparation.log"
                         raise CannotStart(f"the preparation of the database failed:\n{log.read_text()[-3000:]}")
                     self.preparation = None
-
-    def _seconds(self) -> float:
-        return round(time.monotonic() - self.began_at, 2)
 
 
 def up(
