@@ -9,10 +9,11 @@ import typer
 
 from backend.cli.connection import connect
 from backend.cli.derived import Json, renders, takes_request
-from backend.cli.names import EnvironmentName, short, version_of
+from backend.cli.names import EnvironmentName, version_of
 from backend.cli.output import BAD_RESULT, OK, AsJson, NoWait, console, fail, group, say, write_json, write_table
 from backend.cli.watching import POLL_SECONDS, watch
 from backend.domain.text import JsonObject
+from backend.web.formats import short
 
 MARKS = {"passed": ("✓", "green"), "warned": ("!", "yellow"), "failed": ("✗", "red"), "skipped": ("–", "dim")}
 

@@ -6,10 +6,11 @@ import typer
 
 from backend.cli.connection import connect
 from backend.cli.derived import Json, takes_request
-from backend.cli.names import EnvironmentName, RunName, run_of, short, version_of
+from backend.cli.names import EnvironmentName, RunName, run_of, version_of
 from backend.cli.output import BAD_RESULT, OK, AsJson, NoWait, fail, say, write_json, write_table
 from backend.cli.views import estimate
 from backend.cli.watching import watch
+from backend.web.formats import short
 from proctor import Client
 
 All = Annotated[bool, typer.Option("--all", help="Every completed evaluation of the run's version, one new run each.")]

@@ -82,15 +82,6 @@ class Fleet:
             own["PROCTOR_PUBLIC_URL"] = address.url
         self.environment = {**os.environ, **own}  # noqa: TID251 - passed on to the children, not read
 
-    def servers(self) -> list[Child]:
-        """Build embedded Valkey and Postgres, unless external ones are used."""
-        named = (("broker", self.valkey), ("database", self.postgres))
-        return [
-            Child(name, partial(server.launch, self.folder.lock), server.log, server.is_ready, server.stop_signal)
-            for name, server in named
-            if server
-        ]
-
     def api(self, is_migrated: Callable[[], bool]) -> Child:
         """Build the web process. It is ready only after the migration, when it reaches its database."""
         host, port = self.address.host, self.address.port

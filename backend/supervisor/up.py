@@ -6,12 +6,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from subprocess import Popen
 
 from backend.core.embedded import IS_SUPPORTED, CannotStart
 from backend.settings import Settings
-from backend.supervisor.children import STOP_SECONDS, ended_by_signals
+from backend.supervisor.children import STOP_SECONDS, Child, ended_by_signals
 from backend.supervisor.data_folder import DataFolder, open_data_folder, unusable, write_secret
 from backend.supervisor.fleet import Address, Fleet
 
@@ -35,10 +36,13 @@ class Supervisor:
         on_all_ready: "Callable[[Supervisor], None] | None",
     ) -> None:
         self.fleet, self.folder, self.report, self.began_at = fleet, folder, report, began_at
-        self.servers = fleet.servers()
-        for server in (fleet.valkey, fleet.postgres):
+        self.servers: list[Child] = []
+        """Embedded ones; none if external ones are used."""
+        for name, server in (("broker", fleet.valkey), ("database", fleet.postgres)):
             if server:
                 server.report = lambda message: report("news", {"message": message})
+                start = partial(server.launch, folder.lock)
+                self.servers.append(Child(name, start, server.log, server.is_ready, server.stop_signal))
         self.is_migrated = False
         self.api = fleet.api(lambda: self.is_migrated)
         self.waves = fleet.waves()
