@@ -24,7 +24,7 @@ from backend.web.page import render_block
 
 TEMPLATE = "runs/run.html"
 HEAD_BLOCKS = (f"{TEMPLATE}#run_head", f"{TEMPLATE}#run_tabs")
-"""What a live stream updates above the tab's own part."""
+"""Blocks that a live stream updates above the tab's own part."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ def get_session(request: Request) -> Iterator[Session]:
 
 
 def in_transaction(request: Request, call: Callable[[Session], T]) -> T:
-    """Call a function in a transaction of its own, for streams: run it in a thread."""
+    """Call a function in a separate transaction. Streams do this in a thread."""
     with request.app.state.transaction() as session:
         return call(session)
 

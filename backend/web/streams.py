@@ -104,8 +104,8 @@ def live_page(
     """Declare a page at `path`, and at `path/events` the stream of its `blocks`, by the function that reads for both.
 
     The function takes what a route may take: `session`, an actor with the required role, segments, queries. A topic may
-    name its parameters (`run:{run_id}`). Topics that only rows tell are found by a dependency before the stream begins,
-    because a stream holds no transaction. `swapped`: the block for htmx when it requests a part of the page.
+    name its parameters (`run:{run_id}`). Topics that depend on rows are found by a dependency before the stream
+    begins, because a stream holds no transaction. `swapped`: the block for htmx when it requests a part of the page.
     """
 
     def declare(read: Read) -> Read:
