@@ -113,7 +113,7 @@ def draw_from(session: Session, run_id: uuid.UUID) -> int:
 def chance_of(share: float, reward_share: float, suspicion: float | None = None) -> float:
     """Return the chance of a rollout with this share of the highest reward. `suspicion`: of a flagged one.
 
-    It is proportional to the standard deviation of what the rollout's verdict takes from the reward.
+    It is proportional to the expected standard deviation of the correction by its verdict.
     """
     chance = share * (0.5 + min(1.0, max(0.0, reward_share)))
     if suspicion is not None:

@@ -32,7 +32,7 @@ def _drawn(session: Session, run: Run) -> set[uuid.UUID]:
 
 
 def reward_share(rollout: Rollout) -> float:
-    """Of the highest reward."""
+    """Return its reward as a share of the highest one."""
     assert rollout.reward is not None
     return rollout.reward / sum(max(0.0, weight) for weight in factories.WEIGHTS.values())
 
