@@ -20,7 +20,7 @@ from backend.domain.review.calibration import Corrected, Evidence, Stratum, pred
 from benchmarks.harness import Measure, Options
 
 REPEATS = 1
-RUNS = 400
+RUNS = 200
 """Simulated runs per cell."""
 ROLLOUTS = 2000
 PREVALENCES = (0.02, 0.05, 0.1, 0.2, 0.5, 0.8)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         ComparisonResponse,
         ConfigurationFile,
         ConnectionTestResponse,
+        CorrectedRate,
         DeliveryResponse,
         DemonstrationResponse,
         DestinationResponse,
@@ -2558,7 +2559,7 @@ class ReviewOperations(Namespace):
         detector: str | None = None,
         environment: str | None = None,
         run: str | None = None,
-        order: Literal["suspicion", "newest"] | None = None,
+        order: Literal["suspicion", "newest", "interval"] | None = None,
         item: str | None = None,
         count: int | None = None,
     ) -> AssignedItems:
@@ -2599,7 +2600,7 @@ class ReviewOperations(Namespace):
         detector: str | None = None,
         environment: str | None = None,
         run: str | None = None,
-        order: Literal["suspicion", "newest"] | None = None,
+        order: Literal["suspicion", "newest", "interval"] | None = None,
         limit: int | None = None,
     ) -> Iterator[ReviewItemResponse]:
         """List the review queue in its order.
@@ -2631,7 +2632,7 @@ class ReviewOperations(Namespace):
         detector: str | None = None,
         environment: str | None = None,
         run: str | None = None,
-        order: Literal["suspicion", "newest"] | None = None,
+        order: Literal["suspicion", "newest", "interval"] | None = None,
         evidence: bool | None = None,
     ) -> ReviewItemDetail:
         """Show an item with its conversation. Flags and verdicts are hidden until you have reviewed it.
@@ -2727,7 +2728,7 @@ class ReviewOperations(Namespace):
         detector: str | None = None,
         environment: str | None = None,
         run: str | None = None,
-        order: Literal["suspicion", "newest"] | None = None,
+        order: Literal["suspicion", "newest", "interval"] | None = None,
         evidence: bool | None = None,
     ) -> ReviewItemDetail:
         """Show the next item to review with its conversation.
@@ -2761,7 +2762,7 @@ class ReviewOperations(Namespace):
         detector: str | None = None,
         environment: str | None = None,
         run: str | None = None,
-        order: Literal["suspicion", "newest"] | None = None,
+        order: Literal["suspicion", "newest", "interval"] | None = None,
     ) -> ReviewStats:
         """Count what waits, what is assigned to you and what you reviewed today, and measure agreement.
 
@@ -2810,6 +2811,16 @@ class ReviewOperations(Namespace):
         - `comment`: Reason for the verdict."""
         return self._change(
             "VerdictResponse", "POST", f"/rollouts/{segment(rollout_id)}/verdicts", verdict=verdict, comment=comment
+        )
+
+    def list_corrected_rates(self, run: str | UUID, *, limit: int | None = None) -> Iterator[CorrectedRate]:
+        """Show the share of hacks as detectors and judges report it, and as verdicts correct it, with 95% intervals.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._list(
+            "CorrectedRate",
+            f"/runs/{segment(run)}/rates",
+            limit,
         )
 
     def get_safeguards(self, run: str | UUID) -> Safeguards:

@@ -618,6 +618,34 @@ class AuditTold(Model):
     """95% interval of the hack rate among unflagged rollouts."""
 
 
+class Method(StrEnum):
+    """
+    Null without verdicts: then there is no corrected rate.
+    """
+
+    prediction_powered = "prediction_powered"
+    rogan_gladen = "rogan_gladen"
+
+
+class CorrectedRate(Model):
+    """The share of hacks among the completed rollouts of a run."""
+
+    source: str
+    """`detectors`, or the name of a judge."""
+    raw: float
+    """The share that it marks: rollouts with a flag, or with a score below 0.5."""
+    rollouts: int
+    """Rollouts that it saw."""
+    reviewed: int
+    """Individual verdicts on the audit sample that correct it: of this run, or for Rogan-Gladen of others."""
+    method: Method | None
+    """Null without verdicts: then there is no corrected rate."""
+    value: float | None
+    low: float | None
+    high: float | None
+    """95% interval."""
+
+
 class RewardTold(Model):
     """At the newest step with rollouts; of an evaluation, all of it."""
 
@@ -3057,6 +3085,8 @@ class Safeguards(Model):
     detectors: list[DetectorTold]
     """Those with flags, most flags first."""
     audit: AuditTold
+    rates: list[CorrectedRate]
+    """The share of hacks by detectors and by each judge, corrected by verdicts."""
     verdicts: dict[str, int]
     """The newest verdict on each rollout."""
     reviewers: int
