@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -23,11 +23,13 @@ import torch
 from accelerate import PartialState
 from pydantic import TypeAdapter
 from torch import distributed
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from backend.core.embedded import die_with_parent
 from backend.domain.rollouts.rollout import Rollout
 from workers.rollouts.engine import GroupPlan, TooManyFailures
 from workers.training.examples import BrokenStep
+from workers.training.hardware import FLOAT32, Hardware
 
 T = TypeVar("T")
 LAUNCHER = "RANKS_LAUNCHED_BY"  # environment variable with the launcher's process id
@@ -59,9 +61,6 @@ class Ranks:
         for number in range(1, self.count):
             self._send(number, values[number])
         return values[0]
-
-    def broadcast(self, order: "StageOrder") -> None:
-        self.scatter([asdict(order)] * self.count)
 
     def gather(self, value: T) -> list[T]:
         """Send a value to the leader, which gets the values of all ranks in order. Followers get an empty list."""
@@ -162,6 +161,21 @@ class StageOrder:
     steps: int = 0
     seed: int = 0
     save_every: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class StageRun:
+    """A stage as it runs on one rank."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    seed: int
+    folder: Path
+    save_every: int
+    before_save: Callable[[], None] = lambda: None
+    """Called before a trainer state counts as complete, to finish storing its steps."""
+    hardware: Hardware = FLOAT32
+    ranks: Ranks = ALONE
 
 
 def play_together(ranks: Ranks, step: int, plans: Sequence[GroupPlan], play: PlayPlans) -> list[Rollout]:

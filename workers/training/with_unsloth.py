@@ -7,11 +7,6 @@ workers have it.
 import importlib
 import sys
 
-
-def main() -> int:
-    importlib.import_module("unsloth")
-    return int(importlib.import_module("workers.training.run").main())
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    importlib.import_module("unsloth")
+    sys.exit(importlib.import_module("workers.training.run").main())
