@@ -38,6 +38,7 @@ PATIENCE = timedelta(days=7)
 """Timeout of followers while the leader plays held-out evaluations or collects examples. A dead leader is noticed
 otherwise."""
 WATCH_SECONDS = 0.2
+AT_WORK = "ranks/at-work"  # file in the run's folder that exists while the leader is at work
 
 PlayPlans = Callable[[int, Sequence[GroupPlan]], list[Rollout]]  # (training step, plans) → all their rollouts, in order
 _PLANS = TypeAdapter(list[GroupPlan])
@@ -101,11 +102,6 @@ def leader_only(*_: object) -> NoReturn:
     raise AssertionError("only the leader does this")
 
 
-def leader_file(folder: Path) -> Path:
-    """Return the file in the run's folder that exists while the leader is at work."""
-    return folder / "ranks" / "at-work"
-
-
 def _die_with_launcher() -> None:
     """End this process with the launcher, whose kill of a process group does not reach this session."""
     die_with_parent(signal.SIGKILL)
@@ -120,7 +116,7 @@ def follow_leader(folder: Path) -> None:
     """
 
     def watch() -> None:
-        while leader_file(folder).exists():
+        while (folder / AT_WORK).exists():
             time.sleep(WATCH_SECONDS)
         os._exit(0)
 
@@ -136,7 +132,7 @@ def lead(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        leader_file(folder).unlink(missing_ok=True)
+        (folder / AT_WORK).unlink(missing_ok=True)
 
 
 def join() -> Ranks:

@@ -7,6 +7,11 @@ workers have it.
 import importlib
 import sys
 
-if __name__ == "__main__":
+
+def main() -> int:
     importlib.import_module("unsloth")
-    sys.exit(importlib.import_module("workers.training.run").main())
+    return int(importlib.import_module("workers.training.run").main())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -11,13 +11,6 @@ from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import ExportForm
 
 
-def of_artifacts(store: str) -> Requirement:
-    """The requirement of jobs that read or write artifacts, by the id of their store."""
-    return Requirement(
-        "access to this installation's artifacts", lambda offer: offer.can.reads(store), is_waited_for=True
-    )
-
-
 def of_training(configuration: TrainingConfiguration) -> list[Requirement]:
     found = [need for (field, value), need in NEEDS.items() if attrgetter(field)(configuration) == value]
     count = configuration.hardware.processes
@@ -26,14 +19,15 @@ def of_training(configuration: TrainingConfiguration) -> list[Requirement]:
     return found
 
 
-def of_weights(adapter: Mapping[str, Any] | None) -> list[Requirement]:
-    """The requirements of jobs that load a checkpoint. `adapter`: its record, or None for full weights."""
+def of_weights(adapter: Mapping[str, Any] | None, form: ExportForm | None = None) -> list[Requirement]:
+    """The requirements of jobs that load or export a checkpoint. `adapter`: its record, or None for full weights."""
     record = AdapterRecord.model_validate(adapter) if adapter is not None else None
-    return [_installed(QUANTISER)] if record and record.kind is AdapterKind.QLORA else []
-
-
-def of_export(form: ExportForm, adapter: Mapping[str, Any] | None) -> list[Requirement]:
-    return [*of_weights(adapter), *([_installed(CONVERTER)] if form is ExportForm.GGUF else [])]
+    needed = []
+    if record and record.kind is AdapterKind.QLORA:
+        needed.append(Requirement(QUANTISER, lambda offer: QUANTISER in offer.can.engines))
+    if form is ExportForm.GGUF:
+        needed.append(Requirement(CONVERTER, lambda offer: CONVERTER in offer.can.engines))
+    return needed
 
 
 def lacking(requirements: Iterable[Requirement], offer: OnlineWorker) -> list[str]:
@@ -43,7 +37,3 @@ def lacking(requirements: Iterable[Requirement], offer: OnlineWorker) -> list[st
 def able(requirements: Sequence[Requirement], offers: Iterable[OnlineWorker], queue: str) -> list[str]:
     """Return the names of the workers of the queue that meet all requirements."""
     return [offer.name for offer in offers if queue in offer.queues and not lacking(requirements, offer)]
-
-
-def _installed(engine: str) -> Requirement:
-    return Requirement(engine, lambda offer: engine in offer.can.engines)
