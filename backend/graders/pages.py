@@ -1,8 +1,7 @@
 """Pages of graders: the list, one grader, its form, its tries, and the tab of a run. Their forms call operations."""
 
 import uuid
-from collections.abc import AsyncIterable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterable
 from functools import partial
 from typing import Any
 
@@ -26,13 +25,11 @@ from backend.domain.graders.settings import (
 from backend.errors import InvalidInput
 from backend.graders import queries, service
 from backend.graders.estimates import estimate_run
-from backend.graders.queries import GradedRun
-from backend.graders.schemas import GradingEstimateResponse, TryResponse
+from backend.graders.schemas import TryResponse
 from backend.graders.tables import Grade, Grader
 from backend.policies.tables import Policy
-from backend.runs.header import RunHeader, run_header
+from backend.runs.header import run_header
 from backend.runs.queries import get_run
-from backend.runs.tables import Run
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.page import page
 from backend.web.streams import live_blocks
@@ -124,14 +121,6 @@ def edit_grader(request: Request, name_or_id: str, session: SessionDep, _: Autho
     return page(request, FORM, context)
 
 
-@dataclass(frozen=True, slots=True)
-class GraderTrialPage:
-    grader: Grader
-    tried: TryResponse
-    """`tried.rollouts` is empty while the grader works."""
-    is_over: bool
-
-
 @router.get("/graders/{grader_id}/tries/{job_id}", response_class=HTMLResponse)
 def show_try(request: Request, grader_id: uuid.UUID, job_id: uuid.UUID, session: SessionDep, _: Author) -> HTMLResponse:
     return page(request, TRY, _try(session, grader_id, job_id))
@@ -144,23 +133,6 @@ async def try_events(
     read = partial(_try, grader_id=grader_id, job_id=job_id)
     async for event in live_blocks(request, (topic_of("job", job_id),), TRY, ["try_result"], read):
         yield event
-
-
-@dataclass(frozen=True, slots=True)
-class RunGradersPage:
-    """The graders of a run, unfinished ones first, and the selected grader."""
-
-    head: RunHeader
-    run: Run
-    works: list[GradedRun]
-    choices: Sequence[Grader]
-    chosen: Grader | None
-    where: str
-    cluster: str
-    estimate: GradingEstimateResponse | None
-    problem: str
-    """Why there is no estimate."""
-    is_over: bool
 
 
 @router.get("/runs/{run_id}/graders", response_class=HTMLResponse)
@@ -184,15 +156,17 @@ async def run_grader_events(request: Request, run_id: uuid.UUID, _: Viewer) -> A
         yield event
 
 
-def _try(session: Session, grader_id: uuid.UUID, job_id: uuid.UUID) -> GraderTrialPage:
+def _try(session: Session, grader_id: uuid.UUID, job_id: uuid.UUID) -> dict[str, Any]:
+    """`tried.rollouts` is empty while the grader works."""
     grader = queries.find_grader(session, str(grader_id))
     tried = TryResponse.of_try(grader, queries.get_try(session, grader, job_id))
-    return GraderTrialPage(grader, tried, tried.is_finished)
+    return {"grader": grader, "tried": tried, "is_over": tried.is_finished}
 
 
 def _run_graders(
     session: Session, run_id: uuid.UUID, grader_id: uuid.UUID | None = None, where: str = "", cluster: str = ""
-) -> RunGradersPage:
+) -> dict[str, Any]:
+    """The graders of a run, unfinished ones first, the selected grader, and why there is no estimate for it."""
     run = get_run(session, run_id)
     works = sorted(queries.graded_runs_of(session, run), key=lambda each: each.is_finished)
     chosen = queries.find_grader(session, str(grader_id)) if grader_id else None
@@ -202,18 +176,18 @@ def _run_graders(
             estimate = estimate_run(session, run, chosen, where, cluster)
         except InvalidInput as error:
             problem = next(iter(error.fields.values()), error.message)
-    return RunGradersPage(
-        head=run_header(session, run),
-        run=run,
-        works=works,
-        choices=queries.list_graders(session),
-        chosen=chosen,
-        where=where,
-        cluster=cluster,
-        estimate=estimate,
-        problem=problem,
-        is_over=all(each.is_finished for each in works),
-    )
+    return {
+        "head": run_header(session, run),
+        "run": run,
+        "works": works,
+        "choices": queries.list_graders(session),
+        "chosen": chosen,
+        "where": where,
+        "cluster": cluster,
+        "estimate": estimate,
+        "problem": problem,
+        "is_over": all(each.is_finished for each in works),
+    }
 
 
 def _form(
