@@ -51,7 +51,6 @@ def _read_criteria(value: object) -> object:
 
 
 Words = Annotated[list[str], BeforeValidator(split_list)]
-"""Forms and commands have words in one line, separated by commas or spaces; JSON has a list."""
 LongText = Annotated[str, StringConstraints(strip_whitespace=True, max_length=20_000)]
 Where = Annotated[
     str,

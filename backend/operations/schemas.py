@@ -19,10 +19,8 @@ class Request(BaseModel):
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
-class FilterRequest(Request):
-    """A filter. Empty choices of its form count as absent."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
+class FilterForm(BaseModel):
+    """A filter that a form may send: empty choices count as absent."""
 
     @model_validator(mode="before")
     @classmethod

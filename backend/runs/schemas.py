@@ -5,13 +5,13 @@ from datetime import datetime
 from typing import Annotated, ClassVar, Literal, Self
 from urllib.parse import urlencode
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from backend.domain.rollouts.filters import MAX_LENGTH, OR, clauses_of, field_name, quoted, subject_of
 from backend.domain.runs.plans import EvaluationScope
 from backend.domain.statistics import Coverage
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus, StopReason
-from backend.operations.schemas import Cli, FilterRequest, Progress, Response
+from backend.operations.schemas import Cli, FilterForm, Progress, Response
 from backend.runs.tables import Run
 
 
@@ -48,8 +48,10 @@ class EvaluationRequest(EvaluationScope):
     """Any text. Repeating a key returns the run that it started first."""
 
 
-class _Filter(FilterRequest):
+class _Filter(FilterForm):
     """Filter of a list."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
 
     after: str | None = None
     """The `next` of the previous page."""

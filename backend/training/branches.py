@@ -75,7 +75,8 @@ def start_branch(
     kept = changes_until(session, run.id, step)
     now = with_settings(configuration, [(old.name, old.after) for old in kept])
     source = current_settings(session, run)  # the branch needs as much memory as the source does by now
-    changed = {name: safe_settings(source).get(name) for name in sorted(MEMORY)} | dict(changes or {})
+    own = safe_settings(source)
+    changed = {name: own.get(name) for name in sorted(MEMORY)} | dict(changes or {})
     rows = [(old.name, old.before, old.after, old.step, old.asked_by) for old in kept]
     rows += [(*change, step + 1, asked_by) for change in resolved_changes(now, changed)]
     for name, before, after, at_step, person_id in rows:

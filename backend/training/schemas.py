@@ -18,7 +18,7 @@ from backend.domain.training.presets import PRESETS
 from backend.domain.training.steering import LEARNING_RATE, PARTS, WARM_UP_RATE
 from backend.domain.vocabulary import AlarmAction, AlarmAnswer, PreflightStatus, RunStatus
 from backend.errors import InvalidInput
-from backend.operations.schemas import FilterRequest, ListRequest, Progress, Request, Response
+from backend.operations.schemas import FilterForm, ListRequest, Progress, Request, Response
 from backend.training.setting_texts import nest, read
 from backend.web.form_data import field_messages, validate
 
@@ -346,8 +346,10 @@ async def read_settings_form(request: HttpRequest) -> dict[str, str | None]:
     }
 
 
-class SftFilter(FilterRequest):
+class SftFilter(FilterForm, Request):
     """Conversations of runs that become training data."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
     run: list[uuid.UUID] = Field(default=[], max_length=50, description="Runs to take conversations from.")
     best_of_group: bool = Field(

@@ -161,7 +161,7 @@ def is_left_to_others(job_id: uuid.UUID, worker: str) -> bool:
             return False
         needed = _requirements(session, job)
         this = OnlineWorker(row.name, tuple(row.queues), Capabilities.of(row.capabilities))
-        missing = requirements.lacking(needed, this)
+        missing = [each.words for each in needed if not each.is_met(this)]
         others = requirements.able(needed, offers(session), job.queue) if missing else []
         if (not missing or others) and WAITING_SINCE in job.arguments:
             job.arguments = {name: value for name, value in job.arguments.items() if name != WAITING_SINCE}

@@ -60,7 +60,7 @@ def portions(weights: Sequence[float], count: int) -> list[int]:
     """Divide a count by weight into whole numbers: the largest remainders are rounded up, and each gets at least one if
     possible."""
     total = sum(weights)
-    exact = [count * (weight / total) for weight in weights]
+    exact = [count * weight / total for weight in weights]
     given = [int(each) for each in exact]
     by_remainder = sorted(range(len(exact)), key=lambda place: (given[place] > 0, given[place] - exact[place], place))
     for place in by_remainder[: count - sum(given)]:

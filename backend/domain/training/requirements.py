@@ -11,6 +11,13 @@ from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import ExportForm
 
 
+def of_artifacts(store: str) -> Requirement:
+    """The requirement of jobs that read or write artifacts, by the id of their store."""
+    return Requirement(
+        "access to this installation's artifacts", lambda offer: offer.can.reads(store), is_waited_for=True
+    )
+
+
 def of_training(configuration: TrainingConfiguration) -> list[Requirement]:
     found = [need for (field, value), need in NEEDS.items() if attrgetter(field)(configuration) == value]
     count = configuration.hardware.processes
@@ -20,20 +27,22 @@ def of_training(configuration: TrainingConfiguration) -> list[Requirement]:
 
 
 def of_weights(adapter: Mapping[str, Any] | None, form: ExportForm | None = None) -> list[Requirement]:
-    """The requirements of jobs that load or export a checkpoint. `adapter`: its record, or None for full weights."""
+    """The requirements of jobs that load a checkpoint, or export it in a form.
+
+    `adapter`: its record, or None for full weights.
+    """
     record = AdapterRecord.model_validate(adapter) if adapter is not None else None
-    needed = []
-    if record and record.kind is AdapterKind.QLORA:
-        needed.append(Requirement(QUANTISER, lambda offer: QUANTISER in offer.can.engines))
-    if form is ExportForm.GGUF:
-        needed.append(Requirement(CONVERTER, lambda offer: CONVERTER in offer.can.engines))
-    return needed
-
-
-def lacking(requirements: Iterable[Requirement], offer: OnlineWorker) -> list[str]:
-    return [each.words for each in requirements if not each.is_met(offer)]
+    engines = [QUANTISER] if record and record.kind is AdapterKind.QLORA else []
+    engines += [CONVERTER] if form is ExportForm.GGUF else []
+    return [_installed(engine) for engine in engines]
 
 
 def able(requirements: Sequence[Requirement], offers: Iterable[OnlineWorker], queue: str) -> list[str]:
     """Return the names of the workers of the queue that meet all requirements."""
-    return [offer.name for offer in offers if queue in offer.queues and not lacking(requirements, offer)]
+    return [
+        offer.name for offer in offers if queue in offer.queues and all(each.is_met(offer) for each in requirements)
+    ]
+
+
+def _installed(engine: str) -> Requirement:
+    return Requirement(engine, lambda offer: engine in offer.can.engines)
