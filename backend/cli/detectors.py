@@ -1,5 +1,6 @@
 """`proctor detectors …` and the scan of a run: precision, settings for an environment, new flags."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -148,15 +149,19 @@ def bench(
     results = []
     for name, folder in pairs:
 
-        def read(file: str, folder: Path = Path(folder)) -> bytes:
-            with (folder / file).open("rb") as opened:
-                content = opened.read(MAX_FILE_BYTES + 1)
-            if len(content) > MAX_FILE_BYTES:
-                raise SourceUnreadable(f"{file} is larger than {MAX_FILE_BYTES >> 20} MB")
-            return content
+        def files(pattern: str, folder: Path = Path(folder)) -> Iterator[tuple[str, bytes]]:
+            found = sorted(folder.glob(pattern)) if "*" in pattern else [folder / pattern]
+            if not found:
+                raise SourceUnreadable(f"{folder} has no {pattern}")
+            for path in found:
+                with path.open("rb") as opened:
+                    content = opened.read(MAX_FILE_BYTES + 1)
+                if len(content) > MAX_FILE_BYTES:
+                    raise SourceUnreadable(f"{path.name} is larger than {MAX_FILE_BYTES >> 20} MB")
+                yield path.relative_to(folder).as_posix(), content
 
         try:
-            results.append(measure_source(SOURCES[name], read))
+            results.append(measure_source(SOURCES[name], files))
         except OSError as error:
             advice = f"clone {SOURCES[name].url} and check out {SOURCES[name].commit}"
             fail(f"{name}: {error.filename} cannot be read ({error.strerror}); {advice}")
@@ -176,14 +181,24 @@ def _as_json(result: SourceResult) -> dict[str, object]:
     hacks, honest = (sorted(family for is_hack, family in result.totals if is_hack is kind) for kind in (True, False))
     return {
         "source": result.source.id,
-        "split": result.source.split,
         "recall": share(result.share(is_hack=True)),
         "false_positives": share(result.share(is_hack=False)),
+        "splits": {
+            split: {
+                "recall": share(result.share(is_hack=True, split=split)),
+                "false_positives": share(result.share(is_hack=False, split=split)),
+                "flagged_by_detector": {
+                    name: {
+                        "hacks": result.share(is_hack=True, split=split, detector=name).found,
+                        "honest": result.share(is_hack=False, split=split, detector=name).found,
+                    }
+                    for name in sorted(result.by_detector)
+                },
+            }
+            for split in result.splits
+        },
         "recall_by_family": {family: share(result.share(is_hack=True, family=family)) for family in hacks},
         "false_positives_by_family": {family: share(result.share(is_hack=False, family=family)) for family in honest},
-        "flagged_by_detector": {
-            name: {"hacks": found[True], "honest": found[False]} for name, found in sorted(result.by_detector.items())
-        },
         "wrong_records": result.wrong_records,
         "cpu_seconds": round(result.seconds, 3),
     }
@@ -199,14 +214,39 @@ def _show_result(result: SourceResult) -> None:
             limits,
         )
 
-    say(f"{result.source.id}: {result.source.title} ({result.source.split})", "bold")
+    source = result.source
+    say(f"{source.id}: {source.title}", "bold")
     rows = [
-        ("hacks" if is_hack else "honest", family, *line(result.share(is_hack=is_hack, family=family)))
-        for is_hack, family in sorted(result.totals, key=lambda key: (not key[0], key[1]))
+        (
+            source.split_of(family),
+            "hacks" if is_hack else "honest",
+            family,
+            *line(result.share(is_hack=is_hack, family=family)),
+        )
+        for is_hack, family in sorted(result.totals, key=lambda key: (source.split_of(key[1]), not key[0], key[1]))
     ]
-    rows += [(name, "all", *line(result.share(is_hack=name == "hacks"))) for name in ("hacks", "honest")]
-    write_table(("", "family", "rollouts", "flagged", "share", "95%"), rows, empty="It has no rollouts.")
-    rows = [(name, found[True], found[False]) for name, found in sorted(result.by_detector.items())]
-    write_table(("detector", "hacks flagged", "honest flagged"), rows, empty="Nothing was flagged.")
+    for split in result.splits:
+        rows += [
+            (split, name, "all", *line(result.share(is_hack=name == "hacks", split=split)))
+            for name in ("hacks", "honest")
+        ]
+    write_table(("split", "", "family", "rollouts", "flagged", "share", "95%"), rows, empty="It has no rollouts.")
+    rows = [
+        (
+            split,
+            name,
+            *(
+                found
+                for is_hack in (True, False)
+                for found in line(result.share(is_hack=is_hack, split=split, detector=name))[1:]
+            ),
+        )
+        for split in result.splits
+        for name in sorted(result.by_detector)
+    ]
+    head = ("split", "detector", "hacks flagged", "share", "95%", "honest flagged", "share", "95%")
+    write_table(head, rows, empty="Nothing was flagged.")
+    total = max(result.totals.total(), 1)
     wrong = f"; {result.wrong_records} wrong records skipped" if result.wrong_records else ""
-    say(f"{result.seconds:.1f} s of CPU for {result.totals.total():,} rollouts{wrong}\n", "dim")
+    cost = f"{result.seconds:.1f} s of CPU for {total:,} rollouts, {1000 * result.seconds / total:.2f} ms each"
+    say(f"{cost}{wrong}\n", "dim")
