@@ -1,6 +1,7 @@
 """`proctor detectors …` and the scan of a run: precision, settings for an environment, new flags."""
 
 from collections.abc import Iterator
+from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Annotated
 
@@ -9,8 +10,18 @@ import typer
 from backend.cli.connection import connect
 from backend.cli.derived import renders
 from backend.cli.names import short, split_pair
-from backend.cli.output import BAD_RESULT, AsJson, fail, say, write_error, write_fields, write_json, write_table
-from backend.domain.detectors.labeled import MAX_FILE_BYTES, SOURCES, SourceResult, SourceUnreadable, measure_source
+from backend.cli.output import BAD_RESULT, OK, AsJson, fail, say, write_error, write_fields, write_json, write_table
+from backend.detectors.plugins import SandboxedPlugin
+from backend.domain.detectors.benchmark import PluginReport, SourceBenchmark
+from backend.domain.detectors.labeled import (
+    MAX_FILE_BYTES,
+    SOURCES,
+    LabeledSource,
+    SourceResult,
+    SourceUnreadable,
+    measure_source,
+    own_source,
+)
 from backend.domain.detectors.spec import SUSPICION, Action
 from backend.domain.review.judged_curve import Proportion
 from proctor import Json
@@ -129,27 +140,52 @@ def bench(
     sources: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[SOURCE=FOLDER]...", help="A source and your copy of its repository. Default: list them."
+            metavar="[SOURCE=FOLDER]...",
+            help="A source and your copy of its repository, or a file of your own: JSON lines with `reply`, `label` "
+            "(`hack` or `honest`), `prompt` and `family`. Default: list the sources.",
         ),
     ] = None,
+    plugin: Annotated[
+        list[Path] | None,
+        typer.Option(help="Python file with `detect(rollouts)`, which runs in the sandbox. Repeat for several."),
+    ] = None,
+    store: Annotated[
+        bool, typer.Option("--store", help="Store the results on the server, which shows them on the page Detectors.")
+    ] = False,
+    license: Annotated[
+        str, typer.Option(help="With a file of your own: its license, stored with the result.")
+    ] = "not published",
     as_json: AsJson = False,
 ) -> None:
-    """Measure the detectors on rollouts that other people labeled. Needs no server and executes nothing.
+    """Measure the detectors on labeled rollouts. Needs no server and executes nothing but plugins.
 
-    Reports recall on hacks and the share of honest rollouts flagged, with 95% limits, by family and by detector.
+    Reports recall on hacks and the share of honest rollouts flagged, with 95% limits, by family and by detector. Exits
+    with 1 if a plugin fails; the other detectors are measured nevertheless.
     """
     if not sources:
         rows = [(each.id, each.title, each.split, each.license, each.url, each.commit) for each in SOURCES.values()]
         write_table(("source", "rollouts", "split", "license", "repository", "commit"), rows, empty="")
         say("\nClone a repository, check out its commit, and run: proctor detectors bench SOURCE=FOLDER", "dim")
         return
-    pairs = [split_pair(each, "write it as source=folder") for each in sources]
-    if unknown := [name for name, _ in pairs if name not in SOURCES]:
-        fail(f"there is no source {', '.join(unknown)}; choose from {', '.join(SOURCES)}")
-    results = []
-    for name, folder in pairs:
+    chosen: list[tuple[LabeledSource, Path]] = []
+    for each in sources:
+        if "=" not in each and (own := Path(each)).is_file():
+            chosen.append((own_source(own.name, license), own.parent))
+            continue
+        name, place = split_pair(each, "write it as source=folder, or name a file of JSON lines")
+        if name not in SOURCES:
+            fail(f"there is no source {name}; choose from {', '.join(SOURCES)}")
+        chosen.append((SOURCES[name], Path(place)))
+    plugins = []
+    for path in plugin or ():
+        try:
+            plugins.append(SandboxedPlugin.of_file(path))
+        except (OSError, ValueError) as error:
+            fail(f"{path} cannot be read: {error}")
+    results, benchmarks = [], []
+    for source, folder in chosen:
 
-        def files(pattern: str, folder: Path = Path(folder)) -> Iterator[tuple[str, bytes]]:
+        def files(pattern: str, folder: Path = folder) -> Iterator[tuple[str, bytes]]:
             found = sorted(folder.glob(pattern)) if "*" in pattern else [folder / pattern]
             if not found:
                 raise SourceUnreadable(f"{folder} has no {pattern}")
@@ -161,17 +197,41 @@ def bench(
                 yield path.relative_to(folder).as_posix(), content
 
         try:
-            results.append(measure_source(SOURCES[name], files))
+            result = measure_source(source, files, plugins)
         except OSError as error:
-            advice = f"clone {SOURCES[name].url} and check out {SOURCES[name].commit}"
-            fail(f"{name}: {error.filename} cannot be read ({error.strerror}); {advice}")
+            advice = f"; clone {source.url} and check out {source.commit}" if source.url else ""
+            fail(f"{source.id}: {error.filename} cannot be read ({error.strerror}){advice}")
         except SourceUnreadable as error:
-            fail(f"{name}: {error}")
+            fail(f"{source.id}: {error}")
+        results.append(result)
+        reports = [
+            PluginReport(name=each.name, problem=each.problem[:500], cpu_seconds=round(each.cpu_seconds, 3))
+            for each in plugins
+        ]
+        benchmarks.append(SourceBenchmark.of(result, reports, package_version("proctor")))
+    if store:
+        connect().post("/detectors/benchmarks", {"results": [each.model_dump(mode="json") for each in benchmarks]})
+    has_failed = any(report.problem for each in benchmarks for report in each.plugins)
     if as_json:
-        write_json([_as_json(each) for each in results])
-        return
-    for result in results:
+        pairs = zip(results, benchmarks, strict=True)
+        write_json(
+            [
+                _as_json(result)
+                | {"problems": stored.problems, "plugins": [each.model_dump() for each in stored.plugins]}
+                for result, stored in pairs
+            ]
+        )
+        raise typer.Exit(BAD_RESULT if has_failed else OK)
+    for result, benchmark in zip(results, benchmarks, strict=True):
         _show_result(result)
+        for problem in benchmark.problems:
+            say(f"skipped {problem}", "yellow")
+        for report in benchmark.plugins:
+            if report.problem:
+                say(f"{report.name} does not count: {report.problem}", "red")
+    if store:
+        say(f"stored: {connect().url}/detectors")
+    raise typer.Exit(BAD_RESULT if has_failed else OK)
 
 
 def _as_json(result: SourceResult) -> dict[str, object]:
