@@ -152,7 +152,9 @@ class _Program:
 
     @classmethod
     def of(cls, tree: ast.Module) -> "_Program":
-        defined, modules, imported = set(), {}, {}
+        defined: set[str] = set()
+        modules: dict[str, str] = {}
+        imported: dict[str, str] = {}
         for node in ast.walk(tree):
             match node:
                 case ast.FunctionDef() | ast.ClassDef():
