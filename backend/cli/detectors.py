@@ -229,6 +229,8 @@ def bench(
         for report in benchmark.plugins:
             if report.problem:
                 say(f"{report.name} does not count: {report.problem}", "red")
+            else:
+                say(f"{report.name}: {report.cpu_seconds:.1f} s of CPU", "dim")
     if store:
         say(f"stored: {connect().url}/detectors")
     raise typer.Exit(BAD_RESULT if has_failed else OK)

@@ -55,7 +55,7 @@ class SourceBenchmark(BaseModel):
 
     source: str = Field(pattern=r"^[a-z0-9][a-z0-9:_.-]{0,59}$")
     title: str = Field(max_length=300)
-    url: str = Field("", max_length=300)
+    url: str = Field("", max_length=300, pattern=r"^(https?://\S*)?$")
     commit: str = Field("", max_length=64)
     license: str = Field(max_length=200)
     families: list[FamilyCount] = Field(max_length=500)

@@ -306,7 +306,6 @@ def measure_source(source: LabeledSource, files: Files, plugins: Sequence[Plugin
                 result.by_detector[name][each.is_hack, each.family] += 1
     result.seconds = time.process_time() - began
     for plugin in plugins:
-        result.by_detector[plugin.name]  # listed even if it flags nothing
         for position in plugin.flagged(found):
             result.by_detector[plugin.name][found[position].is_hack, found[position].family] += 1
     return result
