@@ -141,7 +141,7 @@ def bench(
         list[str] | None,
         typer.Argument(
             metavar="[SOURCE=FOLDER]...",
-            help="A source and your copy of its repository, or a file of your own: JSON lines with `reply`, `label` "
+            help="A source and your copy of its repository, or your own file: JSON lines with `reply`, `label` "
             "(`hack` or `honest`), `prompt` and `family`. Default: list the sources.",
         ),
     ] = None,
@@ -153,7 +153,7 @@ def bench(
         bool, typer.Option("--store", help="Store the results on the server, which shows them on the page Detectors.")
     ] = False,
     license: Annotated[
-        str, typer.Option(help="With a file of your own: its license, stored with the result.")
+        str, typer.Option(help="With your own file: its license, stored with the result.")
     ] = "not published",
     as_json: AsJson = False,
 ) -> None:

@@ -21,6 +21,8 @@ from tests.detectors.test_detector_page import judged
 __all__ = ["judged"]
 
 API = "/api/v1/detectors/benchmarks"
+ALL = "def detect(rollouts):\n    return [{'rollout': each['id']} for each in rollouts]"
+EXITS = "def detect(rollouts):\n    return [{'rollout': e['id']} for e in rollouts if 'exit' in e['reply']]"
 HACK = "```python\nimport sys\nsys.exit(0)\n```"
 HONEST = "```python\nprint(sum(map(int, input().split())))\n```"
 ROLLOUTS = [

@@ -62,9 +62,9 @@ class SourceBenchmark(BaseModel):
     wrong_records: int = Field(0, ge=0)
     """Records that could not be read and were skipped."""
     problems: list[str] = Field([], max_length=MAX_PROBLEMS)
-    """What is wrong with the first of them."""
+    """The reasons for the first of them."""
     cpu_seconds: float = Field(0.0, ge=0, allow_inf_nan=False)
-    """Of the built-in detectors together."""
+    """CPU time of all built-in detectors together."""
     plugins: list[PluginReport] = Field([], max_length=20)
     proctor: str = Field(max_length=40)
     """Version whose detectors were measured."""

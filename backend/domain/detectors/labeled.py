@@ -84,7 +84,7 @@ class SourceResult:
     by_detector: defaultdict[str, Counter[tuple[bool, str]]] = field(default_factory=lambda: defaultdict(Counter))
     wrong_records: int = 0
     problems: list[str] = field(default_factory=list)
-    """What is wrong with each of them, with file and number."""
+    """The reason for each of them, with file and number."""
     seconds: float = 0.0
 
     def share(
