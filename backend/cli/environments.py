@@ -183,6 +183,10 @@ def check(
     show: Annotated[
         bool, typer.Option("--show", help="Show the latest certificate without running the checks.")
     ] = False,
+    signed: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the signed certificate.")] = None,
+    sarif: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write SARIF, for code scanning.")] = None,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write JUnit XML, for CI.")] = None,
+    badge: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write an SVG badge.")] = None,
     no_wait: NoWait = False,
     as_json: AsJson = False,
 ) -> None:
@@ -198,6 +202,10 @@ def check(
         if run["status"] != "completed":
             fail(run["reason"] or f"the checks ended {run['status']}", BAD_RESULT)
     certificate = client.get(f"{address}/certificate")
+    for form, file in (("signed", signed), ("sarif", sarif), ("junit", junit), ("badge", badge)):
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            client.download(f"{address}/certificate/file", file, form=form)
     status = BAD_RESULT if certificate["status"] == "failed" else OK
     if as_json:
         write_json(certificate)

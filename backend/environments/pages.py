@@ -14,8 +14,8 @@ from backend.core.events import RUNS
 from backend.domain.environments.packages import content_hash, pack
 from backend.domain.vocabulary import RunKind
 from backend.environments import queries
+from backend.environments.certificates import certified_package
 from backend.environments.diff import diff_files
-from backend.environments.export import complete_package
 from backend.environments.library import COPY, Template, templates
 from backend.environments.network_grants import network_of
 from backend.environments.queries import DRAFT
@@ -138,8 +138,9 @@ def _version_page(session: Session, name: str, number: int, check: uuid.UUID | N
 @router.get("/environments/{name}/versions/{number}/export.zip")
 def export_version(session: SessionDep, _: Viewer, name: str, number: int) -> Response:
     """Download the complete standalone OpenEnv package."""
-    version = queries.get_version(session, queries.get_environment(session, name), number, with_files=True)
-    files = complete_package(version.files, version.typed_manifest)
+    environment = queries.get_environment(session, name)
+    version = queries.get_version(session, environment, number, with_files=True)
+    files = certified_package(session, environment, version)
     headers = {"Content-Disposition": f'attachment; filename="{name}-v{version.number}-openenv.zip"'}
     return Response(pack(files, as_on_disk=True), media_type="application/zip", headers=headers)
 

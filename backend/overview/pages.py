@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from backend.core.events import REVIEW, RUNS, topic_of
 from backend.domain.addresses import read_allowed_hosts
 from backend.domain.vocabulary import RunKind
+from backend.environments.certificates import public_key
 from backend.environments.tables import Environment
 from backend.overview import queries
 from backend.review.queries import count_waiting
@@ -77,6 +78,7 @@ def show_settings(request: Request, session: SessionDep, _: Viewer) -> Response:
         "launcher_warnings": sorted({offer.can.launcher_warning for offer in online if offer.can.launcher_warning}),
         "allow_unsandboxed": settings.allow_unsandboxed,
         "waiting": queries.waiting_jobs(session),
+        "certificate_key": public_key(session),
         "facts": [
             ("Proctor", product_version()),
             ("Stage", settings.stage),
