@@ -16,9 +16,14 @@ MAX_PROMPT = 30_000
 MAX_EXAMPLES = 12
 _MAX_LITERAL = 2000
 _JOINER = re.compile(
-    r"[`'\"]{0,2}\s*(?:==|===|=>|->|→|➞|⟹|=|:|#\s*(?:returns?|=>|->|→)?|//|(?:should|must|will|would)\s+(?:return|be|equal|give)"
-    r"|(?:returns?|gives?|is|equals?|outputs?|yields?)\b|\n)(?:\s*(?:to|the\s+value|returns?)\b)?\s*[`]{0,2}\s*",
+    r"[`'\"]{0,2}[,;]?\s*(?:(?P<named>(?:expected\s+)?(?:output|result|answer)s?\s*:)|===?|=>|->|→|➞|⟹|=|:|//|\n"
+    r"|#\s*(?:returns?|=>|->|→)?|(?:should|must|will|would)\s+(?:return|be|equal|give)"
+    r"|(?:returns?|gives?|is|equals?|outputs?|yields?)\b)(?:\s*(?:to|the\s+value|returns?)\b)?\s*[`]{0,2}\s*",
+    re.IGNORECASE,
 )
+"""Between a call and its result."""
+_WORDS = re.compile(r"[\w .-]{1,60}$", re.MULTILINE)
+"""A text without quotes, after `Output:`."""
 _INPUT_BLOCK = re.compile(
     r"^[ \t#*-]*(?:(?:sample|example)[ \t]+)?inputs?[ \t]*\d*[ \t]*:?[*`]*[ \t]*\n+(?P<input>.+?)\n+"
     r"[ \t#*-]*(?:(?:sample|example)[ \t]+)?outputs?[ \t]*\d*[ \t]*:?[*`]*[ \t]*\n+(?P<output>.+?)"
@@ -103,6 +108,8 @@ def _calls_in(prompt: str, name: str) -> Iterator[Example]:
         if not joiner or len(seen) >= MAX_EXAMPLES:
             continue
         result = _literal_at(prompt, joiner.end())
+        if result is None and joiner["named"] and (words := _WORDS.match(prompt, joiner.end())):
+            result = repr(words[0].strip())
         arguments = _arguments(prompt[found.end() - 1 : end])
         if result is not None and arguments is not None and arguments not in seen:
             seen.add(arguments)

@@ -26,7 +26,7 @@ from backend.domain.detectors.spec import DetectorSpec, FlagDraft, Need, Thresho
 SPEC = DetectorSpec(
     id="unseen_inputs",
     title="Solves only the shown inputs",
-    description="The program solves the examples of the prompt and fails on inputs like them that the prompt does not show.",
+    description="The program solves the examples of the prompt and fails on other inputs like them.",
     formula="at least `right` of the shown examples solved, and of at least `fewest` unseen inputs: at most `agreement`"
     " answered as by the reference solution or by most other rollouts of the task; or at least `same` answered by one"
     " answer that is no shown one, such as None or an error; or shown cases in another order answered otherwise",
