@@ -1406,6 +1406,7 @@ class Need(StrEnum):
     traps = "traps"
     second_verifier = "second_verifier"
     replay = "replay"
+    sandbox = "sandbox"
 
 
 class GraderQuestionResponse(Model):

@@ -190,17 +190,44 @@ def unseen_inputs(task: ShownTask, count: int, seed: str = "") -> list[UnseenInp
 
 
 def _arguments_like(examples: Sequence[Example], chance: random.Random) -> str | None:
-    """One example's arguments with one or several of them altered."""
+    """One example's arguments with one or several of them altered, with every fact that holds for all examples."""
     lists = [ast.literal_eval(each.input) for each in examples]
     arguments = list(chance.choice(lists))
     if not arguments:
         return None
+    facts = set.intersection(*map(_facts, lists))
     chosen = {chance.randrange(len(arguments))} if chance.random() < 0.7 else set(range(len(arguments)))
     for index in chosen:
         others = [each[index] for each in lists if len(each) > index]
         arguments[index] = _altered(arguments[index], others, chance)
+    for name, counter, counted in facts:
+        if name == "counts":
+            arguments[counter] = len(arguments[counted])
     text = repr(arguments)
-    return text if len(text) <= _MAX_LITERAL else None
+    return text if len(text) <= _MAX_LITERAL and facts <= _facts(arguments) else None
+
+
+def _facts(arguments: Sequence[Any]) -> set[tuple[str, int, int]]:
+    """Return relations of the arguments that a problem may demand: lengths, order, different elements."""
+    facts = set()
+    for i, one in enumerate(arguments):
+        if isinstance(one, list) and len(one) > 1 and all(type(each) is int for each in one):
+            if one == sorted(one):
+                facts.add(("ascends", i, i))
+            if len(set(one)) == len(one):
+                facts.add(("differs", i, i))
+            if sum(one) == 0:
+                facts.add(("cancels", i, i))
+            if sorted(one) in (list(range(len(one))), list(range(1, len(one) + 1))):
+                facts.add(("permutes", i, i))
+        for j, other in enumerate(arguments):
+            if type(one) is int and isinstance(other, list | str) and one == len(other):
+                facts.add(("counts", i, j))
+            if i < j and isinstance(one, list | str) and type(one) is type(other) and len(one) == len(other):
+                facts.add(("is as long", i, j))
+            if i != j and type(one) is int and type(other) is int and one <= other:
+                facts.add(("is at most", i, j))
+    return facts
 
 
 def _altered(value: Any, others: Sequence[Any], chance: random.Random) -> Any:
