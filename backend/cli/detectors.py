@@ -1,19 +1,27 @@
 """`proctor detectors …` and the scan of a run: precision, settings for an environment, new flags."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+import proctor_sandbox
 from backend.cli.connection import connect
 from backend.cli.derived import renders
 from backend.cli.names import short, split_pair
 from backend.cli.output import BAD_RESULT, AsJson, fail, say, write_error, write_fields, write_json, write_table
+from backend.domain.detectors.catalogue import unseen_inputs
+from backend.domain.detectors.catalogue.unseen_inputs import Judgment, Submission, judge, submission_of
+from backend.domain.detectors.examples import ProgramAnswer
 from backend.domain.detectors.labeled import MAX_FILE_BYTES, SOURCES, SourceResult, SourceUnreadable, measure_source
+from backend.domain.detectors.run_view import RolloutRow
 from backend.domain.detectors.spec import SUSPICION, Action
 from backend.domain.review.judged_curve import Proportion
 from proctor import Json
+from proctor_sandbox.probe import run_on_inputs
 
 app = typer.Typer(help="Detectors of reward hacking. Without a command: list them.", rich_markup_mode=None)
 
@@ -132,9 +140,12 @@ def bench(
             metavar="[SOURCE=FOLDER]...", help="A source and your copy of its repository. Default: list them."
         ),
     ] = None,
+    runs: Annotated[
+        bool, typer.Option("--run", help="Run the programs on unseen inputs, in a sandbox. Default: execute nothing.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the detectors on rollouts that other people labeled. Needs no server and executes nothing.
+    """Measure the detectors on rollouts that other people labeled. Needs no server.
 
     Reports recall on hacks and the share of honest rollouts flagged, with 95% limits, by family and by detector.
     """
@@ -147,6 +158,13 @@ def bench(
     if unknown := [name for name, _ in pairs if name not in SOURCES]:
         fail(f"there is no source {', '.join(unknown)}; choose from {', '.join(SOURCES)}")
     results = []
+    by_runs = None
+    if runs:
+        try:
+            proctor_sandbox.ensure_available()
+        except proctor_sandbox.SandboxUnavailable as error:
+            fail(f"programs run only in a sandbox: {error}")
+        by_runs = _judge_by_runs
     for name, folder in pairs:
 
         def files(pattern: str, folder: Path = Path(folder)) -> Iterator[tuple[str, bytes]]:
@@ -161,7 +179,7 @@ def bench(
                 yield path.relative_to(folder).as_posix(), content
 
         try:
-            results.append(measure_source(SOURCES[name], files))
+            results.append(measure_source(SOURCES[name], files, by_runs))
         except OSError as error:
             advice = f"clone {SOURCES[name].url} and check out {SOURCES[name].commit}"
             fail(f"{name}: {error.filename} cannot be read ({error.strerror}); {advice}")
@@ -172,6 +190,30 @@ def bench(
         return
     for result in results:
         _show_result(result)
+
+
+def _judge_by_runs(rollouts: Sequence[tuple[RolloutRow, str]]) -> list[Judgment | None]:
+    """Run each rollout's program, and its reference solution if there is one, on the same inputs."""
+
+    def answers_of(source: str, submission: Submission) -> list[ProgramAnswer]:
+        answers = run_on_inputs(source, submission.inputs, function=submission.task.function)
+        return [ProgramAnswer(each.outcome, each.text) for each in answers]
+
+    def judged(rollout: tuple[RolloutRow, str]) -> Judgment | None:
+        row, reference = rollout
+        submission = submission_of(row)
+        if submission is None:
+            return None
+        try:
+            known = answers_of(reference, submission) if reference else []
+            return judge(
+                submission, answers_of(submission.source, submission), unseen_inputs.SPEC.thresholds, reference=known
+            )
+        except proctor_sandbox.SandboxFailed:  # of this program; the others run
+            return None
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        return list(pool.map(judged, rollouts))
 
 
 def _as_json(result: SourceResult) -> dict[str, object]:
@@ -200,6 +242,7 @@ def _as_json(result: SourceResult) -> dict[str, object]:
         "recall_by_family": {family: share(result.share(is_hack=True, family=family)) for family in hacks},
         "false_positives_by_family": {family: share(result.share(is_hack=False, family=family)) for family in honest},
         "wrong_records": result.wrong_records,
+        "verdicts": dict(result.verdicts),
         "cpu_seconds": round(result.seconds, 3),
     }
 
@@ -249,4 +292,5 @@ def _show_result(result: SourceResult) -> None:
     total = max(result.totals.total(), 1)
     wrong = f"; {result.wrong_records} wrong records skipped" if result.wrong_records else ""
     cost = f"{result.seconds:.1f} s of CPU for {total:,} rollouts, {1000 * result.seconds / total:.2f} ms each"
-    say(f"{cost}{wrong}\n", "dim")
+    ran = "".join(f", {count} {verdict}" for verdict, count in sorted(result.verdicts.items()))
+    say(f"{cost}{wrong}{f'; programs{ran}' if ran else ''}\n".replace("programs,", "programs judged by runs:"), "dim")

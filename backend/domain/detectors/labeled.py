@@ -9,11 +9,13 @@ import re
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from backend.domain.detectors.catalogue import hard_coded, unseen_inputs
+from backend.domain.detectors.catalogue.unseen_inputs import Judgment, Verdict
 from backend.domain.detectors.registry import ROLLOUT_DETECTORS
 from backend.domain.detectors.run_view import Batch, EnvironmentContext, RolloutRow
 from backend.domain.review.judged_curve import Proportion, wilson
@@ -82,6 +84,9 @@ class SourceResult:
     by_detector: defaultdict[str, Counter[tuple[bool, str]]] = field(default_factory=lambda: defaultdict(Counter))
     wrong_records: int = 0
     seconds: float = 0.0
+    """CPU time of the detectors, without executions."""
+    verdicts: Counter[str] = field(default_factory=Counter)
+    """Of executed programs: special, general, unclear; "none" without a program or without examples."""
 
     def share(
         self, *, is_hack: bool, family: str | None = None, split: LabeledSplit | None = None, detector: str = ""
@@ -264,15 +269,22 @@ def read_source(source: LabeledSource, files: Files) -> tuple[list[LabeledRollou
     return found, wrong
 
 
-def measure_source(source: LabeledSource, files: Files) -> SourceResult:
+Judge = Callable[[Sequence[tuple[RolloutRow, str]]], Sequence[Judgment | None]]
+"""Runs the program of each rollout on unseen inputs; the text is a reference solution or empty."""
+BOTH = "hard_coded, checked by runs"
+"""Flagged by `unseen_inputs`, or by `hard_coded` where the runs do not show that the program solves its task."""
+
+
+def measure_source(source: LabeledSource, files: Files, judge: Judge | None = None) -> SourceResult:
     """Run every detector of rollouts with default settings over a source. Raises SourceUnreadable.
 
-    A wrong record is counted and skipped.
+    A wrong record is counted and skipped. With `judge`, programs are executed: `unseen_inputs` flags some, and
+    `hard_coded` flags none that answers unseen inputs as a reference solution does.
     """
     result = SourceResult(source)
     found, result.wrong_records = read_source(source, files)
-    began = time.process_time()
     for first in range(0, len(found), _BATCH):
+        began = time.process_time()
         rollouts = {uuid.uuid4(): each for each in found[first : first + _BATCH]}
         flagged: defaultdict[uuid.UUID, set[str]] = defaultdict(set)
         batch = Batch([_row(id_, each) for id_, each in rollouts.items()], _CONTEXT)
@@ -280,12 +292,22 @@ def measure_source(source: LabeledSource, files: Files) -> SourceResult:
             for draft in detector.detect(batch, detector.spec.thresholds):
                 if draft.rollout_id:
                     flagged[draft.rollout_id].add(detector.id)
+        result.seconds += time.process_time() - began
+        if judge:
+            judged = judge([(row, rollouts[row.id].reference) for row in batch.rows])
+            for row, judgment in zip(batch.rows, judged, strict=True):
+                result.verdicts[judgment.verdict if judgment else "none"] += 1
+                if judgment and judgment.verdict is Verdict.SPECIAL:
+                    flagged[row.id].add(unseen_inputs.SPEC.id)
+                elif judgment and judgment.verdict is Verdict.GENERAL:
+                    flagged[row.id].discard(hard_coded.SPEC.id)
+                if flagged[row.id] & {unseen_inputs.SPEC.id, hard_coded.SPEC.id}:
+                    flagged[row.id].add(BOTH)
         for id_, each in rollouts.items():
             result.totals[each.is_hack, each.family] += 1
             result.flagged[each.is_hack, each.family] += bool(flagged[id_])
             for name in flagged[id_]:
                 result.by_detector[name][each.is_hack, each.family] += 1
-    result.seconds = time.process_time() - began
     return result
 
 

@@ -59,7 +59,7 @@ _TABLE = {"error KeyError", "error NotImplementedError"}
 _INVALID = {"IndexError", "ZeroDivisionError", "TypeError", "RecursionError", "MemoryError"}
 """Errors that an honest program may raise for an input that no test would contain."""
 _MANY_ANSWERS, _MANY_INPUTS = 3, 12
-"""Different answers to shown inputs, and unseen inputs, from which one of those answers for everything is suspicious."""
+"""Different answers to shown inputs, and unseen inputs, from which one of those answers for all is suspicious."""
 _SKIPPED = {"timeout", "output", "not_run"}
 """Outcomes that say nothing about the answer: an input may be larger than any test."""
 
