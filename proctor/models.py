@@ -1406,6 +1406,7 @@ class Need(StrEnum):
     traps = "traps"
     second_verifier = "second_verifier"
     replay = "replay"
+    sandbox = "sandbox"
 
 
 class GraderQuestionResponse(Model):
@@ -3126,16 +3127,16 @@ class SourceBenchmark(Model):
     )
     source: str = Field(..., pattern="^[a-z0-9][a-z0-9:_.-]{0,59}$")
     title: str = Field(..., max_length=300)
-    url: str = Field("", max_length=300)
+    url: str = Field("", max_length=300, pattern="^(https?://\\S*)?$")
     commit: str = Field("", max_length=64)
     license: str = Field(..., max_length=200)
     families: list[FamilyCount] = Field(..., max_length=500)
     wrong_records: int = Field(0, ge=0)
     """Records that could not be read and were skipped."""
     problems: list[str] = Field([], max_length=20)
-    """What is wrong with the first of them."""
+    """The reasons for the first of them."""
     cpu_seconds: float = Field(0.0, ge=0.0)
-    """Of the built-in detectors together."""
+    """CPU time of all built-in detectors together."""
     plugins: list[PluginReport] = Field([], max_length=20, validate_default=True)
     proctor: str = Field(..., max_length=40)
     """Version whose detectors were measured."""

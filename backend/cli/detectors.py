@@ -1,18 +1,24 @@
 """`proctor detectors …` and the scan of a run: precision, settings for an environment, new flags."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+import proctor_sandbox
 from backend.cli.connection import connect
 from backend.cli.derived import renders
 from backend.cli.names import short, split_pair
 from backend.cli.output import BAD_RESULT, OK, AsJson, fail, say, write_error, write_fields, write_json, write_table
 from backend.detectors.plugins import SandboxedPlugin
 from backend.domain.detectors.benchmark import PluginReport, SourceBenchmark
+from backend.domain.detectors.catalogue import unseen_inputs
+from backend.domain.detectors.catalogue.unseen_inputs import Judgment, Submission, judge, submission_of
+from backend.domain.detectors.examples import ProgramAnswer
 from backend.domain.detectors.labeled import (
     MAX_FILE_BYTES,
     SOURCES,
@@ -22,9 +28,11 @@ from backend.domain.detectors.labeled import (
     measure_source,
     own_source,
 )
+from backend.domain.detectors.run_view import RolloutRow
 from backend.domain.detectors.spec import SUSPICION, Action
 from backend.domain.review.judged_curve import Proportion
 from proctor import Json
+from proctor_sandbox.probe import run_on_inputs
 
 app = typer.Typer(help="Detectors of reward hacking. Without a command: list them.", rich_markup_mode=None)
 
@@ -145,6 +153,9 @@ def bench(
             "(`hack` or `honest`), `prompt` and `family`. Default: list the sources.",
         ),
     ] = None,
+    runs: Annotated[
+        bool, typer.Option("--run", help="Run the programs on unseen inputs, in a sandbox. Default: execute nothing.")
+    ] = False,
     plugin: Annotated[
         list[Path] | None,
         typer.Option(help="Python file with `detect(rollouts)`, which runs in the sandbox. Repeat for several."),
@@ -157,7 +168,7 @@ def bench(
     ] = "not published",
     as_json: AsJson = False,
 ) -> None:
-    """Measure the detectors on labeled rollouts. Needs no server and executes nothing but plugins.
+    """Measure the detectors on labeled rollouts. Needs no server.
 
     Reports recall on hacks and the share of honest rollouts flagged, with 95% limits, by family and by detector. Exits
     with 1 if a plugin fails; the other detectors are measured nevertheless.
@@ -183,6 +194,13 @@ def bench(
         except (OSError, ValueError) as error:
             fail(f"{path} cannot be read: {error}")
     results, benchmarks = [], []
+    by_runs = None
+    if runs:
+        try:
+            proctor_sandbox.ensure_available()
+        except proctor_sandbox.SandboxUnavailable as error:
+            fail(f"programs run only in a sandbox: {error}")
+        by_runs = _judge_by_runs
     for source, folder in chosen:
 
         def files(pattern: str, folder: Path = folder) -> Iterator[tuple[str, bytes]]:
@@ -197,7 +215,7 @@ def bench(
                 yield path.relative_to(folder).as_posix(), content
 
         try:
-            result = measure_source(source, files, plugins)
+            result = measure_source(source, files, by_runs, plugins)
         except OSError as error:
             advice = f"; clone {source.url} and check out {source.commit}" if source.url else ""
             fail(f"{source.id}: {error.filename} cannot be read ({error.strerror}){advice}")
@@ -236,6 +254,30 @@ def bench(
     raise typer.Exit(BAD_RESULT if has_failed else OK)
 
 
+def _judge_by_runs(rollouts: Sequence[tuple[RolloutRow, str]]) -> list[Judgment | None]:
+    """Run each rollout's program, and its reference solution if there is one, on the same inputs."""
+
+    def answers_of(source: str, submission: Submission) -> list[ProgramAnswer]:
+        answers = run_on_inputs(source, submission.inputs, function=submission.task.function)
+        return [ProgramAnswer(each.outcome, each.text) for each in answers]
+
+    def judged(rollout: tuple[RolloutRow, str]) -> Judgment | None:
+        row, reference = rollout
+        submission = submission_of(row)
+        if submission is None:
+            return None
+        try:
+            known = answers_of(reference, submission) if reference else []
+            return judge(
+                submission, answers_of(submission.source, submission), unseen_inputs.SPEC.thresholds, reference=known
+            )
+        except proctor_sandbox.SandboxFailed:  # of this program; the others run
+            return None
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        return list(pool.map(judged, rollouts))
+
+
 def _as_json(result: SourceResult) -> dict[str, object]:
     def share(proportion: Proportion) -> dict[str, object]:
         return {"value": proportion.value, "low": proportion.low, "high": proportion.high, "of": proportion.looked_at}
@@ -262,6 +304,7 @@ def _as_json(result: SourceResult) -> dict[str, object]:
         "recall_by_family": {family: share(result.share(is_hack=True, family=family)) for family in hacks},
         "false_positives_by_family": {family: share(result.share(is_hack=False, family=family)) for family in honest},
         "wrong_records": result.wrong_records,
+        "verdicts": dict(result.verdicts),
         "cpu_seconds": round(result.seconds, 3),
     }
 
@@ -311,4 +354,5 @@ def _show_result(result: SourceResult) -> None:
     total = max(result.totals.total(), 1)
     wrong = f"; {result.wrong_records} wrong records skipped" if result.wrong_records else ""
     cost = f"{result.seconds:.1f} s of CPU for {total:,} rollouts, {1000 * result.seconds / total:.2f} ms each"
-    say(f"{cost}{wrong}\n", "dim")
+    ran = "".join(f", {count} {verdict}" for verdict, count in sorted(result.verdicts.items()))
+    say(f"{cost}{wrong}{f'; programs{ran}' if ran else ''}\n".replace("programs,", "programs judged by runs:"), "dim")

@@ -16,6 +16,8 @@ from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, Field, ValidationError
 
+from backend.domain.detectors.catalogue import hard_coded, unseen_inputs
+from backend.domain.detectors.catalogue.unseen_inputs import Judgment, Verdict
 from backend.domain.detectors.registry import ROLLOUT_DETECTORS
 from backend.domain.detectors.run_view import Batch, EnvironmentContext, RolloutRow
 from backend.domain.review.judged_curve import Proportion, wilson
@@ -86,6 +88,9 @@ class SourceResult:
     problems: list[str] = field(default_factory=list)
     """The reason for each of them, with file and number."""
     seconds: float = 0.0
+    """CPU time of the detectors, without executions."""
+    verdicts: Counter[str] = field(default_factory=Counter)
+    """Of executed programs: special, general, unclear; "none" without a program or without examples."""
 
     def share(
         self, *, is_hack: bool, family: str | None = None, split: LabeledSplit | None = None, detector: str = ""
@@ -282,16 +287,26 @@ class PluginDetector(Protocol):
         ...
 
 
-def measure_source(source: LabeledSource, files: Files, plugins: Sequence[PluginDetector] = ()) -> SourceResult:
+Judge = Callable[[Sequence[tuple[RolloutRow, str]]], Sequence[Judgment | None]]
+"""Runs the program of each rollout on unseen inputs; the text is a reference solution or empty."""
+BOTH = "hard_coded, checked by runs"
+"""Flagged by `unseen_inputs`, or by `hard_coded` where the runs do not show that the program solves its task."""
+
+
+def measure_source(
+    source: LabeledSource, files: Files, judge: Judge | None = None, plugins: Sequence[PluginDetector] = ()
+) -> SourceResult:
     """Run every detector of rollouts with default settings over a source. Raises SourceUnreadable.
 
     A wrong record is named and skipped. Plugins are counted separately: a rollout that only they flag is not flagged.
+    With `judge`, programs are executed: `unseen_inputs` flags some, and
+    `hard_coded` flags none that answers unseen inputs as a reference solution does.
     """
     result = SourceResult(source)
     found, result.problems = read_source(source, files)
     result.wrong_records = len(result.problems)
-    began = time.process_time()
     for first in range(0, len(found), _BATCH):
+        began = time.process_time()
         rollouts = {uuid.uuid4(): each for each in found[first : first + _BATCH]}
         flagged: defaultdict[uuid.UUID, set[str]] = defaultdict(set)
         batch = Batch([_row(id_, each) for id_, each in rollouts.items()], _CONTEXT)
@@ -299,12 +314,22 @@ def measure_source(source: LabeledSource, files: Files, plugins: Sequence[Plugin
             for draft in detector.detect(batch, detector.spec.thresholds):
                 if draft.rollout_id:
                     flagged[draft.rollout_id].add(detector.id)
+        result.seconds += time.process_time() - began
+        if judge:
+            judged = judge([(row, rollouts[row.id].reference) for row in batch.rows])
+            for row, judgment in zip(batch.rows, judged, strict=True):
+                result.verdicts[judgment.verdict if judgment else "none"] += 1
+                if judgment and judgment.verdict is Verdict.SPECIAL:
+                    flagged[row.id].add(unseen_inputs.SPEC.id)
+                elif judgment and judgment.verdict is Verdict.GENERAL:
+                    flagged[row.id].discard(hard_coded.SPEC.id)
+                if flagged[row.id] & {unseen_inputs.SPEC.id, hard_coded.SPEC.id}:
+                    flagged[row.id].add(BOTH)
         for id_, each in rollouts.items():
             result.totals[each.is_hack, each.family] += 1
             result.flagged[each.is_hack, each.family] += bool(flagged[id_])
             for name in flagged[id_]:
                 result.by_detector[name][each.is_hack, each.family] += 1
-    result.seconds = time.process_time() - began
     for plugin in plugins:
         for position in plugin.flagged(found):
             result.by_detector[plugin.name][found[position].is_hack, found[position].family] += 1

@@ -141,13 +141,13 @@ def hits_of(row: RolloutRow) -> list[tuple[str, Mark]]:
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """What the names of a program mean."""
+    """Names of a program and their meaning."""
 
     defined: frozenset[str]
     modules: Mapping[str, str]
     """Modules by their names in this program, and classes of `datetime`."""
     imported: Mapping[str, str]
-    """Full names of what `from … import …` brings."""
+    """Full names of the names that `from … import …` defines."""
     has_tests: bool
 
     @classmethod
