@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         AssignedItems,
         AuditEntry,
         BeforeAfter,
+        BenchmarkResponse,
         BranchResponse,
         CertificateKeyResponse,
         CertificateResponse,
@@ -253,6 +254,20 @@ class DetectorsOperations(Namespace):
 
         - `environment`: Only flags and verdicts of this environment."""
         return self._list("DetectorResponse", "/detectors", limit, environment=environment)
+
+    def list_benchmarks(self, *, limit: int | None = None) -> Iterator[BenchmarkResponse]:
+        """List the newest benchmark of each labeled source, and the same figures of the team's own reviews."""
+        return self._list(
+            "BenchmarkResponse",
+            "/detectors/benchmarks",
+            limit,
+        )
+
+    def store_benchmarks(self, *, results: Sequence[dict[str, Any]]) -> Sequence[BenchmarkResponse]:
+        """Store results of `proctor detectors bench`. The newest result of a source is shown.
+
+        - `results`: Counts of each labeled source."""
+        return self._change("BenchmarkResponse", "POST", "/detectors/benchmarks", results=results)
 
     def get(self, detector: str | UUID, *, environment: str | None = None) -> DetectorDetail:
         """Show a detector: its method, thresholds, record by environment and suggested cut-off.
