@@ -22,6 +22,7 @@ from backend.domain.detectors.settings import ActiveSettings, Threshold, overrid
 from backend.domain.detectors.spec import FlagDraft
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.reward_bounds import declared_ranges
+from backend.domain.graders.settings import GraderKind
 from backend.domain.ids import new_id
 from backend.domain.results.pass_at_k import REWARD
 from backend.domain.rollouts.divergence import RecordedEpisode
@@ -29,6 +30,7 @@ from backend.domain.rollouts.rollout import TaskSpec
 from backend.domain.text import json_text, plain_text
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus
 from backend.environments.tables import EnvironmentVersion
+from backend.graders.tables import Grade, Grader
 from backend.results.figures import rule_of
 from backend.review.queue import place
 from backend.rollouts.tables import Group, Rollout, Task
@@ -188,6 +190,13 @@ def _rollout_rows(run: DetectorInput) -> Select[*tuple[object, ...]]:
     names = ("reply", "action", "rewards") if any(run.context.ranges.values()) else ("reply", "action")
     written = {name: func.jsonb_path_query_array(Rollout.steps, cast(f"$[*].{name}", JSONPATH)) for name in names}
     to_policy = cast('$[*] ? (@.role == "user" || @.role == "tool").content', JSONPATH)
+    judged = (
+        select(Grade.rollout_id, func.avg(Grade.score).label("judge_score"))
+        .join(Grader, Grader.id == Grade.grader_id)
+        .where(Grade.run_id == run.run_id, Grader.kind == GraderKind.JUDGE, Grade.score.is_not(None))
+        .group_by(Grade.rollout_id)
+        .subquery()
+    )
     statement = (
         select(
             Rollout.id,
@@ -201,9 +210,11 @@ def _rollout_rows(run: DetectorInput) -> Select[*tuple[object, ...]]:
             Rollout.stop_reason,
             *(column.label(name) for name, column in written.items()),
             func.jsonb_path_query_array(Rollout.messages, to_policy).label("prompts"),
+            judged.c.judge_score,
         )
         .join(Group, Group.id == Rollout.group_id)
         .join(Task, Task.id == Group.task_id)
+        .outerjoin(judged, judged.c.rollout_id == Rollout.id)
         .where(Rollout.run_id == run.run_id, Rollout.phase.in_(run.phases), Rollout.status == RolloutStatus.COMPLETED)
         .order_by(Rollout.seq)
     )
@@ -230,6 +241,7 @@ def _rollout_row(found: Row[*tuple[object, ...]], run: DetectorInput) -> run_vie
         prompts=tuple(text for text in found.prompts if isinstance(text, str)),
         metrics=found.metrics,
         environment=run.environments.get(found.version_id, ""),
+        judge_score=found.judge_score,
     )
     if run.second_run_id is None or found.second_reward is None:
         return row

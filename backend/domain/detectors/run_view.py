@@ -26,6 +26,8 @@ BASE_STEPS = 10
 SAME_REWARD = 1e-6
 BROKEN_OFF = {StopReason.UNPARSABLE, StopReason.TOKEN_LIMIT}
 """Stop reasons of episodes that ended early because a reply could not be read or was cut."""
+SECOND_GRADES = ("oracle", "gold", "truth", "true_", "ground_truth", "hidden")
+"""Beginnings of the names of metrics that grade a rollout independently of the reward."""
 MOST_WORDS = 200
 """A longer list of words is the tasks' material and not the grader's."""
 _WORD = re.compile(r"[a-z]{4,}")
@@ -100,6 +102,8 @@ class RolloutRow:
     second_columns: Mapping[str, float] = field(default_factory=dict)
     environment: str = ""
     """In which it was played, where the run plays several."""
+    judge_score: float | None = None
+    """Mean score of the judges that graded it, from 0 to 1."""
 
     @property
     def is_canary(self) -> bool:
@@ -119,6 +123,23 @@ class RolloutRow:
             return None
         rule = context.second.success if context.second else context.success
         return replace(self, reward=self.second_reward, columns=self.second_columns).meets(rule)
+
+    def second_grade(self, context: EnvironmentContext) -> float | None:
+        """Mean of what an oracle, a judge or a second verifier makes of it; usually from 0 to 1. None without one.
+
+        An oracle is a metric, or a column without a weight, that is named so (`SECOND_GRADES`).
+        """
+        known = {**self.metrics, **self.columns}
+        grades = [
+            float(value)
+            for name, value in known.items()
+            if name.startswith(SECOND_GRADES) and not context.weights.get(name) and isinstance(value, int | float)
+        ]
+        if self.judge_score is not None:
+            grades.append(self.judge_score)
+        if (has_passed := self.passes_second(context)) is not None:
+            grades.append(float(has_passed))
+        return statistics.fmean(grades) if grades else None
 
     def mark_reply(self, turn: int = -1) -> list[Mark]:
         """Mark a whole reply, by default the last one."""
