@@ -187,7 +187,7 @@ def stored_steps(run: DetectorInput) -> Iterator[tuple[int, list[run_view.Rollou
 
 def _rollout_rows(run: DetectorInput) -> Select[*tuple[object, ...]]:
     """Load only the policy's part of each step and only the messages to the policy."""
-    names = ("reply", "action", "rewards") if any(run.context.ranges.values()) else ("reply", "action")
+    names = ("reply", "action", "rewards")
     written = {name: func.jsonb_path_query_array(Rollout.steps, cast(f"$[*].{name}", JSONPATH)) for name in names}
     to_policy = cast('$[*] ? (@.role == "user" || @.role == "tool").content', JSONPATH)
     judged = (
@@ -237,7 +237,7 @@ def _rollout_row(found: Row[*tuple[object, ...]], run: DetectorInput) -> run_vie
         tokens_out=found.tokens_out,
         stop_reason=found.stop_reason,
         actions=tuple(found.action),
-        step_rewards=tuple(found.rewards) if any(run.context.ranges.values()) else (),
+        step_rewards=tuple(found.rewards),
         prompts=tuple(text for text in found.prompts if isinstance(text, str)),
         metrics=found.metrics,
         environment=run.environments.get(found.version_id, ""),

@@ -93,7 +93,7 @@ class RolloutRow:
     actions: tuple[Mapping[str, Any] | None, ...] = ()
     """As parsed from the replies."""
     step_rewards: tuple[Mapping[str, float], ...] = ()
-    """Reward columns of each step, where columns have a declared range."""
+    """Reward columns of each step."""
     prompts: tuple[str, ...] = ()
     """Messages to the policy, turn by turn, without the system prompt."""
     metrics: Mapping[str, Any] = field(default_factory=dict)

@@ -191,11 +191,12 @@ class SurfaceExplanation:
 
 
 def explain_reward(
-    rows: Sequence[RolloutRow], *, fewest: float, fewest_tasks: float, fewest_levels: float
+    rows: Sequence[RolloutRow], *, fewest: float, fewest_tasks: float, fewest_levels: float, least: float
 ) -> SurfaceExplanation | None:
     """Predict the rewards of rollouts that could be parsed from the surface of their replies, all turns together.
 
-    Returns None if there are too few rollouts, tasks or different rewards for an estimate.
+    Returns None if there are too few rollouts, tasks or different rewards for an estimate, or if less than the share
+    `least` of the variance is explained.
     """
 
     import numpy as np
@@ -214,26 +215,32 @@ def explain_reward(
     numbers: defaultdict[str, int] = defaultdict(itertools.count().__next__)
     folds = np.array([numbers[row.task] % FOLDS for row in read])
     folds[np.arange(len(read)) % max(1, len(read) // MOST_FITTED) != 0] += FOLDS  # predicted, but not fitted to
+    variance = max(float(np.var(rewards)), 1e-12)
+    is_fitted = folds < FOLDS
+    curves = _fit(surface.values[is_fitted], rewards[is_fitted])
+    predicted = _predict(curves, surface.values)
+    # What the surface does not explain where it was fitted, it does not explain elsewhere.
+    if not curves or 1.0 - float(np.mean((rewards - predicted)[is_fitted] ** 2)) / variance < least:
+        return None
     outside = np.zeros(len(read))
     for fold in range(FOLDS):
-        fitted = _fit(surface.values[(folds < FOLDS) & (folds != fold)], rewards[(folds < FOLDS) & (folds != fold)])
+        fitted = _fit(surface.values[is_fitted & (folds != fold)], rewards[is_fitted & (folds != fold)])
         outside[folds % FOLDS == fold] = _predict(fitted, surface.values[folds % FOLDS == fold])
-    curves = _fit(surface.values[folds < FOLDS], rewards[folds < FOLDS])
-    if not curves:
+    explained = 1.0 - float(np.mean((rewards - outside) ** 2)) / variance
+    if explained < least:
         return None
     main, _, curve = curves[0]
-    variance = max(float(np.var(rewards)), 1e-12)
     places = np.unique(_amounts_of_content(read), return_inverse=True)[1]
     counts = np.bincount(places)
     rising = isotonic_regression(np.bincount(places, rewards) / counts, weights=counts).x
     by_content = float(np.mean((rewards - rising[places]) ** 2))
     return SurfaceExplanation(
         rows=read,
-        explained=1.0 - float(np.mean((rewards - outside) ** 2)) / variance,
+        explained=explained,
         by_content=1.0 - by_content / variance,
         feature=surface.names[main],
         rises=bool(curve[-1] >= curve[0]),
-        predicted=_predict(curves, surface.values),
+        predicted=predicted,
         amounts=surface.values[:, main],
     )
 

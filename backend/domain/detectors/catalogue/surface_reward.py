@@ -56,7 +56,8 @@ def explain(rows: Sequence[RolloutRow], thresholds: ThresholdValues) -> SurfaceE
         fewest=thresholds["fewest"],
         fewest_tasks=thresholds["tasks"],
         fewest_levels=thresholds["levels"],
+        least=thresholds["explained"],
     )
-    if found is None or found.explained < thresholds["explained"]:
+    if found is None:
         return None
     return found if found.explained - max(found.by_content, 0.0) >= thresholds["above_content"] else None
