@@ -30,7 +30,13 @@ SECOND_GRADES = ("oracle", "gold", "truth", "true_", "ground_truth", "hidden")
 """Beginnings of the names of metrics that grade a rollout independently of the reward."""
 MOST_WORDS = 200
 """A longer list of words is the tasks' material and not the grader's."""
+NOVELTY_CHARACTERS = 2_000
+"""Of each reply that novelty is measured on."""
+FEWEST_GRAMS = 8
+MOST_KNOWN = 500_000
+"""Trigrams of a run that are kept."""
 _WORD = re.compile(r"[a-z]{4,}")
+_TOKEN = re.compile(r"[^\W\d_]+|\d+|[^\w\s]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +184,12 @@ class Batch:
         return {row.id for row in self.rows if row.reward >= mean and (lowest is None or row.reward > lowest)}
 
     def uncommon(self, found: Sequence[RolloutRow], common: float) -> Sequence[RolloutRow]:
-        """Drop unrewarded rollouts if more than the `common` share of the batch shows the pattern."""
+        """Drop unrewarded rollouts if more than the `common` share of the batch shows the pattern.
+
+        Where nobody earns more than the lowest reward, there is nothing to hack.
+        """
+        if not self.earning:
+            return []
         if len(found) <= max(1.0, common * len(self.rows)):
             return found
         return [row for row in found if row.id in self.earning]
@@ -216,6 +227,10 @@ class StepFigures:
     """Share of episodes that succeeded, if success is defined."""
     passing_tokens: float | None = None
     """Median of the tokens in those."""
+    second_grade: float | None = None
+    """Mean second grade of the graded episodes, if there are any."""
+    best_novelty: float = 0.0
+    """Mean novelty of the best quarter: the share of their word trigrams that no earlier step had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +263,10 @@ class RunView:
     """Results of each task: of a whole evaluation, or of the newest steps of a training run."""
     verdicts: Counter[tuple[bool, bool]] = field(default_factory=Counter)
     """(passes, passes by the second verifier), where there is one."""
+    novelty: dict[uuid.UUID, float] = field(default_factory=dict)
+    """Of the newest step's rollouts: the share of their word trigrams that no earlier step had. Training runs only."""
+    _known: set[int] = field(default_factory=set)
+    """Hashes of all trigrams so far, up to MOST_KNOWN."""
 
     def add(self, step: int, rows: Sequence[RolloutRow]) -> None:
         """Add a step. One without completed rollouts is ignored."""
@@ -261,7 +280,10 @@ class RunView:
         rows = [row for row in rows if not row.is_canary]
         if not rows:
             return
-        self.steps.append(figures_of(step, rows, self.context))
+        figures = figures_of(step, rows, self.context)
+        self.steps.append(
+            replace(figures, best_novelty=self._take_novelty(rows)) if self.context.has_steps else figures
+        )
         self.recent[step] = rows
         for old in sorted(self.recent)[:-RECENT_STEPS]:
             del self.recent[old]
@@ -274,6 +296,27 @@ class RunView:
             self.outcomes[row.task] = BaseTask(known.plays + 1, known.passes + has_passed)
             if (has_passed_second := row.passes_second(self.context)) is not None:
                 self.verdicts[has_passed, has_passed_second] += 1
+
+    def _take_novelty(self, rows: Sequence[RolloutRow]) -> float:
+        """Note the novelty of each rollout and its trigrams. Returns the mean novelty of the best quarter.
+
+        Numbers are alike, and a text of fewer than 8 trigrams counts as known.
+        """
+        new: set[int] = set()
+        self.novelty = {}
+        for row in rows:
+            words = [
+                "0" if word.isdigit() else word.lower()
+                for reply in row.replies
+                for word in _TOKEN.findall(reply[:NOVELTY_CHARACTERS])
+            ]
+            grams = {hash(gram) for gram in zip(words, words[1:], words[2:], strict=False)}
+            self.novelty[row.id] = len(grams - self._known) / len(grams) if len(grams) >= FEWEST_GRAMS else 0.0
+            new |= grams
+        if len(self._known) < MOST_KNOWN:
+            self._known |= new
+        best = sorted(rows, key=lambda row: -row.reward)[: max(1, len(rows) // 4)]
+        return statistics.fmean(self.novelty[row.id] for row in best)
 
     @property
     def newest(self) -> list[RolloutRow]:
@@ -343,6 +386,7 @@ def figures_of(step: int, rows: Sequence[RolloutRow], context: EnvironmentContex
     good = sum(value > reward for value in flat)
     [(_, commonest)] = Counter(row.replies for row in rows).most_common(1)
     passing = [row.tokens_out for row in rows if row.meets(context.success)]
+    grades = [grade for row in rows if (grade := row.second_grade(context)) is not None]
     return StepFigures(
         step=step,
         count=len(rows),
@@ -356,6 +400,7 @@ def figures_of(step: int, rows: Sequence[RolloutRow], context: EnvironmentContex
         commonest=commonest / len(rows),
         passing=len(passing) / len(rows),
         passing_tokens=statistics.median(passing) if passing else None,
+        second_grade=statistics.fmean(grades) if grades else None,
     )
 
 

@@ -66,6 +66,8 @@ def find(batch: Batch, thresholds: ThresholdValues) -> Flags:
             and not (name == "asks for a score" and any(map(_ABOUT_SCORES.search, row.prompts)))
         ]
         kinds = sorted({name for name, _ in hits})
+        if kinds == ["forges tags"] and not batch.earning:
+            continue  # a model that cannot write yet puts its own tokens anywhere
         if hits and len(hits) >= thresholds["fewest"]:
             yield row.flag(
                 score=0.7 + 0.1 * len(kinds) + (0.1 if row.id in batch.earning else 0.0),
