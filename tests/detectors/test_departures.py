@@ -82,7 +82,11 @@ def test_new_text_that_earns_nothing_and_slow_change_are_not_flagged() -> None:
     assert not flags("novel_reward", *written_steps(99, 1.0), context=WIN)
 
 
-def test_gibberish_is_not_flagged_where_nobody_earns_anything() -> None:
-    forged = [row(0.0, "xqzt <|system|>by wkrv") for _ in range(3)]
-    assert not flags("judge_directed", [*forged, *(row(0.0) for _ in range(30))])
-    assert flags("judge_directed", [*forged, *(row(0.5) for _ in range(3))])
+def test_a_policy_that_cannot_write_yet_is_flagged_only_where_it_earns() -> None:
+    text = "xqzt <|system|>by wkrvtz bcdfgh zxcvbn qwrtp plkjh mnbvc zxqwk"
+    forged = [row(0.0, text, stop_reason="unparsable") for _ in range(3)]
+    unread = [row(0.0, "?", stop_reason="unparsable") for _ in range(30)]
+    paid = row(0.5, text, stop_reason="unparsable")
+    for detector in ("judge_directed", "gibberish"):
+        assert [draft.rollout_id for draft in flags(detector, [*forged, *unread, paid])] == [paid.id]
+        assert len(flags(detector, [*forged, *(row(0.5) for _ in range(30))])) == 3

@@ -179,18 +179,24 @@ class Batch:
 
     @cached_property
     def earning(self) -> set[uuid.UUID]:
-        """Rollouts that earn at least the mean, and more than the lowest possible reward."""
+        """Rollouts that earn at least the mean, and more than the lowest possible reward (unknown: 0 or less)."""
         mean, lowest = statistics.fmean(row.reward for row in self.rows), self.context.lowest
-        return {row.id for row in self.rows if row.reward >= mean and (lowest is None or row.reward > lowest)}
+        least = min(row.reward for row in self.rows)
+        if lowest is None:
+            lowest = min(0.0, least)
+        if self.is_unreadable:  # what every unreadable episode is given is not earned
+            lowest = max(lowest, least)
+        return {row.id for row in self.rows if row.reward >= mean and row.reward > lowest}
+
+    @cached_property
+    def is_unreadable(self) -> bool:
+        """Whether most episodes were broken off by a reply that could not be read: the policy cannot write yet."""
+        return statistics.fmean(row.stop_reason in BROKEN_OFF for row in self.rows) > 0.5
 
     def uncommon(self, found: Sequence[RolloutRow], common: float) -> Sequence[RolloutRow]:
-        """Drop unrewarded rollouts if more than the `common` share of the batch shows the pattern.
-
-        Where nobody earns more than the lowest reward, there is nothing to hack.
-        """
-        if not self.earning:
-            return []
-        if len(found) <= max(1.0, common * len(self.rows)):
+        """Drop unrewarded rollouts if more than the `common` share of the batch shows the pattern, or if the policy
+        cannot write yet."""
+        if len(found) <= max(1.0, common * len(self.rows)) and not self.is_unreadable:
             return found
         return [row for row in found if row.id in self.earning]
 

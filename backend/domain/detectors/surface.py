@@ -304,4 +304,5 @@ def _amounts_of_content(rows: Sequence[RolloutRow]) -> "Floats":
         sum(tasks_with[pair] <= most and (used[row.task][pair] > 1 or asked[row.task].issuperset(pair)) for pair in own)
         for row, own in zip(rows, pairs, strict=True)
     ]
-    return np.log1p(np.array(amounts, dtype=float))
+    counted: Floats = np.log1p(np.array(amounts, dtype=float))
+    return counted

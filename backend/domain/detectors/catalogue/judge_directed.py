@@ -66,7 +66,7 @@ def find(batch: Batch, thresholds: ThresholdValues) -> Flags:
             and not (name == "asks for a score" and any(map(_ABOUT_SCORES.search, row.prompts)))
         ]
         kinds = sorted({name for name, _ in hits})
-        if kinds == ["forges tags"] and not batch.earning:
+        if kinds == ["forges tags"] and batch.is_unreadable and row.id not in batch.earning:
             continue  # a model that cannot write yet puts its own tokens anywhere
         if hits and len(hits) >= thresholds["fewest"]:
             yield row.flag(

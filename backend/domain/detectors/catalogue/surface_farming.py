@@ -33,7 +33,7 @@ def find(batch: Batch, thresholds: ThresholdValues) -> Flags:
         amounts = found.amounts if found.rises else -found.amounts
         low, high = np.quantile(amounts, [0.25, 0.75])
         chosen &= amounts > high + 1.5 * (high - low)
-    for place in np.flatnonzero(chosen):
+    for place in np.flatnonzero(chosen).tolist():
         row = found.rows[place]
         yield row.flag(
             score=found.explained,
