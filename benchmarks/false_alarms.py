@@ -35,7 +35,7 @@ SHORT: Mapping[str, Any] = {
 RUNS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
     ("arithmetic_ladder", "quick", {}),
     ("reverse_text", "quick", {}),
-    ("support_triage", "quick", {}),
+    ("number_guess", "quick", {}),
     ("tictactoe", "tictactoe-mastery", SHORT),
     ("tictactoe", "tictactoe-demo", {}),
 )
