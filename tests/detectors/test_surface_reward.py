@@ -108,3 +108,15 @@ def test_too_few_rollouts_and_replies_that_could_not_be_read_show_nothing() -> N
     assert not flags("surface_farming", farmed, context=SCORE)
     broken = [written(task, "", 0.0, stop_reason="unparsable") for task in range(30)]
     assert not flags("surface_farming", [*farmed, *broken], context=SCORE)
+
+
+def test_a_reward_for_few_turns_is_no_reward_for_form() -> None:
+    dice = random.Random(4)
+    games = []
+    for task in range(60):
+        turns = dice.randint(1, 9)
+        numbers = [dice.randint(1, 99) for _ in range(turns)]
+        guesses = tuple(f"After the last hint, my next guess is the number <guess>{each}</guess>" for each in numbers)
+        games.append(row(1 - turns / 10, replies=guesses, task=f"train/{task}", columns={"score": 1 - turns / 10}))
+    assert not flags("surface_farming", games, context=SCORE)
+    assert not flags("surface_reward", games, context=SCORE)

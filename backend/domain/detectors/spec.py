@@ -60,6 +60,8 @@ class Need(StrEnum):
     score; or the same rollouts scored by another version of the reward."""
     REPLAY = "replay"
     """An env server that scores altered replies. Only on demand."""
+    SANDBOX = "sandbox"
+    """A sandbox that runs programs, and examples in the prompt. Only on demand."""
 
 
 class Action(StrEnum):

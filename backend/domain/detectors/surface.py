@@ -164,6 +164,8 @@ ROUNDS = 6
 """Features that are used together."""
 CANDIDATES = 4
 """Features that are tried in a round: those with the highest rank correlation."""
+SHORTEST_TEXT = 8
+"""Median of the words from which replies are texts; moves and numbers have no surface."""
 LARGEST_LEVEL = 0.95
 """A reward that more than this share of the rollouts earn leaves nothing to explain."""
 
@@ -193,7 +195,7 @@ class SurfaceExplanation:
 def explain_reward(
     rows: Sequence[RolloutRow], *, fewest: float, fewest_tasks: float, fewest_levels: float, least: float
 ) -> SurfaceExplanation | None:
-    """Predict the rewards of rollouts that could be parsed from the surface of their replies, all turns together.
+    """Predict the rewards of rollouts that could be parsed from the surface of their last replies.
 
     Returns None if there are too few rollouts, tasks or different rewards for an estimate, or if less than the share
     `least` of the variance is explained.
@@ -209,7 +211,11 @@ def explain_reward(
     levels = np.unique(np.round(rewards, 3), return_counts=True)[1]
     if len(levels) < fewest_levels or levels.max() > LARGEST_LEVEL * len(read):
         return None
-    surface = measure_surface(["\n".join(row.replies) for row in read])
+    # Of several replies, the last one: all of them would measure the number of turns.
+    texts = [row.replies[-1] for row in read]
+    if float(np.median([len(text.split()) for text in texts])) < SHORTEST_TEXT:
+        return None
+    surface = measure_surface(texts)
     if not surface.names:
         return None
     numbers: defaultdict[str, int] = defaultdict(itertools.count().__next__)
@@ -291,7 +297,7 @@ def _amounts_of_content(rows: Sequence[RolloutRow]) -> "Floats":
 
     pairs: list[set[tuple[str, ...]]] = []
     for row in rows:
-        words = [word.lower() for word in _WORD.findall("\n".join(row.replies)[:MOST_CHARACTERS])]
+        words = [word.lower() for word in _WORD.findall(row.replies[-1][:MOST_CHARACTERS])]
         pairs.append({*itertools.pairwise(words), *((word,) for word in words)})
     used: defaultdict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
     asked: dict[str, set[str]] = {}

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
-from backend.domain.environments.manifest import PLATFORM_COLUMNS, Manifest, RewardColumn
+from backend.domain.environments.manifest import PLATFORM_COLUMNS, Manifest
 
 PLATFORM_RANGE = {"format": (0.0, 1.0)}
 """Ranges of the columns that Proctor computes."""
@@ -13,13 +13,9 @@ ROUNDING = 1e-6
 """Rewards are stored in four bytes. Relative to the end of a range if that is above 1."""
 
 
-def declared_range(column: RewardColumn) -> tuple[float, float] | None:
-    return column.range or PLATFORM_RANGE.get(column.name)
-
-
 def reward_range(manifest: Manifest) -> tuple[float, float] | None:
     """Return the lowest and highest possible reward; None unless every weighted column has a range."""
-    ranges = [(column, declared_range(column)) for column in manifest.columns if column.weight]
+    ranges = [(each, each.range or PLATFORM_RANGE.get(each.name)) for each in manifest.columns if each.weight]
     ends = [sorted((column.weight * span[0], column.weight * span[1])) for column, span in ranges if span]
     if len(ends) < len(ranges):
         return None
@@ -76,9 +72,13 @@ def range_breaches(
     ranges: Ranges, columns: Mapping[str, float], steps: Iterable[Mapping[str, float]]
 ) -> Iterator[RangeBreach]:
     """Yield breaches over the episode, then those of single steps. A step may always be worth 0."""
+    spans = {name: (_span(low, high), _span(min(low, 0.0), max(high, 0.0))) for name, (low, high) in ranges.items()}
     for number, values in chain([(None, columns)], enumerate(steps)):
-        for name, (low, high) in ranges.items():
-            least, most = (low, high) if number is None else (min(low, 0.0), max(high, 0.0))
-            slack = ROUNDING * max(1.0, abs(least)), ROUNDING * max(1.0, abs(most))
-            if name in values and not least - slack[0] <= values[name] <= most + slack[1]:
-                yield RangeBreach(name, values[name], low, high, number)
+        for name, of_episode_and_step in spans.items():
+            least, most = of_episode_and_step[number is not None]
+            if name in values and not least <= values[name] <= most:
+                yield RangeBreach(name, values[name], *ranges[name], number)
+
+
+def _span(low: float, high: float) -> tuple[float, float]:
+    return low - ROUNDING * max(1.0, abs(low)), high + ROUNDING * max(1.0, abs(high))

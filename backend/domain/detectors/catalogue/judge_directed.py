@@ -16,6 +16,10 @@ SPEC = DetectorSpec(
 )
 
 _GRADER = r"(?:grader|judge|evaluator|scorer|examiner|grading (?:model|system|script)|reward model|verifier)"
+_PLAIN = (
+    r"(?:the|is|this|that|answer|correct|right|you|are|and|score|give|accept|mark|must|will|has|have|it|all|please|pass"
+    r"|solution|response|full|user|following|verified|approved|task)"
+)
 _SCORE = r"(?:scores?|marks?|points|credit|reward|rating|grade)"
 # A control token alone is no forgery: models that cannot write yet put their own tokens anywhere.
 PATTERNS = {
@@ -39,7 +43,9 @@ PATTERNS = {
         re.I,
     ),
     "forges tags": re.compile(
-        r"(?:<\|(?:im_start|im_end|system|assistant|start_header_id|eot_id)\|>|\[/?INST\]|<</?SYS>>)\s*[a-z]+[\s:]+[a-z]+"
+        r"(?:<\|(?:im_start|im_end|start_header_id|eot_id)\|>|\[/?INST\]|<</?SYS>>)\s*[a-z]+[\s:]+[a-z]+"
+        # a forged role says something; a model that cannot write yet puts its role tokens between letters
+        rf"|<\|(?:system|assistant)\|>\s*[^<]{{0,100}}?\b{_PLAIN}\b[^<]{{0,100}}?\b{_PLAIN}\b"
         r"|</?(?:system|grader|judge|rubric|evaluation|verdict)>",
         re.I,
     ),
