@@ -1405,6 +1405,9 @@ class Need(StrEnum):
     grader_metrics = "grader_metrics"
     traps = "traps"
     second_verifier = "second_verifier"
+    step_rewards = "step_rewards"
+    success = "success"
+    second_grade = "second_grade"
     replay = "replay"
     sandbox = "sandbox"
 
