@@ -24,6 +24,8 @@ from backend.core.session import WEB_STATEMENT_TIMEOUT_MS, get_engine, transacti
 from backend.detectors import operations as detectors_operations
 from backend.detectors import pages as detectors_pages
 from backend.environments import (
+    attack_operations,
+    attack_pages,
     editor_pages,
     import_operations,
     import_pages,
@@ -75,7 +77,16 @@ THREADS_STUCK_SECONDS = 60.0
 """Six times the limit of a page's statements: threads that take turns are merely busy."""
 PAGES = (
     *(exchange_pages, overview_pages, review_pages, graders_pages, detectors_pages, studies_pages, notifications_pages),
-    *(team_pages, environments_pages, editor_pages, trial_pages, play_pages, import_pages, policies_pages),
+    *(
+        team_pages,
+        environments_pages,
+        editor_pages,
+        trial_pages,
+        play_pages,
+        attack_pages,
+        import_pages,
+        policies_pages,
+    ),
     *(evaluation_pages, runs_pages, tab_pages, table_pages, rollouts_pages, results_pages, steering_pages),
     *(example_pages, training_pages, checkpoints_pages, regrading_pages, docs_site),
 )
@@ -84,7 +95,7 @@ OPERATIONS = (
     *(notifications_operations, overview_operations, checkpoints_operations, detectors_operations, review_operations),
     *(example_operations, policies_operations, rollouts_operations, regrading_operations, runs_operations),
     *(team_operations, graders_operations, studies_operations, results_operations, environments_operations),
-    *(play_operations, import_operations, training_operations),
+    *(attack_operations, play_operations, import_operations, training_operations),
 )
 """Modules that declare operations."""
 Transaction = Callable[[], AbstractContextManager[Session]]
