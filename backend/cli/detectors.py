@@ -12,7 +12,7 @@ import typer
 import proctor_sandbox
 from backend.cli.connection import connect
 from backend.cli.derived import renders
-from backend.cli.names import short, split_pair
+from backend.cli.names import split_pair
 from backend.cli.output import BAD_RESULT, OK, AsJson, fail, say, write_error, write_fields, write_json, write_table
 from backend.detectors.plugins import SandboxedPlugin
 from backend.domain.detectors.benchmark import PluginReport, SourceBenchmark
@@ -31,6 +31,7 @@ from backend.domain.detectors.labeled import (
 from backend.domain.detectors.run_view import RolloutRow
 from backend.domain.detectors.spec import SUSPICION, Action
 from backend.domain.review.judged_curve import Proportion
+from backend.web.formats import short
 from proctor import Json
 from proctor_sandbox.probe import run_on_inputs
 
