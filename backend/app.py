@@ -77,18 +77,18 @@ THREADS_STUCK_SECONDS = 60.0
 """Six times the limit of a page's statements: threads that take turns are merely busy."""
 PAGES = (
     *(exchange_pages, overview_pages, review_pages, graders_pages, detectors_pages, studies_pages, notifications_pages),
+    *(team_pages, environments_pages, editor_pages, trial_pages, play_pages, import_pages, policies_pages),
     *(
-        team_pages,
-        environments_pages,
-        editor_pages,
-        trial_pages,
-        play_pages,
         attack_pages,
-        import_pages,
-        policies_pages,
+        evaluation_pages,
+        runs_pages,
+        tab_pages,
+        table_pages,
+        rollouts_pages,
+        results_pages,
+        steering_pages,
     ),
-    *(evaluation_pages, runs_pages, tab_pages, table_pages, rollouts_pages, results_pages, steering_pages),
-    *(example_pages, training_pages, checkpoints_pages, regrading_pages, docs_site),
+    *(attack_pages, example_pages, training_pages, checkpoints_pages, regrading_pages, docs_site),
 )
 """Modules with pages. Those of imports and exports come before `/runs/{run_id}`."""
 OPERATIONS = (

@@ -80,11 +80,8 @@ def get(session: Session, job_id: uuid.UUID) -> AttackResponse:
     draft = get_draft(session, environment)
     answer, progress = answer_of(job) or {}, job.arguments.get("progress", {})
     share = 1.0 if answer else float(progress.get("share", 0.0))
-    phase = (
-        "finished"
-        if answer
-        else progress.get("phase", "waiting for a worker" if job.status is JobStatus.QUEUED else "")
-    )
+    waiting = "waiting for a worker" if job.status is JobStatus.QUEUED else "serving the draft"
+    phase = "finished" if answer else progress.get("phase", waiting)
     return AttackResponse(
         id=job.id,
         kind="attack" if job.name == ATTACK_JOB else "verification",

@@ -84,10 +84,21 @@ async def attack(
         best = max(completed, key=lambda rollout: rollout.reward or 0.0)
         replies = tuple(step.reply[:MAX_REPLY] for step in best.steps)
         if all(replies != known.replies for known in found):
-            means = estimate.mean, estimate.low, estimate.high
-            task = str(best.task.split), best.task.index
-            facts = len(completed), *task, replies, best.reward or 0.0, dict(best.columns or {})
-            found.append(Exploit(kind, description, *means, *facts))
+            found.append(
+                Exploit(
+                    attack=kind,
+                    description=description,
+                    mean=estimate.mean,
+                    low=estimate.low,
+                    high=estimate.high,
+                    episodes=len(completed),
+                    split=str(best.task.split),
+                    index=best.task.index,
+                    replies=replies,
+                    reward=best.reward or 0.0,
+                    columns=dict(best.columns or {}),
+                )
+            )
 
     for name in DEGENERATE:
         if is_over(ENUMERATED_SHARE if attacker else SEARCH_SHARE):
@@ -114,9 +125,10 @@ async def attack(
 
     if attacker is not None and not is_over(1.0):
         report("LLM attacker")
-        spec = subject.manifest.proctor.agent
-        instructed = subject.manifest.model_copy(deep=True)
-        instructed.proctor.agent.system = f"{ATTACK}\n\n{spec.system or ''}".strip()
+        proctor = subject.manifest.proctor
+        agent = proctor.agent.model_copy(update={"system": f"{ATTACK}\n\n{proctor.agent.system}".strip()})
+        changed = proctor.model_copy(update={"agent": agent})
+        instructed = subject.manifest.model_copy(update={"proctor": changed})
         tasks = [(task, 1) for task in subject.tasks(ATTACKER_TASKS)[:ATTACKER_TASKS]]
         attempts = await subject.play("chosen", attacker, tasks, manifest=instructed)
         for attempt in sorted(attempts, key=lambda rollout: -(rollout.reward or 0.0)):
