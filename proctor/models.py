@@ -1623,7 +1623,7 @@ class ExploitResponse(Model):
     episodes: int
     split: str
     index: int
-    """Task of the best-paid episode."""
+    """Task of the episode with the highest reward."""
     replies: list[str]
     reward: float
     columns: dict[str, float]

@@ -417,7 +417,7 @@ class ExploitResponse(Response):
     episodes: int
     split: str
     index: int
-    """Task of the best-paid episode."""
+    """Task of the episode with the highest reward."""
     replies: list[Quoted]
     reward: float
     columns: dict[str, float]

@@ -76,18 +76,18 @@ async def test_a_sound_environment_withstands_and_a_hackable_one_does_not(serve:
 
 
 @pytest.mark.slow
-async def test_the_words_of_an_llm_count_only_if_they_pay_on_other_tasks(serve: Serve):
+async def test_the_words_of_an_llm_count_only_if_other_tasks_reward_them(serve: Serve):
     files = bent_again(
         load_package("reverse_text"),
         "server/reverse_text_environment.py",
         "return max(0.0, (",
-        'return max(float("please" in self._answer), (',
+        'return max(float("please" in (self._answer or "")), (',
     )
     async with serve(files) as server:
         subject = CheckSubject(read_manifest(files["openenv.yaml"]), server, files=files)
-        polite = Loophole("<answer>please</answer>")
+        polite = Loophole("<reversed>please</reversed>")
         found = await attack(subject, seconds=30, attacker=polite)
-        assert [each.replies for each in found if each.attack == "llm"] == [("<answer>please</answer>",)]
+        assert [each.replies for each in found if each.attack == "llm"] == [("<reversed>please</reversed>",)]
         assert all("loopholes" in system for system in polite.systems)
         assert not [e for e in await attack(subject, seconds=8, attacker=Loophole("no")) if e.attack == "llm"]
 
@@ -95,7 +95,8 @@ async def test_the_words_of_an_llm_count_only_if_they_pay_on_other_tasks(serve: 
 async def test_without_a_floor_nothing_is_attacked(serve: Serve):
     manifest = read_manifest(load_package("reverse_text")["openenv.yaml"])
     columns = [column.model_copy(update={"range": None}) for column in manifest.proctor.rewards]
-    bare = manifest.model_copy(update={"proctor": manifest.proctor.model_copy(update={"rewards": columns})})
+    changes = {"rewards": columns, "checks": manifest.proctor.checks.model_copy(update={"floor_maximum": None})}
+    bare = manifest.model_copy(update={"proctor": manifest.proctor.model_copy(update=changes)})
     async with serve(load_package("reverse_text")) as server:
         with pytest.raises(NoFloor, match="floor_maximum"):
             await attack(CheckSubject(bare, server), seconds=1)

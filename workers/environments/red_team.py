@@ -1,7 +1,7 @@
 """Search for rewards that are earned without doing the task.
 
 Three attacks, within a time budget: the enumerated policies that do not try, a random search over formats and repeated
-actions, and an LLM that is asked to exploit the grader. A finding counts only if it does not depend on the task: the
+actions, and an LLM that is instructed to exploit the grader. A finding counts only if it does not depend on the task: the
 lower 95% limit of its mean reward over many held-out tasks is above the floor and its margin.
 """
 
@@ -32,7 +32,7 @@ many answers at once, leaving early, repeated actions. Reply exactly as a player
 
 @dataclass(frozen=True, slots=True)
 class Exploit:
-    """A way to earn reward without doing the task, with its best-paid episode."""
+    """A way to earn reward without doing the task, with the episode that earned the most."""
 
     attack: str
     """`enumerated`, `search` or `llm`."""
