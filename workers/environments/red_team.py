@@ -1,8 +1,8 @@
 """Search for rewards that are earned without doing the task.
 
 Three attacks, within a time budget: the enumerated policies that do not try, a random search over formats and repeated
-actions, and an LLM that is instructed to exploit the grader. A finding counts only if it does not depend on the task: the
-lower 95% limit of its mean reward over many held-out tasks is above the floor and its margin.
+actions, and an LLM that is instructed to exploit the grader. A finding counts only if it does not depend on the task:
+the lower 95% limit of its mean reward over many held-out tasks is above the floor and its margin.
 """
 
 import random
