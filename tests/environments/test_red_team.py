@@ -1,23 +1,32 @@
 """The red team: it finds what is rewarded without doing the task, proposes fixtures, and guards the repair."""
 
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy.orm import Session
 
-from backend.core.queue import keep_answer
+from backend.core.queue import enqueue, keep_answer
+from backend.core.session import transaction
 from backend.domain.environments.fixtures import read_fixture
 from backend.domain.environments.manifest import read_manifest
+from backend.domain.vocabulary import Queue
 from backend.environments import red_team
+from backend.environments.drafts import locked_draft, write_draft
 from backend.environments.library import load_package
+from backend.environments.schemas import AttackResponse
+from backend.environments.service import create_environment
 from backend.environments.tables import Environment
+from tests.envhost_fixture import HostProcess
 from tests.environments.checks.bent import bent, bent_again
+from tests.installation import committing_to
 from tests.library.conftest import Serve, serve
 from workers.environments.checks.subject import CheckSubject
 from workers.environments.red_team import NoFloor, attack
 from workers.policies.base import EpisodeStart, Player, Policy, Reply, Turn
+from workers.tasks.registry import JobContext, find_body
 
 __all__ = ["serve"]
 
@@ -150,3 +159,39 @@ def test_only_endpoints_attack_and_only_drafts_without_problems_are_attacked(
     assert author.post(f"{API}/attacks", json={"seconds": 6000}).status_code == 422
     author.put(f"{API}/draft/file", json={"path": "openenv.yaml", "text": "name: ["})
     assert author.post(f"{API}/attacks", json={}).status_code == 409
+
+
+@pytest.fixture(scope="module")
+def at_work(second_database_url: str, host_process: HostProcess) -> Iterator[None]:
+    with committing_to(second_database_url, PROCTOR_ENVHOST_URL=host_process.address):
+        yield
+
+
+def carried_out(environment: Environment, name: str, **arguments: Any) -> AttackResponse:
+    with transaction() as session:
+        arguments["environment_id"] = str(environment.id)
+        job_id = enqueue(session, name, queue=Queue.CPU, arguments=arguments).id
+    find_body(name)(JobContext(job_id, None, arguments, 1))
+    with transaction() as session:
+        return red_team.get(session, job_id)
+
+
+@pytest.mark.slow
+def test_the_jobs_attack_a_hackable_draft_and_verify_it(at_work: None):
+    files = bent("reverse_text", "openenv.yaml", "on_unparsable: end", "on_unparsable: pass")
+    rewarding = "return max(float(not self._answer), ("
+    files = bent_again(files, "server/reverse_text_environment.py", "return max(0.0, (", rewarding)
+    with transaction() as session:
+        environment = create_environment(session, None, "reverse_text", files)
+    found = carried_out(environment, red_team.ATTACK_JOB, seconds=10, policy={})
+    assert (found.is_finished, found.error, found.is_stale) == (True, "", False)
+    assert found.exploits
+    verified = carried_out(environment, red_team.VERIFY_JOB)
+    results = {each.check: each.status for each in verified.results}
+    assert results["gold_reaches_bound"] == "passed"
+    assert results["degenerate_policies"] == "failed"
+    assert verified.holds is False
+    with transaction() as session:
+        draft = locked_draft(session, session.get_one(Environment, environment.id))
+        write_draft(session, None, draft, load_package("reverse_text"))
+    assert carried_out(environment, red_team.VERIFY_JOB).holds is True
