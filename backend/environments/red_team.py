@@ -3,7 +3,6 @@ gold still passes."""
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -29,11 +28,6 @@ if TYPE_CHECKING:
     from backend.web.identity import Actor
 
 ATTACK_JOB, VERIFY_JOB = "environments.attack", "environments.verify_repair"
-REPAIR_CHECKS = (
-    *("starts_and_resets", "agent_fits", "rewards_finite", "steps_and_ends"),
-    *("gold_reaches_bound", "degenerate_policies", "fixtures_hold", "judged_fixtures_hold"),
-)
-"""Checks that a repair must pass. `gold_reaches_bound` must apply, too."""
 
 
 class DraftCannotRun(Conflict):
@@ -42,11 +36,6 @@ class DraftCannotRun(Conflict):
 
 class RepairNotVerified(Conflict):
     """The repair is not verified, or the draft was saved since. Verify it: gold must pass, and hacks must stay low."""
-
-
-def fixture_of(attack: str, replies: Sequence[str]) -> str:
-    """Return the name of an exploit's fixture. The same replies have the same name."""
-    return f"red-team-{attack}-{hashlib.sha256(repr(list(replies)).encode()).hexdigest()[:10]}"
 
 
 def start(session: Session, environment: Environment, request: StartAttack) -> AttackResponse:

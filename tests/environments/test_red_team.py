@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from backend.core.queue import enqueue, keep_answer
 from backend.core.session import transaction
-from backend.domain.environments.fixtures import read_fixture
+from backend.domain.environments.fixtures import exploit_fixture, read_fixture
 from backend.domain.environments.manifest import read_manifest
 from backend.domain.vocabulary import Queue
 from backend.environments import red_team
@@ -43,7 +43,7 @@ EXPLOIT = {
     "reward": 1.0,
     "replies": ["<x>"],
     "columns": {"win": 1.0},
-    "fixture": red_team.fixture_of("search", ["<x>"]),
+    "fixture": exploit_fixture("search", ["<x>"]),
 }
 
 

@@ -11,11 +11,11 @@ from sqlalchemy.orm import Session
 
 from backend.core.queue import keep_answer
 from backend.core.session import transaction
+from backend.domain.environments.fixtures import exploit_fixture
 from backend.domain.environments.manifest import Manifest, ManifestInvalid, read_manifest
 from backend.domain.environments.packages import MANIFEST_PATH, content_hash
 from backend.domain.text import plain_text
 from backend.domain.vocabulary import CheckStatus
-from backend.environments.red_team import REPAIR_CHECKS, fixture_of
 from backend.environments.scaffold import with_generated
 from backend.environments.tables import EnvironmentDraft
 from backend.review.fixtures import judged_fixtures
@@ -29,6 +29,11 @@ from workers.tasks.execute import run_async
 from workers.tasks.registry import JobContext
 
 PROGRESS_SECONDS = 1.0
+REPAIR_CHECKS = (
+    *("starts_and_resets", "agent_fits", "rewards_finite", "steps_and_ends"),
+    *("gold_reaches_bound", "degenerate_policies", "fixtures_hold", "judged_fixtures_hold"),
+)
+"""Checks that a repair must pass. `gold_reaches_bound` must apply, too."""
 
 
 def run(context: JobContext) -> None:
@@ -61,7 +66,7 @@ def run(context: JobContext) -> None:
         answer: dict[str, object] = {
             "draft_revision": revision,
             "exploits": [
-                {**asdict(each), "replies": list(each.replies), "fixture": fixture_of(each.attack, each.replies)}
+                {**asdict(each), "replies": list(each.replies), "fixture": exploit_fixture(each.attack, each.replies)}
                 for each in exploits
             ],
             "error": "",
