@@ -31,7 +31,7 @@ SECOND_GRADES = ("oracle", "gold", "truth", "true_", "ground_truth", "hidden")
 MOST_WORDS = 200
 """A longer list of words is the tasks' material and not the grader's."""
 NOVELTY_CHARACTERS = 2_000
-"""Of each reply that novelty is measured on."""
+"""Novelty is measured on this part of each reply."""
 FEWEST_GRAMS = 8
 MOST_KNOWN = 500_000
 """Trigrams of a run that are kept."""
@@ -131,7 +131,7 @@ class RolloutRow:
         return replace(self, reward=self.second_reward, columns=self.second_columns).meets(rule)
 
     def second_grade(self, context: EnvironmentContext) -> float | None:
-        """Mean of what an oracle, a judge or a second verifier makes of it; usually from 0 to 1. None without one.
+        """Return the mean grade by oracles, judges and a second verifier, usually from 0 to 1. None without one.
 
         An oracle is a metric, or a column without a weight, that is named so (`SECOND_GRADES`).
         """

@@ -1,4 +1,4 @@
-"""A rollout that fails and earns as much as those that succeed: side columns pay more than success does."""
+"""A rollout that fails and earns as much as a success: side columns earn more than success does."""
 
 import statistics
 

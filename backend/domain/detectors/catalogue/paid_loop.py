@@ -1,4 +1,4 @@
-"""The same step again and again, and each repetition earns."""
+"""The same step many times, and each repetition earns."""
 
 from collections.abc import Mapping
 

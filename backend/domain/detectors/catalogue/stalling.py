@@ -1,4 +1,4 @@
-"""Episodes that run into the limit of turns earn more than those that end."""
+"""Episodes that run into the limit of turns earn more than completed ones."""
 
 import statistics
 from collections import defaultdict
@@ -10,8 +10,8 @@ from backend.domain.vocabulary import StopReason
 SPEC = DetectorSpec(
     id="stalling",
     title="Stalling is rewarded",
-    description="Episodes that run into the limit of turns without success earn more than those that end.",
-    formula="mean R of episodes without success that the limit of turns stopped - mean R of those that ended ≥ 0.1 of"
+    description="Episodes that run into the limit of turns without success earn more than completed ones.",
+    formula="mean R of episodes without success that the limit of turns stopped - mean R of completed ones ≥ 0.1 of"
     " the rewards' range, and > 4 standard errors (Welch 1947); 10 of each or more",
     source="loops that earn: CoastRunners, Amodei and Clark 2016",
     subject=Subject.RUN,

@@ -8,7 +8,7 @@ from backend.domain.detectors.surface import marks_of
 SPEC = DetectorSpec(
     id="surface_farming",
     title="Earned by its surface",
-    description="The reward follows the surface of the texts, and this one has most of what it follows.",
+    description="The reward follows the surface of the texts, and this one has the most of it.",
     formula="the reward follows the surface (as in `surface_reward`); R and its prediction from the surface are above"
     " the middle of the rewards. Where a quarter of the batch is: amount > upper quartile + 1.5 interquartile ranges",
     source="as `surface_reward`; outliers, Tukey 1977",
