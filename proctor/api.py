@@ -18,7 +18,9 @@ if TYPE_CHECKING:
         AssignedItems,
         AuditEntry,
         BeforeAfter,
+        BenchmarkResponse,
         BranchResponse,
+        CertificateKeyResponse,
         CertificateResponse,
         CheckpointResponse,
         CheckpointTree,
@@ -253,6 +255,20 @@ class DetectorsOperations(Namespace):
         - `environment`: Only flags and verdicts of this environment."""
         return self._list("DetectorResponse", "/detectors", limit, environment=environment)
 
+    def list_benchmarks(self, *, limit: int | None = None) -> Iterator[BenchmarkResponse]:
+        """List the newest benchmark of each labeled source, and the same figures of the team's own reviews."""
+        return self._list(
+            "BenchmarkResponse",
+            "/detectors/benchmarks",
+            limit,
+        )
+
+    def store_benchmarks(self, *, results: Sequence[dict[str, Any]]) -> Sequence[BenchmarkResponse]:
+        """Store results of `proctor detectors bench`. The newest result of a source is shown.
+
+        - `results`: Counts of each labeled source."""
+        return self._change("BenchmarkResponse", "POST", "/detectors/benchmarks", results=results)
+
     def get(self, detector: str | UUID, *, environment: str | None = None) -> DetectorDetail:
         """Show a detector: its method, thresholds, record by environment and suggested cut-off.
 
@@ -333,6 +349,24 @@ class DetectorsOperations(Namespace):
 
 
 class EnvironmentsOperations(Namespace):
+    def get_certificate_key(self) -> CertificateKeyResponse:
+        """Show the public key that verifies certificates signed by this installation."""
+        return self._call(
+            "CertificateKeyResponse",
+            "GET",
+            "/certificate-key",
+            "query",
+        )
+
+    def replace_certificate_key(self) -> CertificateKeyResponse:
+        """Create a new key for signing certificates. Certificates signed by the old key stay verifiable with it."""
+        return self._call(
+            "CertificateKeyResponse",
+            "POST",
+            "/certificate-key",
+            "query",
+        )
+
     def list(self, *, archived: bool | None = None, limit: int | None = None) -> Iterator[EnvironmentResponse]:
         """List environments by name, each with its latest version.
 
@@ -842,6 +876,24 @@ class EnvironmentsOperations(Namespace):
             "query",
         )
 
+    def download_certificate(
+        self,
+        environment: str | UUID,
+        number: str | UUID,
+        *,
+        form: Literal["signed", "sarif", "junit", "badge"] | None = None,
+        to: Path | str | None = None,
+    ) -> Path:
+        """Download the latest certificate: signed, or in a format for other tools.
+
+        - `environment`: Name or id of an environment.
+        - `form`: `signed`: JSON for `proctor certificate verify`. `sarif`: SARIF 2.1.0 for code scanning. `junit`:
+          JUnit XML for CI. `badge`: an SVG, also without a certificate.
+        - `to`: File or folder to write. Default: the file's own name, in the current folder."""
+        return self._download(
+            f"/environments/{segment(environment)}/versions/{segment(number)}/certificate/file", to, form=form
+        )
+
     def list_certificates(
         self, environment: str | UUID, number: str | UUID, *, limit: int | None = None
     ) -> Iterator[CertificateResponse]:
@@ -883,7 +935,8 @@ class EnvironmentsOperations(Namespace):
         )
 
     def export_version(self, environment: str | UUID, number: str | UUID) -> ExportedPackage:
-        """Show the complete OpenEnv package that runs without Proctor: the version's files and generated ones.
+        """Show the complete OpenEnv package that runs without Proctor: the version's files, generated ones, and the signed
+        certificate with its badge if the version was checked.
 
         - `environment`: Name or id of an environment."""
         return self._call(
@@ -2959,23 +3012,23 @@ class RunsOperations(Namespace):
     def start_evaluation(
         self,
         *,
+        split: Literal["train", "heldout"] | None = None,
+        tasks: int | None = None,
+        first_task: int | None = None,
+        group_size: int | None = None,
+        workers: int | None = None,
+        retries: int | None = None,
+        context: dict[str, Any] | None = None,
         version_id: UUID | str | None = None,
         policy_id: UUID | str | None = None,
         environment: str | None = None,
         policy: str | None = None,
         checkpoint_id: UUID | str | None = None,
-        split: Literal["train", "heldout"] | None = None,
-        tasks: int | None = None,
-        first_task: int | None = None,
-        group_size: int | None = None,
         temperature: float | None = None,
         top_p: float | None = None,
         max_tokens_per_turn: int | None = None,
         concurrency: int | None = None,
         task_indexes: Sequence[int] | None = None,
-        workers: int | None = None,
-        retries: int | None = None,
-        context: dict[str, Any] | None = None,
         judge_ids: Sequence[UUID | str] | None = None,
         seed: int | None = None,
         name: str | None = None,
@@ -2983,26 +3036,26 @@ class RunsOperations(Namespace):
     ) -> RunDetailResponse:
         """Start an evaluation of a policy on an environment version. Repeating a `key` returns the run it started first.
 
+        - `split`: Split to take the tasks from.
+        - `tasks`: Number of tasks.
+        - `first_task`: Index of the first task.
+        - `group_size`: Rollouts per task.
+        - `workers`: Number of jobs that share the groups.
+        - `retries`: Further attempts at a failed rollout.
+        - `context`: The part of the conversation that the policy reads: full, or last:N for its start and the last
+          N turns. Default: the environment's setting.
         - `version_id`: Id of the environment version. Default: see `environment`.
         - `policy_id`: Id of the policy. Default: see `policy`.
         - `environment`: Name or id of the environment, such as `tictactoe`, or `tictactoe@3` for version 3.
           Default: latest version.
         - `policy`: Name or id of the policy.
         - `checkpoint_id`: Local policies only. Default: the best checkpoint, else the latest one.
-        - `split`: Split to take the tasks from.
-        - `tasks`: Number of tasks.
-        - `first_task`: Index of the first task.
-        - `group_size`: Rollouts per task.
         - `temperature`: Sampling temperature. 0: greedy.
         - `top_p`: Nucleus sampling.
         - `max_tokens_per_turn`: Maximum tokens per turn. Default: the environment's setting.
         - `concurrency`: Maximum number of concurrent episodes per worker. Default: chosen by policy and
           environment.
         - `task_indexes`: These tasks instead of `tasks` and `first_task`.
-        - `workers`: Number of jobs that share the groups.
-        - `retries`: Further attempts at a failed rollout.
-        - `context`: The part of the conversation that the policy reads: full, or last:N for its start and the last
-          N turns. Default: the environment's setting.
         - `judge_ids`: Judges that grade the rollouts at the end of the run.
         - `seed`: Sampling seed.
         - `name`: Name of the run.
@@ -3013,23 +3066,23 @@ class RunsOperations(Namespace):
             "/evaluations",
             "body",
             "/runs/{id}",
+            split=split,
+            tasks=tasks,
+            first_task=first_task,
+            group_size=group_size,
+            workers=workers,
+            retries=retries,
+            context=context,
             version_id=version_id,
             policy_id=policy_id,
             environment=environment,
             policy=policy,
             checkpoint_id=checkpoint_id,
-            split=split,
-            tasks=tasks,
-            first_task=first_task,
-            group_size=group_size,
             temperature=temperature,
             top_p=top_p,
             max_tokens_per_turn=max_tokens_per_turn,
             concurrency=concurrency,
             task_indexes=task_indexes,
-            workers=workers,
-            retries=retries,
-            context=context,
             judge_ids=judge_ids,
             seed=seed,
             name=name,

@@ -40,10 +40,6 @@ class KnownOnset:
     """Step of the last checkpoint at the base rate."""
     high: int
 
-    def as_mark(self) -> dict[str, int | str]:
-        label = f"onset: {pattern_name(self.settings.detector, self.settings.cluster)}"
-        return {"from": self.low, "to": self.high, "label": label}
-
 
 def patterns_of(session: Session, run: Run) -> list[ConfirmedPattern]:
     """Detectors with a confirmed rollout and each of their clusters with one, most confirmed rollouts first."""
@@ -78,6 +74,8 @@ def patterns_of(session: Session, run: Run) -> list[ConfirmedPattern]:
             obstacle = "A grader found this pattern and would have to grade every sampled rollout."
         elif spec.subject is Subject.RUN:
             obstacle = "This detector reads curves, not rollouts. Search for a pattern of rollouts with the same hack."
+        elif Need.SANDBOX in spec.needs:
+            obstacle = "This detector runs submissions in the sandbox and works on demand only."
         elif Need.REPLAY in spec.needs:
             obstacle = "This detector replays altered replies and runs on demand only."
         pattern = ConfirmedPattern(
