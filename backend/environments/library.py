@@ -52,6 +52,11 @@ def load_package(name: str) -> dict[str, str]:
     return with_generated(_read(PACKAGES / name))
 
 
+def load_internal_package(name: str) -> dict[str, str]:
+    """Return the complete package of an environment that Proctor itself uses and nobody plays."""
+    return with_generated(_read(PACKAGES / "internal" / name))
+
+
 def templates() -> tuple[Template, ...]:
     return _TEMPLATES
 

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, joinedload
 
 from backend.core.events import topic_of
 from backend.detectors.scans import PHASES, newest_scan
-from backend.detectors.schemas import MAX_ALTERED
+from backend.detectors.schemas import MAX_ALTERED, MAX_RUNS
 from backend.detectors.tables import Flag
 from backend.domain.vocabulary import Phase, RunKind, RunStatus
 from backend.results import groups as run_groups
@@ -96,6 +96,7 @@ def _flags(session: Session, run_id: uuid.UUID, after: str | None = None) -> dic
         "detection": newest_scan(session, run_id),
         "can_detect": run.kind in PHASES,
         "most_altered": MAX_ALTERED,
+        "most_runs": MAX_RUNS,
     }
 
 
