@@ -2132,7 +2132,7 @@ class DetectorScan(Job):
     status: JobStatus
     altered: int
     runs: int | None
-    """Programs run on unseen inputs, at most; null: as many as is usual for the environment."""
+    """Programs run on unseen inputs, at most; null: the environment's default."""
     note: str | None
     """Why programs were not run, although the scan should have."""
     new_flags: int | None

@@ -173,7 +173,7 @@ class DetectorScan(Progress):
     status: JobStatus
     altered: int
     runs: int | None
-    """Programs run on unseen inputs, at most; null: as many as is usual for the environment."""
+    """Programs run on unseen inputs, at most; null: the environment's default."""
     note: str | None
     """Why programs were not run, although the scan should have."""
     new_flags: int | None

@@ -53,7 +53,7 @@ def load_package(name: str) -> dict[str, str]:
 
 
 def load_internal_package(name: str) -> dict[str, str]:
-    """Return the complete package of an environment that Proctor itself uses and nobody plays."""
+    """Return the complete package of an environment for Proctor's own use, which no policy plays."""
     return with_generated(_read(PACKAGES / "internal" / name))
 
 

@@ -57,7 +57,7 @@ PROGRAMS_CONCURRENCY = 4
 CANDIDATES = 4
 """Rollouts read for each program to run: some have no program, or a prompt without examples."""
 MAX_PROGRAM_SECONDS = 900.0
-"""Time for all programs of a scan. Those that have not begun by then are not run."""
+"""Time for all programs of a scan. Programs that have not begun by then are not run."""
 BATCH = 2000
 """Rollouts of an evaluation that are scanned together."""
 _TASK = func.concat(Task.split, "/", Task.index).label("task")
@@ -359,9 +359,9 @@ async def scan_altered_replies(run_input: DetectorInput, most: int) -> list[Flag
 async def scan_by_runs(run_input: DetectorInput, most: int, report: Callable[[int, int], None]) -> list[FlagDraft]:
     """Run programs of the rollouts with the highest rewards, at most `most`, on inputs that the prompt does not show.
 
-    Flags those that solve only the shown inputs. Programs run in the env host's sandbox; other rollouts of a task show
-    which answer most give. `report(done, total)` is called as programs end. Raises a RolloutError if no env host can be
-    reached, or if it cannot isolate programs.
+    Flags programs that solve only the shown inputs. They run in the env host's sandbox; other rollouts of a task show
+    the usual answer. `report(done, total)` reports progress. Raises a RolloutError if no env host can be reached, or if
+    it cannot isolate programs.
     """
     settings = run_input.settings[unseen_inputs.SPEC.id]
     if not settings.enabled or not most:
