@@ -11,7 +11,7 @@ import typer
 import proctor_sandbox
 from backend.cli.connection import connect
 from backend.cli.derived import renders
-from backend.cli.names import short, split_pair
+from backend.cli.names import split_pair
 from backend.cli.output import BAD_RESULT, AsJson, fail, say, write_error, write_fields, write_json, write_table
 from backend.domain.detectors.catalogue import unseen_inputs
 from backend.domain.detectors.catalogue.unseen_inputs import Judgment, Submission, judge, submission_of
@@ -20,6 +20,7 @@ from backend.domain.detectors.labeled import MAX_FILE_BYTES, SOURCES, SourceResu
 from backend.domain.detectors.run_view import RolloutRow
 from backend.domain.detectors.spec import SUSPICION, Action
 from backend.domain.review.judged_curve import Proportion
+from backend.web.formats import short
 from proctor import Json
 from proctor_sandbox.probe import run_on_inputs
 

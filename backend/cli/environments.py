@@ -9,10 +9,11 @@ import typer
 
 from backend.cli.connection import connect
 from backend.cli.derived import Json, renders, takes_request
-from backend.cli.names import EnvironmentName, short, version_of
+from backend.cli.names import EnvironmentName, version_of
 from backend.cli.output import BAD_RESULT, OK, AsJson, NoWait, console, fail, group, say, write_json, write_table
 from backend.cli.watching import POLL_SECONDS, watch
 from backend.domain.text import JsonObject
+from backend.web.formats import short
 
 MARKS = {"passed": ("✓", "green"), "warned": ("!", "yellow"), "failed": ("✗", "red"), "skipped": ("–", "dim")}
 
@@ -36,13 +37,13 @@ def init(
     from backend.cli import working_copy  # imports the manifest, which `up` does not need
     from backend.domain.environments.manifest import ManifestInvalid
     from backend.domain.environments.packages import PackageInvalid
-    from backend.environments.library import render_template, templates
+    from backend.environments.library import TEMPLATES, render_template
 
     target = folder or Path(name)
     try:
         files = render_template(template, name)
     except KeyError:
-        fail(f"there is no template {template!r}; there are {', '.join(known.name for known in templates())}")
+        fail(f"there is no template {template!r}; there are {', '.join(known.name for known in TEMPLATES)}")
     except (ManifestInvalid, PackageInvalid) as error:
         fail(f"{name!r} cannot be an environment's name: {error}")
     working_copy.write_folder(target, files)
