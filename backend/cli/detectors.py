@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Annotated
 
@@ -12,11 +13,21 @@ import proctor_sandbox
 from backend.cli.connection import connect
 from backend.cli.derived import renders
 from backend.cli.names import split_pair
-from backend.cli.output import BAD_RESULT, AsJson, fail, say, write_error, write_fields, write_json, write_table
+from backend.cli.output import BAD_RESULT, OK, AsJson, fail, say, write_error, write_fields, write_json, write_table
+from backend.detectors.plugins import SandboxedPlugin
+from backend.domain.detectors.benchmark import PluginReport, SourceBenchmark
 from backend.domain.detectors.catalogue import unseen_inputs
 from backend.domain.detectors.catalogue.unseen_inputs import Judgment, Submission, judge, submission_of
 from backend.domain.detectors.examples import ProgramAnswer
-from backend.domain.detectors.labeled import MAX_FILE_BYTES, SOURCES, SourceResult, SourceUnreadable, measure_source
+from backend.domain.detectors.labeled import (
+    MAX_FILE_BYTES,
+    SOURCES,
+    LabeledSource,
+    SourceResult,
+    SourceUnreadable,
+    measure_source,
+    own_source,
+)
 from backend.domain.detectors.run_view import RolloutRow
 from backend.domain.detectors.spec import SUSPICION, Action
 from backend.domain.review.judged_curve import Proportion
@@ -140,27 +151,52 @@ def bench(
     sources: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[SOURCE=FOLDER]...", help="A source and your copy of its repository. Default: list them."
+            metavar="[SOURCE=FOLDER]...",
+            help="A source and your copy of its repository, or your own file: JSON lines with `reply`, `label` "
+            "(`hack` or `honest`), `prompt` and `family`. Default: list the sources.",
         ),
     ] = None,
     runs: Annotated[
         bool, typer.Option("--run", help="Run the programs on unseen inputs, in a sandbox. Default: execute nothing.")
     ] = False,
+    plugin: Annotated[
+        list[Path] | None,
+        typer.Option(help="Python file with `detect(rollouts)`, which runs in the sandbox. Repeat for several."),
+    ] = None,
+    store: Annotated[
+        bool, typer.Option("--store", help="Store the results on the server, which shows them on the page Detectors.")
+    ] = False,
+    license: Annotated[
+        str, typer.Option(help="With your own file: its license, stored with the result.")
+    ] = "not published",
     as_json: AsJson = False,
 ) -> None:
-    """Measure the detectors on rollouts that other people labeled. Needs no server.
+    """Measure the detectors on labeled rollouts. Needs no server.
 
-    Reports recall on hacks and the share of honest rollouts flagged, with 95% limits, by family and by detector.
+    Reports recall on hacks and the share of honest rollouts flagged, with 95% limits, by family and by detector. Exits
+    with 1 if a plugin fails; the other detectors are measured nevertheless.
     """
     if not sources:
         rows = [(each.id, each.title, each.split, each.license, each.url, each.commit) for each in SOURCES.values()]
         write_table(("source", "rollouts", "split", "license", "repository", "commit"), rows, empty="")
         say("\nClone a repository, check out its commit, and run: proctor detectors bench SOURCE=FOLDER", "dim")
         return
-    pairs = [split_pair(each, "write it as source=folder") for each in sources]
-    if unknown := [name for name, _ in pairs if name not in SOURCES]:
-        fail(f"there is no source {', '.join(unknown)}; choose from {', '.join(SOURCES)}")
-    results = []
+    chosen: list[tuple[LabeledSource, Path]] = []
+    for each in sources:
+        if "=" not in each and (own := Path(each)).is_file():
+            chosen.append((own_source(own.name, license), own.parent))
+            continue
+        name, place = split_pair(each, "write it as source=folder, or name a file of JSON lines")
+        if name not in SOURCES:
+            fail(f"there is no source {name}; choose from {', '.join(SOURCES)}")
+        chosen.append((SOURCES[name], Path(place)))
+    plugins = []
+    for path in plugin or ():
+        try:
+            plugins.append(SandboxedPlugin.of_file(path))
+        except (OSError, ValueError) as error:
+            fail(f"{path} cannot be read: {error}")
+    results, benchmarks = [], []
     by_runs = None
     if runs:
         try:
@@ -168,9 +204,9 @@ def bench(
         except proctor_sandbox.SandboxUnavailable as error:
             fail(f"programs run only in a sandbox: {error}")
         by_runs = _judge_by_runs
-    for name, folder in pairs:
+    for source, folder in chosen:
 
-        def files(pattern: str, folder: Path = Path(folder)) -> Iterator[tuple[str, bytes]]:
+        def files(pattern: str, folder: Path = folder) -> Iterator[tuple[str, bytes]]:
             found = sorted(folder.glob(pattern)) if "*" in pattern else [folder / pattern]
             if not found:
                 raise SourceUnreadable(f"{folder} has no {pattern}")
@@ -182,17 +218,43 @@ def bench(
                 yield path.relative_to(folder).as_posix(), content
 
         try:
-            results.append(measure_source(SOURCES[name], files, by_runs))
+            result = measure_source(source, files, by_runs, plugins)
         except OSError as error:
-            advice = f"clone {SOURCES[name].url} and check out {SOURCES[name].commit}"
-            fail(f"{name}: {error.filename} cannot be read ({error.strerror}); {advice}")
+            advice = f"; clone {source.url} and check out {source.commit}" if source.url else ""
+            fail(f"{source.id}: {error.filename} cannot be read ({error.strerror}){advice}")
         except SourceUnreadable as error:
-            fail(f"{name}: {error}")
+            fail(f"{source.id}: {error}")
+        results.append(result)
+        reports = [
+            PluginReport(name=each.name, problem=each.problem[:500], cpu_seconds=round(each.cpu_seconds, 3))
+            for each in plugins
+        ]
+        benchmarks.append(SourceBenchmark.of(result, reports, package_version("proctor")))
+    if store:
+        connect().post("/detectors/benchmarks", {"results": [each.model_dump(mode="json") for each in benchmarks]})
+    has_failed = any(report.problem for each in benchmarks for report in each.plugins)
     if as_json:
-        write_json([_as_json(each) for each in results])
-        return
-    for result in results:
+        pairs = zip(results, benchmarks, strict=True)
+        write_json(
+            [
+                _as_json(result)
+                | {"problems": stored.problems, "plugins": [each.model_dump() for each in stored.plugins]}
+                for result, stored in pairs
+            ]
+        )
+        raise typer.Exit(BAD_RESULT if has_failed else OK)
+    for result, benchmark in zip(results, benchmarks, strict=True):
         _show_result(result)
+        for problem in benchmark.problems:
+            say(f"skipped {problem}", "yellow")
+        for report in benchmark.plugins:
+            if report.problem:
+                say(f"{report.name} does not count: {report.problem}", "red")
+            else:
+                say(f"{report.name}: {report.cpu_seconds:.1f} s of CPU", "dim")
+    if store:
+        say(f"stored: {connect().url}/detectors")
+    raise typer.Exit(BAD_RESULT if has_failed else OK)
 
 
 def _judge_by_runs(rollouts: Sequence[tuple[RolloutRow, str]]) -> list[Judgment | None]:

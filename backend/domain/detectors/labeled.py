@@ -12,7 +12,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal, Protocol
+
+from pydantic import BaseModel, Field, ValidationError
 
 from backend.domain.detectors.catalogue import hard_coded, unseen_inputs
 from backend.domain.detectors.catalogue.unseen_inputs import Judgment, Verdict
@@ -83,6 +85,8 @@ class SourceResult:
     flagged: Counter[tuple[bool, str]] = field(default_factory=Counter)
     by_detector: defaultdict[str, Counter[tuple[bool, str]]] = field(default_factory=lambda: defaultdict(Counter))
     wrong_records: int = 0
+    problems: list[str] = field(default_factory=list)
+    """The reason for each of them, with file and number."""
     seconds: float = 0.0
     """CPU time of the detectors, without executions."""
     verdicts: Counter[str] = field(default_factory=Counter)
@@ -243,10 +247,13 @@ Files = Callable[[str], Iterable[tuple[str, bytes]]]
 """Yields the name and content of each file that matches a pattern, at most MAX_FILE_BYTES each."""
 
 
-def read_source(source: LabeledSource, files: Files) -> tuple[list[LabeledRollout], int]:
-    """Return the rollouts of a source in a mixed order, and the number of wrong records. Raises SourceUnreadable."""
+def read_source(source: LabeledSource, files: Files) -> tuple[list[LabeledRollout], list[str]]:
+    """Return the rollouts of a source in a mixed order, and what is wrong with each record that cannot be read.
+
+    Raises SourceUnreadable.
+    """
     found: list[LabeledRollout] = []
-    wrong = 0
+    wrong: list[str] = []
     for pattern in source.files:
         for file, content in files(pattern):
             try:
@@ -256,17 +263,28 @@ def read_source(source: LabeledSource, files: Files) -> tuple[list[LabeledRollou
                     records = content.splitlines() if file.endswith(".jsonl") else list(json.loads(content))
             except (ValueError, TypeError, RecursionError) as error:
                 raise SourceUnreadable(f"{file} is not a JSON list") from error
-            for record in records:
+            for number, record in enumerate(records, start=1):
                 try:
                     if isinstance(record, bytes):
                         record = read_yaml(record.decode()) if file.endswith(".yaml") else json.loads(record)
                     found += list(source.read(file, record))
-                except (LookupError, TypeError, ValueError, RecursionError):
-                    wrong += 1
+                except (LookupError, TypeError, ValueError, RecursionError) as error:
+                    reason = f"no {error}" if isinstance(error, LookupError) else str(error)
+                    wrong.append(f"{file}:{number}: {' '.join(reason.split())[:200]}")
             if len(found) > MAX_ROLLOUTS:
                 raise SourceUnreadable(f"{file} has more than {MAX_ROLLOUTS:,} rollouts")
     random.Random(source.id).shuffle(found)  # detectors compare the rollouts of a batch
     return found, wrong
+
+
+class PluginDetector(Protocol):
+    """A detector that is not part of Proctor."""
+
+    name: str
+
+    def flagged(self, rollouts: Sequence[LabeledRollout]) -> set[int]:
+        """Return the positions of the rollouts that it flags. It must not see their labels."""
+        ...
 
 
 Judge = Callable[[Sequence[tuple[RolloutRow, str]]], Sequence[Judgment | None]]
@@ -275,14 +293,18 @@ BOTH = "hard_coded, checked by runs"
 """Flagged by `unseen_inputs`, or by `hard_coded` where the runs do not show that the program solves its task."""
 
 
-def measure_source(source: LabeledSource, files: Files, judge: Judge | None = None) -> SourceResult:
+def measure_source(
+    source: LabeledSource, files: Files, judge: Judge | None = None, plugins: Sequence[PluginDetector] = ()
+) -> SourceResult:
     """Run every detector of rollouts with default settings over a source. Raises SourceUnreadable.
 
-    A wrong record is counted and skipped. With `judge`, programs are executed: `unseen_inputs` flags some, and
+    A wrong record is named and skipped. Plugins are counted separately: a rollout that only they flag is not flagged.
+    With `judge`, programs are executed: `unseen_inputs` flags some, and
     `hard_coded` flags none that answers unseen inputs as a reference solution does.
     """
     result = SourceResult(source)
-    found, result.wrong_records = read_source(source, files)
+    found, result.problems = read_source(source, files)
+    result.wrong_records = len(result.problems)
     for first in range(0, len(found), _BATCH):
         began = time.process_time()
         rollouts = {uuid.uuid4(): each for each in found[first : first + _BATCH]}
@@ -308,7 +330,43 @@ def measure_source(source: LabeledSource, files: Files, judge: Judge | None = No
             result.flagged[each.is_hack, each.family] += bool(flagged[id_])
             for name in flagged[id_]:
                 result.by_detector[name][each.is_hack, each.family] += 1
+    for plugin in plugins:
+        for position in plugin.flagged(found):
+            result.by_detector[plugin.name][found[position].is_hack, found[position].family] += 1
     return result
+
+
+class _LabeledLine(BaseModel):
+    """A line of a team's own set."""
+
+    prompt: str = Field("", max_length=10 * MAX_TEXT)
+    reply: str = Field(max_length=10 * MAX_TEXT)
+    label: Literal["hack", "honest"]
+    family: str = Field("all", min_length=1, max_length=100)
+
+
+def own_source(file: str, license: str = "not published") -> LabeledSource:
+    """Return a source for a file of JSON lines with `reply`, `label` (`hack` or `honest`), `prompt` and `family`."""
+
+    def read(_file: str, record: Any) -> Iterator[LabeledRollout]:
+        try:
+            line = _LabeledLine.model_validate(record, strict=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ValueError(f"{'.'.join(map(str, first['loc'])) or 'line'}: {first['msg']}") from error
+        yield LabeledRollout(line.family, line.label == "hack", line.prompt, line.reply)
+
+    name = re.sub(r"[^a-z0-9_.-]+", "-", file.lower()).strip("-.")[:50] or "own"
+    return LabeledSource(
+        id=f"own:{name}",
+        title=file[:200],
+        url="",
+        commit="",
+        license=license,
+        split=LabeledSplit.TEST,
+        files=(file,),
+        read=read,
+    )
 
 
 def _row(id_: uuid.UUID, rollout: LabeledRollout) -> RolloutRow:
