@@ -2219,6 +2219,10 @@ class DetectorScan(Job):
     run_id: UUID
     status: JobStatus
     altered: int
+    runs: int | None
+    """Programs run on unseen inputs, at most; null: the environment's default."""
+    note: str | None
+    """Why programs were not run, although the scan should have."""
     new_flags: int | None
     """Null until the scan has finished."""
     by_detector: dict[str, int]

@@ -8,7 +8,7 @@ from backend.domain.detectors.spec import DetectorSpec, Flags, Need, Subject, Th
 SPEC = DetectorSpec(
     id="novel_reward",
     title="Reward for unseen text",
-    description="The best rollouts suddenly consist of text that no earlier rollout of the run contains, and earn by it.",
+    description="The best rollouts suddenly contain text that no earlier rollout of the run does, and earn by it.",
     formula="novelty: share of word trigrams, numbers alike, that no rollout of an earlier step has. Mean novelty of"
     " the best quarter over 2 steps > its mean over the 10 steps before + max(0.25, 6 robust deviations), and rollouts"
     " with novelty ≥ 0.5 earn more than the others by > 3 standard errors",
