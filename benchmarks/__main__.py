@@ -36,6 +36,7 @@ BENCHMARKS = (
     "regrading",
     "calibration",
     "detectors",
+    "false_alarms",
     "environments",
     "pages",
     "live",
