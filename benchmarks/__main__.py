@@ -35,6 +35,7 @@ BENCHMARKS = (
     "rollouts",
     "regrading",
     "detectors",
+    "proxy_rewards",
     "false_alarms",
     "environments",
     "pages",
