@@ -17,7 +17,7 @@ from backend.domain.environments.manifest import read_manifest
 from backend.domain.environments.packages import MANIFEST_PATH, content_hash
 from backend.domain.statistics import estimate_mean
 from backend.domain.vocabulary import CheckStatus
-from backend.environments.library import library_names, load_package, render_template, templates
+from backend.environments.library import TEMPLATES, library_names, load_package, render_template
 from backend.settings import get_settings
 from benchmarks.harness import Measure, Options, installation
 from workers.environments.checks.base import by_level
@@ -31,7 +31,7 @@ POLICIES = ("gold", "teacher", "partial", "wrong", "random", "constant")
 
 def measure(options: Options) -> Iterator[Measure]:
     packages = {name: load_package(name) for name in library_names()}
-    packages |= {f"template {each.name}": render_template(each.name, "fresh") for each in templates()}
+    packages |= {f"template {each.name}": render_template(each.name, "fresh") for each in TEMPLATES}
     with installation():
         for name in list(packages)[: options.size(len(packages), 2)]:
             yield from asyncio.run(_certify(name, packages[name]))

@@ -212,7 +212,7 @@ def _gym_graders(folder: Path) -> Iterator[ForeignGrader]:
 def _package(files: Mapping[str, str], tasks_path: str, tasks: str, count: int) -> dict[str, str]:
     requirements = '"sympy", ' if any("rewardhack_gym" in path for path in files) else ""
     return {
-        "openenv.yaml": MANIFEST.replace("COUNT", str(max(2, count))),
+        "openenv.yaml": MANIFEST.replace("COUNT", str(max(2, count))).replace("SECONDS", "30" if requirements else "6"),
         "pyproject.toml": PROJECT.replace("REQUIREMENTS", requirements),
         "__init__.py": "",
         "models.py": MODELS,
@@ -240,7 +240,7 @@ proctor:
     observation: "{{ text }}"
     action: {format: text, field: text}
   rewards: {passes: 1.0}
-  episode: {max_turns: 1, step_timeout_seconds: 6, episode_timeout_seconds: 20, max_tokens_per_turn: 4096}
+  episode: {max_turns: 1, step_timeout_seconds: SECONDS, episode_timeout_seconds: 60, max_tokens_per_turn: 4096}
   tasks: {train: COUNT, heldout: COUNT}
   resources: {memory_mb: 768, sessions: 8, execute: true}
 """

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         AuditEntry,
         BeforeAfter,
         BranchResponse,
+        CertificateKeyResponse,
         CertificateResponse,
         CheckpointResponse,
         CheckpointTree,
@@ -333,6 +334,24 @@ class DetectorsOperations(Namespace):
 
 
 class EnvironmentsOperations(Namespace):
+    def get_certificate_key(self) -> CertificateKeyResponse:
+        """Show the public key that verifies certificates signed by this installation."""
+        return self._call(
+            "CertificateKeyResponse",
+            "GET",
+            "/certificate-key",
+            "query",
+        )
+
+    def replace_certificate_key(self) -> CertificateKeyResponse:
+        """Create a new key for signing certificates. Certificates signed by the old key stay verifiable with it."""
+        return self._call(
+            "CertificateKeyResponse",
+            "POST",
+            "/certificate-key",
+            "query",
+        )
+
     def list(self, *, archived: bool | None = None, limit: int | None = None) -> Iterator[EnvironmentResponse]:
         """List environments by name, each with its latest version.
 
@@ -842,6 +861,24 @@ class EnvironmentsOperations(Namespace):
             "query",
         )
 
+    def download_certificate(
+        self,
+        environment: str | UUID,
+        number: str | UUID,
+        *,
+        form: Literal["signed", "sarif", "junit", "badge"] | None = None,
+        to: Path | str | None = None,
+    ) -> Path:
+        """Download the latest certificate: signed, or in a format for other tools.
+
+        - `environment`: Name or id of an environment.
+        - `form`: `signed`: JSON for `proctor certificate verify`. `sarif`: SARIF 2.1.0 for code scanning. `junit`:
+          JUnit XML for CI. `badge`: an SVG, also without a certificate.
+        - `to`: File or folder to write. Default: the file's own name, in the current folder."""
+        return self._download(
+            f"/environments/{segment(environment)}/versions/{segment(number)}/certificate/file", to, form=form
+        )
+
     def list_certificates(
         self, environment: str | UUID, number: str | UUID, *, limit: int | None = None
     ) -> Iterator[CertificateResponse]:
@@ -883,7 +920,8 @@ class EnvironmentsOperations(Namespace):
         )
 
     def export_version(self, environment: str | UUID, number: str | UUID) -> ExportedPackage:
-        """Show the complete OpenEnv package that runs without Proctor: the version's files and generated ones.
+        """Show the complete OpenEnv package that runs without Proctor: the version's files, generated ones, and the signed
+        certificate with its badge if the version was checked.
 
         - `environment`: Name or id of an environment."""
         return self._call(

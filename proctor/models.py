@@ -12,6 +12,16 @@ from pydantic import AwareDatetime, ConfigDict, Field, RootModel
 from proctor.base import Job, Model
 
 
+class CertificateKeyResponse(Model):
+    """The public key that verifies the certificates of this installation."""
+
+    public_key: str
+    """Ed25519, PEM."""
+    fingerprint: str
+    """SHA-256 over the key in DER form (SubjectPublicKeyInfo)."""
+    created_at: AwareDatetime
+
+
 class DiskUsage(Model):
     """Disk space used by weights in the artifact store."""
 

@@ -30,13 +30,8 @@ def export_zip(export: Export) -> Download:
         stream = artifacts.open_file(export.artifact)
     except FileNotFoundError as error:
         raise NotFound("The files of this export are missing from the artifact store.") from error
-
-    def content(_: Session) -> Iterator[bytes]:
-        with stream:
-            while chunk := stream.read(_CHUNK):
-                yield chunk
-
-    return Download(f"proctor-export-{export.id.hex[-8:]}.zip", "application/zip", content)
+    name = f"proctor-export-{export.id.hex[-8:]}.zip"
+    return Download(name, "application/zip", lambda _: artifacts.read_parts(stream))
 
 
 def weights_zip(checkpoint: Checkpoint) -> Download:

@@ -10,7 +10,6 @@ from backend.core.events import announce, topic_of
 from backend.domain.checkpoints.exports import ExportOptions
 from backend.domain.vocabulary import ExportStatus, Role
 from backend.operations.declaration import operation, reference
-from backend.operations.ids import parse_id
 from backend.operations.schemas import Download
 from backend.runs.references import find_run
 from backend.web.identity import Actor
@@ -21,9 +20,7 @@ reference(Checkpoint, "Id of a checkpoint, the last characters of it, or a polic
 )
 
 
-@reference(Export, "Id of an export.")
-def find_export(session: Session, text: str) -> Export:
-    return queries.get_export(session, parse_id(text))
+reference(Export, "Id of an export.")(queries.get_export)
 
 
 @operation("GET /checkpoints", role=Role.VIEWER, tool=True)

@@ -1,17 +1,13 @@
 """Pages of checkpoints and exports."""
 
 import uuid
-from collections.abc import AsyncIterable
-from functools import partial
 from typing import Annotated
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, Response, StreamingResponse
-from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import Field
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 from starlette.datastructures import FormData
 
 from backend.checkpoints import files, queries, service
@@ -31,7 +27,7 @@ from backend.runs.tables import Run
 from backend.web.dependencies import SessionDep, Trainer, Viewer
 from backend.web.form_data import parse_form, read_form, validate
 from backend.web.page import page, see_other
-from backend.web.streams import live_blocks
+from backend.web.streams import live_page
 
 router = APIRouter()
 
@@ -111,9 +107,19 @@ def start_export(
     return see_other(f"/exports/{export.id}")
 
 
-def export_page(session: Session, export_id: uuid.UUID) -> dict[str, object]:
-    """One export: its progress, then its passport, files and model card."""
+@live_page(router, "/exports/{export_id}", "checkpoints/export.html", "export_state", topics=["export:{export_id}"])
+def show_export(
+    session: SessionDep, _: Viewer, export_id: uuid.UUID, repository: str = "", is_private: bool = False
+) -> dict[str, object]:
+    """One export: its progress, then its passport, files and model card. With a repository, preview an upload to it."""
     export = queries.get_export(session, export_id)
+    plan, problem = None, ""
+    if repository:
+        try:
+            target = validate(UploadTarget, {"repository": repository, "is_private": is_private})
+            plan = service.plan_upload(export, target)
+        except InvalidInput:
+            problem = f"{repository} is not a repository name. Enter owner/name."
     options = ExportOptions.model_validate(export.options)
     is_made = export.status not in {ExportStatus.QUEUED, ExportStatus.RUNNING}
     return {
@@ -122,36 +128,9 @@ def export_page(session: Session, export_id: uuid.UUID) -> dict[str, object]:
         "title": TITLES[export.form],
         # neither the export nor an upload of it is in progress
         "is_over": is_made and (options.hub is None or options.hub.is_over),
-        "plan": None,
-        "problem": "",
+        "plan": plan,
+        "problem": problem,
     }
-
-
-@router.get("/exports/{export_id}", response_class=HTMLResponse)
-def show_export(
-    request: Request,
-    export_id: uuid.UUID,
-    session: SessionDep,
-    _: Viewer,
-    repository: str = "",
-    is_private: bool = False,
-) -> HTMLResponse:
-    """With a repository, preview an upload to it."""
-    context = export_page(session, export_id)
-    if repository:
-        try:
-            target = validate(UploadTarget, {"repository": repository, "is_private": is_private})
-            context["plan"] = service.plan_upload(queries.get_export(session, export_id), target)
-        except InvalidInput:
-            context["problem"] = f"{repository} is not a repository name. Enter owner/name."
-    return page(request, "checkpoints/export.html", context)
-
-
-@router.get("/exports/{export_id}/events", response_class=EventSourceResponse)
-async def export_events(request: Request, export_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
-    topics, read = (f"export:{export_id}",), partial(export_page, export_id=export_id)
-    async for event in live_blocks(request, topics, "checkpoints/export.html", ["export_state"], read):
-        yield event
 
 
 @router.get("/exports/{export_id}/download", response_class=StreamingResponse)

@@ -129,12 +129,12 @@ def exports(
     return slice_of(session, statement, (Key(Export.id),), after=after, limit=limit)
 
 
-def get_export(session: Session, export_id: uuid.UUID | None) -> Export:
+def get_export(session: Session, export_id: uuid.UUID | str) -> Export:
     options = (
         joinedload(Export.checkpoint).joinedload(Checkpoint.policy),
         joinedload(Export.run).joinedload(Run.version).joinedload(EnvironmentVersion.environment),
     )
-    export = session.scalar(select(Export).options(*options).where(Export.id == export_id))
+    export = session.scalar(select(Export).options(*options).where(Export.id == parse_id(str(export_id))))
     if export is None:
         raise NotFound("There is no such export.")
     return export

@@ -15,6 +15,7 @@ from backend.domain.vocabulary import RunKind
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.policies.tables import Policy
 from backend.runs.tables import Run
+from backend.studies.tables import checkpoint_name
 from backend.web.paging import Key, slice_of
 
 
@@ -148,29 +149,25 @@ def checkpoint_response(retention: CheckpointRetention) -> CheckpointResponse:
 def why_best(best: Checkpoint, of_run: Sequence[Checkpoint]) -> str:
     """`highest held-out reward 0.683 [0.642, 0.724], 0.021 above step 160`, or after verdicts
     `highest held-out reward as judged 0.412 [0.371, 0.450]; as trained it has 0.683, step 160 has 0.902`"""
-
-    def name_of(checkpoint: Checkpoint) -> str:
-        stage = "step" if checkpoint.stage == Stage.GRPO else checkpoint.stage
-        return f"{stage} {checkpoint.step}"
-
     if best.heldout_reward is None:
         return ""
     others = [(each.heldout_reward, each) for each in of_run if each is not best and each.heldout_reward is not None]
     reward, second = max(others, key=lambda pair: pair[0], default=(None, best))
+    name = checkpoint_name(second.stage, second.step)
     if judged := best.heldout.get("judged"):
         words = f"highest held-out reward as judged {judged['mean']:.3f}"
         if judged["low"] is not None:
             words += f" [{judged['low']:.3f}, {judged['high']:.3f}]"
         words += f"; as trained it has {best.heldout_reward:.3f}"
         is_highest = reward is None or reward <= best.heldout_reward
-        return words if is_highest else f"{words}, {name_of(second)} has {reward:.3f}"
+        return words if is_highest else f"{words}, {name} has {reward:.3f}"
     words = f"highest held-out reward {best.heldout_reward:.3f}"
     if interval := heldout_interval(best):
         words += f" [{interval[0]:.3f}, {interval[1]:.3f}]"
     if reward is None:
         return f"{words}, the only one evaluated"
     ahead = best.heldout_reward - reward
-    return f"{words}, as high as {name_of(second)}" if ahead < 5e-4 else f"{words}, {ahead:.3f} above {name_of(second)}"
+    return f"{words}, as high as {name}" if ahead < 5e-4 else f"{words}, {ahead:.3f} above {name}"
 
 
 def heldout_interval(checkpoint: Checkpoint) -> tuple[float, float] | None:

@@ -6,9 +6,10 @@ import typer
 
 from backend.cli.connection import connect
 from backend.cli.derived import Json, renders, takes_request
-from backend.cli.names import run_of, short
+from backend.cli.names import run_of
 from backend.cli.output import BAD_RESULT, AsJson, fail, group, say, write_error, write_fields, write_json, write_table
 from backend.cli.views import estimate
+from backend.web.formats import short
 
 app = group(help="Saved weights: show the tree over runs and disk usage, keep and prune checkpoints.")
 

@@ -7,11 +7,12 @@ import typer
 
 from backend.cli.connection import connect
 from backend.cli.derived import renders
-from backend.cli.names import short, split_pair
+from backend.cli.names import split_pair
 from backend.cli.output import BAD_RESULT, AsJson, fail, say, write_error, write_fields, write_json, write_table
 from backend.domain.detectors.labeled import MAX_FILE_BYTES, SOURCES, SourceResult, SourceUnreadable, measure_source
 from backend.domain.detectors.spec import SUSPICION, Action
 from backend.domain.review.judged_curve import Proportion
+from backend.web.formats import short
 from proctor import Json
 
 app = typer.Typer(help="Detectors of reward hacking. Without a command: list them.", rich_markup_mode=None)

@@ -9,10 +9,11 @@ import typer
 
 from backend.cli.connection import connect
 from backend.cli.derived import Json, renders, takes_request
-from backend.cli.names import EnvironmentName, short, version_of
+from backend.cli.names import EnvironmentName, version_of
 from backend.cli.output import BAD_RESULT, OK, AsJson, NoWait, console, fail, group, say, write_json, write_table
 from backend.cli.watching import POLL_SECONDS, watch
 from backend.domain.text import JsonObject
+from backend.web.formats import short
 
 MARKS = {"passed": ("✓", "green"), "warned": ("!", "yellow"), "failed": ("✗", "red"), "skipped": ("–", "dim")}
 
@@ -36,13 +37,13 @@ def init(
     from backend.cli import working_copy  # imports the manifest, which `up` does not need
     from backend.domain.environments.manifest import ManifestInvalid
     from backend.domain.environments.packages import PackageInvalid
-    from backend.environments.library import render_template, templates
+    from backend.environments.library import TEMPLATES, render_template
 
     target = folder or Path(name)
     try:
         files = render_template(template, name)
     except KeyError:
-        fail(f"there is no template {template!r}; there are {', '.join(known.name for known in templates())}")
+        fail(f"there is no template {template!r}; there are {', '.join(known.name for known in TEMPLATES)}")
     except (ManifestInvalid, PackageInvalid) as error:
         fail(f"{name!r} cannot be an environment's name: {error}")
     working_copy.write_folder(target, files)
@@ -183,6 +184,10 @@ def check(
     show: Annotated[
         bool, typer.Option("--show", help="Show the latest certificate without running the checks.")
     ] = False,
+    signed: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the signed certificate.")] = None,
+    sarif: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write SARIF, for code scanning.")] = None,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write JUnit XML, for CI.")] = None,
+    badge: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write an SVG badge.")] = None,
     no_wait: NoWait = False,
     as_json: AsJson = False,
 ) -> None:
@@ -198,6 +203,10 @@ def check(
         if run["status"] != "completed":
             fail(run["reason"] or f"the checks ended {run['status']}", BAD_RESULT)
     certificate = client.get(f"{address}/certificate")
+    for form, file in (("signed", signed), ("sarif", sarif), ("junit", junit), ("badge", badge)):
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            client.download(f"{address}/certificate/file", file, form=form)
     status = BAD_RESULT if certificate["status"] == "failed" else OK
     if as_json:
         write_json(certificate)

@@ -11,9 +11,10 @@ import typer
 
 from backend.cli.connection import connect
 from backend.cli.derived import Json, takes_request
-from backend.cli.names import find_checkpoint, short
+from backend.cli.names import find_checkpoint
 from backend.cli.output import BAD_RESULT, AsJson, fail, say, write_json, write_table
 from backend.cli.watching import POLL_SECONDS, wait_for
+from backend.web.formats import short
 from proctor import Client
 
 

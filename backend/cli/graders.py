@@ -6,10 +6,10 @@ import typer
 
 from backend.cli.connection import connect
 from backend.cli.derived import operations, renders, takes_request
-from backend.cli.names import short
 from backend.cli.output import BAD_RESULT, AsJson, fail, group, say, write_fields, write_json, write_table
 from backend.cli.views import estimate
 from backend.cli.watching import wait_for
+from backend.web.formats import short
 from proctor import Json
 
 _RENAMED = {"look": "estimate", "ask": "run", "flag": "flag_answers", "results": "list_results", "show": "get"}

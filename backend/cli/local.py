@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn
+from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
 from backend.cli.connection import left_token
@@ -45,12 +44,7 @@ def up_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as a line of JSON.")] = False,
 ) -> None:
     """Start Proctor on this machine and serve until Ctrl-C."""
-
-    def print_json(event: str, details: dict[str, object]) -> None:
-        sys.stdout.write(json.dumps({"event": event, **details}) + "\n")
-        sys.stdout.flush()
-
-    _serve(data, Address(host, port), print_json if as_json else _print_event)
+    _serve(data, Address(host, port), partial(_print_event, as_json=as_json))
 
 
 def demo_command(
@@ -78,13 +72,10 @@ def demo_command(
     should_stop = threading.Event()
     threads: list[threading.Thread] = []  # the supervisor needs the main thread
 
-    def run(client: Client) -> None:
-        if run_showcase(client, story, preset, should_stop.is_set):
-            terminal().print(f"Proctor keeps serving at [bold]{client.url}[/]. Press Ctrl-C to stop it.")
-
     def begin(supervisor: Supervisor) -> None:
         client = Client(supervisor.fleet.address.url, left_token(supervisor.folder.path))
-        threads.append(threading.Thread(target=run, args=(client,), name="showcase", daemon=True))
+        show = partial(run_showcase, client, story, preset, should_stop.is_set, keeps_serving=True)
+        threads.append(threading.Thread(target=show, name="showcase", daemon=True))
         threads[0].start()
 
     def report(event: str, details: dict[str, object]) -> None:
@@ -107,7 +98,11 @@ def _serve(
         fail(str(error))
 
 
-def _print_event(event: str, details: dict[str, object]) -> None:
+def _print_event(event: str, details: dict[str, object], *, as_json: bool = False) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps({"event": event, **details}) + "\n")
+        sys.stdout.flush()
+        return
     match event:
         case "ready":
             terminal().print(f"[dim]{details['seconds']:6.2f} s[/]  {details['name']} ready")
@@ -123,51 +118,26 @@ def _print_event(event: str, details: dict[str, object]) -> None:
             terminal().print("stopped")
 
 
-class ShowcaseDisplay:
-    """A progress bar for the current step; each finished step leaves a line."""
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        columns = (SpinnerColumn(), TextColumn("  {task.description}"), *progress_columns())
-        self.bars = Progress(*columns, console=console, transient=True)
-        self._bar: TaskID | None = None
-        self._activity = ""
-
-    def step(self, title: str) -> None:
-        self._end_bar()
-        self.console.print(f"[green]▸[/] {title}")
-
-    def say(self, text: str) -> None:
-        self._end_bar()
-        self.console.print(f"  {text}", style="dim", markup=False)
-
-    def progress(self, activity: str, done: int, total: int | None, rate: float | None) -> None:
-        if activity != self._activity:
-            self._end_bar()
-            self._activity, self._bar = activity, self.bars.add_task(activity, total=total, rate="")
-        if self._bar is not None:
-            self.bars.update(self._bar, completed=done, total=total, rate=f"{rate:.3g}/s" if rate else "")
-
-    def _end_bar(self) -> None:
-        if self._bar is not None:
-            self.bars.remove_task(self._bar)
-        self._bar, self._activity = None, ""
-
-
 def run_showcase(
-    client: Client, story: Story, preset: str | None, should_stop: Callable[[], bool] = lambda: False
+    client: Client,
+    story: Story,
+    preset: str | None,
+    should_stop: Callable[[], bool] = lambda: False,
+    *,
+    keeps_serving: bool = False,
 ) -> bool:
     """Run a showcase against a server. Returns whether it completed."""
     from backend.showcase.hacked_reward import HackedReward
-    from backend.showcase.steps import ShowcaseFailed, ShowcaseStopped
+    from backend.showcase.steps import ProgressDisplay, ShowcaseFailed, ShowcaseStopped
     from backend.showcase.tictactoe import TicTacToe
 
     shown = terminal()
-    display = ShowcaseDisplay(shown)
+    columns = (SpinnerColumn(), TextColumn("  {task.description}"), *progress_columns())
+    bars = Progress(*columns, console=shown, transient=True)
     kinds: dict[Story, type[TicTacToe | HackedReward]] = {Story.TICTACTOE: TicTacToe, Story.HACKED_REWARD: HackedReward}
     try:
-        with display.bars:
-            outcome = kinds[story](client, display, should_stop, preset).run()
+        with bars:
+            outcome = kinds[story](client, ProgressDisplay(bars), should_stop, preset).run()
     except ShowcaseStopped:
         return False
     except (ShowcaseFailed, ProctorError) as error:
@@ -186,6 +156,8 @@ def run_showcase(
     for title, link in outcome.links.items():
         say(f"{title}: {link}")
     shown.print()
+    if keeps_serving:
+        shown.print(f"Proctor keeps serving at [bold]{client.url}[/]. Press Ctrl-C to stop it.")
     return True
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from backend.cli import (
+    certificate,
     checkpoints,
     derived,
     detectors,
@@ -37,6 +38,7 @@ GROUPS = {
     "rollouts": rollouts.app,
     "data": rollouts.data_app,
     "grader": group(help="Graders: create, try, estimate their cost, start them on a run."),
+    "certificate": certificate.app,
     "checkpoints": checkpoints.app,
     "detectors": detectors.app,
     "env": environments.app,
@@ -65,6 +67,7 @@ for name, command in COMMANDS.items():
     app.command(name)(command)
 for name, typer_group in GROUPS.items():
     app.add_typer(typer_group, name=name)
+app.add_typer(environments.app, name="environments", hidden=True)  # the noun in full
 app.command("rescore", hidden=True)(regrading.regrade)  # the old spelling
 rollouts.data_app.add_typer(training.examples_app, name="examples")
 rollouts.data_app.add_typer(training.examples_app, name="lessons", hidden=True)  # the old spelling

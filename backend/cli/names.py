@@ -16,11 +16,6 @@ SEARCHED = 500
 """Maximum number of checkpoints that are searched."""
 
 
-def short(identifier: object) -> str:
-    """Return the end of an id. Its start is the time, which neighbors share."""
-    return str(identifier).replace("-", "")[-8:]
-
-
 def split_pair(text: str, advice: str) -> tuple[str, str]:
     """Split `name=value`. Ends the command with `advice` if it is written in another way."""
     name, equals, value = text.partition("=")

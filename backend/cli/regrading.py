@@ -6,10 +6,11 @@ import typer
 
 from backend.cli.connection import connect
 from backend.cli.derived import Json, takes_request
-from backend.cli.names import EnvironmentName, RunName, run_of, short, version_of
+from backend.cli.names import EnvironmentName, RunName, run_of, version_of
 from backend.cli.output import BAD_RESULT, OK, AsJson, NoWait, fail, say, write_json, write_table
 from backend.cli.views import estimate
 from backend.cli.watching import watch
+from backend.web.formats import short
 from proctor import Client
 
 All = Annotated[bool, typer.Option("--all", help="Every completed evaluation of the run's version, one new run each.")]
@@ -51,9 +52,8 @@ def regrade(
             shares = (f"{spread[kind]:.1%}" if spread else "–" for spread in sides)
             rows.append((f"groups {kind.replace('_', ' ')}", *shares))
         write_table(("", "current", "with these weights"), rows, empty="No rollout matches.")
-        say(
-            f"\n{preview['rollouts']} rollouts; rank correlation {_number(preview['rank_correlation'])} (Kendall's tau)"
-        )
+        correlation = f"rank correlation {estimate(preview['rank_correlation'])} (Kendall's tau)"
+        say(f"\n{preview['rollouts']} rollouts; {correlation}")
         if preview["without_value"]:
             say(f"{preview['without_value']} have no value in some column and would be stored as failed", "yellow")
         return
@@ -109,7 +109,7 @@ def history(
         say(f"{found['environment']}, history by v{found['version']}: {counts}, {found['unended']} not graded", "bold")
         conclusions = found["conclusions"]
         for ranking in conclusions["rankings"]:
-            say(f"\n{ranking['label']}; Kendall's tau {_number(ranking['rank_correlation'])}")
+            say(f"\n{ranking['label']}; Kendall's tau {estimate(ranking['rank_correlation'])}")
             names = ("place_after", "place_before", "name")
             rows = [
                 (*(each[name] for name in names), estimate(each["before"]), estimate(each["after"]))
@@ -190,7 +190,3 @@ def _results(
             say(f"  first at {'the reset' if step == '0' else f'step {step}'}: {count}")
         say(f"{client.url}/runs/{run['id']}/before-after\n")
     return results
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"

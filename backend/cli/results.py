@@ -7,7 +7,8 @@ import typer
 from backend.cli.connection import connect
 from backend.cli.derived import Json, renders
 from backend.cli.output import BAD_RESULT, AsJson, fail, say, write_json, write_table
-from backend.cli.views import dollars, estimate
+from backend.cli.views import estimate
+from backend.web.formats import usd
 from proctor import ProctorError
 
 
@@ -106,5 +107,5 @@ def _row(row: Json) -> tuple[object, ...]:
     success = "–" if row["success"] is None else f"{100 * row['success']['mean']:.1f}%"
     tokens = None if row["tokens"] is None else round(row["tokens"], 1)
     done = f"{row['coverage']['completed']:,}/{row['coverage']['total']:,}"
-    name, cost, date = row["name"] + temperature, dollars(row["cost"]), row["at"][:10]
+    name, cost, date = row["name"] + temperature, usd(row["cost"]), row["at"][:10]
     return name, row["mark"], estimate(row["reward"]), success, done, tokens, cost, date

@@ -6,8 +6,8 @@ import typer
 
 from backend.cli.connection import connect
 from backend.cli.derived import renders, takes_request
-from backend.cli.names import short
 from backend.cli.output import BAD_RESULT, AsJson, fail, say, write_fields, write_json, write_table
+from backend.web.formats import short
 from proctor import Json
 
 app = typer.Typer(help="Review flagged rollouts. Without a command: list the queue.", rich_markup_mode=None)

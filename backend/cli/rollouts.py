@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 from backend.cli.connection import connect
 from backend.cli.derived import Json, takes_request
-from backend.cli.names import RunName, run_of, short
+from backend.cli.names import RunName, run_of
 from backend.cli.output import (
     BAD_RESULT,
     OK,
@@ -26,6 +26,7 @@ from backend.cli.output import (
 )
 from backend.cli.views import write_rollouts
 from backend.cli.watching import progress_bars, watch
+from backend.web.formats import short
 
 
 class ListByDefault(TyperGroup):

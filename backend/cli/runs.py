@@ -9,10 +9,11 @@ import typer
 
 from backend.cli.connection import connect
 from backend.cli.derived import renders, takes_request
-from backend.cli.names import EnvironmentName, RunName, run_of, short, split_pair, version_of
+from backend.cli.names import EnvironmentName, RunName, run_of, split_pair, version_of
 from backend.cli.output import BAD_RESULT, OK, AsJson, NoWait, fail, group, say, write_json, write_table
 from backend.cli.views import write_run
 from backend.cli.watching import watch
+from backend.web.formats import short
 from proctor import Client, Json
 
 app = group(help="Show, watch, stop and resume a run, or run it again.")

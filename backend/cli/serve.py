@@ -21,6 +21,7 @@ from backend.cli.names import SEARCHED, find_checkpoint
 from backend.cli.output import BAD_RESULT, console, fail, say
 from backend.core.embedded import die_with_parent
 from backend.settings import LOOPBACK_HOSTS, PROJECT_ROOT
+from backend.supervisor.children import ended_by_signals
 from proctor import Client, Json
 
 MODULE = ("workers.begin", "workers.models.serve")
@@ -49,24 +50,9 @@ def serve(
     """
     if host not in LOOPBACK_HOSTS and not token:
         fail(f"{host} can be reached from other machines: set a --token that clients must send")
-    with _ended_by_signals(), _weights(checkpoint) as (folder, model):
+    with ended_by_signals(), _weights(checkpoint) as (folder, model):
         options = {"folder": str(folder), "name": name or model, "host": host, "port": port, "token": token}
         raise typer.Exit(_run(options, as_json=as_json))
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """End in order on `kill`, and on Ctrl-C even if a shell that started this in the background ignores it."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

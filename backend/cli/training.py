@@ -12,12 +12,13 @@ import yaml
 from backend.cli import runs
 from backend.cli.connection import connect
 from backend.cli.derived import renders, takes_request
-from backend.cli.names import EnvironmentName, RunName, run_of, short, split_pair, version_of
+from backend.cli.names import EnvironmentName, RunName, run_of, split_pair, version_of
 from backend.cli.output import BAD_RESULT, OK, AsJson, NoWait, fail, group, say, write_fields, write_json, write_table
 from backend.cli.renderers import write_finding
 from backend.cli.runs import finish, nested
 from backend.cli.watching import POLL_SECONDS
 from backend.domain.training.steering import when_used
+from backend.web.formats import short
 from proctor import Client, Json
 
 FILE_FIELDS = {"environment", "content_hash", "name", "without_certificate", "preset", "configuration"}

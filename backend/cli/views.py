@@ -3,8 +3,8 @@
 from typing import Any
 
 from backend.cli.derived import Json, renders
-from backend.cli.names import short
 from backend.cli.output import write_fields, write_table
+from backend.web.formats import short, usd
 
 
 def estimate(figure: dict[str, Any] | float | None, scale: float = 1, form: str = ".3f", unit: str = "") -> str:
@@ -20,10 +20,6 @@ def estimate(figure: dict[str, Any] | float | None, scale: float = 1, form: str 
 def percent(figure: dict[str, Any] | float | None) -> str:
     """Format a rate like `estimate`."""
     return estimate(figure, 100, ".1f", "%")
-
-
-def dollars(value: float | None) -> str:
-    return "–" if value is None else f"${value:.2f}" if value >= 1 else f"${value:.3g}"
 
 
 def write_run(run: Json, url: str, found: Json) -> None:
@@ -54,7 +50,7 @@ def write_run(run: Json, url: str, found: Json) -> None:
         parts = ", ".join(f"{groups[kind]:,} {kind.replace('_', ' ')}" for kind in ("mixed", "all_good", "all_bad"))
         fields["groups"] = f"{groups['groups']:,}: {parts}"
     fields["tokens"] = f"{spent['tokens_in']:,} in, {spent['tokens_out']:,} out"
-    fields["cost"] = dollars(spent["cost"])
+    fields["cost"] = usd(spent["cost"])
     fields["ended by"] = ", ".join(f"{reason} {count:,}" for reason, count in found["stop_reasons"].items())
     for failure in found["failures"]:
         fields[f"failed, {failure['kind']}"] = f"{failure['count']:,} × {failure['message']}"
@@ -72,7 +68,7 @@ def write_runs(runs: list[Json]) -> None:
             (
                 *(short(run["id"]), run["kind"], run["status"], run["name"]),
                 *(f"{run['environment']}@{run['version']}", run["policy"], estimate(run["summary"].get("reward"))),
-                *(f"{done:,}/{total:,}" if total or found else "–", dollars(run["summary"].get("cost"))),
+                *(f"{done:,}/{total:,}" if total or found else "–", usd(run["summary"].get("cost"))),
                 str(run["created_at"])[:16].replace("T", " "),
             )
         )

@@ -16,8 +16,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from backend.cli.names import short
 from backend.cli.output import OK, console
+from backend.web.formats import short
 from proctor import Client, Json
 
 POLL_SECONDS = 0.5

@@ -13,7 +13,9 @@ from pathlib import Path
 from backend.cli.output import BAD_RESULT, fail
 from backend.domain.environments.manifest import ManifestInvalid, read_manifest
 from backend.domain.environments.packages import (
+    BADGE_PATH,
     BINARY_SUFFIX,
+    CERTIFICATE_PATH,
     MANIFEST_PATH,
     PackageInvalid,
     binary_as_text,
@@ -49,9 +51,8 @@ def read_folder(folder: Path) -> dict[str, str]:
     files = {}
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder)
-        is_ignored = any(part in _IGNORED or Path(part).suffix in _IGNORED_SUFFIXES for part in inside.parts)
-        if not path.is_file() or is_ignored:
-            continue
+        if not path.is_file() or is_ignored(inside) or inside.as_posix() in {CERTIFICATE_PATH, BADGE_PATH}:
+            continue  # a certificate holds for what was exported, and would change the content that it certifies
         data = path.read_bytes()
         try:
             files[inside.as_posix()] = data.decode()
@@ -63,6 +64,11 @@ def read_folder(folder: Path) -> dict[str, str]:
     except PackageInvalid as error:
         fail(str(error))
     return files
+
+
+def is_ignored(inside: Path) -> bool:
+    """Return whether a path in a folder belongs to tools and not to the package."""
+    return any(part in _IGNORED or Path(part).suffix in _IGNORED_SUFFIXES for part in inside.parts)
 
 
 def write_folder(folder: Path, files: dict[str, str], *, force: bool = False) -> None:

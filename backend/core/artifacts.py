@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import uuid
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
@@ -59,22 +60,19 @@ def store_id() -> str | None:
         return None
 
 
-def _store() -> "tuple[fsspec.AbstractFileSystem, str]":
-    """Return the file system of the settings and the store's root in it."""
-    import fsspec  # here: most processes that import this module use no artifact
-
-    filesystem, root = fsspec.core.url_to_fs(get_settings().artifacts_address)
-    return filesystem, root
-
-
 def _is_local(filesystem: "fsspec.AbstractFileSystem") -> bool:
     from fsspec.implementations.local import LocalFileSystem
 
     return isinstance(filesystem, LocalFileSystem)
 
 
-def _filesystem(key: str) -> "tuple[fsspec.AbstractFileSystem, str]":
-    filesystem, root = _store()
+def _filesystem(key: str | None = None) -> "tuple[fsspec.AbstractFileSystem, str]":
+    """Return the file system of the settings and the path of the key in it; without a key, the store's root."""
+    import fsspec  # here: most processes that import this module use no artifact
+
+    filesystem, root = fsspec.core.url_to_fs(get_settings().artifacts_address)
+    if key is None:
+        return filesystem, root
     if any(part in {"", ".", ".."} for part in key.split("/")):
         raise ValueError(f"{key!r} is not an artifact key")
     return filesystem, f"{root.rstrip('/')}/{key}"
@@ -125,9 +123,16 @@ def open_file(key: str) -> BinaryIO:
     return cast(BinaryIO, filesystem.open(source, "rb"))
 
 
+def read_parts(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the content of an open artifact, and close it."""
+    with file:
+        while part := file.read(1 << 20):
+            yield part
+
+
 def free_space() -> tuple[int, int] | None:
     """Return free and total bytes of the artifacts' disk; None for a store without such limits."""
-    filesystem, root = _store()
+    filesystem, root = _filesystem()
     if not _is_local(filesystem):
         return None
     usage = shutil.disk_usage(next(path for path in (Path(root), *Path(root).parents) if path.exists()))

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import uuid
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import psycopg
@@ -51,17 +51,16 @@ class Hub:
         self._epoch = 0
         self._subscribers: defaultdict[str, set[Callable[[], None]]] = defaultdict(set)
 
-    def subscribe(self, topic: str, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` in the event loop at each event of the topic. Returns a function that unsubscribes."""
+    @contextlib.contextmanager
+    def subscribed(self, topic: str, callback: Callable[[], None]) -> Iterator[None]:
+        """Call `callback` in the event loop at each event of the topic."""
         self._subscribers[topic].add(callback)
-
-        def unsubscribe() -> None:
-            callbacks = self._subscribers.get(topic, set())
-            callbacks.discard(callback)
-            if not callbacks:
-                self._subscribers.pop(topic, None)
-
-        return unsubscribe
+        try:
+            yield
+        finally:
+            self._subscribers[topic].discard(callback)
+            if not self._subscribers[topic]:
+                del self._subscribers[topic]
 
     async def listen(self) -> None:
         """Run for the life of the process. Each reconnection wakes all readers, so that nothing is missed."""

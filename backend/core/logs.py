@@ -29,16 +29,11 @@ def json_formatter(process: str) -> logging.Formatter:
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
-
-    def name_process(logger: object, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-        event["process"] = process
-        return event
-
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=_SHARED,
         processors=[
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-            name_process,
+            lambda _logger, _method, event: {**event, "process": process},
             structlog.processors.format_exc_info,
             structlog.processors.JSONRenderer(),
         ],

@@ -61,3 +61,17 @@ class DetectorSetting(Base):
     changed_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
     created_at: Mapped[CreatedAt]
     changed_at: Mapped[datetime] = mapped_column(server_default=func.now(), onupdate=func.now())
+
+
+class DetectorBenchmark(Base):
+    """A stored result of `proctor detectors bench` on one labeled source. The newest of a source counts."""
+
+    __tablename__ = "detector_benchmarks"
+    __table_args__ = (Index("ix_detector_benchmarks_source_created_at", "source", "created_at"),)
+
+    id: Mapped[Id]
+    source: Mapped[str] = mapped_column(String(60))
+    result: Mapped[dict[str, Any]]
+    """`SourceBenchmark` as JSON."""
+    created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
+    created_at: Mapped[CreatedAt]

@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from urllib.parse import SplitResult
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -111,6 +112,7 @@ def reach_of(address: Address) -> Reach:
     return reach
 
 
+@lru_cache(maxsize=8)
 def read_allowed_hosts(text: str) -> tuple[AllowedHost, ...]:
     """Parse a comma-separated allow list. Raises ValueError with the entry that is wrong."""
     allowed = []

@@ -1,16 +1,11 @@
 """Pages of imports: the list, the form for a new one, and the report with the proposed block."""
 
 import uuid
-from collections.abc import AsyncIterator
-from functools import partial
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Form, Request
 from fastapi.responses import HTMLResponse, Response
-from fastapi.sse import EventSourceResponse, ServerSentEvent
-from sqlalchemy.orm import Session
 
-from backend.core.events import topic_of
 from backend.domain.environments.import_report import ImportReport
 from backend.environments import imports as importing
 from backend.environments.import_sources import MAX_UPLOAD_BYTES
@@ -20,7 +15,7 @@ from backend.errors import InvalidInput
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.form_data import read_form, validate
 from backend.web.page import page, see_other
-from backend.web.streams import live_blocks
+from backend.web.streams import live_page
 
 router = APIRouter()
 
@@ -59,18 +54,20 @@ def start_import(
     return see_other(f"/imports/{row.id}", "The package is being inspected.")
 
 
-@router.get("/imports/{import_id}", response_class=HTMLResponse)
-def show_import(request: Request, session: SessionDep, _: Viewer, import_id: uuid.UUID) -> HTMLResponse:
-    return page(request, "environments/import.html", _page(session, import_id))
-
-
-@router.get("/imports/{import_id}/events", response_class=EventSourceResponse)
-async def import_events(request: Request, _: Viewer, import_id: uuid.UUID) -> AsyncIterator[ServerSentEvent]:
-    """Stream the report while the package is inspected."""
-    read = partial(_page, import_id=import_id)
-    blocks = ("import_report", "import_preview")
-    async for event in live_blocks(request, (topic_of("import", import_id),), "environments/import.html", blocks, read):
-        yield event
+@live_page(
+    *(router, "/imports/{import_id}", "environments/import.html", "import_report", "import_preview"),
+    topics=["import:{import_id}"],
+)
+def show_import(session: SessionDep, _: Viewer, import_id: uuid.UUID) -> dict[str, object]:
+    row = importing.get_import(session, import_id)
+    return {
+        "row": row,
+        "report": ImportReport.model_validate(row.report),
+        "preview": importing.preview(row),
+        "kind": KINDS.get(row.kind, row.kind),
+        "name": row.name,
+        "is_over": row.status.is_over,
+    }
 
 
 @router.post("/imports/{import_id}/block", response_class=HTMLResponse)
@@ -89,15 +86,3 @@ def save_block(
         return see_other(f"/imports/{import_id}#import-preview", "The block is saved.")
     environment = importing.create_from_import(session, actor, row, name)
     return see_other(f"/environments/{environment.name}/edit", f"{environment.name} begins as a draft.")
-
-
-def _page(session: Session, import_id: uuid.UUID) -> dict[str, object]:
-    row = importing.get_import(session, import_id)
-    return {
-        "row": row,
-        "report": ImportReport.model_validate(row.report),
-        "preview": importing.preview(row),
-        "kind": KINDS.get(row.kind, row.kind),
-        "name": row.name,
-        "is_over": row.status.is_over,
-    }

@@ -9,7 +9,6 @@ from backend.environments.scaffold import fill, with_generated
 from backend.settings import PROJECT_ROOT
 
 PACKAGES = PROJECT_ROOT / "workers" / "library"
-TEMPLATES = PACKAGES / "templates"
 COPY = "copy:"
 """Prefix of a starting point that is another environment."""
 
@@ -25,7 +24,7 @@ class Template:
     description: str
 
 
-_TEMPLATES = (
+TEMPLATES = (
     Template("single_turn", "Single turn", "One question, one answer, graded by several small reward columns."),
     Template("multi_turn_game", "Multi-turn game", "A task that continues until it is solved or the turns run out."),
     Template(
@@ -52,20 +51,16 @@ def load_package(name: str) -> dict[str, str]:
     return with_generated(_read(PACKAGES / name))
 
 
-def templates() -> tuple[Template, ...]:
-    return _TEMPLATES
-
-
 def render_template(template: str, name: str) -> dict[str, str]:
     """Return a new environment's complete package, text by path. Raises KeyError for an unknown template."""
-    if template not in {known.name for known in _TEMPLATES}:
+    if template not in {known.name for known in TEMPLATES}:
         raise KeyError(template)
     words = {
         "__NAME__": name,
         "__CLASS__": "".join(part.capitalize() for part in name.split("_")),
         "__TITLE__": name.replace("_", " ").capitalize(),
     }
-    own = {fill(path, words): fill(text, words) for path, text in _read(TEMPLATES / template).items()}
+    own = {fill(path, words): fill(text, words) for path, text in _read(PACKAGES / "templates" / template).items()}
     files = with_generated(own)
     check_files(files)
     read_manifest(files[MANIFEST_PATH])

@@ -10,8 +10,8 @@ from backend.domain.environments.packages import MANIFEST_PATH, content_hash, pa
 from backend.domain.vocabulary import Role
 from backend.environments import drafts, queries, schemas, service
 from backend.environments import references as _references  # noqa: F401  how addresses name environments
+from backend.environments.certificates import certificate_file, certified_package, public_key, replace_key
 from backend.environments.diff import diff_files
-from backend.environments.export import complete_package
 from backend.environments.library import COPY, render_template
 from backend.environments.network_grants import network_of
 from backend.environments.queries import CheckRun
@@ -246,9 +246,10 @@ def download_files(session: Session, actor: Actor, environment: Environment, num
 
 @operation("GET /environments/{environment}/versions/{number}/export", role=Role.VIEWER)
 def export_version(session: Session, actor: Actor, environment: Environment, number: int) -> schemas.ExportedPackage:
-    """Show the complete OpenEnv package that runs without Proctor: the version's files and generated ones."""
+    """Show the complete OpenEnv package that runs without Proctor: the version's files, generated ones, and the signed
+    certificate with its badge if the version was checked."""
     version = queries.get_version(session, environment, number, with_files=True)
-    files = complete_package(version.files, version.typed_manifest)
+    files = certified_package(session, environment, version)
     added = sorted(path for path in files if files[path] != version.files.get(path))
     return schemas.ExportedPackage(files=files, added=added, content_hash=version.content_hash)
 
@@ -304,6 +305,29 @@ def list_certificates(
     certificates = queries.certificates_of(session, version)
     digest = version.content_hash
     return Page(items=[schemas.CertificateResponse.from_row(each, content_hash=digest) for each in certificates])
+
+
+@operation("GET /environments/{environment}/versions/{number}/certificate/file", role=Role.VIEWER)
+def download_certificate(
+    session: Session, actor: Actor, environment: Environment, number: int, request: schemas.DownloadCertificate
+) -> Download:
+    """Download the latest certificate: signed, or in a format for other tools."""
+    version = queries.get_version(session, environment, number)
+    text, name, media_type = certificate_file(session, environment, version, request.form)
+    return Download(name, media_type, lambda _: iter([text.encode()]))
+
+
+@operation("GET /certificate-key", role=Role.VIEWER, command="certificate key")
+def get_certificate_key(session: Session, actor: Actor) -> schemas.CertificateKeyResponse:
+    """Show the public key that verifies certificates signed by this installation."""
+    return public_key(session)
+
+
+@operation("POST /certificate-key", role=Role.ADMIN, command="certificate replace-key", status=201)
+def replace_certificate_key(session: Session, actor: Actor) -> schemas.CertificateKeyResponse:
+    """Create a new key for signing certificates. Certificates signed by the old key stay verifiable with it."""
+    replace_key(session)
+    return public_key(session)
 
 
 # Network access

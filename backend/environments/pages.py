@@ -1,22 +1,19 @@
 """Pages of environments: the list, the form for a new one, the overview, and published versions."""
 
 import uuid
-from collections.abc import AsyncIterator
-from functools import partial
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
-from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy import select
-from sqlalchemy.orm import Session, contains_eager, joinedload
+from sqlalchemy.orm import contains_eager, joinedload
 
 from backend.core.events import RUNS
 from backend.domain.environments.packages import content_hash, pack
 from backend.domain.vocabulary import RunKind
 from backend.environments import queries
+from backend.environments.certificates import certified_package
 from backend.environments.diff import diff_files
-from backend.environments.export import complete_package
-from backend.environments.library import COPY, Template, templates
+from backend.environments.library import COPY, TEMPLATES, Template
 from backend.environments.network_grants import network_of
 from backend.environments.queries import DRAFT
 from backend.environments.scaffold import with_generated
@@ -27,7 +24,7 @@ from backend.policies.queries import policy_options
 from backend.runs.tables import Run
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.page import page
-from backend.web.streams import live_blocks
+from backend.web.streams import live_page
 
 router = APIRouter()
 
@@ -43,7 +40,7 @@ def new_environment(
     request: Request, session: SessionDep, _: Author, template: str = "", name: str = ""
 ) -> HTMLResponse:
     """Offer the templates, a copy of each published environment, and the requested fork of a version."""
-    points = [*templates()]
+    points = [*TEMPLATES]
     if template.startswith(COPY) and "@" in template:
         original, number = template.removeprefix(COPY).split("@", 1)
         points.append(Template(template, f"Fork of {original} v{number}", "Exactly this version's files."))
@@ -86,24 +83,11 @@ def show_environment(request: Request, session: SessionDep, _: Viewer, name: str
     return page(request, "environments/overview.html", context)
 
 
-@router.get("/environments/{name}/versions/{number}", response_class=HTMLResponse)
+@live_page(router, "/environments/{name}/versions/{number}", "environments/version.html", "certificate", topics=[RUNS])
 def show_version(
-    request: Request, session: SessionDep, _: Viewer, name: str, number: int, check: uuid.UUID | None = None
-) -> HTMLResponse:
+    session: SessionDep, _: Viewer, name: str, number: int, check: uuid.UUID | None = None
+) -> dict[str, object]:
     """Show a version. `check`: the run whose certificate to show. Default: the latest."""
-    return page(request, "environments/version.html", _version_page(session, name, number, check))
-
-
-@router.get("/environments/{name}/versions/{number}/events", response_class=EventSourceResponse)
-async def version_events(request: Request, _: Viewer, name: str, number: int) -> AsyncIterator[ServerSentEvent]:
-    """Stream the certificate while checks run."""
-    blocks = ["certificate"]
-    read = partial(_version_page, name=name, number=number)
-    async for event in live_blocks(request, (RUNS,), "environments/version.html", blocks, read):
-        yield event
-
-
-def _version_page(session: Session, name: str, number: int, check: uuid.UUID | None = None) -> dict[str, object]:
     environment = queries.get_environment(session, name)
     version = queries.get_version(session, environment, number, with_files=True)
     manifest = version.typed_manifest
@@ -138,8 +122,9 @@ def _version_page(session: Session, name: str, number: int, check: uuid.UUID | N
 @router.get("/environments/{name}/versions/{number}/export.zip")
 def export_version(session: SessionDep, _: Viewer, name: str, number: int) -> Response:
     """Download the complete standalone OpenEnv package."""
-    version = queries.get_version(session, queries.get_environment(session, name), number, with_files=True)
-    files = complete_package(version.files, version.typed_manifest)
+    environment = queries.get_environment(session, name)
+    version = queries.get_version(session, environment, number, with_files=True)
+    files = certified_package(session, environment, version)
     headers = {"Content-Disposition": f'attachment; filename="{name}-v{version.number}-openenv.zip"'}
     return Response(pack(files, as_on_disk=True), media_type="application/zip", headers=headers)
 

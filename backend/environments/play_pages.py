@@ -1,16 +1,12 @@
 """Hand play in the browser: choose a task, send replies, read the rewards."""
 
 import uuid
-from collections.abc import AsyncIterator
-from functools import partial
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
-from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy import select
-from sqlalchemy.orm import Session, contains_eager
+from sqlalchemy.orm import contains_eager
 
-from backend.core.events import topic_of
 from backend.domain.vocabulary import RunKind
 from backend.environments import play, queries
 from backend.environments.action_form import reply_of_form
@@ -19,7 +15,7 @@ from backend.runs.tables import Run
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.form_data import SentForm
 from backend.web.page import page, see_other, wants_block
-from backend.web.streams import live_blocks
+from backend.web.streams import live_page
 
 router = APIRouter()
 TEMPLATE = "environments/play.html"
@@ -54,21 +50,12 @@ def choose_task(
     return page(request, "environments/choose_task.html", context)
 
 
-@router.get("/environments/{name}/play/{run_id}", response_class=HTMLResponse)
-def show_play(request: Request, session: SessionDep, actor: Viewer, name: str, run_id: uuid.UUID) -> HTMLResponse:
-    return page(request, TEMPLATE, _page(session, actor.person_id, name, run_id), block="partial")
-
-
-def _page(session: Session, person_id: uuid.UUID, name: str, run_id: uuid.UUID) -> dict[str, object]:
+@live_page(
+    *(router, "/environments/{name}/play/{run_id}", TEMPLATE, "play_board"), topics=["run:{run_id}"], swapped="partial"
+)
+def show_play(session: SessionDep, actor: Viewer, name: str, run_id: uuid.UUID) -> dict[str, object]:
     view = play.play_view(session, name, run_id)
-    return {"play": view, "is_mine": view.run.created_by == person_id, "is_over": view.is_over}
-
-
-@router.get("/environments/{name}/play/{run_id}/events", response_class=EventSourceResponse)
-async def play_events(request: Request, actor: Viewer, name: str, run_id: uuid.UUID) -> AsyncIterator[ServerSentEvent]:
-    read = partial(_page, person_id=actor.person_id, name=name, run_id=run_id)
-    async for event in live_blocks(request, (topic_of("run", run_id),), TEMPLATE, ["play_board"], read):
-        yield event
+    return {"play": view, "is_mine": view.run.created_by == actor.person_id, "is_over": view.is_over}
 
 
 @router.post("/environments/{name}/play/{run_id}/reply", response_class=HTMLResponse)
@@ -83,5 +70,5 @@ def reply(
     state = play.locked_state(session, actor, view.run, int(revision) if is_number else None)
     play.request_play(session, view.run, state, [*play.replies_of(session, view.run), play.plain_reply(text)])
     if wants_block(request):
-        return show_play(request, session, actor, name, run_id)
+        return page(request, TEMPLATE, show_play(session, actor, name, run_id), block="partial")
     return see_other(f"/environments/{name}/play/{run_id}")

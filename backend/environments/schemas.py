@@ -2,6 +2,7 @@
 
 import uuid
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated, ClassVar, Literal
 
 from fastapi import UploadFile
@@ -228,6 +229,32 @@ class CertificateResponse(Response):
     results: list[dict[str, object]]
     """`check`, `theme`, `sentence`, `status`, `evidence`, `details`, `seconds`, `episodes`, `rollouts`, `applies`, in
     the order checked."""
+
+
+class CertificateFile(StrEnum):
+    SIGNED = "signed"
+    """A DSSE envelope with an in-toto Statement."""
+    SARIF = "sarif"
+    JUNIT = "junit"
+    BADGE = "badge"
+
+
+class DownloadCertificate(Request):
+    form: CertificateFile = Field(
+        CertificateFile.SIGNED,
+        description="`signed`: JSON for `proctor certificate verify`. `sarif`: SARIF 2.1.0 for code scanning. `junit`: "
+        "JUnit XML for CI. `badge`: an SVG, also without a certificate.",
+    )
+
+
+class CertificateKeyResponse(Response):
+    """The public key that verifies the certificates of this installation."""
+
+    public_key: str
+    """Ed25519, PEM."""
+    fingerprint: str
+    """SHA-256 over the key in DER form (SubjectPublicKeyInfo)."""
+    created_at: datetime
 
 
 class NetworkResponse(Response):

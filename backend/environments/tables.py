@@ -4,7 +4,7 @@ import uuid
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ForeignKey, Index, Integer, String, Text, UniqueConstraint, select
+from sqlalchemy import ForeignKey, Index, Integer, LargeBinary, String, Text, UniqueConstraint, select
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import Mapped, column_property, mapped_column, relationship
 
@@ -123,6 +123,19 @@ EnvironmentVersion.certificate = column_property(
     .correlate_except(Certificate)
     .scalar_subquery()
 )
+
+
+class SigningKey(Base):
+    """An Ed25519 key that signs certificates. The newest signs; older ones are kept as a record."""
+
+    __tablename__ = "signing_keys"
+
+    id: Mapped[Id]
+    public_key: Mapped[str] = mapped_column(Text)
+    """PEM."""
+    private_key: Mapped[bytes] = mapped_column(LargeBinary)
+    """Base64 of the 32 bytes, sealed."""
+    created_at: Mapped[CreatedAt]
 
 
 class NetworkGrant(Base):

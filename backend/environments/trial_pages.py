@@ -32,12 +32,13 @@ def topics_of(session: SessionDep, actor: Author, name: str) -> tuple[str, str]:
     return topic_of("draft", environment.id), topic_of("trial", environment.id, actor.person_id)
 
 
-Topics = Annotated[tuple[str, str], Depends(topics_of)]
-
-
 @router.get("/environments/{name}/edit/events", response_class=EventSourceResponse)
 async def draft_events(
-    request: Request, actor: Author, topics: Topics, name: str, file: str = ""
+    request: Request,
+    actor: Author,
+    topics: Annotated[tuple[str, str], Depends(topics_of)],
+    name: str,
+    file: str = "",
 ) -> AsyncIterator[ServerSentEvent]:
     """Stream the trial's responses, and whether the open file was saved elsewhere."""
     read = partial(_context, actor=actor, name=name, path=file)

@@ -1,18 +1,13 @@
 """Pages of graders: the list, one grader, its form, its tries, and the tab of a run. Their forms call operations."""
 
 import uuid
-from collections.abc import AsyncIterable, Sequence
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
-from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.core.events import topic_of
 from backend.domain.graders.prompts import FIELDS
 from backend.domain.graders.settings import (
     AnswerType,
@@ -26,21 +21,17 @@ from backend.domain.graders.settings import (
 from backend.errors import InvalidInput
 from backend.graders import queries, service
 from backend.graders.estimates import estimate_run
-from backend.graders.queries import GradedRun
-from backend.graders.schemas import GradingEstimateResponse, TryResponse
+from backend.graders.schemas import TryResponse
 from backend.graders.tables import Grade, Grader
 from backend.policies.tables import Policy
-from backend.runs.header import RunHeader, run_header
+from backend.runs.header import run_header
 from backend.runs.queries import get_run
-from backend.runs.tables import Run
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.page import page
-from backend.web.streams import live_blocks
+from backend.web.streams import live_page
 
 router = APIRouter()
 FORM = "graders/form.html"
-TRY = "graders/try.html"
-RUN_TAB = "graders/run.html"
 
 KINDS = [
     (GraderKind.JUDGE, "Judge", "A score from 0 to 1 with a reason."),
@@ -124,96 +115,45 @@ def edit_grader(request: Request, name_or_id: str, session: SessionDep, _: Autho
     return page(request, FORM, context)
 
 
-@dataclass(frozen=True, slots=True)
-class GraderTrialPage:
-    grader: Grader
-    tried: TryResponse
-    """`tried.rollouts` is empty while the grader works."""
-    is_over: bool
+@live_page(router, "/graders/{grader_id}/tries/{job_id}", "graders/try.html", "try_result", topics=["job:{job_id}"])
+def show_try(session: SessionDep, _: Author, grader_id: uuid.UUID, job_id: uuid.UUID) -> dict[str, object]:
+    grader = queries.find_grader(session, str(grader_id))
+    tried = TryResponse.of_try(grader, queries.get_try(session, grader, job_id))
+    return {"grader": grader, "tried": tried, "is_over": tried.is_finished}
 
 
-@router.get("/graders/{grader_id}/tries/{job_id}", response_class=HTMLResponse)
-def show_try(request: Request, grader_id: uuid.UUID, job_id: uuid.UUID, session: SessionDep, _: Author) -> HTMLResponse:
-    return page(request, TRY, _try(session, grader_id, job_id))
-
-
-@router.get("/graders/{grader_id}/tries/{job_id}/events", response_class=EventSourceResponse)
-async def try_events(
-    request: Request, grader_id: uuid.UUID, job_id: uuid.UUID, _: Author
-) -> AsyncIterable[ServerSentEvent]:
-    read = partial(_try, grader_id=grader_id, job_id=job_id)
-    async for event in live_blocks(request, (topic_of("job", job_id),), TRY, ["try_result"], read):
-        yield event
-
-
-@dataclass(frozen=True, slots=True)
-class RunGradersPage:
-    """The graders of a run, unfinished ones first, and the selected grader."""
-
-    head: RunHeader
-    run: Run
-    works: list[GradedRun]
-    choices: Sequence[Grader]
-    chosen: Grader | None
-    where: str
-    cluster: str
-    estimate: GradingEstimateResponse | None
-    problem: str
-    """Why there is no estimate."""
-    is_over: bool
-
-
-@router.get("/runs/{run_id}/graders", response_class=HTMLResponse)
+@live_page(router, "/runs/{run_id}/graders", "graders/run.html", "grader_blocks", topics=["graders:{run_id}"])
 def show_run_graders(
-    request: Request,
-    run_id: uuid.UUID,
     session: SessionDep,
     _: Viewer,
+    run_id: uuid.UUID,
     grader: uuid.UUID | None = None,
     where: str = "",
     cluster: str = "",
-) -> HTMLResponse:
+) -> dict[str, object]:
     """With a grader: an estimate of its work and cost."""
-    return page(request, RUN_TAB, _run_graders(session, run_id, grader, where[:1000], cluster[:300]))
-
-
-@router.get("/runs/{run_id}/graders/events", response_class=EventSourceResponse)
-async def run_grader_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
-    read = partial(_run_graders, run_id=run_id)
-    async for event in live_blocks(request, (topic_of("graders", run_id),), RUN_TAB, ["grader_blocks"], read):
-        yield event
-
-
-def _try(session: Session, grader_id: uuid.UUID, job_id: uuid.UUID) -> GraderTrialPage:
-    grader = queries.find_grader(session, str(grader_id))
-    tried = TryResponse.of_try(grader, queries.get_try(session, grader, job_id))
-    return GraderTrialPage(grader, tried, tried.is_finished)
-
-
-def _run_graders(
-    session: Session, run_id: uuid.UUID, grader_id: uuid.UUID | None = None, where: str = "", cluster: str = ""
-) -> RunGradersPage:
     run = get_run(session, run_id)
     works = sorted(queries.graded_runs_of(session, run), key=lambda each: each.is_finished)
-    chosen = queries.find_grader(session, str(grader_id)) if grader_id else None
+    chosen = queries.find_grader(session, str(grader)) if grader else None
+    where, cluster = where[:1000], cluster[:300]
     estimate, problem = None, ""
     if chosen is not None:
         try:
             estimate = estimate_run(session, run, chosen, where, cluster)
         except InvalidInput as error:
             problem = next(iter(error.fields.values()), error.message)
-    return RunGradersPage(
-        head=run_header(session, run),
-        run=run,
-        works=works,
-        choices=queries.list_graders(session),
-        chosen=chosen,
-        where=where,
-        cluster=cluster,
-        estimate=estimate,
-        problem=problem,
-        is_over=all(each.is_finished for each in works),
-    )
+    return {
+        "head": run_header(session, run),
+        "run": run,
+        "works": works,  # the graders of the run, unfinished ones first
+        "choices": queries.list_graders(session),
+        "chosen": chosen,
+        "where": where,
+        "cluster": cluster,
+        "estimate": estimate,
+        "problem": problem,  # why there is no estimate
+        "is_over": all(each.is_finished for each in works),
+    }
 
 
 def _form(

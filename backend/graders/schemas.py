@@ -1,7 +1,6 @@
 """Requests and responses of operations on graders."""
 
 import json
-import re
 import uuid
 from datetime import datetime
 from typing import Annotated, Any, Self
@@ -24,6 +23,7 @@ from backend.domain.graders.settings import (
     QuestionSettings,
     Slug,
 )
+from backend.domain.text import split_list
 from backend.domain.vocabulary import GradeStatus, RunStatus, Verdict
 from backend.graders.queries import GradedRun
 from backend.graders.tables import Grader
@@ -50,16 +50,7 @@ def _read_criteria(value: object) -> object:
     return criteria
 
 
-def _split_words(value: object) -> object:
-    """Forms and commands have words in one line, separated by commas or spaces; JSON has a list."""
-    if isinstance(value, str):
-        value = [value]
-    if isinstance(value, list) and all(isinstance(part, str) for part in value):
-        return [word for part in value for word in re.split(r"[,\s]+", part.strip()) if word]
-    return value
-
-
-Words = Annotated[list[str], BeforeValidator(_split_words)]
+Words = Annotated[list[str], BeforeValidator(split_list)]
 LongText = Annotated[str, StringConstraints(strip_whitespace=True, max_length=20_000)]
 Where = Annotated[
     str,

@@ -1,14 +1,11 @@
 """Pages of notices, and of the destinations that administrators set up."""
 
 import uuid
-from collections.abc import AsyncIterable
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, Response
-from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 
 from backend.core.events import NOTICES
 from backend.domain.notifications.notices import KIND_DESCRIPTIONS, DestinationKind, Security, examples_of
@@ -20,10 +17,9 @@ from backend.web.dependencies import Admin, SessionDep, Viewer
 from backend.web.identity import find_actor
 from backend.web.page import page, render_block, see_other
 from backend.web.paging import After
-from backend.web.streams import live_blocks
+from backend.web.streams import live_page
 
 router = APIRouter()
-DESTINATIONS = "notifications/destinations.html"
 SECURITY_LABELS = [
     (str(Security.STARTTLS), "STARTTLS, usually port 587"),
     (str(Security.TLS), "TLS from the start, usually port 465"),
@@ -67,12 +63,10 @@ def open_notice(session: SessionDep, actor: Viewer, notice_id: uuid.UUID) -> Res
     return see_other(notice.path)
 
 
-@router.get("/settings/notifications", response_class=HTMLResponse)
-def show_destinations(request: Request, session: SessionDep, _: Admin, after: After = None) -> HTMLResponse:
-    return page(request, DESTINATIONS, _destinations_page(session, after))
-
-
-def _destinations_page(session: Session, after: str | None = None) -> dict[str, object]:
+@live_page(
+    *(router, SETTINGS_PATH, "notifications/destinations.html", "destination_list", "delivery_list"), topics=[NOTICES]
+)
+def show_destinations(session: SessionDep, _: Admin, after: After = None) -> dict[str, object]:
     deliveries = queries.list_deliveries(session, after=after)
     return {
         "destinations": session.scalars(select(NoticeDestination).order_by(NoticeDestination.name)).all(),
@@ -82,13 +76,6 @@ def _destinations_page(session: Session, after: str | None = None) -> dict[str, 
         "public_url": get_settings().public_url,
         "first_page": after is None,
     }
-
-
-@router.get("/settings/notifications/events", response_class=EventSourceResponse)
-async def follow_deliveries(request: Request, _: Admin) -> AsyncIterable[ServerSentEvent]:
-    blocks = ("destination_list", "delivery_list")
-    async for event in live_blocks(request, (NOTICES,), DESTINATIONS, blocks, _destinations_page):
-        yield event
 
 
 @router.get("/settings/notifications/{name}", response_class=HTMLResponse)

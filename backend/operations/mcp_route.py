@@ -38,10 +38,6 @@ class ToolServer:
 
     def __init__(self, app: FastAPI) -> None:
         self._app = app
-        self._reset()
-
-    def _reset(self) -> None:
-        """Restore the state before the first request."""
         self._starting, self._stopping = asyncio.Lock(), asyncio.Event()
         self._manager: StreamableHTTPSessionManager | None = None
         self._running: asyncio.Task[None] | None = None
@@ -79,7 +75,7 @@ class ToolServer:
         self._stopping.set()
         if self._running is not None:
             await self._running
-        self._reset()
+        self._starting, self._stopping, self._manager, self._running = asyncio.Lock(), asyncio.Event(), None, None
 
     async def _send(
         self, context: "Context", method: str, path: str, query: "Query", body: dict[str, object] | None

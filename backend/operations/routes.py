@@ -2,19 +2,19 @@
 
 import inspect
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from inspect import Parameter
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Path, Query
 from fastapi import Request as HttpRequest
 from fastapi.responses import HTMLResponse, StreamingResponse
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from backend.operations.declaration import Operation
 from backend.operations.schemas import Download, Progress
 from backend.web.dependencies import RequireRole, SessionDep
-from backend.web.form_data import parse_form
+from backend.web.form_data import read_form
 from backend.web.identity import Actor
 from backend.web.page import see_other
 
@@ -114,13 +114,8 @@ def _endpoint(operation: Operation, *, is_form: bool, shows_page: bool = False) 
         **{name: hints[name].annotation for name in operation.plain},
     }
     if model := operation.request:
-
-        async def read(request: HttpRequest) -> AsyncIterator[BaseModel]:
-            async with request.form() as form:
-                yield parse_form(model, form)
-
         if is_form:
-            source = Depends(read)
+            source = Depends(read_form(model))
         elif operation.method in {"GET", "DELETE"}:
             source = Query()
         else:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 from sqlalchemy.orm import Session
@@ -17,6 +17,17 @@ class Request(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+
+class FilterForm(BaseModel):
+    """A filter that a form may send: empty choices count as absent."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_empty(cls, values: object) -> object:
+        if not isinstance(values, dict):
+            return values
+        return {name: value for name, value in values.items() if not isinstance(value, str) or value.strip()}
 
 
 class ListRequest(Request):

@@ -1,18 +1,15 @@
 """`/`, `/settings` and `/settings/workers`."""
 
 import platform
-from collections.abc import AsyncIterable
-from functools import partial
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
-from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy import exists, func, select, text
-from sqlalchemy.orm import Session
 
 from backend.core.events import REVIEW, RUNS, topic_of
 from backend.domain.addresses import read_allowed_hosts
 from backend.domain.vocabulary import RunKind
+from backend.environments.certificates import public_key
 from backend.environments.tables import Environment
 from backend.overview import queries
 from backend.review.queries import count_waiting
@@ -23,21 +20,21 @@ from backend.runs.tables import Run
 from backend.settings import get_settings
 from backend.training.workers import offers, workers
 from backend.web.dependencies import SessionDep, Viewer
-from backend.web.identity import Actor
 from backend.web.page import page
-from backend.web.streams import live_blocks
+from backend.web.streams import live_page
 from backend.web.templating import product_version
 
 router = APIRouter()
 REVIEW_ROWS = 5
 
 
-@router.get("/")
-def show_overview(request: Request, session: SessionDep, actor: Viewer) -> Response:
-    return page(request, "overview/overview.html", _overview(session, actor))
+def overview_topics(session: SessionDep, _: Viewer) -> tuple[str, ...]:
+    """Also follow the progress of the runs that are unfinished now. A new run reconnects the page anyway."""
+    return RUNS, REVIEW, *(topic_of("run", run.id) for run in queries.unfinished_runs(session))
 
 
-def _overview(session: Session, actor: Actor) -> dict[str, object]:
+@live_page(router, "/", "overview/overview.html", "happening", "to_review", "newest", topics=overview_topics)
+def show_overview(session: SessionDep, actor: Viewer) -> dict[str, object]:
     items, _ = review_queue(session, ReviewFilter(), actor.person_id, limit=REVIEW_ROWS)
     served = {name for offer in offers(session) for name in offer.queues}
     evaluated_or_trained = exists().where(Run.kind.in_([RunKind.EVALUATION, RunKind.TRAINING]))
@@ -54,15 +51,6 @@ def _overview(session: Session, actor: Actor) -> dict[str, object]:
     }
 
 
-@router.get("/events", response_class=EventSourceResponse)
-async def follow_overview(request: Request, session: SessionDep, actor: Viewer) -> AsyncIterable[ServerSentEvent]:
-    """Also follow the progress of the runs that are unfinished now. A new run reconnects the page anyway."""
-    topics = (RUNS, REVIEW, *(topic_of("run", run.id) for run in queries.unfinished_runs(session)))
-    blocks = ("happening", "to_review", "newest")
-    async for event in live_blocks(request, topics, "overview/overview.html", blocks, partial(_overview, actor=actor)):
-        yield event
-
-
 @router.get("/settings")
 def show_settings(request: Request, session: SessionDep, _: Viewer) -> Response:
     """Show the settings that every member may read."""
@@ -77,6 +65,7 @@ def show_settings(request: Request, session: SessionDep, _: Viewer) -> Response:
         "launcher_warnings": sorted({offer.can.launcher_warning for offer in online if offer.can.launcher_warning}),
         "allow_unsandboxed": settings.allow_unsandboxed,
         "waiting": queries.waiting_jobs(session),
+        "certificate_key": public_key(session),
         "facts": [
             ("Proctor", product_version()),
             ("Stage", settings.stage),
@@ -90,17 +79,7 @@ def show_settings(request: Request, session: SessionDep, _: Viewer) -> Response:
     return page(request, "overview/settings.html", context)
 
 
-@router.get("/settings/workers")
-def show_workers(request: Request, session: SessionDep, _: Viewer) -> Response:
-    return page(request, "overview/workers.html", _workers(session))
-
-
-def _workers(session: Session) -> dict[str, object]:
+@live_page(router, "/settings/workers", "overview/workers.html", "worker_list", topics=[RUNS])
+def show_workers(session: SessionDep, _: Viewer) -> dict[str, object]:
     states = queries.list_worker_states(session)
     return {"workers": states, "abilities": queries.abilities(states), "waiting": queries.waiting_jobs(session)}
-
-
-@router.get("/settings/workers/events", response_class=EventSourceResponse)
-async def follow_workers(request: Request, _: Viewer) -> AsyncIterable[ServerSentEvent]:
-    async for event in live_blocks(request, (RUNS,), "overview/workers.html", ["worker_list"], _workers):
-        yield event

@@ -1,29 +1,24 @@
 """Pages of policies: list, form, detail with a live connection test."""
 
-from collections.abc import AsyncIterable
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, Response
-from fastapi.sse import EventSourceResponse, ServerSentEvent
-from sqlalchemy.orm import Session
 
 from backend.core.events import topic_of
 from backend.domain.vocabulary import PolicyKind
 from backend.policies import queries, service
 from backend.policies.schemas import PRESETS, ChooseModel, CreatePolicy, UpdatePolicy
 from backend.policies.service import SCRIPTED, latest_connection_test, start_connection_test
-from backend.policies.tables import Policy
 from backend.runs import queries as run_queries
 from backend.runs.schemas import RunFilter
 from backend.web.dependencies import SessionDep, Trainer, Viewer
 from backend.web.form_data import SentForm, read_form
-from backend.web.page import page, render_block, see_other
+from backend.web.page import page, see_other
 from backend.web.paging import After
-from backend.web.streams import END, live
+from backend.web.streams import live_page
 
 router = APIRouter()
-DETAIL = "policies/detail.html"
 MAX_CHOICES = 500
 """Models of an endpoint that the page offers; the form takes any name."""
 
@@ -56,15 +51,29 @@ def create_policy(
     return see_other(f"/policies/{policy.id}", f"{policy.name} was added.")
 
 
-@router.get("/policies/{policy_id}", response_class=HTMLResponse)
-def show_policy(request: Request, policy_id: str, session: SessionDep, _: Viewer) -> HTMLResponse:
+def topics_of(session: SessionDep, _: Viewer, policy_id: str) -> tuple[str, ...]:
+    """The topic of the newest test."""
+    test = latest_connection_test(session, queries.get_policy(session, policy_id))
+    return (topic_of("job", test.id),) if test else ()
+
+
+@live_page(router, "/policies/{policy_id}", "policies/detail.html", "connection", topics=topics_of)
+def show_policy(session: SessionDep, _: Viewer, policy_id: str) -> dict[str, object]:
     policy = queries.get_policy(session, policy_id)
-    context = _connection(session, policy) | {
+    test = latest_connection_test(session, policy)
+    listed = test.report.models[:MAX_CHOICES] if test and test.report else []
+    mine = str(policy.configuration.get("model", ""))
+    unlisted = [(mine, f"{mine} (not listed)")] if listed and mine not in listed else []
+    return {
+        "policy": policy,
+        "test": test,
+        "test_models": unlisted + [(model, model) for model in listed],  # options of the form
+        "can_change": service.can_change(policy),
+        "can_delete": service.can_delete(policy),
         "checkpoints": run_queries.checkpoints(session, policy_id=policy.id)[::-1],
         "runs": run_queries.runs(session, RunFilter(policy_id=policy.id)).items,
-        "can_delete": service.can_delete(policy),
+        "is_over": test is None or test.report is not None,
     }
-    return page(request, DETAIL, context)
 
 
 @router.get("/policies/{policy_id}/edit", response_class=HTMLResponse)
@@ -102,34 +111,3 @@ def choose_model(
     policy = service.choose_model(session, actor, queries.get_policy(session, policy_id), form.model)
     start_connection_test(session, actor, policy)
     return see_other(f"/policies/{policy_id}", f"{policy.name} now uses {form.model}.")
-
-
-def topics_of(session: SessionDep, _: Viewer, policy_id: str) -> tuple[str, ...]:
-    """The topic of the newest test, found before the stream begins, which itself holds no transaction."""
-    test = latest_connection_test(session, queries.get_policy(session, policy_id))
-    return (topic_of("job", test.id),) if test else ()
-
-
-@router.get("/policies/{policy_id}/events", response_class=EventSourceResponse)
-async def policy_events(
-    request: Request, policy_id: str, _: Viewer, topics: Annotated[tuple[str, ...], Depends(topics_of)]
-) -> AsyncIterable[ServerSentEvent]:
-
-    def render(session: Session) -> dict[str, str]:
-        context = _connection(session, queries.get_policy(session, policy_id))
-        blocks = {"connection": render_block(request, DETAIL, "connection", context)}
-        is_over = context["test"] is None or context["test"].report is not None
-        return blocks | ({END: ""} if is_over else {})
-
-    async for event in live(request, topics, render):
-        yield event
-
-
-def _connection(session: Session, policy: Policy) -> dict[str, Any]:
-    """The latest test, with the models of the endpoint as the form's options."""
-    test = latest_connection_test(session, policy)
-    listed = test.report.models[:MAX_CHOICES] if test and test.report else []
-    mine = str(policy.configuration.get("model", ""))
-    unlisted = [(mine, f"{mine} (not listed)")] if listed and mine not in listed else []
-    models = unlisted + [(model, model) for model in listed]
-    return {"policy": policy, "test": test, "test_models": models, "can_change": service.can_change(policy)}

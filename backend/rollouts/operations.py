@@ -5,9 +5,7 @@ import uuid
 from sqlalchemy.orm import Session
 
 from backend.domain.vocabulary import Role
-from backend.errors import NotFound
 from backend.operations.declaration import operation, reference
-from backend.operations.ids import parse_id
 from backend.operations.schemas import Download
 from backend.rollouts import export, imports, queries, saved_views
 from backend.rollouts.filters import select_rollouts
@@ -33,13 +31,7 @@ from backend.runs.tables import Run
 from backend.web.identity import Actor
 from backend.web.paging import Page
 
-
-@reference(Rollout, "Id of a rollout.")
-def find_rollout(session: Session, text: str) -> Rollout:
-    rollout_id = parse_id(text)
-    if rollout_id is None:
-        raise NotFound("There is no such rollout.")
-    return queries.get_rollout(session, rollout_id)
+reference(Rollout, "Id of a rollout.")(queries.get_rollout)
 
 
 @operation("GET /rollouts", role=Role.VIEWER, tool=True)

@@ -127,15 +127,13 @@ def show_beside(
 
 
 @router.post("/rollouts/{rollout_id}/review", response_class=HTMLResponse)
-def add_to_review(rollout_id: uuid.UUID, session: SessionDep, actor: Reviewer) -> Response:
-    pick(session, actor, get_rollout(session, rollout_id))
-    return see_other(f"/rollouts/{rollout_id}", "Added to the review queue.")
-
-
 @router.post("/rollouts/{rollout_id}/review/undo", response_class=HTMLResponse)
-def remove_from_review(rollout_id: uuid.UUID, session: SessionDep, actor: Reviewer) -> Response:
-    unpick(session, actor, get_rollout(session, rollout_id))
-    return see_other(f"/rollouts/{rollout_id}", "Removed from the review queue.")
+def change_review(request: Request, rollout_id: uuid.UUID, session: SessionDep, actor: Reviewer) -> Response:
+    """Add the rollout to the review queue, or remove it."""
+    is_undone = request.url.path.endswith("/undo")
+    (unpick if is_undone else pick)(session, actor, get_rollout(session, rollout_id))
+    notice = "Removed from the review queue." if is_undone else "Added to the review queue."
+    return see_other(f"/rollouts/{rollout_id}", notice)
 
 
 def _transcript(rollout: Rollout, flags: Sequence[Flag], grades: Sequence[Grade] = ()) -> list[Entry]:

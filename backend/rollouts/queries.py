@@ -17,6 +17,7 @@ from backend.domain.vocabulary import RunKind, Verdict
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import NotFound
 from backend.graders.tables import Grade, Grader
+from backend.operations.ids import parse_id
 from backend.review.tables import VerdictRecord
 from backend.rollouts.filters import LAST_PAGE, Selection, select_rollouts
 from backend.rollouts.finished_run_index import LruCache, index_of
@@ -280,7 +281,7 @@ def newest(session: Session, run: Run, limit: int = 6) -> list[ListedRollout]:
     return [ListedRollout(rollout, columns_of(run, rollout)) for rollout in session.scalars(statement)]
 
 
-def get_rollout(session: Session, rollout_id: uuid.UUID) -> Rollout:
+def get_rollout(session: Session, rollout_id: uuid.UUID | str) -> Rollout:
     """Read one rollout whole, with its task, run, version, environment and policy. Raises NotFound."""
     statement = (
         select(Rollout)
@@ -296,7 +297,7 @@ def get_rollout(session: Session, rollout_id: uuid.UUID) -> Rollout:
             joinedload(Rollout.run).joinedload(Run.version).joinedload(EnvironmentVersion.environment),
             joinedload(Rollout.run).joinedload(Run.policy),
         )
-        .where(Rollout.id == rollout_id)
+        .where(Rollout.id == parse_id(str(rollout_id)))
     )
     rollout = session.scalars(statement).one_or_none()
     if rollout is None:

@@ -26,7 +26,10 @@ def list_views(session: Session, actor: Actor) -> list[View]:
         .order_by((SavedView.person_id == actor.person_id).desc(), SavedView.name, SavedView.id)
         .limit(MAX_VIEWS * 2)
     )
-    return [View.of_view(view, owner, actor) for view, owner in session.execute(statement)]
+    return [
+        View.from_row(view, owner=owner, is_own=view.person_id == actor.person_id)
+        for view, owner in session.execute(statement)
+    ]
 
 
 def save_view(session: Session, actor: Actor, request: SaveView) -> View:
@@ -40,7 +43,7 @@ def save_view(session: Session, actor: Actor, request: SaveView) -> View:
         session.add(view)
     view.filter, view.sort, view.is_shared = request.filter, request.sort, request.is_shared
     session.flush()
-    return View.of_view(view, actor.name, actor)
+    return View.from_row(view, owner=actor.name, is_own=True)
 
 
 def update_view(session: Session, actor: Actor, view_id: uuid.UUID, request: UpdateView) -> View:
@@ -53,12 +56,12 @@ def update_view(session: Session, actor: Actor, view_id: uuid.UUID, request: Upd
     if request.is_shared is not None:
         view.is_shared = request.is_shared
     session.flush()
-    return View.of_view(view, actor.name, actor)
+    return View.from_row(view, owner=actor.name, is_own=view.person_id == actor.person_id)
 
 
 def delete_view(session: Session, actor: Actor, view_id: uuid.UUID) -> View:
     view = _get_changeable(session, actor, view_id)
-    deleted = View.of_view(view, actor.name, actor)
+    deleted = View.from_row(view, owner=actor.name, is_own=view.person_id == actor.person_id)
     session.delete(view)
     session.flush()
     audit(session, actor, "view.delete", "view", view.id, name=view.name)

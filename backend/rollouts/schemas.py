@@ -13,9 +13,8 @@ from backend.domain.rollouts.filters import MAX_LENGTH
 from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, Split, StopReason, Verdict
 from backend.operations.schemas import Request, Response
 from backend.rollouts.export import ExportFormat
-from backend.rollouts.tables import Rollout, SavedView
+from backend.rollouts.tables import Rollout
 from backend.runs.schemas import RolloutFilter
-from backend.web.identity import Actor
 
 ViewName = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f]+$", description="Name.")]
 Where = Annotated[str, Field(max_length=2000, description="Filter on the rollouts. Default: all rollouts.")]
@@ -159,11 +158,6 @@ class View(Response):
     owner: str
     """Name of the member who saved it."""
     created_at: datetime
-
-    @classmethod
-    def of_view(cls, view: SavedView, owner: str, actor: Actor) -> "View":
-        same = {name: getattr(view, name) for name in ("id", "name", "filter", "sort", "is_shared", "created_at")}
-        return cls(**same, owner=owner, is_own=view.person_id == actor.person_id)
 
     @property
     def query(self) -> str:

@@ -11,7 +11,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from backend.core.events import topic_of
-from backend.domain.rollouts.filters import with_clause
+from backend.domain.rollouts.filters import clauses_of, subject_of
 from backend.errors import InvalidInput, NotFound
 from backend.rollouts import saved_views
 from backend.rollouts.filters import WrongFilter, select_rollouts
@@ -52,7 +52,9 @@ def choose_rollouts(
     expression = filter.expression
     for choice in request.query_params.getlist("set"):
         field, _, clause = choice.partition(":")
-        expression = with_clause(expression, field, clause)
+        clauses = clauses_of(expression)
+        kept = [f"({expression})"] if clauses is None else [part for part in clauses if subject_of(part) != field]
+        expression = " and ".join([*kept, clause] if clause else kept)
     columns = ",".join(request.query_params.getlist("show")) or filter.columns
     changes = {"where": expression or None, "columns": columns, "after": None, "before": None}
     chosen = filter.as_expression().model_copy(update=changes)

@@ -23,6 +23,8 @@ from backend.training.tables import Alarm
 from backend.web.page import render_block
 
 TEMPLATE = "runs/run.html"
+HEAD_BLOCKS = (f"{TEMPLATE}#run_head", f"{TEMPLATE}#run_tabs")
+"""Blocks that a live stream updates above the tab's own part."""
 
 
 @dataclass(frozen=True, slots=True)

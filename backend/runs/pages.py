@@ -28,15 +28,14 @@ from backend.runs import queries
 from backend.runs.charts import Chart, Window, charts_of, columnar_points, latest_steps
 from backend.runs.header import RunHeader, head_blocks, run_header
 from backend.runs.schemas import RunFilter
-from backend.studies.patterns import known_onsets
+from backend.studies.patterns import known_onsets, pattern_name
 from backend.training.tables import Intervention
 from backend.web.dependencies import SessionDep, Viewer
 from backend.web.page import page, render_block
 from backend.web.shared import Shared
-from backend.web.streams import AGAIN, END, live
+from backend.web.streams import AGAIN, END, live, live_page
 
 router = APIRouter()
-LIST = "runs/list.html"
 OVERVIEW = "runs/overview.html"
 
 
@@ -69,23 +68,8 @@ _overviews: Shared[dict[str, object]] = Shared()
 """Overviews of the watched runs: aggregating the figures of a big run takes a while."""
 
 
-@router.get("/runs", response_class=HTMLResponse)
-def list_runs(request: Request, session: SessionDep, _: Viewer, wanted: Annotated[RunFilter, Query()]) -> HTMLResponse:
-    return page(request, LIST, _list(session, wanted), block="run_table")
-
-
-@router.get("/runs/events", response_class=EventSourceResponse)
-async def runs_events(
-    request: Request, _: Viewer, wanted: Annotated[RunFilter, Query()]
-) -> AsyncIterable[ServerSentEvent]:
-    def render(session: Session) -> dict[str, str]:
-        return {"run_table": render_block(request, LIST, "run_table", _list(session, wanted))}
-
-    async for event in live(request, (RUNS,), render):
-        yield event
-
-
-def _list(session: Session, wanted: RunFilter) -> dict[str, object]:
+@live_page(router, "/runs", "runs/list.html", "run_table", topics=[RUNS], swapped="run_table")
+def list_runs(session: SessionDep, _: Viewer, wanted: Annotated[RunFilter, Query()]) -> dict[str, object]:
     found = queries.runs(session, wanted)
     names = session.scalars(select(Environment.name).order_by(Environment.name)).all()
     choices = {"environments": names, "kinds": tuple(RunKind), "statuses": tuple(RunStatus)}
@@ -189,5 +173,12 @@ def _overview(session: Session, run_id: uuid.UUID, choice: FiguresRequest, *, wi
         "rules": [REWARD, *(name for name in run.columns if name != REWARD)],  # columns that can define success
         "screened": screened,  # rollouts that detectors kept out of the gradient
         "judged": next(iter(curve_of(session, run)), None) if head.has_verdicts and not is_training else None,
-        "onsets": [onset.as_mark() for onset in known_onsets(session, run.id)] if is_training and with_charts else (),
+        "onsets": [
+            {
+                "from": onset.low,
+                "to": onset.high,
+                "label": f"onset: {pattern_name(onset.settings.detector, onset.settings.cluster)}",
+            }
+            for onset in (known_onsets(session, run.id) if is_training and with_charts else ())
+        ],
     }

@@ -5,13 +5,13 @@ from datetime import datetime
 from typing import Annotated, ClassVar, Literal, Self
 from urllib.parse import urlencode
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from backend.domain.environments.manifest import ContextSpec
 from backend.domain.rollouts.filters import MAX_LENGTH, OR, clauses_of, field_name, quoted, subject_of
 from backend.domain.statistics import Coverage
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus, Split, StopReason
-from backend.operations.schemas import Cli, Progress, Response
+from backend.operations.schemas import Cli, FilterForm, Progress, Response
 from backend.runs.tables import Run
 
 
@@ -67,21 +67,14 @@ class EvaluationRequest(BaseModel):
     """Any text. Repeating a key returns the run that it started first."""
 
 
-class _Filter(BaseModel):
-    """Filter of a list. Empty choices of a filter form are ignored."""
+class _Filter(FilterForm):
+    """Filter of a list."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
 
     after: str | None = None
     """The `next` of the previous page."""
     limit: int = Field(default=50, ge=1, le=500)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_empty(cls, values: object) -> object:
-        if not isinstance(values, dict):
-            return values
-        return {name: value for name, value in values.items() if not isinstance(value, str) or value.strip()}
 
     def query(self, **changes: object) -> str:
         """Return the query string of the first page with some changes. None and False remove a value."""

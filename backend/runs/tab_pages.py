@@ -1,9 +1,10 @@
 """The other tabs of a run: groups, flags, configuration, log. Pages of a list are not live."""
 
 import uuid
-from collections.abc import AsyncIterable, Callable, Mapping
+from collections.abc import AsyncIterable, Mapping
+from functools import partial
 from operator import itemgetter
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
@@ -18,18 +19,16 @@ from backend.detectors.tables import Flag
 from backend.domain.vocabulary import Phase, RunKind, RunStatus
 from backend.results import groups as run_groups
 from backend.runs import queries
-from backend.runs.header import head_blocks, run_header
+from backend.runs.header import HEAD_BLOCKS, run_header
 from backend.runs.rerun import drift
 from backend.runs.schemas import GroupFilter
 from backend.web.dependencies import SessionDep, Viewer
 from backend.web.formats import number
-from backend.web.page import page, render_block
+from backend.web.page import page
 from backend.web.paging import After, Key, slice_of
-from backend.web.streams import END, live
+from backend.web.streams import live_blocks, live_page
 
 router = APIRouter()
-FLAGS = "runs/flags.html"
-LOG = "runs/log.html"
 
 
 @router.get("/runs/{run_id}/groups", response_class=HTMLResponse)
@@ -52,11 +51,27 @@ def list_groups(
     return page(request, "runs/groups.html", context, block="group_table")
 
 
-@router.get("/runs/{run_id}/flags", response_class=HTMLResponse)
-def list_flags(
-    request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer, after: After = None
-) -> HTMLResponse:
-    return page(request, FLAGS, _flags(session, run_id, after), block="run_flags")
+@live_page(
+    *(router, "/runs/{run_id}/flags", "runs/flags.html", *HEAD_BLOCKS, "run_flags"),
+    topics=["run:{run_id}"],
+    swapped="run_flags",
+)
+def list_flags(session: SessionDep, _: Viewer, run_id: uuid.UUID, after: After = None) -> dict[str, object]:
+    run = queries.get_run(session, run_id)
+    statement = select(Flag).options(joinedload(Flag.rollout)).where(Flag.run_id == run_id)
+    found = slice_of(session, statement, (Key(Flag.created_at), Key(Flag.id)), after=after)
+    head = run_header(session, run)
+    return {
+        "head": head,
+        "run": run,
+        "flags": found.items,
+        "next": found.next,
+        "is_newest": after is None,
+        "detection": newest_scan(session, run_id),
+        "can_detect": run.kind in PHASES,
+        "most_altered": MAX_ALTERED,
+        "is_over": head.is_settled,
+    }
 
 
 @router.get("/runs/{run_id}/configuration", response_class=HTMLResponse)
@@ -76,63 +91,34 @@ def show_configuration(request: Request, run_id: uuid.UUID, session: SessionDep,
     return page(request, "runs/configuration.html", context)
 
 
-@router.get("/runs/{run_id}/log", response_class=HTMLResponse)
-def show_log(
-    request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer, before: int | None = None
-) -> HTMLResponse:
-    return page(request, LOG, _log(session, run_id, before), block="run_log")
-
-
-def _flags(session: Session, run_id: uuid.UUID, after: str | None = None) -> dict[str, Any]:
+@live_page(
+    router, "/runs/{run_id}/log", "runs/log.html", *HEAD_BLOCKS, "run_log", topics=["run:{run_id}"], swapped="run_log"
+)
+def show_log(session: SessionDep, _: Viewer, run_id: uuid.UUID, before: int | None = None) -> dict[str, object]:
     run = queries.get_run(session, run_id)
-    statement = select(Flag).options(joinedload(Flag.rollout)).where(Flag.run_id == run_id)
-    found = slice_of(session, statement, (Key(Flag.created_at), Key(Flag.id)), after=after)
+    lines = queries.log_lines(session, run_id, before=before)
+    head = run_header(session, run)
     return {
-        "head": run_header(session, run),
+        "head": head,
         "run": run,
-        "flags": found.items,
-        "next": found.next,
-        "is_newest": after is None,
-        "detection": newest_scan(session, run_id),
-        "can_detect": run.kind in PHASES,
-        "most_altered": MAX_ALTERED,
+        "lines": lines,
+        "earlier": lines[0].id if len(lines) == queries.LOG_LINES else None,
+        "is_newest": before is None,
+        "is_over": head.is_settled,
     }
 
 
-def _log(session: Session, run_id: uuid.UUID, before: int | None = None) -> dict[str, Any]:
-    run = queries.get_run(session, run_id)
-    lines = queries.log_lines(session, run_id, before=before)
-    earlier = lines[0].id if len(lines) == queries.LOG_LINES else None
-    context = {"head": run_header(session, run), "run": run, "lines": lines, "earlier": earlier}
-    return context | {"is_newest": before is None}
+def _read_head(session: Session, run_id: uuid.UUID) -> dict[str, object]:
+    head = run_header(session, queries.get_run(session, run_id))
+    return {"head": head, "is_over": head.is_settled}
 
 
-_LIVE: dict[str, tuple[str, str, Callable[[Session, uuid.UUID], dict[str, Any]]]] = {
-    "flags": (FLAGS, "run_flags", _flags),
-    "log": (LOG, "run_log", _log),
-}
-"""Template, block and context of the tabs whose own part is live."""
-
-
-@router.get("/runs/{run_id}/flags/events", response_class=EventSourceResponse)
-@router.get("/runs/{run_id}/log/events", response_class=EventSourceResponse)
 @router.get("/runs/{run_id}/groups/events", response_class=EventSourceResponse)
 @router.get("/runs/{run_id}/configuration/events", response_class=EventSourceResponse)
 async def tab_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
-    """The head, and the tab's own part if it is live."""
-    tab = request.url.path.split("/")[-2]
-
-    def render(session: Session) -> dict[str, str]:
-        blocks: dict[str, str] = {}
-        if tab in _LIVE:
-            template, block, read = _LIVE[tab]
-            context = read(session, run_id)
-            head, blocks[block] = context["head"], render_block(request, template, block, context)
-        else:
-            head = run_header(session, queries.get_run(session, run_id))
-        return head_blocks(request, head) | blocks | ({END: ""} if head.is_settled else {})
-
-    async for event in live(request, (topic_of("run", run_id),), render):
+    """The head: these tabs themselves are not live."""
+    read = partial(_read_head, run_id=run_id)
+    async for event in live_blocks(request, (topic_of("run", run_id),), "", HEAD_BLOCKS, read):
         yield event
 
 

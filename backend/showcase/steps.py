@@ -3,7 +3,9 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
+
+from rich.progress import Progress, TaskID
 
 from proctor import Client, Json
 
@@ -23,14 +25,33 @@ class ShowcaseStopped(Exception):
     """The showcase was canceled."""
 
 
-class ProgressDisplay(Protocol):
-    """Shows the progress of a showcase."""
+class ProgressDisplay:
+    """Shows a showcase: a bar for the current step; each finished step leaves a line."""
 
-    def step(self, title: str) -> None: ...
+    def __init__(self, bars: Progress) -> None:
+        self.bars = bars
+        self._bar: TaskID | None = None
+        self._activity = ""
 
-    def say(self, text: str) -> None: ...
+    def step(self, title: str) -> None:
+        self._end_bar()
+        self.bars.console.print(f"[green]▸[/] {title}")
 
-    def progress(self, activity: str, done: int, total: int | None, rate: float | None) -> None: ...
+    def say(self, text: str) -> None:
+        self._end_bar()
+        self.bars.console.print(f"  {text}", style="dim", markup=False)
+
+    def progress(self, activity: str, done: int, total: int | None, rate: float | None) -> None:
+        if activity != self._activity:
+            self._end_bar()
+            self._activity, self._bar = activity, self.bars.add_task(activity, total=total, rate="")
+        if self._bar is not None:
+            self.bars.update(self._bar, completed=done, total=total, rate=f"{rate:.3g}/s" if rate else "")
+
+    def _end_bar(self) -> None:
+        if self._bar is not None:
+            self.bars.remove_task(self._bar)
+        self._bar, self._activity = None, ""
 
 
 @dataclass(frozen=True, slots=True)

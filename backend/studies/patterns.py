@@ -40,10 +40,6 @@ class KnownOnset:
     """Step of the last checkpoint at the base rate."""
     high: int
 
-    def as_mark(self) -> dict[str, int | str]:
-        label = f"onset: {pattern_name(self.settings.detector, self.settings.cluster)}"
-        return {"from": self.low, "to": self.high, "label": label}
-
 
 def patterns_of(session: Session, run: Run) -> list[ConfirmedPattern]:
     """Detectors with a confirmed rollout and each of their clusters with one, most confirmed rollouts first."""

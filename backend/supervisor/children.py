@@ -9,9 +9,10 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
 from backend.core.embedded import die_with_parent
 
@@ -80,25 +81,40 @@ class LivenessProbe:
                 self._misses += 1
 
 
-def http_status(connection: http.client.HTTPConnection, path: str) -> int:
-    """Return the status of the server's response; 0: none."""
+def http_status(server: tuple[str, int] | Path, path: str, timeout: float = TIMEOUT_SECONDS) -> int:
+    """Return the status of the response of a server at a host and port, or at a Unix socket; 0: none."""
+    connection = http.client.HTTPConnection("localhost", timeout=timeout)
     with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
+        if isinstance(server, Path):
+            connection.sock = socket.socket(socket.AF_UNIX)
+            connection.sock.settimeout(timeout)
+            connection.sock.connect(str(server))
+        else:
+            connection.sock = socket.create_connection(server, timeout)
         connection.request("GET", path)
         return connection.getresponse().status
     return 0
 
 
-class UnixConnection(http.client.HTTPConnection):
-    """HTTP over a Unix socket."""
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """End on SIGTERM and SIGHUP (the terminal was closed) as on Ctrl-C, even if a shell made this ignore Ctrl-C.
 
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=TIMEOUT_SECONDS)
-        self._path = path
+    Further signals are ignored, so that the end is orderly.
+    """
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
+    def end(number: int, frame: FrameType | None) -> None:
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, end) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @dataclass
@@ -130,13 +146,11 @@ class Child:
         self.process = self.start()
 
     def watch(self) -> str | None:
-        """Check the child once; returns news for a person. Raises ChildGaveUp."""
+        """Check the child once, or start it; returns news for a person. Raises ChildGaveUp."""
         now = time.monotonic()
-        if self._restart_at is not None:
-            if now >= self._restart_at:
+        if self.process is None or self._restart_at is not None:
+            if self._restart_at is None or now >= self._restart_at:
                 self.launch()
-            return None
-        if self.process is None:
             return None
         if self.process.poll() is not None:
             return self._handle_death(now, self.process.returncode)

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from http.client import HTTPConnection
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -19,10 +18,8 @@ from backend.core.embedded import CannotStart, Postgres, Valkey, accepts_connect
 from backend.settings import LOOPBACK_HOSTS, Settings
 from backend.supervisor.children import (
     NOT_ALIVE,
-    TIMEOUT_SECONDS,
     Child,
     LivenessProbe,
-    UnixConnection,
     http_status,
     spawn,
 )
@@ -85,24 +82,15 @@ class Fleet:
             own["PROCTOR_PUBLIC_URL"] = address.url
         self.environment = {**os.environ, **own}  # noqa: TID251 - passed on to the children, not read
 
-    def servers(self) -> list[Child]:
-        """Build embedded Valkey and Postgres, unless external ones are used."""
-        named = (("broker", self.valkey), ("database", self.postgres))
-        return [
-            Child(name, partial(server.launch, self.folder.lock), server.log, server.is_ready, server.stop_signal)
-            for name, server in named
-            if server
-        ]
-
     def api(self, is_migrated: Callable[[], bool]) -> Child:
         """Build the web process. It is ready only after the migration, when it reaches its database."""
         host, port = self.address.host, self.address.port
         command = ["backend.web.server", "--host", host, "--port", str(port)]
-        connect = partial(HTTPConnection, "127.0.0.1" if host == "0.0.0.0" else host, port)
+        server = ("127.0.0.1" if host == "0.0.0.0" else host, port)
         child = self._child(
-            *("web", "api", command, lambda: is_migrated() and http_status(connect(timeout=2), "/healthz") == 200)
+            *("web", "api", command, lambda: is_migrated() and http_status(server, "/healthz", 2) == 200)
         )
-        child.probe = LivenessProbe(lambda: http_status(connect(timeout=TIMEOUT_SECONDS), "/livez") not in NOT_ALIVE)
+        child.probe = LivenessProbe(lambda: http_status(server, "/livez") not in NOT_ALIVE)
         return child
 
     def waves(self) -> list[list[Child]]:
@@ -141,9 +129,7 @@ class Fleet:
             environment={**given, **own, "PROCTOR_DATA": str(self.folder.path)},
             folder=self.folder.sockets,  # a folder without `.env`
         )
-        child.probe = LivenessProbe(
-            lambda: http_status(UnixConnection(socket), "/status") not in NOT_ALIVE, _ENV_HOST_HUNG_SECONDS
-        )
+        child.probe = LivenessProbe(lambda: http_status(socket, "/status") not in NOT_ALIVE, _ENV_HOST_HUNG_SECONDS)
         return child
 
     def start_preparation(self) -> subprocess.Popen[str]:

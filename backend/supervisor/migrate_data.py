@@ -6,7 +6,7 @@
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,11 +72,11 @@ def migrate_data(
     try:
         folder = open_data_folder(data)
         postgres = Postgres(cluster, folder.sockets, folder.logs / "postgres.log")
-        with _running(postgres), _connect(postgres.url()) as connection:
+        with _connect(postgres.url(), postgres) as connection:
             if (revision := find_old_revision(connection)) is None:
                 return None
         backup = _copy(cluster, report)
-        with _running(postgres), _connect(postgres.url()) as connection:
+        with _connect(postgres.url(), postgres) as connection:
             return _convert(connection, revision, backup=backup, report=report)
     except CannotStart as error:
         raise CannotMigrate(str(error)) from error
@@ -143,19 +143,14 @@ def _copy(cluster: Path, report: Callable[[str], None]) -> Path:
 
 
 @contextmanager
-def _running(postgres: Postgres) -> Iterator[None]:
-    postgres.start()
-    try:
-        yield
-    finally:
-        postgres.stop()
-
-
-@contextmanager
-def _connect(url: str) -> Iterator[psycopg.Connection[TupleRow]]:
-    try:
-        connection = psycopg.connect(url.replace("+psycopg", "", 1), connect_timeout=5, autocommit=True)
-    except psycopg.OperationalError as error:
-        raise CannotMigrate(f"cannot connect to the database: {error}") from error
-    with connection:
-        yield connection
+def _connect(url: str, postgres: Postgres | None = None) -> Iterator[psycopg.Connection[TupleRow]]:
+    """Connect to a database, whose server is `postgres` if it must be started for that."""
+    with ExitStack() as stack:
+        if postgres:
+            stack.callback(postgres.stop)
+            postgres.start()
+        try:
+            connection = psycopg.connect(url.replace("+psycopg", "", 1), connect_timeout=5, autocommit=True)
+        except psycopg.OperationalError as error:
+            raise CannotMigrate(f"cannot connect to the database: {error}") from error
+        yield stack.enter_context(connection)

@@ -2,19 +2,17 @@
 
 import json
 import queue
-import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from subprocess import Popen
-from types import FrameType
 
 from backend.core.embedded import IS_SUPPORTED, CannotStart
 from backend.settings import Settings
-from backend.supervisor.children import STOP_SECONDS, Child
+from backend.supervisor.children import STOP_SECONDS, Child, ended_by_signals
 from backend.supervisor.data_folder import DataFolder, open_data_folder, unusable, write_secret
 from backend.supervisor.fleet import Address, Fleet
 
@@ -38,15 +36,20 @@ class Supervisor:
         on_all_ready: "Callable[[Supervisor], None] | None",
     ) -> None:
         self.fleet, self.folder, self.report, self.began_at = fleet, folder, report, began_at
-        self.children: list[Child] = []
-        self.servers = fleet.servers()
-        for server in (fleet.valkey, fleet.postgres):
+        self.servers: list[Child] = []
+        """Embedded ones; none if external ones are used."""
+        for name, server in (("broker", fleet.valkey), ("database", fleet.postgres)):
             if server:
                 server.report = lambda message: report("news", {"message": message})
+                start = partial(server.launch, folder.lock)
+                self.servers.append(Child(name, start, server.log, server.is_ready, server.stop_signal))
         self.is_migrated = False
         self.api = fleet.api(lambda: self.is_migrated)
         self.waves = fleet.waves()
         self.wave = [self.api]
+        self.children = [self.api, fleet.env_host(), *self.servers]  # the slowest first; they wait for the database
+        self.is_ready = False
+        """All are."""
         self.messages: queue.SimpleQueue[dict[str, object]] = queue.SimpleQueue()
         """From the preparation."""
         self.preparation: Popen[str] | None = None
@@ -57,11 +60,10 @@ class Supervisor:
         """End only with an exception: KeyboardInterrupt when interrupted, CannotStart or ChildGaveUp."""
         self.preparation = self.fleet.start_preparation()
         threading.Thread(target=self._listen, args=(self.preparation,), name="preparation", daemon=True).start()
-        self._launch(self.api, self.fleet.env_host(), *self.servers)  # the slowest first; they wait for the database
         while True:
             self._handle_messages()
             self._watch()
-            time.sleep(_SETTLED_TICK_SECONDS if self._all_ready() else _TICK_SECONDS)
+            time.sleep(_SETTLED_TICK_SECONDS if self.is_ready else _TICK_SECONDS)
 
     def stop(self) -> None:
         """Stop web and workers, then the servers that they need."""
@@ -75,32 +77,27 @@ class Supervisor:
             for child in group:
                 child.wait_until_ended(deadline - time.monotonic())
 
-    def _launch(self, *children: Child) -> None:
-        for child in children:
-            self.children.append(child)
-            child.launch()
-
     def _watch(self) -> None:
-        for child in tuple(self.children):
+        for child in self.children:
             if news := child.watch():
+                seconds = round(time.monotonic() - self.began_at, 2)
                 if child.is_ready:
-                    self.report("ready", {"name": child.name, "seconds": self._seconds()})
+                    self.report("ready", {"name": child.name, "seconds": seconds})
                 else:
                     self.report("news", {"message": news})
                 if child is self.api and child.is_ready:
-                    self.report("address", {"url": self.fleet.address.url, "seconds": self._seconds()})
+                    self.report("address", {"url": self.fleet.address.url, "seconds": seconds})
         if self.link and self.api.is_ready:  # the one-time link of a new installation
             self.report("sign_in", {"url": self.link})
             self.link = None
         if self.waves and all(child.is_ready for child in self.wave):
             self.wave = self.waves.pop(0)
-            self._launch(*self.wave)
-        if self.on_all_ready and self._all_ready():
+            self.children += self.wave
+        is_complete = self.preparation is None and not self.waves
+        self.is_ready = is_complete and all(child.is_ready for child in self.children)
+        if self.on_all_ready and self.is_ready:
             call, self.on_all_ready = self.on_all_ready, None
             call(self)
-
-    def _all_ready(self) -> bool:
-        return self.preparation is None and not self.waves and all(child.is_ready for child in self.children)
 
     def _listen(self, preparation: Popen[str]) -> None:
         """Forward the messages of the preparation to the main thread."""
@@ -115,7 +112,7 @@ class Supervisor:
             match self.messages.get():
                 case {"event": "migrated"}:
                     self.is_migrated = True
-                    self.report("ready", {"name": "schema", "seconds": self._seconds()})
+                    self.report("ready", {"name": "schema", "seconds": round(time.monotonic() - self.began_at, 2)})
                 case {"event": "ready", "link": str() | None as link, "token": str() | None as token}:
                     if token:
                         write_secret(self.folder.path / "cli-token", token)
@@ -127,9 +124,6 @@ class Supervisor:
                         log = self.folder.logs / "preparation.log"
                         raise CannotStart(f"the preparation of the database failed:\n{log.read_text()[-3000:]}")
                     self.preparation = None
-
-    def _seconds(self) -> float:
-        return round(time.monotonic() - self.began_at, 2)
 
 
 def up(
@@ -156,44 +150,19 @@ def up(
                 f"cannot listen on {address.host} port {address.port}: {error.strerror}; choose another --port"
             ) from error
         address = Address(address.host, int(probe.getsockname()[1]))
-    with _failures_in_words(folder):
+    try:
         folder.note_holder(address.url)
         supervisor = Supervisor(Fleet(folder, settings, address), folder, report, began_at, on_all_ready)
-    with _ended_by_signals(), _failures_in_words(folder):
-        try:
-            supervisor.run()
-        except KeyboardInterrupt:
-            report("stopping", {})
-            supervisor.stop()
-            report("stopped", {})
-        finally:
-            supervisor.stop()
-
-
-@contextmanager
-def _failures_in_words(folder: DataFolder) -> Iterator[None]:
-    """Raise CannotStart for errors of the disk."""
-    try:
-        yield
+        with ended_by_signals():
+            try:
+                supervisor.run()
+            except KeyboardInterrupt:
+                report("stopping", {})
+                supervisor.stop()
+                report("stopped", {})
+            finally:
+                supervisor.stop()
     except OSError as error:
         if not error.filename or not Path(str(error.filename)).is_relative_to(folder.path):
             raise
         raise unusable(folder.path, error) from error
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """End on SIGTERM and SIGHUP (the terminal was closed) as on Ctrl-C. While stopping, signals are ignored."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-    def end(number: int, frame: FrameType | None) -> None:
-        for each in numbers:
-            signal.signal(each, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, end) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

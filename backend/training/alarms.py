@@ -59,30 +59,6 @@ class OfferedAnswer:
     """A question to ask first."""
 
 
-@dataclass(frozen=True, slots=True)
-class RollbackPoints:
-    """Checkpoints of a run that have their weights."""
-
-    saved: Sequence[Checkpoint]
-    """From GRPO."""
-    start: Checkpoint | None
-    """The policy at the start of GRPO."""
-
-    @classmethod
-    def of(cls, session: Session, run: Run) -> "RollbackPoints":
-        of_run = (Checkpoint.run_id == run.id, Checkpoint.stage == Stage.GRPO, Checkpoint.pruned_at.is_(None))
-        return cls(session.scalars(select(Checkpoint).where(*of_run)).all(), start_of(session, run))
-
-    def before(self, alarm: Alarm) -> Checkpoint | None:
-        """The best checkpoint by held-out reward from before the problem began."""
-        onset = alarm.evidence.get("onset")
-        last = alarm.step if onset is None else int(onset)
-        sound = [row for row in self.saved if row.step <= last]
-        if not sound:
-            return self.start
-        return max(sound, key=lambda row: (row.heldout_reward is not None, row.heldout_reward or 0.0, row.step))
-
-
 def list_alarms(session: Session, run_id: uuid.UUID) -> Sequence[Alarm]:
     """The alarms of a run with who answered them, newest first."""
     statement = select(Alarm).options(joinedload(Alarm.answerer)).where(Alarm.run_id == run_id)
@@ -96,16 +72,31 @@ def get_alarm(session: Session, run: Run, alarm_id: uuid.UUID) -> Alarm:
     return alarm
 
 
+def rollback_points(session: Session, run: Run) -> tuple[Sequence[Checkpoint], Checkpoint | None]:
+    """Checkpoints of a run that have their weights: those from GRPO, and the policy at the start of GRPO."""
+    of_run = (Checkpoint.run_id == run.id, Checkpoint.stage == Stage.GRPO, Checkpoint.pruned_at.is_(None))
+    return session.scalars(select(Checkpoint).where(*of_run)).all(), start_of(session, run)
+
+
 def good_checkpoint(
-    session: Session, run: Run, alarm: Alarm, points: RollbackPoints | None = None
+    session: Session,
+    run: Run,
+    alarm: Alarm,
+    points: tuple[Sequence[Checkpoint], Checkpoint | None] | None = None,
 ) -> Checkpoint | None:
     """The checkpoint that a roll back from this alarm continues from: the prepared one while it has its weights, else
-    the best of `points`, which are read if they are not given."""
+    the best by held-out reward of `points` from before the problem began. They are read if they are not given."""
     if prepared := alarm.evidence.get(PREPARED):
         checkpoint = session.get(Checkpoint, uuid.UUID(prepared["checkpoint_id"]))
         if checkpoint is not None and checkpoint.pruned_at is None:
             return checkpoint
-    return (points or RollbackPoints.of(session, run)).before(alarm)
+    saved, start = points or rollback_points(session, run)
+    onset = alarm.evidence.get("onset")
+    last = alarm.step if onset is None else int(onset)
+    sound = [row for row in saved if row.step <= last]
+    if not sound:
+        return start
+    return max(sound, key=lambda row: (row.heldout_reward is not None, row.heldout_reward or 0.0, row.step))
 
 
 def offered_answers(session: Session, run: Run, alarms: Sequence[Alarm]) -> dict[uuid.UUID, list[OfferedAnswer]]:
@@ -113,7 +104,7 @@ def offered_answers(session: Session, run: Run, alarms: Sequence[Alarm]) -> dict
     if not alarms:
         return {}
     settings, warms_up = current_settings(session, run), is_in_warm_up(session, run)
-    points = RollbackPoints.of(session, run)
+    points = rollback_points(session, run)
     has_grpo, continues = settings.recipe.has_grpo, run.status is not RunStatus.COMPLETED
     always = [OfferedAnswer(AlarmAnswer.DISMISS, "Dismiss")]
     if not run.status.is_over:

@@ -17,7 +17,7 @@ from backend.core.queue import enqueue
 from backend.core.tables import Job
 from backend.domain.ids import new_id
 from backend.domain.training.configuration import Stage, TrainingConfiguration
-from backend.domain.training.steering import LEARNING_RATE, MEMORY, setting_of, with_settings
+from backend.domain.training.steering import LEARNING_RATE, MEMORY, safe_settings, with_settings
 from backend.domain.vocabulary import PolicyKind, Queue, RunKind, RunStatus
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import Conflict, InvalidInput
@@ -75,7 +75,8 @@ def start_branch(
     kept = changes_until(session, run.id, step)
     now = with_settings(configuration, [(old.name, old.after) for old in kept])
     source = current_settings(session, run)  # the branch needs as much memory as the source does by now
-    changed = {name: setting_of(source, name) for name in sorted(MEMORY)} | dict(changes or {})
+    own = safe_settings(source)
+    changed = {name: own.get(name) for name in sorted(MEMORY)} | dict(changes or {})
     rows = [(old.name, old.before, old.after, old.step, old.asked_by) for old in kept]
     rows += [(*change, step + 1, asked_by) for change in resolved_changes(now, changed)]
     for name, before, after, at_step, person_id in rows:

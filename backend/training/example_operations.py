@@ -1,6 +1,5 @@
 """Operations on training examples: uploaded conversations, a preview for a warm-up, and SFT data from rollouts."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from sqlalchemy import select
@@ -98,14 +97,8 @@ def get_examples(session: Session, actor: Actor, file: ExampleFile) -> schemas.E
 @operation("GET /training/examples/{file}/file", role=Role.VIEWER, noun="examples")
 def download_examples(session: Session, actor: Actor, file: ExampleFile) -> Download:
     """Download the JSONL as it was checked: each conversation once, tool calls as text."""
-    key = file.artifact
-
-    def content(_: Session) -> Iterator[bytes]:
-        with artifacts.open_file(key) as stored:
-            while part := stored.read(1 << 20):
-                yield part
-
-    return Download(f"examples-{file.id.hex[-8:]}.jsonl", "application/x-ndjson", content)
+    name, key = f"examples-{file.id.hex[-8:]}.jsonl", file.artifact
+    return Download(name, "application/x-ndjson", lambda _: artifacts.read_parts(artifacts.open_file(key)))
 
 
 @operation(

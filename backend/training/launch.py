@@ -10,8 +10,7 @@ from urllib.parse import urlencode
 import yaml
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict
-from sqlalchemy import select
-from sqlalchemy.orm import Session, joinedload
+from sqlalchemy.orm import Session
 
 from backend.checkpoints.queries import checkpoints as checkpoint_slice
 from backend.domain.ids import new_id
@@ -19,8 +18,9 @@ from backend.domain.runs.capabilities import not_offered
 from backend.domain.training.configuration import TrainingConfiguration, batch_in_words
 from backend.domain.training.presets import PRESETS
 from backend.domain.vocabulary import RunKind
-from backend.environments.tables import Environment, EnvironmentVersion
+from backend.environments.tables import EnvironmentVersion
 from backend.errors import InvalidInput, NotFound
+from backend.runs.queries import versions as run_versions
 from backend.runs.tables import Run
 from backend.training.example_files import list_example_files
 from backend.training.launch_form import FormContext, launch_sections
@@ -35,14 +35,7 @@ Format = Literal["yaml", "json"]
 
 def launch_page(session: Session, shown: TrainingRequest, error: InvalidInput | None = None) -> dict[str, object]:
     """The form with the settings of the request over those of a preset, a pre-flight or an earlier run."""
-    in_use = (  # newest first within each environment
-        select(EnvironmentVersion)
-        .join(EnvironmentVersion.environment)
-        .options(joinedload(EnvironmentVersion.environment))
-        .where(Environment.archived_at.is_(None))
-        .order_by(Environment.name, EnvironmentVersion.number.desc())
-    )
-    versions, again = session.scalars(in_use).all(), session.get(Run, shown.again) if shown.again else None
+    versions, again = run_versions(session), session.get(Run, shown.again) if shown.again else None
     again = again if again is not None and again.kind is RunKind.TRAINING else None
     preflight = session.get(Preflight, shown.preflight_id) if shown.preflight_id else None
     preset, source = PRESETS.get(shown.preset or ""), preflight or again

@@ -12,7 +12,6 @@ from backend.domain.training.preflight.findings import PreflightFinding, worst
 from backend.domain.training.presets import PRESETS
 from backend.domain.vocabulary import AlarmAnswer, PreflightStatus, Role
 from backend.operations.declaration import operation, reference
-from backend.operations.ids import parse_id
 from backend.runs import queries as run_queries
 from backend.runs import references as _run_reference  # noqa: F401  how an address names a run
 from backend.runs.schemas import RunResponse
@@ -36,9 +35,7 @@ NOTICES = {
 }
 
 
-@reference(Preflight, "Id of a pre-flight.")
-def find_preflight(session: Session, text: str) -> Preflight:
-    return service.get_preflight(session, parse_id(text))
+reference(Preflight, "Id of a pre-flight.")(service.get_preflight)
 
 
 @operation("GET /training/presets", role=Role.VIEWER, tool=True)

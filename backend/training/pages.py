@@ -1,16 +1,12 @@
 """Pages before a training run starts: the launch page, its configuration file and the pre-flight."""
 
 import uuid
-from collections.abc import AsyncIterable
-from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, Response
-from fastapi.sse import EventSourceResponse, ServerSentEvent
-from sqlalchemy.orm import Session, joinedload
+from sqlalchemy.orm import joinedload
 
-from backend.core.events import topic_of
 from backend.domain.ids import new_id
 from backend.domain.training.configuration import TrainingConfiguration, batch_in_words
 from backend.domain.training.preflight.findings import PreflightFinding, worst
@@ -32,7 +28,7 @@ from backend.training.schemas import TrainingRequest, read_training_request, res
 from backend.training.setting_texts import changed_settings, stored_configuration
 from backend.web.dependencies import SessionDep, Trainer, Viewer
 from backend.web.page import page, render_block, see_other, wants_block
-from backend.web.streams import live_blocks
+from backend.web.streams import live_page
 
 router = APIRouter()
 
@@ -53,28 +49,18 @@ def new_training(request: Request, session: SessionDep, _: Trainer, sent: Sent) 
 
 
 @router.post("/training", response_class=HTMLResponse)
+@router.post("/training/preflights", response_class=HTMLResponse)
 def start_training(request: Request, session: SessionDep, actor: Trainer, form: Sent) -> Response:
+    """Start a run, or only its pre-flight. Errors are at their fields; without script, in the whole form as sent."""
     try:
+        if request.url.path.endswith("/preflights"):
+            return see_other(f"/training/preflights/{preflight.start_preflight(session, actor, form).id}")
         run = service.start_training(session, actor, form)
     except InvalidInput as error:
-        return _refused(request, session, form, error)
+        if wants_block(request):
+            raise
+        return page(request, "training/new.html", launch_page(session, form, error), status=error.status)
     return see_other(f"/runs/{run.id}", "The training run is queued.")
-
-
-@router.post("/training/preflights", response_class=HTMLResponse)
-def start_preflight(request: Request, session: SessionDep, actor: Trainer, form: Sent) -> Response:
-    try:
-        started = preflight.start_preflight(session, actor, form)
-    except InvalidInput as error:
-        return _refused(request, session, form, error)
-    return see_other(f"/training/preflights/{started.id}")
-
-
-def _refused(request: Request, session: SessionDep, form: TrainingRequest, error: InvalidInput) -> Response:
-    """The errors at their fields; without script, the whole form as it was sent."""
-    if wants_block(request):
-        raise error
-    return page(request, "training/new.html", launch_page(session, form, error), status=error.status)
 
 
 @router.get("/training/configuration.{form}")
@@ -93,7 +79,12 @@ def download_run_configuration(run_id: uuid.UUID, form: Format, session: Session
     return download_configuration(configuration_file_of(get_run(session, run_id)), form)
 
 
-def _preflight_page(session: Session, preflight_id: uuid.UUID) -> dict[str, object]:
+@live_page(
+    *(router, "/training/preflights/{preflight_id}", "training/preflight.html"),
+    *("preflight_state", "preflight_findings"),
+    topics=["preflight:{preflight_id}"],
+)
+def show_preflight(session: SessionDep, _: Viewer, preflight_id: uuid.UUID) -> dict[str, object]:
     row = service.get_preflight(session, preflight_id)
     configuration = stored_configuration(row.configuration)
     findings = [PreflightFinding.model_validate(finding) for finding in row.findings]
@@ -109,18 +100,3 @@ def _preflight_page(session: Session, preflight_id: uuid.UUID) -> dict[str, obje
         "needs_reason": row.version.certificate in {None, CheckStatus.FAILED},
         "key": new_id().hex,
     }
-
-
-@router.get("/training/preflights/{preflight_id}", response_class=HTMLResponse)
-def show_preflight(request: Request, preflight_id: uuid.UUID, session: SessionDep, _: Viewer) -> HTMLResponse:
-    return page(request, "training/preflight.html", _preflight_page(session, preflight_id))
-
-
-@router.get("/training/preflights/{preflight_id}/events", response_class=EventSourceResponse)
-async def preflight_events(request: Request, preflight_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
-    read = partial(_preflight_page, preflight_id=preflight_id)
-    blocks = ("preflight_state", "preflight_findings")
-    async for event in live_blocks(
-        request, (topic_of("preflight", preflight_id),), "training/preflight.html", blocks, read
-    ):
-        yield event

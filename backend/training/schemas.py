@@ -18,7 +18,7 @@ from backend.domain.training.presets import PRESETS
 from backend.domain.training.steering import LEARNING_RATE, PARTS, WARM_UP_RATE
 from backend.domain.vocabulary import AlarmAction, AlarmAnswer, PreflightStatus, RunStatus
 from backend.errors import InvalidInput
-from backend.operations.schemas import ListRequest, Progress, Request, Response
+from backend.operations.schemas import FilterForm, ListRequest, Progress, Request, Response
 from backend.training.setting_texts import nest, read
 from backend.web.form_data import field_messages, validate
 
@@ -346,7 +346,7 @@ async def read_settings_form(request: HttpRequest) -> dict[str, str | None]:
     }
 
 
-class SftFilter(Request):
+class SftFilter(FilterForm, Request):
     """Conversations of runs that become training data."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -364,14 +364,6 @@ class SftFilter(Request):
     where: str = Field("", max_length=2000, description="Filter on the rollouts. Default: all rollouts.")
     heldout: bool = Field(False, description="Include held-out tasks, which should not be trained on.")
     repeats: bool = Field(False, description="Keep repeated conversations.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_empty(cls, values: object) -> object:
-        """Empty choices of a form count as absent."""
-        if not isinstance(values, dict):
-            return values
-        return {name: value for name, value in values.items() if not isinstance(value, str) or value.strip()}
 
     def fields(self) -> list[tuple[str, str]]:
         """The filter as fields of a form or query string."""

@@ -21,6 +21,7 @@ from backend.domain.vocabulary import CheckStatus, PolicyKind, RunKind, RunStatu
 from backend.environments.service import start_check
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import InvalidInput, NotFound
+from backend.operations.ids import parse_id
 from backend.policies.tables import Policy
 from backend.runs.tables import Run
 from backend.training.branches import JOB, BranchVersion
@@ -94,11 +95,11 @@ def start_training(session: Session, actor: Actor, request: TrainingRequest) -> 
     return run
 
 
-def get_preflight(session: Session, preflight_id: uuid.UUID | None) -> Preflight:
+def get_preflight(session: Session, preflight_id: uuid.UUID | str) -> Preflight:
     statement = (
         select(Preflight)
         .options(joinedload(Preflight.version).joinedload(EnvironmentVersion.environment))
-        .where(Preflight.id == preflight_id)
+        .where(Preflight.id == parse_id(str(preflight_id)))
     )
     preflight = session.scalars(statement).one_or_none()
     if preflight is None:

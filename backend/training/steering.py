@@ -26,7 +26,6 @@ from backend.domain.training.steering import (
     NotSafe,
     is_of_warm_up,
     safe_settings,
-    setting_of,
     with_setting,
     with_settings,
 )
@@ -122,7 +121,7 @@ def resolved_changes(
         except ValidationError as error:
             wrong[name] = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ").rstrip(".") + "."
         else:
-            before, after = setting_of(now, name), setting_of(changed, name)
+            before, after = (safe_settings(each).get(name) for each in (now, changed))
             now = changed
             if after != before:
                 found.append((name, before, after))

@@ -1,34 +1,30 @@
 """The tab **Alarms** of a training run, and the buttons that steer it: answers, settings, branches."""
 
 import uuid
-from collections.abc import AsyncIterable, Sequence
-from typing import Annotated, cast, get_args
+from collections.abc import Sequence
+from typing import Annotated, get_args
 
 from fastapi import APIRouter, Depends, Form, Request
 from fastapi.responses import HTMLResponse, Response
-from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import JsonValue
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 
-from backend.core.events import topic_of
 from backend.domain.training.alarm_kinds import ALARM_KINDS
 from backend.domain.training.alarms import DetectorAction, actions_of
 from backend.domain.training.steering import LEARNING_RATE, WARM_UP_RATE, when_used
 from backend.domain.vocabulary import RunStatus
 from backend.environments.tables import EnvironmentVersion
 from backend.runs import queries as run_queries
-from backend.runs.header import RunHeader, head_blocks, run_header
+from backend.runs.header import HEAD_BLOCKS, run_header
 from backend.runs.tables import Run
 from backend.training import alarms, branches, service, steering
 from backend.training.schemas import read_settings_form
 from backend.training.tables import SettingChange
 from backend.web.dependencies import SessionDep, Trainer, Viewer
-from backend.web.page import page, render_block, see_other
-from backend.web.streams import END, live
+from backend.web.page import page, see_other
+from backend.web.streams import live_page
 
 router = APIRouter(prefix="/runs/{run_id}")
-TEMPLATE = "training/alarms.html"
 
 
 def training_run(run_id: uuid.UUID, session: SessionDep) -> Run:
@@ -40,11 +36,18 @@ def training_run(run_id: uuid.UUID, session: SessionDep) -> Run:
 TrainingRun = Annotated[Run, Depends(training_run)]
 
 
-def _alarms_page(session: Session, run: Run) -> dict[str, object]:
+@live_page(
+    *(router, "/alarms", "training/alarms.html", *HEAD_BLOCKS, "run_alarms", "run_interventions", "run_changes"),
+    topics=["run:{run_id}"],
+    swapped="run_alarms",
+)
+def show_alarms(session: SessionDep, _: Viewer, run_id: uuid.UUID) -> dict[str, object]:
     """The alarms of a training run, its changeable settings, and the changes so far."""
+    run = training_run(run_id, session)
+    head = run_header(session, run)
     now, settings = steering.current_settings(session, run), steering.changeable_settings(session, run)
     return {
-        "head": run_header(session, run),
+        "head": head,
         "run": run,
         "alarms": alarms.list_alarms(session, run.id),
         "kinds": ALARM_KINDS,
@@ -58,27 +61,9 @@ def _alarms_page(session: Session, run: Run) -> dict[str, object]:
         "interventions": steering.list_interventions(session, run.id)[:50],
         "detectors": steering.detector_actions(session, run, now),
         "detector_choices": get_args(DetectorAction),
+        "events": {"points": f"{run.attempt} {int(run.progress.get('done') or 0)}"},
+        "is_over": head.is_settled,
     }
-
-
-@router.get("/alarms", response_class=HTMLResponse)
-def show_alarms(request: Request, session: SessionDep, _: Viewer, run: TrainingRun) -> HTMLResponse:
-    return page(request, TEMPLATE, _alarms_page(session, run), block="run_alarms")
-
-
-@router.get("/alarms/events", response_class=EventSourceResponse)
-async def alarm_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
-    def render(session: Session) -> dict[str, str]:
-        context = _alarms_page(session, training_run(run_id, session))
-        head = cast(RunHeader, context["head"])
-        blocks = head_blocks(request, head)
-        parts = ("run_alarms", "run_interventions", "run_changes")
-        blocks |= {name: render_block(request, TEMPLATE, name, context) for name in parts}
-        blocks["points"] = f"{head.run.attempt} {int(head.run.progress.get('done') or 0)}"
-        return blocks | ({END: ""} if head.is_settled else {})
-
-    async for event in live(request, (topic_of("run", run_id),), render):
-        yield event
 
 
 @router.post("/settings", response_class=HTMLResponse)

@@ -1,9 +1,9 @@
 """Dependencies of routes: the session, the actor with the required role, and protection from forged requests."""
 
 import hmac
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, TypeVar
 from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
@@ -13,6 +13,7 @@ from backend.domain.vocabulary import Role
 from backend.errors import AppError, NotAllowed, NotSignedIn
 from backend.web.identity import Actor, find_actor
 
+T = TypeVar("T")
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 CSRF_FIELD = "csrf_token"
 CSRF_HEADER = "x-csrf-token"
@@ -35,6 +36,12 @@ def get_session(request: Request) -> Iterator[Session]:
             refusal = error
     if refusal is not None:
         raise refusal
+
+
+def in_transaction(request: Request, call: Callable[[Session], T]) -> T:
+    """Call a function in a separate transaction. Streams do this in a thread."""
+    with request.app.state.transaction() as session:
+        return call(session)
 
 
 SessionDep = Annotated[Session, Depends(get_session, scope="function")]

@@ -3,7 +3,6 @@
 from typing import Final
 
 from fastapi import APIRouter, Request
-from fastapi.responses import RedirectResponse
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
@@ -15,12 +14,6 @@ from backend.web.dependencies import Viewer
 DOCS_FOLDER: Final = PROJECT_ROOT / "frontend" / "docs"
 
 router = APIRouter()
-
-
-@router.get("/docs")
-def open_docs(_: Viewer) -> RedirectResponse:
-    """Redirect to the first page, so that relative links work."""
-    return RedirectResponse("/docs/", status_code=307)
 
 
 @router.get("/docs/{path:path}")

@@ -1,6 +1,6 @@
 """HTML forms: read them into pydantic models, and describe the fields of a model for `ui.fields`."""
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar, get_origin
 
@@ -14,11 +14,12 @@ M = TypeVar("M", bound=BaseModel)
 _MANY = (list, tuple, set, frozenset)
 
 
-def read_form(model: type[M]) -> Callable[[Request], Awaitable[M]]:
-    """Return a dependency: `form: Annotated[InviteForm, Depends(read_form(InviteForm))]`."""
+def read_form(model: type[M]) -> Callable[[Request], AsyncIterator[M]]:
+    """Return a dependency, `form: Annotated[SignIn, Depends(read_form(SignIn))]`, which closes files at the end."""
 
-    async def form_of_request(request: Request) -> M:
-        return parse_form(model, await request.form())
+    async def form_of_request(request: Request) -> AsyncIterator[M]:
+        async with request.form() as form:
+            yield parse_form(model, form)
 
     return form_of_request
 

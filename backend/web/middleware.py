@@ -1,11 +1,11 @@
 """Middleware: security headers, secure cookies, the refusal of cross-site changes, and the end of revoked streams."""
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 import anyio
 from fastapi import Request
@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backend.core.events import topic_of
 from backend.settings import get_settings
-from backend.web.dependencies import ForgedRequest, is_cross_site
+from backend.web.dependencies import ForgedRequest, in_transaction, is_cross_site
 from backend.web.error_pages import respond
 from backend.web.identity import Actor, find_actor
 from backend.web.refill import RECEIVED_HEADERS
@@ -154,18 +154,13 @@ async def _watch_access(
 ) -> None:
     """Call `end` when the actor no longer has the access that the request needed. Runs until `watching` is canceled."""
     needed = getattr(request.state, "needed_role", actor.role)
-
-    def find() -> Actor | None:
-        with request.app.state.transaction() as session:
-            return find_actor(session, request, is_use=False)
-
+    find = partial(find_actor, request=request, is_use=False)
     news = asyncio.Event()
-    with watching, contextlib.ExitStack() as stack:
-        stack.callback(request.app.state.hub.subscribe(topic_of("access", actor.person_id), news.set))
+    with watching, request.app.state.hub.subscribed(topic_of("access", actor.person_id), news.set):
         while True:  # first at once: a revocation since the request was admitted has already been announced
             news.clear()  # news during a check triggers another
             try:
-                found = await run_in_threadpool(find)
+                found = await run_in_threadpool(in_transaction, request, find)
             except Exception as error:
                 logger.warning("could not check the access of a stream, trying again: %s", error)
                 pause = 1.0

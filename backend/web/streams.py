@@ -1,18 +1,24 @@
 """Live pages: one event stream per page. An event is named after the block that it replaces."""
 
 import asyncio
+import inspect
 import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
+from inspect import Parameter
+from typing import Annotated, Any, TypeVar
 
-from fastapi import Request
+from fastapi import APIRouter, Depends, Request
 from fastapi.concurrency import run_in_threadpool
-from fastapi.sse import ServerSentEvent
+from fastapi.responses import HTMLResponse
+from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy.orm import Session
 
 from backend.core.events import Hub
 from backend.errors import AppError
-from backend.web.page import render_block
+from backend.web.dependencies import in_transaction
+from backend.web.page import page, render_block
 
 END = "end"
 """A block of this name closes the stream: nothing will change anymore."""
@@ -26,6 +32,7 @@ LIFETIME_SECONDS = 600.0
 """The browser reconnects with `Last-Event-ID`, so that no stream outlives a sign-in for long."""
 
 Render = Callable[[Session], dict[str, str]]
+Read = TypeVar("Read", bound=Callable[..., object])
 
 
 async def live(request: Request, topics: tuple[str, ...], render: Render) -> AsyncIterator[ServerSentEvent]:
@@ -38,15 +45,11 @@ async def live(request: Request, topics: tuple[str, ...], render: Render) -> Asy
     pairs = (part.partition("=") for part in request.headers.get("last-event-id", "").split(",") if "=" in part)
     sent = {name: checksum for name, _, checksum in pairs}
 
-    def render_blocks() -> dict[str, str]:
-        with request.app.state.transaction() as session:
-            return render(session)
-
     ends_at = time.monotonic() + LIFETIME_SECONDS
     while True:
         mark = hub.mark(*topics)
         try:
-            blocks = await run_in_threadpool(render_blocks)
+            blocks = await run_in_threadpool(in_transaction, request, render)
         except AppError:  # the page's subject is gone; the response has started, so it can only end
             blocks = {END: ""}
         again = float(blocks.pop(AGAIN, LONGEST_PAUSE_SECONDS))
@@ -70,13 +73,64 @@ async def live_blocks(
     blocks: Sequence[str],
     read: Callable[[Session], object],
 ) -> AsyncIterator[ServerSentEvent]:
-    """Send blocks of a page, rendered with the context that `read` returns, until its subject ends (`is_over`)."""
+    """Send blocks of a page, rendered with the context that `read` returns, until its subject ends (`is_over`).
+
+    A block of another template is written `runs/run.html#run_head`. `events` of the context are sent to scripts.
+    """
 
     def render(session: Session) -> dict[str, str]:
         context = read(session)
-        rendered = {name: render_block(request, template, name, context) for name in blocks}
-        values = context if isinstance(context, Mapping) else {"is_over": getattr(context, "is_over", False)}
+        rendered = {}
+        for block in blocks:
+            place, _, name = block.rpartition("#")
+            rendered[name] = render_block(request, place or template, name, context)
+        is_over = getattr(context, "is_over", False)
+        values: Mapping[str, Any] = context if isinstance(context, Mapping) else {"is_over": is_over}
+        rendered |= values.get("events", {})
         return rendered | ({END: ""} if values.get("is_over") else {})
 
     async for event in live(request, topics, render):
         yield event
+
+
+def live_page(
+    router: APIRouter,
+    path: str,
+    template: str,
+    *blocks: str,
+    topics: Sequence[str] | Callable[..., Sequence[str]],
+    swapped: str | None = None,
+) -> Callable[[Read], Read]:
+    """Declare a page at `path`, and at `path/events` the stream of its `blocks`, by the function that reads for both.
+
+    The function takes what a route may take: `session`, an actor with the required role, segments, queries. A topic may
+    name its parameters (`run:{run_id}`). Topics that depend on rows are found by a dependency before the stream
+    begins, because a stream holds no transaction. `swapped`: the block for htmx when it requests a part of the page.
+    """
+
+    def declare(read: Read) -> Read:
+        def show(http: Request, **given: Any) -> HTMLResponse:
+            return page(http, template, read(**given), block=swapped)
+
+        async def follow(http: Request, **given: Any) -> AsyncIterator[ServerSentEvent]:
+            found = tuple(each.format_map(given) for each in given.pop("topics", topics))
+            async for event in live_blocks(http, found, template, blocks, partial(read, **given)):
+                yield event
+
+        http = Parameter("http", Parameter.KEYWORD_ONLY, annotation=Request)
+        given = [
+            each.replace(kind=Parameter.KEYWORD_ONLY)
+            for each in inspect.signature(read, eval_str=True).parameters.values()
+        ]
+        awaited = [each for each in given if each.name != "session"]
+        if callable(topics):
+            found = Annotated[tuple[str, ...], Depends(topics)]
+            awaited.append(Parameter("topics", Parameter.KEYWORD_ONLY, annotation=found))
+        show.__signature__ = inspect.Signature([http, *given])  # type: ignore[attr-defined]
+        follow.__signature__ = inspect.Signature([http, *awaited])  # type: ignore[attr-defined]
+        router.add_api_route(path, show, name=read.__name__, response_class=HTMLResponse)
+        events, name = f"{path.rstrip('/')}/events", f"follow_{read.__name__}"
+        router.add_api_route(events, follow, name=name, response_class=EventSourceResponse)
+        return read
+
+    return declare

@@ -4,17 +4,17 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.environments.library import templates
+from backend.environments.library import TEMPLATES
 from backend.environments.queries import get_draft, get_environment
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.environments.validation import validate_package
 from tests.environments.packages import make_files
 
-FORM = {"name": "mine", "template": templates()[0].name}
+FORM = {"name": "mine", "template": TEMPLATES[0].name}
 
 
 def test_every_template_begins_without_problems(session: Session, author: TestClient):
-    for number, template in enumerate(templates()):
+    for number, template in enumerate(TEMPLATES):
         answer = author.post("/environments", data={"name": f"mine_{number}", "template": template.name})
         assert (answer.status_code, answer.headers["location"]) == (303, f"/environments/mine_{number}/edit")
         draft = get_draft(session, get_environment(session, f"mine_{number}"))

@@ -11,7 +11,7 @@ from backend.domain.environments.manifest import read_manifest
 from backend.domain.environments.packages import MANIFEST_PATH, content_hash, pack, unpack
 from backend.environments.drafts import text_mark
 from backend.environments.export import complete_package
-from backend.environments.library import PACKAGES, library_names, load_package, render_template, templates
+from backend.environments.library import PACKAGES, TEMPLATES, library_names, load_package, render_template
 from backend.environments.queries import get_draft, get_environment, get_version
 from backend.environments.scaffold import generated_files, with_generated, without_generated
 from backend.environments.service import create_environment, import_builtins, import_package, publish_version
@@ -52,7 +52,7 @@ def test_the_library_stores_no_generated_file():
     ] == []
 
 
-@pytest.mark.parametrize("name", [*library_names(), *(f"template {each.name}" for each in templates())])
+@pytest.mark.parametrize("name", [*library_names(), *(f"template {each.name}" for each in TEMPLATES)])
 def test_a_complete_package_is_its_own_files_and_the_generated_ones(name: str):
     is_template = name.startswith("template ")
     files = render_template(name.removeprefix("template "), NAME) if is_template else load_package(name)

@@ -8,7 +8,7 @@ from backend.cli import environments
 from backend.domain.environments.fixtures import read_fixtures
 from backend.domain.environments.manifest import read_manifest
 from backend.domain.environments.packages import check_files
-from backend.environments.library import library_names, load_package, render_template, templates
+from backend.environments.library import TEMPLATES, library_names, load_package, render_template
 from backend.environments.validation import validate_package
 
 NEEDED = {
@@ -57,7 +57,7 @@ def test_every_declared_column_is_in_the_readme(name: str):
         assert f"| `{column.name}` | {column.weight} |" in files["README.md"]
 
 
-@pytest.mark.parametrize("template", [template.name for template in templates()])
+@pytest.mark.parametrize("template", [template.name for template in TEMPLATES])
 def test_a_template_becomes_a_publishable_package(template: str):
     files = render_template(template, "my_new_game")
     assert files.keys() >= NEEDED | {"server/my_new_game_environment.py"}
@@ -66,7 +66,7 @@ def test_a_template_becomes_a_publishable_package(template: str):
     assert "class MyNewGameEnvironment(RewardedEnvironment)" in files["server/my_new_game_environment.py"]
 
 
-@pytest.mark.parametrize("name", [*library_names(), *(f"template {template.name}" for template in templates())])
+@pytest.mark.parametrize("name", [*library_names(), *(f"template {template.name}" for template in TEMPLATES)])
 def test_a_package_has_fixtures_that_its_manifest_understands(name: str):
     is_template = name.startswith("template ")
     files = render_template(name.removeprefix("template "), "fresh") if is_template else load_package(name)
@@ -79,7 +79,7 @@ def test_a_package_has_fixtures_that_its_manifest_understands(name: str):
 
 def test_the_command_line_names_every_template():
     option = get_type_hints(environments.init, include_extras=True)["template"].__metadata__[0]
-    assert option.help == f"{', '.join(t.name for t in templates()[:-1])} or {templates()[-1].name}."
+    assert option.help == f"{', '.join(t.name for t in TEMPLATES[:-1])} or {TEMPLATES[-1].name}."
 
 
 def test_unknown_names_are_refused():

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from backend.cli.connection import connect
-from backend.cli.names import short
 from backend.core.session import transaction
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import RunStatus
@@ -16,6 +15,7 @@ from backend.environments.service import import_package
 from backend.runs.tables import Run
 from backend.settings import get_settings
 from backend.training.setting_texts import flatten
+from backend.web.formats import short
 from tests.factories import make_flag, make_rollouts, make_run
 from tests.ops.commands import Command, proctor, server
 

@@ -9,7 +9,7 @@ from typer.core import TyperGroup
 
 from backend.cli.main import app
 
-FOR_PEOPLE = {("demo",), ("env", "play"), ("mcp",)}
+FOR_PEOPLE = {("demo",), ("env", "play"), ("environments", "play"), ("mcp",)}
 """They stream their output or speak another protocol, and return no result."""
 
 

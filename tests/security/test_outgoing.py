@@ -13,7 +13,7 @@ import pytest
 from aiohttp import WSMsgType, web
 from pydantic import SecretStr, ValidationError
 
-from backend.core.outgoing import AddressRefused, OutgoingPolicy, outgoing_policy, policy_of
+from backend.core.outgoing import AddressRefused, OutgoingPolicy, outgoing_policy
 from backend.core.outgoing.client import Redirected, open_session, reason_of, refusal_in
 from backend.domain.addresses import BadHost, Reach, canonical_host, reach_of
 from backend.domain.environments.manifest import ResourcesSpec
@@ -200,11 +200,11 @@ PRODUCTION = {"stage": "production", "secret_key": SecretStr("k" * 32)}
 
 
 def test_private_addresses_are_refused_in_production_unless_chosen_otherwise() -> None:
-    refused = policy_of(Settings(**PRODUCTION))
+    refused = outgoing_policy(Settings(**PRODUCTION))
     assert not refused.allow_private
-    assert policy_of(Settings(**PRODUCTION, allow_private_endpoints=True)).allow_private
-    assert policy_of(Settings(stage="development")).allow_private
-    assert not policy_of(Settings(stage="development", allow_private_endpoints=False)).allow_private
+    assert outgoing_policy(Settings(**PRODUCTION, allow_private_endpoints=True)).allow_private
+    assert outgoing_policy(Settings(stage="development")).allow_private
+    assert not outgoing_policy(Settings(stage="development", allow_private_endpoints=False)).allow_private
 
 
 def test_an_empty_variable_means_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +221,7 @@ def test_an_env_host_on_the_network_refuses_private_addresses_unless_reported() 
 
 def test_the_allow_list_takes_hosts_ports_addresses_and_networks() -> None:
     entries = "10.0.0.5:8000, vllm.internal, 192.168.0.0/16, [::1]:9000, 169.254.169.254:80"
-    policy = policy_of(Settings(**PRODUCTION, allowed_private_hosts=entries))
+    policy = outgoing_policy(Settings(**PRODUCTION, allowed_private_hosts=entries))
     for host, address, port in (
         ("10.0.0.5", "10.0.0.5", 8000),
         ("anything.example", "10.0.0.5", 8000),

@@ -63,7 +63,7 @@ def test_nothing_confirmed_shows_the_next_step_next(viewer: TestClient, session:
 @pytest.mark.parametrize("old", ["onset", "effort"])
 def test_old_addresses_redirect(viewer: TestClient, run: Run, old: str) -> None:
     answer = viewer.get(f"/runs/{run.id}/{old}", follow_redirects=False)
-    assert (answer.status_code, answer.headers["location"]) == (301, f"/runs/{run.id}/studies")
+    assert (answer.status_code, answer.headers["location"]) == (308, f"/runs/{run.id}/studies")
 
 
 def test_what_was_found_stands_on_the_page_the_curve_and_in_the_report(

@@ -35,7 +35,7 @@ PADDED = "long_reply"
 SIZES = {"steps": 3, "tasks_per_step": 5}
 
 
-EASY = "long_reply.factor=1, long_reply.quantile=0.5, long_reply.fewest_characters=1"
+EASY = "long_reply.factor=1, long_reply.quantile=0.5, long_reply.fewest_characters=1, long_reply.spreads=0"
 
 
 def watched(new_run: NewRun, action: Action | None = None, **detectors: Any) -> uuid.UUID:

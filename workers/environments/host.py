@@ -23,7 +23,7 @@ from aiohttp import web
 from pydantic import SecretStr
 
 from backend.core.logs import configure_logging
-from backend.core.outgoing import OutgoingPolicy, policy_of
+from backend.core.outgoing import OutgoingPolicy, outgoing_policy
 from backend.domain.addresses import NetworkRule
 from backend.domain.errors import SandboxError
 from backend.settings import Settings
@@ -161,7 +161,7 @@ def host_outgoing_policy(settings: Settings) -> OutgoingPolicy:
     """Over the network the env host serves a shared installation whose stage it does not know."""
     if settings.allow_private_endpoints is None and not _socket_path(settings):
         settings = settings.model_copy(update={"allow_private_endpoints": False})
-    return policy_of(settings)
+    return outgoing_policy(settings)
 
 
 def _socket_path(settings: Settings) -> Path | None:

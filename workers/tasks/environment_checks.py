@@ -4,6 +4,7 @@ import uuid
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from importlib.metadata import version as package_version
 
 import structlog
 from sqlalchemy import delete, select
@@ -153,7 +154,14 @@ def _finish(run_id: uuid.UUID, version_id: uuid.UUID, results: Sequence[CheckRes
         session.add(Certificate(version_id=version_id, run_id=run_id, status=status, results=after))
         counts = Counter(str(result.status) for result in results)
         seconds = sum(result.seconds for result in results)
-        summary = {"certificate": str(status), **counts, "seconds": seconds, "drift": drift, "weaker": weaker}
+        summary = {
+            "certificate": str(status),
+            **counts,
+            "seconds": seconds,
+            "drift": drift,
+            "weaker": weaker,
+            "proctor": package_version("proctor"),
+        }
         reason = f"Drift: {', '.join(drift)} held in the previous certificate and fails now." if drift else None
         finish_run(session, row, RunStatus.COMPLETED, summary, reason)
         if row.created_by is None and (drift or weaker):  # a nightly check

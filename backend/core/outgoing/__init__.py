@@ -6,7 +6,6 @@
 import ipaddress
 import socket
 from dataclasses import dataclass
-from functools import lru_cache
 from urllib.parse import urlsplit
 
 from backend.domain.addresses import (
@@ -107,13 +106,9 @@ class OutgoingPolicy:
         )
 
 
-def outgoing_policy() -> OutgoingPolicy:
-    """Return this installation's policy."""
-    return policy_of(get_settings())
-
-
-@lru_cache(maxsize=8)
-def policy_of(settings: Settings) -> OutgoingPolicy:
+def outgoing_policy(settings: Settings | None = None) -> OutgoingPolicy:
+    """Return the policy of an installation, by default this one."""
+    settings = settings or get_settings()
     return OutgoingPolicy(settings.private_endpoints_allowed, read_allowed_hosts(settings.allowed_private_hosts))
 
 

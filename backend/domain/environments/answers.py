@@ -72,7 +72,7 @@ def secret_values(state: Mapping[str, object]) -> list[str]:
 
 
 def answer_forms(prompt: str) -> list[AnswerForm]:
-    """Return forms for a reply in free text, those that the prompt hints at first. At most `MAX_FORMS`."""
+    """Return forms for a reply in free text. Forms in the prompt come first. At most `MAX_FORMS`."""
     tags = list(dict.fromkeys(_TAG.findall(prompt)))
     thoughts = [tag for tag in tags if tag.lower() in _THOUGHTS]
     targets = [tag for tag in tags if tag not in thoughts][-4:]
@@ -104,8 +104,8 @@ def wrong_answers(
 ) -> list[AnswerVariant]:
     """Return variants of the right answer that must lose its reward.
 
-    `others`: right answers of other tasks. Variants that would equal the right answer are left out. `is_only_one`: no
-    other answer is right. Else answers close to it are left out, because they may be right, too.
+    `others`: right answers of other tasks. Variants that equal the right answer are skipped. `is_only_one`: no other
+    answer is right. Else answers close to it are skipped, because they may be right, too.
     """
     answer = answer[:LONGEST]
     other = next((each for each in others if _plain(each) != _plain(answer)), "")

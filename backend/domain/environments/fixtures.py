@@ -14,7 +14,7 @@ from typing import Annotated
 from pydantic import Field, ValidationError
 
 from backend.domain.environments.manifest import FileProblem, Manifest, ManifestBlock
-from backend.domain.rollouts.rollout import TaskSpec, task_of
+from backend.domain.rollouts.rollout import TaskSpec
 from backend.domain.vocabulary import Split
 
 FOLDER = "fixtures/"
@@ -54,9 +54,6 @@ class FixtureTask(ManifestBlock):
     seed: int | None = Field(default=None, ge=0)
     """Only if chosen by hand; else it follows from the index."""
     level: int | None = Field(default=None, ge=0)
-
-    def spec(self, manifest: Manifest) -> TaskSpec:
-        return task_of(manifest, self.split, self.index, self.seed, self.level)
 
 
 class Fixture(ManifestBlock):

@@ -231,7 +231,7 @@ class ChecksSpec(ManifestBlock):
     answer_in_prompt: bool = False
     """The answer appears in the prompt by design: multiple choice, extraction."""
     free: list[Literal["case", "order", "numbers"]] = Field(default=[], max_length=3)
-    """What an answer may vary without losing its reward: letter case, the order of a list, the format of a number."""
+    """Variations that keep the reward of an answer: letter case, the order of a list, the format of a number."""
     synonyms: dict[str, list[str]] = Field(default={}, max_length=200)
     """Other answers that must earn as much, by right answer."""
     noise: float = Field(default=0.0, ge=0, le=0.5, allow_inf_nan=False)

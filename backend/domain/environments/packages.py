@@ -17,6 +17,9 @@ from typing import Any
 from backend.domain.zips import BadZip, open_zip, read_member
 
 MANIFEST_PATH = "openenv.yaml"
+CERTIFICATE_PATH = "proctor-certificate.json"
+BADGE_PATH = "proctor-certificate.svg"
+"""Files that an export adds for a checked version."""
 MAX_FILES = 200
 MAX_FILE_BYTES = 1_000_000
 MAX_PACKAGE_BYTES = 5_000_000

@@ -48,22 +48,24 @@ class ProgramVariant:
 
 
 def read_program(answer: str, prompt: str = "") -> Program | None:
-    """Return the program in an answer; None if it is no Python program with a function at its top level.
+    """Return the program in an answer; None if it is no Python program with a function or class at its top level.
 
-    Of several functions, it calls that which the prompt names, else the last.
+    Of several functions, the prompt decides by naming one; else it is the last.
     """
     fenced = _FENCE.match(answer.strip())
     code = fenced.group(1) if fenced else answer
     if "def " not in code or len(code) > 100_000:
         return None
     try:
-        functions = [node for node in ast.parse(code).body if isinstance(node, ast.FunctionDef)]
+        functions = [node for node in ast.parse(code).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     if not functions:
         return None
     named = [node for node in functions if re.search(rf"\b{node.name}\b", prompt)]
     function = (named or functions)[-1]
+    if isinstance(function, ast.ClassDef):
+        return Program(code, function.name, "")
     names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
     if function.args.vararg:
         names.append(f"*{function.args.vararg.arg}")

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
-from backend.domain.environments.manifest import PLATFORM_COLUMNS, Manifest, RewardColumn
+from backend.domain.environments.manifest import PLATFORM_COLUMNS, Manifest
 
 PLATFORM_RANGE = {"format": (0.0, 1.0)}
 """Ranges of the columns that Proctor computes."""
@@ -13,13 +13,9 @@ ROUNDING = 1e-6
 """Rewards are stored in four bytes. Relative to the end of a range if that is above 1."""
 
 
-def declared_range(column: RewardColumn) -> tuple[float, float] | None:
-    return column.range or PLATFORM_RANGE.get(column.name)
-
-
 def reward_range(manifest: Manifest) -> tuple[float, float] | None:
     """Return the lowest and highest possible reward; None unless every weighted column has a range."""
-    ranges = [(column, declared_range(column)) for column in manifest.columns if column.weight]
+    ranges = [(each, each.range or PLATFORM_RANGE.get(each.name)) for each in manifest.columns if each.weight]
     ends = [sorted((column.weight * span[0], column.weight * span[1])) for column, span in ranges if span]
     if len(ends) < len(ranges):
         return None

@@ -158,13 +158,6 @@ def clauses_of(expression: str) -> list[str] | None:
     return [part for part in parts if part]
 
 
-def with_clause(expression: str, field: str, clause: str) -> str:
-    """Replace the conditions on a field by one clause; an empty clause removes them."""
-    clauses = clauses_of(expression)
-    kept = [f"({expression})"] if clauses is None else [part for part in clauses if subject_of(part) != field]
-    return " and ".join([*kept, clause] if clause else kept)
-
-
 def subject_of(clause: str) -> str:
     """Return the field of a clause with one comparison."""
     words = [token.text.lower() for token in tokens_of(clause) if token.kind == "word"]

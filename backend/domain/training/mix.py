@@ -56,15 +56,11 @@ def union_columns(manifests: Iterable[Manifest]) -> list[RewardColumn]:
     return list(columns.values())
 
 
-def shares(weights: Sequence[float]) -> list[float]:
-    total = sum(weights)
-    return [weight / total for weight in weights]
-
-
 def portions(weights: Sequence[float], count: int) -> list[int]:
     """Divide a count by weight into whole numbers: the largest remainders are rounded up, and each gets at least one if
     possible."""
-    exact = [count * share for share in shares(weights)]
+    total = sum(weights)
+    exact = [count * weight / total for weight in weights]
     given = [int(each) for each in exact]
     by_remainder = sorted(range(len(exact)), key=lambda place: (given[place] > 0, given[place] - exact[place], place))
     for place in by_remainder[: count - sum(given)]:

@@ -26,23 +26,22 @@ def of_training(configuration: TrainingConfiguration) -> list[Requirement]:
     return found
 
 
-def of_weights(adapter: Mapping[str, Any] | None) -> list[Requirement]:
-    """The requirements of jobs that load a checkpoint. `adapter`: its record, or None for full weights."""
+def of_weights(adapter: Mapping[str, Any] | None, form: ExportForm | None = None) -> list[Requirement]:
+    """The requirements of jobs that load a checkpoint, or export it in a form.
+
+    `adapter`: its record, or None for full weights.
+    """
     record = AdapterRecord.model_validate(adapter) if adapter is not None else None
-    return [_installed(QUANTISER)] if record and record.kind is AdapterKind.QLORA else []
-
-
-def of_export(form: ExportForm, adapter: Mapping[str, Any] | None) -> list[Requirement]:
-    return [*of_weights(adapter), *([_installed(CONVERTER)] if form is ExportForm.GGUF else [])]
-
-
-def lacking(requirements: Iterable[Requirement], offer: OnlineWorker) -> list[str]:
-    return [each.words for each in requirements if not each.is_met(offer)]
+    engines = [QUANTISER] if record and record.kind is AdapterKind.QLORA else []
+    engines += [CONVERTER] if form is ExportForm.GGUF else []
+    return [_installed(engine) for engine in engines]
 
 
 def able(requirements: Sequence[Requirement], offers: Iterable[OnlineWorker], queue: str) -> list[str]:
     """Return the names of the workers of the queue that meet all requirements."""
-    return [offer.name for offer in offers if queue in offer.queues and not lacking(requirements, offer)]
+    return [
+        offer.name for offer in offers if queue in offer.queues and all(each.is_met(offer) for each in requirements)
+    ]
 
 
 def _installed(engine: str) -> Requirement:

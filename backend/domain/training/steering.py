@@ -83,10 +83,6 @@ def with_settings(configuration: TrainingConfiguration, changes: Iterable[tuple[
     return configuration
 
 
-def setting_of(configuration: TrainingConfiguration, name: str) -> Any:
-    return safe_settings(configuration).get(name)
-
-
 def memory_saved(configuration: TrainingConfiguration, *, is_in_warm_up: bool) -> dict[str, Any]:
     """Changes that reduce the memory of a step: at least twice as many micro-batches, or, in a warm-up or if that is
     impossible, gradient checkpointing. Empty if neither is possible."""

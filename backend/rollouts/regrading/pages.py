@@ -3,7 +3,6 @@
 import time
 import uuid
 from collections.abc import AsyncIterable
-from functools import partial
 from itertools import zip_longest
 from typing import Annotated, Any
 
@@ -13,7 +12,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.core.events import RUNS, topic_of
+from backend.core.events import RUNS
 from backend.domain.rollouts.regrading import RegradingPlan
 from backend.domain.vocabulary import RunKind, RunStatus
 from backend.environments.queries import get_environment, get_version
@@ -28,12 +27,10 @@ from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.form_data import read_form
 from backend.web.page import page, render_block, see_other
 from backend.web.shared import Shared
-from backend.web.streams import AGAIN, END, live, live_blocks
+from backend.web.streams import AGAIN, END, live, live_page
 
 router = APIRouter()
-RESULT = "rollouts/regrading/before_after.html"
 HISTORY = "rollouts/regrading/history.html"
-DRAFT = "rollouts/regrading/draft.html"
 VersionFormDep = Annotated[VersionForm, Depends(read_form(VersionForm))]
 _histories: Shared[dict[str, Any]] = Shared()
 """Histories of the versions that someone watches, because the conclusions of a long history take a while."""
@@ -102,20 +99,12 @@ def _show_started(started: service.StartedRegrading) -> Response:
     return see_other(f"/rescores/{started.batch}", f"{len(started.runs)} runs are queued.")
 
 
-@router.get("/runs/{run_id}/before-after", response_class=HTMLResponse)
-def show_before_after(request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer) -> HTMLResponse:
-    return page(request, RESULT, _before_after(session, run_id), block="before_after")
-
-
-@router.get("/runs/{run_id}/before-after/events", response_class=EventSourceResponse)
-async def stream_before_after(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
-    blocks = ("pair_head", "before_after")
-    read = partial(_before_after, run_id=run_id)
-    async for event in live_blocks(request, (topic_of("run", run_id),), RESULT, blocks, read):
-        yield event
-
-
-def _before_after(session: Session, run_id: uuid.UUID) -> dict[str, object]:
+@live_page(
+    *(router, "/runs/{run_id}/before-after", "rollouts/regrading/before_after.html", "pair_head", "before_after"),
+    topics=["run:{run_id}"],
+    swapped="before_after",
+)
+def show_before_after(session: SessionDep, _: Viewer, run_id: uuid.UUID) -> dict[str, object]:
     run = get_run(session, run_id)
     source = queries.source_of(session, run)
     plan = RegradingPlan.model_validate(run.configuration)
@@ -195,13 +184,6 @@ def _history(session: Session, name: str, number: int) -> dict[str, Any]:
     return {"environment": environment, "version": version, "history": history}
 
 
-@router.get("/draft-scores/{job_id}", response_class=HTMLResponse)
-def show_draft_score(request: Request, session: SessionDep, _: Author, job_id: uuid.UUID) -> HTMLResponse:
-    return page(request, DRAFT, service.get_draft_score(session, job_id))
-
-
-@router.get("/draft-scores/{job_id}/events", response_class=EventSourceResponse)
-async def stream_draft_score(request: Request, _: Author, job_id: uuid.UUID) -> AsyncIterable[ServerSentEvent]:
-    read = partial(service.get_draft_score, job_id=job_id)
-    async for event in live_blocks(request, (topic_of("job", job_id),), DRAFT, ["draft_scores"], read):
-        yield event
+@live_page(router, "/draft-scores/{job_id}", "rollouts/regrading/draft.html", "draft_scores", topics=["job:{job_id}"])
+def show_draft_score(session: SessionDep, _: Author, job_id: uuid.UUID) -> object:
+    return service.get_draft_score(session, job_id)

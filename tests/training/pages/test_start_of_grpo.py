@@ -10,7 +10,7 @@ from backend.errors import InvalidInput
 from backend.runs.tables import Run
 from backend.studies.patterns import last_honest_checkpoint
 from backend.studies.queries import BRANCH, base_of, start_of
-from backend.training.alarms import RollbackPoints
+from backend.training.alarms import good_checkpoint
 from backend.training.branches import (
     branch_points,
     checkpoint_for,
@@ -47,7 +47,7 @@ def test_everything_before_grpo_is_the_one_that_was_chosen(session: Session, run
     assert start_of(session, run) == chosen
     assert checkpoint_for(session, run, None, 0) == chosen
     assert branch_points(session, run) == [chosen, after]
-    assert RollbackPoints.of(session, run).before(Alarm(step=10, evidence={})) == chosen
+    assert good_checkpoint(session, run, Alarm(step=10, evidence={})) == chosen
     assert newest_before(session, run, 20) == chosen
     assert last_honest_checkpoint(session, run) == chosen
     assert base_of(session, run, after) == chosen

@@ -12,7 +12,7 @@ from functools import partial
 
 from backend.domain.environments.manifest import PLATFORM_COLUMNS
 from backend.domain.environments.prompts import write_reply
-from backend.domain.environments.reward_bounds import declared_range, declared_ranges, range_breaches
+from backend.domain.environments.reward_bounds import PLATFORM_RANGE, declared_ranges, range_breaches
 from backend.domain.rollouts.rollout import Rollout, Step, TaskSpec, columns_over_episode, weighted_reward
 from workers.environments.checks.base import (
     TOLERANCE,
@@ -94,7 +94,7 @@ async def reward_in_range(subject: CheckSubject) -> CheckFinding:
     for column in subject.manifest.columns:
         values = [rollout.columns.get(column.name, 0.0) for rollout in rollouts]
         low, high = seen[column.name] = min(values, default=0.0), max(values, default=0.0)
-        span = declared_range(column)
+        span = column.range or PLATFORM_RANGE.get(column.name)
         if span is None:
             open_ended += [column.name] if column.name not in PLATFORM_COLUMNS else []
         elif low < span[0] - TOLERANCE or high > span[1] + TOLERANCE:

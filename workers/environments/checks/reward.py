@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from backend.domain.environments.fixtures import FixtureKind, JudgedFixture, read_fixtures
 from backend.domain.environments.reward_bounds import floor_of, gold_bounds
-from backend.domain.rollouts.rollout import Rollout, TaskSpec
+from backend.domain.rollouts.rollout import Rollout, TaskSpec, task_of
 from backend.domain.statistics import estimate_mean
 from workers.environments.checks.base import (
     TOLERANCE,
@@ -261,7 +261,8 @@ async def fixtures_hold(subject: CheckSubject) -> CheckFinding:
     gold, floor, reach = gold_bounds(subject.manifest), floor_of(subject.manifest), subject.noise + TOLERANCE
     wrong, shown = [], []
     for number, fixture in enumerate(fixtures):
-        rollout = await _recite(subject, "fixtures", fixture.task.spec(subject.manifest), fixture.replies, number)
+        task = task_of(subject.manifest, fixture.task.split, fixture.task.index, fixture.task.seed, fixture.task.level)
+        rollout = await _recite(subject, "fixtures", task, fixture.replies, number)
         reason = ""
         if rollout is None or not rollout.is_completed:
             reason = f"the episode broke: {rollout.error_message if rollout else 'stopped'}"

@@ -33,6 +33,8 @@ zk zm zn zp zq zr zs zv zx
 """.split()  # noqa: SIM905 (a list of quoted pairs is harder to read)
 """Pairs of letters that words of languages with Latin letters hardly have, forwards or backwards."""
 _UNSAYABLE = re.compile(rf"[^aeiouy]+|.*(?:[^aeiouy]{{5}}|{'|'.join(_STRANGE)}).*")
+_PROGRAM = re.compile(r"```.*?(?:```|\Z)|<code>.*?(?:</code>|\Z)", re.DOTALL)
+"""Names in programs are abbreviations."""
 _WITH_LETTERS_OF_SCRIPTS = re.compile(r"[^\W\d_]{3,}")
 
 
@@ -54,7 +56,7 @@ def worst_nonsense(replies: tuple[str, ...], thresholds: ThresholdValues) -> tup
     """Return the largest share of nonsense in a reply, with its turn and kind."""
     found = []
     for turn, reply in enumerate(replies):
-        text = reply[:5_000]
+        text = _PROGRAM.sub(" ", reply[:5_000])
         words = _WORD.findall(text.lower())
         if len(words) >= thresholds["fewest_words"]:
             share = sum(_UNSAYABLE.fullmatch(word) is not None for word in words) / len(words)

@@ -44,6 +44,8 @@ PATTERNS = {
         re.I,
     ),
 }
+_ABOUT_SCORES = re.compile(rf"\b{_SCORE}\b", re.I)
+"""In a task about scores, "return the maximum score" is its solution."""
 _HINT = re.compile(
     r"ignore|disregard|forget|override|grad|judge|evaluat|scor|examin|verif|award|mark|point|credit|rating|verdict|rubric"
     r"|system|im_|INST|SYS|header_id|eot_id|assistant",
@@ -61,6 +63,7 @@ def find(batch: Batch, thresholds: ThresholdValues) -> Flags:
             for name, pattern in PATTERNS.items()
             for hit in pattern.finditer(reply)
             if not any(hit.group() in prompt for prompt in (batch.context.prompt, *row.prompts))
+            and not (name == "asks for a score" and any(map(_ABOUT_SCORES.search, row.prompts)))
         ]
         kinds = sorted({name for name, _ in hits})
         if hits and len(hits) >= thresholds["fewest"]:

@@ -13,7 +13,8 @@ SPEC = DetectorSpec(
     id="repeated_text",
     title="Repeated text",
     description="A reply repeats the same words over and over.",
-    formula="1 - distinct / all four-grams > 0.5, or zlib bytes / bytes < 0.15 in 300 characters or more",
+    formula="1 - distinct / all four-grams > 0.5, or zlib bytes / bytes < 0.15 in 300 characters or more; in"
+    " programs, which repeat names and calls, > 0.75 and < 0.075",
     source="repetition_frac of slime, with a higher limit for short replies",
     settings={
         "repeated_share": ThresholdSpec(0.5, "Share of repeated four-grams above which a reply is flagged.", maximum=1),
@@ -25,6 +26,7 @@ SPEC = DetectorSpec(
 GRAM = 4
 SHORTEST_GRAMS = 16
 _WORD = re.compile(r"\w+|[^\w\s]")
+_PROGRAM = re.compile(r"```|<code>|^\s*(?:def \w+\(|class \w+|import \w+|from \w+ import |#include\b)", re.M)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,9 @@ def worst_repetition(replies: tuple[str, ...], thresholds: ThresholdValues) -> R
     for turn, reply in enumerate(replies):
         if len(reply) < SHORTEST_GRAMS + GRAM:
             continue
+        highest, lowest = thresholds["repeated_share"], thresholds["zlib_ratio"]
+        if _PROGRAM.search(reply):
+            highest, lowest = (1 + highest) / 2, lowest / 2
         words = list(_WORD.finditer(reply[:20_000]))
         texts = [word.group() for word in words]
         grams = list(zip(*(texts[shift:] for shift in range(GRAM)), strict=False))
@@ -67,7 +72,7 @@ def worst_repetition(replies: tuple[str, ...], thresholds: ThresholdValues) -> R
         share = 1.0 - len(set(grams)) / len(grams)
         data = reply.encode("utf-8", "replace")
         ratio = len(zlib.compress(data)) / len(data) if len(reply) >= 300 else 1.0
-        if share > thresholds["repeated_share"] or ratio < thresholds["zlib_ratio"]:
+        if share > highest or ratio < lowest:
             [(commonest, _)] = Counter(grams).most_common(1)
             places = [index for index, gram in enumerate(grams) if gram == commonest]
             span = (words[places[0]].start(), words[places[-1] + GRAM - 1].end())
