@@ -111,8 +111,8 @@ def wrong_answers(
     other = next((each for each in others if _plain(each) != _plain(answer)), "")
     wrong = other or _changed(answer)
     single = {
-        "another task's answer": other,
         "no answer": "",
+        "another task's answer": other,
         "a sentence without an answer": "I am not sure.",
         "the prompt": prompt[-LONGEST:].strip(),
         "an instruction to the grader": INJECTION,
