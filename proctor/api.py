@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         AssignedItems,
         AuditEntry,
         BeforeAfter,
+        BenchmarkResponse,
         BranchResponse,
         CertificateKeyResponse,
         CertificateResponse,
@@ -253,6 +254,20 @@ class DetectorsOperations(Namespace):
 
         - `environment`: Only flags and verdicts of this environment."""
         return self._list("DetectorResponse", "/detectors", limit, environment=environment)
+
+    def list_benchmarks(self, *, limit: int | None = None) -> Iterator[BenchmarkResponse]:
+        """List the newest benchmark of each labeled source, and the same figures of the team's own reviews."""
+        return self._list(
+            "BenchmarkResponse",
+            "/detectors/benchmarks",
+            limit,
+        )
+
+    def store_benchmarks(self, *, results: Sequence[dict[str, Any]]) -> Sequence[BenchmarkResponse]:
+        """Store results of `proctor detectors bench`. The newest result of a source is shown.
+
+        - `results`: Counts of each labeled source."""
+        return self._change("BenchmarkResponse", "POST", "/detectors/benchmarks", results=results)
 
     def get(self, detector: str | UUID, *, environment: str | None = None) -> DetectorDetail:
         """Show a detector: its method, thresholds, record by environment and suggested cut-off.
@@ -3011,23 +3026,23 @@ class RunsOperations(Namespace):
     def start_evaluation(
         self,
         *,
+        split: Literal["train", "heldout"] | None = None,
+        tasks: int | None = None,
+        first_task: int | None = None,
+        group_size: int | None = None,
+        workers: int | None = None,
+        retries: int | None = None,
+        context: dict[str, Any] | None = None,
         version_id: UUID | str | None = None,
         policy_id: UUID | str | None = None,
         environment: str | None = None,
         policy: str | None = None,
         checkpoint_id: UUID | str | None = None,
-        split: Literal["train", "heldout"] | None = None,
-        tasks: int | None = None,
-        first_task: int | None = None,
-        group_size: int | None = None,
         temperature: float | None = None,
         top_p: float | None = None,
         max_tokens_per_turn: int | None = None,
         concurrency: int | None = None,
         task_indexes: Sequence[int] | None = None,
-        workers: int | None = None,
-        retries: int | None = None,
-        context: dict[str, Any] | None = None,
         judge_ids: Sequence[UUID | str] | None = None,
         seed: int | None = None,
         name: str | None = None,
@@ -3035,26 +3050,26 @@ class RunsOperations(Namespace):
     ) -> RunDetailResponse:
         """Start an evaluation of a policy on an environment version. Repeating a `key` returns the run it started first.
 
+        - `split`: Split to take the tasks from.
+        - `tasks`: Number of tasks.
+        - `first_task`: Index of the first task.
+        - `group_size`: Rollouts per task.
+        - `workers`: Number of jobs that share the groups.
+        - `retries`: Further attempts at a failed rollout.
+        - `context`: The part of the conversation that the policy reads: full, or last:N for its start and the last
+          N turns. Default: the environment's setting.
         - `version_id`: Id of the environment version. Default: see `environment`.
         - `policy_id`: Id of the policy. Default: see `policy`.
         - `environment`: Name or id of the environment, such as `tictactoe`, or `tictactoe@3` for version 3.
           Default: latest version.
         - `policy`: Name or id of the policy.
         - `checkpoint_id`: Local policies only. Default: the best checkpoint, else the latest one.
-        - `split`: Split to take the tasks from.
-        - `tasks`: Number of tasks.
-        - `first_task`: Index of the first task.
-        - `group_size`: Rollouts per task.
         - `temperature`: Sampling temperature. 0: greedy.
         - `top_p`: Nucleus sampling.
         - `max_tokens_per_turn`: Maximum tokens per turn. Default: the environment's setting.
         - `concurrency`: Maximum number of concurrent episodes per worker. Default: chosen by policy and
           environment.
         - `task_indexes`: These tasks instead of `tasks` and `first_task`.
-        - `workers`: Number of jobs that share the groups.
-        - `retries`: Further attempts at a failed rollout.
-        - `context`: The part of the conversation that the policy reads: full, or last:N for its start and the last
-          N turns. Default: the environment's setting.
         - `judge_ids`: Judges that grade the rollouts at the end of the run.
         - `seed`: Sampling seed.
         - `name`: Name of the run.
@@ -3065,23 +3080,23 @@ class RunsOperations(Namespace):
             "/evaluations",
             "body",
             "/runs/{id}",
+            split=split,
+            tasks=tasks,
+            first_task=first_task,
+            group_size=group_size,
+            workers=workers,
+            retries=retries,
+            context=context,
             version_id=version_id,
             policy_id=policy_id,
             environment=environment,
             policy=policy,
             checkpoint_id=checkpoint_id,
-            split=split,
-            tasks=tasks,
-            first_task=first_task,
-            group_size=group_size,
             temperature=temperature,
             top_p=top_p,
             max_tokens_per_turn=max_tokens_per_turn,
             concurrency=concurrency,
             task_indexes=task_indexes,
-            workers=workers,
-            retries=retries,
-            context=context,
             judge_ids=judge_ids,
             seed=seed,
             name=name,

@@ -1406,6 +1406,7 @@ class Need(StrEnum):
     traps = "traps"
     second_verifier = "second_verifier"
     replay = "replay"
+    sandbox = "sandbox"
 
 
 class GraderQuestionResponse(Model):
@@ -1442,6 +1443,23 @@ class ShareResponse(Model):
     high: float
     found: int
     looked_at: int
+
+
+class PluginReport(Model):
+    """How a plugin fared on a source."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+    )
+    name: str = Field(..., max_length=60)
+    problem: str = Field("", max_length=500)
+    """Why its flags do not count. Empty: they do."""
+    cpu_seconds: float = Field(0.0, ge=0.0)
+
+
+class LabeledSplit(StrEnum):
+    development = "development"
+    test = "test"
 
 
 class SideResponse(Model):
@@ -2788,6 +2806,23 @@ class EnvironmentRecord(Model):
     """By the environment's audit sample. Null if it was not reviewed, or if the detector flags runs."""
 
 
+class FamilyCount(Model):
+    """Rollouts of one kind of hack, or of honest solution, and how many of them were flagged."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+    )
+    family: str = Field(..., max_length=120)
+    is_hack: bool
+    split: LabeledSplit
+    """`development` if thresholds were chosen on it, else `test`."""
+    total: int = Field(..., ge=0)
+    flagged: int = Field(..., ge=0)
+    """Flagged by any built-in detector."""
+    by_detector: dict[str, int] = Field({}, max_length=200)
+    """Flagged, by detector; plugins are named `plugin:NAME`."""
+
+
 class DetectorResponse(Model):
     id: str
     title: str
@@ -3084,6 +3119,29 @@ class Conclusions(Model):
     """The largest change first."""
 
 
+class SourceBenchmark(Model):
+    """Counts of one labeled source."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+    )
+    source: str = Field(..., pattern="^[a-z0-9][a-z0-9:_.-]{0,59}$")
+    title: str = Field(..., max_length=300)
+    url: str = Field("", max_length=300, pattern="^(https?://\\S*)?$")
+    commit: str = Field("", max_length=64)
+    license: str = Field(..., max_length=200)
+    families: list[FamilyCount] = Field(..., max_length=500)
+    wrong_records: int = Field(0, ge=0)
+    """Records that could not be read and were skipped."""
+    problems: list[str] = Field([], max_length=20)
+    """The reasons for the first of them."""
+    cpu_seconds: float = Field(0.0, ge=0.0)
+    """CPU time of all built-in detectors together."""
+    plugins: list[PluginReport] = Field([], max_length=20, validate_default=True)
+    proctor: str = Field(..., max_length=40)
+    """Version whose detectors were measured."""
+
+
 class HistoryResponse(Model):
     """The history of an environment by one version's rewards."""
 
@@ -3168,6 +3226,18 @@ class RunStudies(Model):
 class WorkersResponse(Model):
     workers: list[WorkerResponse]
     abilities: list[AbilityResponse]
+
+
+class BenchmarkResponse(Model):
+    """The newest result of the detectors on a labeled source."""
+
+    created_at: AwareDatetime | None
+    """Null for the team's own reviews, which are counted each time."""
+    recall: ShareResponse
+    """Hacks that any built-in detector flagged."""
+    false_positives: ShareResponse
+    """Honest rollouts that any built-in detector flagged."""
+    counts: SourceBenchmark
 
 
 class CheckpointTree(Model):

@@ -2,9 +2,10 @@
 
 from sqlalchemy.orm import Session
 
-from backend.detectors import scans, service
+from backend.detectors import benchmarks, scans, service
 from backend.detectors.queries import Scope
 from backend.detectors.schemas import (
+    BenchmarkResponse,
     ChangesRequest,
     DetectorDetail,
     DetectorResponse,
@@ -13,6 +14,7 @@ from backend.detectors.schemas import (
     DetectorSettingsResponse,
     SettingsRequest,
     StartScan,
+    StoreBenchmarks,
 )
 from backend.domain.vocabulary import Role
 from backend.environments.queries import get_environment
@@ -27,6 +29,19 @@ def list_detectors(session: Session, actor: Actor, request: DetectorScope) -> Pa
     """List built-in detectors and graders that raise flags, with their precision. Most flags first."""
     found, _ = service.list_detectors(session, Scope(request.environment))
     return Page(items=found)
+
+
+@operation("GET /detectors/benchmarks", role=Role.VIEWER)
+def list_benchmarks(session: Session, actor: Actor) -> Page[BenchmarkResponse]:
+    """List the newest benchmark of each labeled source, and the same figures of the team's own reviews."""
+    return Page(items=[BenchmarkResponse.of_counts(counts, at) for counts, at in benchmarks.newest(session)])
+
+
+@operation("POST /detectors/benchmarks", role=Role.AUTHOR, status=201, max_body_size=8 << 20)
+def store_benchmarks(session: Session, actor: Actor, request: StoreBenchmarks) -> Page[BenchmarkResponse]:
+    """Store results of `proctor detectors bench`. The newest result of a source is shown."""
+    benchmarks.store(session, actor.person_id, request.results)
+    return list_benchmarks(session, actor)
 
 
 @operation("GET /detectors/{detector}", role=Role.VIEWER, command="detectors show")

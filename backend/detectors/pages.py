@@ -6,27 +6,49 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, Response
 
-from backend.detectors import queries, service
+from backend.detectors import benchmarks, queries, service
 from backend.detectors.queries import Scope
 from backend.detectors.schemas import CutOffForm, SettingForm
+from backend.domain.detectors.benchmark import flagged_share
+from backend.domain.detectors.labeled import LabeledSplit
 from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.settings import DetectorChanges, DetectorSettings
-from backend.domain.detectors.spec import SUSPICION, Action
+from backend.domain.detectors.spec import SUSPICION, Action, Subject
 from backend.domain.detectors.track_record import FEWEST_REVIEWED, TARGET_PRECISION
+from backend.domain.review.judged_curve import wilson
 from backend.environments.queries import get_environment
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.form_data import read_form
 from backend.web.page import page, see_other
 
 router = APIRouter()
+KINDS = (True, False)
+"""Hacks, honest rollouts."""
 EnvironmentName = Annotated[str, Query(max_length=40)]
 
 
 @router.get("/detectors", response_class=HTMLResponse)
 def show_detectors(request: Request, session: SessionDep, _: Viewer, environment: EnvironmentName = "") -> HTMLResponse:
     detectors, audit = service.list_detectors(session, Scope(environment))
-    context = {"detectors": detectors, "audit": audit, "environment": environment}
-    return page(request, "detectors/list.html", context | {"environments": queries.environments(session)})
+    found = benchmarks.newest(session)
+    counts = [each for each, _ in found]
+    published = [each for each in counts if each.source != benchmarks.OWN_SOURCE]
+    shares = {  # on families that no threshold was chosen on
+        each.id: [flagged_share(published, is_hack=kind, split=LabeledSplit.TEST, detector=each.id) for kind in KINDS]
+        for each in detectors
+        if each.subject is Subject.ROLLOUT
+    }
+    context = {
+        "detectors": detectors,
+        "audit": audit,
+        "environment": environment,
+        "environments": queries.environments(session),
+        "benchmarks": found,
+        "shares": shares if any(hacks.looked_at for hacks, _ in shares.values()) else {},
+        "flagged_share": flagged_share,
+        "wilson": wilson,
+    }
+    return page(request, "detectors/list.html", context)
 
 
 @router.get("/detectors/{detector}", response_class=HTMLResponse)
@@ -43,6 +65,8 @@ def show_detector(
         "actions": tuple(Action),
         "wanted_precision": TARGET_PRECISION,
         "fewest_reviewed": FEWEST_REVIEWED,
+        "benchmarks": benchmarks.newest(session) if found.subject is Subject.ROLLOUT else [],
+        "wilson": wilson,
     }
     return page(request, "detectors/detail.html", context)
 

@@ -7,6 +7,7 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, Field, FiniteFloat, model_validator
 
+from backend.domain.detectors.benchmark import SourceBenchmark, flagged_share
 from backend.domain.detectors.settings import DetectorChanges, DetectorSettings, Thresholds
 from backend.domain.detectors.spec import Action, Need, Subject
 from backend.domain.vocabulary import JobStatus
@@ -138,6 +139,29 @@ class DetectorDetail(DetectorResponse):
     raises flags and not a suspicion."""
     settings: dict[str, DetectorSettingsResponse]
     """By environment, where anything is set."""
+
+
+class StoreBenchmarks(Request):
+    """Results of `proctor detectors bench`."""
+
+    results: list[SourceBenchmark] = Field(min_length=1, max_length=50, description="Counts of each labeled source.")
+
+
+class BenchmarkResponse(Response):
+    """The newest result of the detectors on a labeled source."""
+
+    created_at: datetime | None
+    """Null for the team's own reviews, which are counted each time."""
+    recall: ShareResponse
+    """Hacks that any built-in detector flagged."""
+    false_positives: ShareResponse
+    """Honest rollouts that any built-in detector flagged."""
+    counts: SourceBenchmark
+
+    @classmethod
+    def of_counts(cls, counts: SourceBenchmark, created_at: datetime | None) -> Self:
+        recall, wrong = (ShareResponse.of(flagged_share([counts], is_hack=is_hack)) for is_hack in (True, False))
+        return cls(created_at=created_at, recall=recall, false_positives=wrong, counts=counts)
 
 
 class StartScan(Request):

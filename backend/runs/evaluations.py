@@ -179,20 +179,18 @@ def _resolve(request: EvaluationRequest, policy: Policy, manifest: Manifest) -> 
                 "(`resources.sessions`): make the groups smaller."
             )
             raise InvalidInput(fields={"group_size": problem})
-    return EvaluationPlan(
-        split=request.split,
-        tasks=tasks,
-        first_task=min(given) if given else request.first_task,
-        task_indexes_given=given,
-        group_size=request.group_size,
-        sampling=Sampling(
+    resolved = {
+        "tasks": tasks,
+        "first_task": min(given) if given else request.first_task,
+        "task_indexes_given": given,
+        "sampling": Sampling(
             temperature=request.temperature,
             top_p=request.top_p,
             max_tokens_per_turn=request.max_tokens_per_turn or proctor.episode.max_tokens_per_turn,
         ),
-        concurrency=concurrency,
-        workers=min(request.workers, tasks),
-        retries=request.retries,
-        context=request.context or proctor.agent.context,
-        judge_ids=[str(judge_id) for judge_id in request.judge_ids],
-    )
+        "concurrency": concurrency,
+        "workers": min(request.workers, tasks),
+        "context": request.context or proctor.agent.context,
+        "judge_ids": [str(judge_id) for judge_id in request.judge_ids],
+    }
+    return EvaluationPlan.model_validate(request.model_dump() | resolved)

@@ -5,20 +5,18 @@ from datetime import datetime
 from typing import Annotated, ClassVar, Literal, Self
 from urllib.parse import urlencode
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
-from backend.domain.environments.manifest import ContextSpec
 from backend.domain.rollouts.filters import MAX_LENGTH, OR, clauses_of, field_name, quoted, subject_of
+from backend.domain.runs.plans import EvaluationScope
 from backend.domain.statistics import Coverage
-from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus, Split, StopReason
+from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus, StopReason
 from backend.operations.schemas import Cli, FilterForm, Progress, Response
 from backend.runs.tables import Run
 
 
-class EvaluationRequest(BaseModel):
+class EvaluationRequest(EvaluationScope):
     """An evaluation to start. The run's configuration stores every default."""
-
-    model_config = ConfigDict(extra="ignore", use_attribute_docstrings=True)
 
     version_id: uuid.UUID | None = None
     """Id of the environment version. Default: see `environment`."""
@@ -30,14 +28,6 @@ class EvaluationRequest(BaseModel):
     """Name or id of the policy."""
     checkpoint_id: Annotated[uuid.UUID | None, Cli(option="--checkpoint")] = None
     """Local policies only. Default: the best checkpoint, else the latest one."""
-    split: Split = Split.HELDOUT
-    """Split to take the tasks from."""
-    tasks: int = Field(default=100, ge=1, le=100_000)
-    """Number of tasks."""
-    first_task: int = Field(default=0, ge=0)
-    """Index of the first task."""
-    group_size: int = Field(default=1, ge=1, le=256)
-    """Rollouts per task."""
     temperature: float = Field(default=1.0, ge=0, le=5, allow_inf_nan=False)
     """Sampling temperature. 0: greedy."""
     top_p: float = Field(default=1.0, gt=0, le=1)
@@ -48,16 +38,7 @@ class EvaluationRequest(BaseModel):
     """Maximum number of concurrent episodes per worker. Default: chosen by policy and environment."""
     task_indexes: list[Annotated[int, Field(ge=0)]] = Field(default=[], max_length=100_000)
     """These tasks instead of `tasks` and `first_task`."""
-    workers: int = Field(default=1, ge=1, le=16)
-    """Number of jobs that share the groups."""
-    retries: int = Field(default=2, ge=0, le=10)
-    """Further attempts at a failed rollout."""
-    context: ContextSpec | None = None
-    """The part of the conversation that the policy reads: full, or last:N for its start and the last N turns.
-
-    Default: the environment's setting.
-    """
-    judge_ids: Annotated[list[uuid.UUID], Field(max_length=16), Cli(option="--judge")] = []
+    judge_ids: Annotated[list[uuid.UUID], Cli(option="--judge")] = Field(default=[], max_length=16)
     """Judges that grade the rollouts at the end of the run."""
     seed: int = Field(default=0, ge=0, le=2**53)
     """Sampling seed."""

@@ -74,6 +74,8 @@ def patterns_of(session: Session, run: Run) -> list[ConfirmedPattern]:
             obstacle = "A grader found this pattern and would have to grade every sampled rollout."
         elif spec.subject is Subject.RUN:
             obstacle = "This detector reads curves, not rollouts. Search for a pattern of rollouts with the same hack."
+        elif Need.SANDBOX in spec.needs:
+            obstacle = "This detector runs submissions in the sandbox and works on demand only."
         elif Need.REPLAY in spec.needs:
             obstacle = "This detector replays altered replies and runs on demand only."
         pattern = ConfirmedPattern(

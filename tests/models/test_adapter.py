@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from backend.domain.training.adapter import AdapterChoice, AdapterKind
+from backend.domain.training.adapter import AdapterChoice, AdapterKind, public_name
 from tests.models.adapters import logits_in, logits_of, make_adapter, make_base
 from workers.models.load import (
     ModelSource,
@@ -70,7 +70,7 @@ def test_the_record_states_base_precision_and_rank(base: Path, tmp_path: Path) -
     record = read_record(folder)
     assert (record.base, record.dtype, record.rank, record.quantisation) == (str(base), "bfloat16", 4, None)
     assert (record.revision or "").startswith("sha256:")
-    assert record.public_base == "base"
+    assert public_name(record.base) == "base"
     assert record_of(load_folder(folder)[0]) == record
 
 

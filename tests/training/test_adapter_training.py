@@ -47,7 +47,17 @@ def warmed_up(start: Path, folder: Path, *, stop_after: int = 0) -> tuple[Any, l
             losses.append(figures["loss"])
         return step != stop_after
 
-    train_sft(SftRun(model, tokenizer, SFT, some_examples(tokenizer), 3, folder, 4, take))
+    run = SftRun(
+        model=model,
+        tokenizer=tokenizer,
+        choice=SFT,
+        examples=some_examples(tokenizer),
+        seed=3,
+        folder=folder,
+        save_every=4,
+        on_step=take,
+    )
+    train_sft(run)
     return model, losses
 
 

@@ -106,14 +106,10 @@ def test_a_misnamed_mask_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_lost_reward_column_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing(self: Any, column: str) -> Any:
-        def values_of_column(values: Any, **_: Any) -> list[float]:
-            return [0.0] * len(values)
+    def nothing(column: str, values: Any, **_: Any) -> list[float]:
+        return [0.0] * len(values)
 
-        values_of_column.__name__ = column
-        return values_of_column
-
-    monkeypatch.setattr(trl_grpo._Bridge, "reward_function", nothing)
+    monkeypatch.setattr(trl_grpo._Bridge, "values_of_column", staticmethod(nothing))
     with pytest.raises(BrokenStep, match="counted reward"):
         Outcome(tmp_path)
 

@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 from contextlib import ExitStack
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +131,7 @@ def test_orders_arrive_as_they_were_given(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(Ranks, "receive", lambda _, number=0: json.loads(json.dumps(sent[-1])))
     warm_up = StageOrder("sft", "weights", "folder", False, examples="examples", steps=12, seed=3, save_every=10)
     for order in (warm_up, StageOrder("grpo", "weights", "folder", True, micro_batches=2)):
-        Ranks(0, 2).broadcast(order)
+        Ranks(0, 2).decide(partial(asdict, order))
         assert StageOrder(**Ranks(1, 2).receive()) == order
 
 

@@ -10,7 +10,7 @@ from backend.domain.rollouts.rollout import Rollout, task_of
 from backend.domain.vocabulary import RolloutStatus, Split
 from tests.training.game import MANIFEST, completed
 from workers.training.grpo_batch import MASKED, REPLACED, SCREENED, GrpoStep
-from workers.training.reporting import EtaEstimator, step_figures
+from workers.training.reporting import seconds_left, step_figures
 
 COLUMNS = ["fours", "brevity"]
 OTHER = uuid.uuid4()
@@ -156,10 +156,8 @@ def test_a_step_of_failures_has_no_means() -> None:
 
 
 def test_the_time_left_follows_the_last_steps() -> None:
-    now = [100.0]
-    pace = EtaEstimator(10, now=lambda: now[0])
-    now[0] = 104.0
-    assert pace.seconds_left(12, last=20) == pytest.approx(16.0)
-    now[0] = 114.0
-    assert pace.seconds_left(14, last=20) == pytest.approx(21.0)
-    assert pace.seconds_left(20, last=20) == 0.0
+    ends = [(10, 100.0), (12, 104.0)]
+    assert seconds_left(ends, last=20) == pytest.approx(16.0)
+    ends.append((14, 114.0))
+    assert seconds_left(ends, last=20) == pytest.approx(21.0)
+    assert seconds_left([*ends, (20, 114.0)], last=20) == 0.0

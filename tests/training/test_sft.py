@@ -27,7 +27,17 @@ def warmed_up(folder: Path, *, stop_after: int = 0, examples: Any = None) -> tup
         return step != stop_after
 
     made = some_examples(tokenizer) if examples is None else examples
-    train_sft(SftRun(model, tokenizer, CHOICE, made, 3, folder, 10, take))
+    run = SftRun(
+        model=model,
+        tokenizer=tokenizer,
+        choice=CHOICE,
+        examples=made,
+        seed=3,
+        folder=folder,
+        save_every=10,
+        on_step=take,
+    )
+    train_sft(run)
     return model, tokenizer, losses
 
 
@@ -56,7 +66,18 @@ def test_its_speed_and_its_time_are_reported_in_parts_without_what_the_listener_
         return True
 
     began = time.monotonic()
-    train_sft(SftRun(model, tokenizer, CHOICE.model_copy(update={"steps": 10}), lessons, 3, tmp_path, 10, take))
+    short = CHOICE.model_copy(update={"steps": 10})
+    run = SftRun(
+        model=model,
+        tokenizer=tokenizer,
+        choice=short,
+        examples=lessons,
+        seed=3,
+        folder=tmp_path,
+        save_every=10,
+        on_step=take,
+    )
+    train_sft(run)
     whole = time.monotonic() - began
     assert len(told) == 2
     for figures in told:

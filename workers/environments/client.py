@@ -111,7 +111,7 @@ class EnvHost:
         request: JsonObject = {"hash": content_hash, "count": servers, "hash_seed": hash_seed}
         if resources is not None:
             request["resources"] = resources.model_dump()
-        if resources is None or resources.needs_grant:
+        if resources is None or resources.network != "none":
             request["network"] = await asyncio.to_thread(self._is_granted, content_hash)
         server = EnvServer(self, request)
         try:

@@ -71,7 +71,7 @@ def container_options(
         "command": ["uvicorn", package.app, "--uds", f"{SHARED}/{SOCKET}", "--log-level", "warning"],
         "environment": {"MAX_CONCURRENT_ENVS": str(resources.sessions), **package.variables},
         "labels": {"proctor.env-server": package.hash},
-        "network_mode": "bridge" if resources.needs_grant else "none",
+        "network_mode": "none" if resources.network == "none" else "bridge",
         "read_only": True,
         "tmpfs": {"/tmp": "size=64m,mode=1777,nosuid,nodev"},
         "volumes": {str(shared): {"bind": SHARED, "mode": "rw"}},

@@ -147,9 +147,10 @@ class ServerLauncher:
             if await self.environments.build(package):
                 await self.environments.evict({key.partition(" ")[0] for key in self._zygotes})
             key, folders = self.environments.key_of(package), self.environments.site_packages_of(package)
-            key += " network" if resources.needs_grant else ""
+            has_network = resources.network != "none"
+            key += " network" if has_network else ""
             key += f" hashes {hash_seed}" if hash_seed else ""
-            zygote = await self.interpreter(key, folders, has_network=resources.needs_grant, hash_seed=hash_seed)
+            zygote = await self.interpreter(key, folders, has_network=has_network, hash_seed=hash_seed)
             return await start_server(zygote, package, resources, self.folder, seconds)
         home = self.folder / uuid.uuid4().hex[:12]
         home.mkdir(mode=0o700, parents=True)

@@ -37,9 +37,6 @@ class _BoundedStream(io.RawIOBase):
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream, self._left = stream, MAX_UNPACKED_BYTES
 
-    def readable(self) -> bool:
-        return True
-
     def read(self, size: int = -1) -> bytes:
         part = self._stream.read(min(size, self._left + 1) if size >= 0 else self._left + 1)
         self._left -= len(part)

@@ -7,7 +7,6 @@ from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp import WSMsgType, web
-from aiohttp.typedefs import Handler
 
 from backend.core.outgoing import CannotConnect, OutgoingPolicy
 from backend.core.outgoing.client import BodyTooLarge, open_session, read_body, reason_of
@@ -48,38 +47,29 @@ async def open_relay(resources: ResourcesSpec, listener: socket.socket, *, polic
         raise SandboxError(f"the remote environment at {resources.remote[:200]} cannot be used: {error}") from error
     http = open_session(seconds=None, policy=policy)
 
-    async def send_capacity(request: web.Request) -> web.Response:
-        """The manifest's limit; the remote server counts its sessions itself."""
-        return web.json_response({"sessions": resources.sessions})
-
-    async def relay_schema(request: web.Request) -> web.Response:
-        """Relay its schemas. An error body may come from any service, so only its type and size are relayed."""
-        async with http.get(f"{base}/schema", timeout=aiohttp.ClientTimeout(total=30)) as answer:
-            body = await read_body(answer, 2_000_000)
-        if answer.status != 200:
+    async def relay(request: web.Request) -> web.StreamResponse:
+        """Relay its schemas and sessions. The capacity is the manifest's; it counts its sessions itself."""
+        if request.path == CAPACITY_PATH:
+            return web.json_response({"sessions": resources.sessions})
+        try:
+            if request.path == "/ws":
+                return await relay_frames(request, http, f"ws{base.removeprefix('http')}/ws")
+            async with http.get(f"{base}/schema", timeout=aiohttp.ClientTimeout(total=30)) as answer:
+                body = await read_body(answer, 2_000_000)
+        except (aiohttp.ClientError, OSError, BodyTooLarge) as error:
+            reason = f"the remote server cannot be used: {reason_of(error)}"
+            raise web.HTTPBadGateway(reason=reason.replace("\n", " ").replace("\r", " ")[:300]) from error
+        if answer.status != 200:  # an error body may come from any service, so only its type and size are relayed
             shown = f"HTTP {answer.status} ({describe_body(answer.headers.get('Content-Type'), body)})"
             raise web.HTTPBadGateway(reason=f"the remote server answered {shown}")
         return web.Response(body=body, content_type="application/json")
 
-    async def relay_session(request: web.Request) -> web.StreamResponse:
-        return await relay_frames(request, http, f"ws{base.removeprefix('http')}/ws")
-
-    app = web.Application(middlewares=[_report_remote_errors])
-    routes = {"/ws": relay_session, CAPACITY_PATH: send_capacity, "/schema": relay_schema}
-    app.add_routes([web.get(path, handler) for path, handler in routes.items()])
+    app = web.Application()
+    app.add_routes([web.get(path, relay) for path in ("/ws", CAPACITY_PATH, "/schema")])
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
     await runner.setup()
     await web.SockSite(runner, listener).start()
     return Relay(runner=runner, http=http)
-
-
-@web.middleware
-async def _report_remote_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except (aiohttp.ClientError, OSError, BodyTooLarge) as error:
-        reason = f"the remote server cannot be used: {reason_of(error)}"
-        raise web.HTTPBadGateway(reason=reason.replace("\n", " ").replace("\r", " ")[:300]) from error
 
 
 async def relay_frames(

@@ -26,7 +26,7 @@ from workers.models import vllm
 from workers.models.load import ModelUnusable, check_weight_files, is_adapter, load_base, load_folder
 from workers.models.policy import LocalPolicy
 from workers.policies.openai_api import OpenAiPolicy
-from workers.tasks.environment_checks import check, reference_of
+from workers.tasks.environment_checks import check
 from workers.tasks.evaluations import evaluate
 from workers.tasks.hand_play import play_on
 
@@ -48,8 +48,9 @@ def main() -> int:
                 newest_first = stored.order_by(Checkpoint.is_best.desc(), Checkpoint.id.desc())
                 checkpoint_id = session.scalar(newest_first.limit(1))
         else:
-            is_check = run.kind is RunKind.CHECK
-            request = reference_of(session, run.id) if is_check else PlayState.from_json(run.progress).mover
+            request = PlayState.from_json(run.progress).mover
+            if run.kind is RunKind.CHECK:
+                request = run.configuration["reference"]
             policy_id, sampling = uuid.UUID(request["policy_id"]), Sampling()
             checkpoint_id = uuid.UUID(request["checkpoint_id"]) if request.get("checkpoint_id") else None
         checkpoint = session.get(Checkpoint, checkpoint_id) if checkpoint_id else None

@@ -52,11 +52,6 @@ class ApiError(Exception):
         super().__init__(message)
         self.status, self.param, self.code = status, param, code
 
-    def response(self) -> web.Response:
-        kind = "invalid_request_error" if self.status < 500 and self.status != 429 else "server_error"
-        error = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
-        return _json({"error": error}, self.status)
-
 
 class ChatMessage(BaseModel):
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -106,10 +101,6 @@ class ChatRequest(BaseModel):
             raise ApiError("only plain text is supported", param="response_format", code="unsupported_parameter")
         return {name: value for name, value in values.items() if value is not None}
 
-    @property
-    def stops(self) -> list[str]:
-        return [each for each in ([self.stop] if isinstance(self.stop, str) else self.stop or []) if each]
-
 
 @dataclass
 class ModelServer:
@@ -131,23 +122,26 @@ class ModelServer:
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Check the token, and return every error in OpenAI's format."""
         if request.path == "/health":
-            return _json({"status": "ok"})
+            return web.json_response({"status": "ok"})
         try:
             sent = request.headers.get("Authorization", "").removeprefix("Bearer ").encode(errors="surrogateescape")
             if self.token and not hmac.compare_digest(sent, self.token.encode()):
                 raise ApiError("Incorrect API key provided.", status=401, code="invalid_api_key")
             return await handler(request)
         except ApiError as error:
-            return error.response()
+            refusal = error
         except web.HTTPException as error:
-            return ApiError(error.reason, status=error.status).response()
+            refusal = ApiError(error.reason, status=error.status)
+        kind = "invalid_request_error" if refusal.status < 500 and refusal.status != 429 else "server_error"
+        described = {"message": str(refusal), "type": kind, "param": refusal.param, "code": refusal.code}
+        return web.json_response({"error": described}, status=refusal.status)
 
     async def _models(self, request: web.Request) -> web.StreamResponse:
         """List the one model, or describe it by name."""
         self._check_name(request.match_info.get("name", ""))
         model = {"id": self.name, "object": "model", "created": self.started, "owned_by": "proctor"}
         model["max_model_len"] = self.batches.context
-        return _json(model if "name" in request.match_info else {"object": "list", "data": [model]})
+        return web.json_response(model if "name" in request.match_info else {"object": "list", "data": [model]})
 
     def _check_name(self, name: str) -> None:
         if name and name != self.name:
@@ -163,7 +157,9 @@ class ModelServer:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
             field = ".".join(str(part) for part in first["loc"])
             raise ApiError(f"{field}: {first['msg']}", param=field or None) from error
-        if len(chat_request.stops) > MAX_STOPS:
+        given = [chat_request.stop] if isinstance(chat_request.stop, str) else chat_request.stop or []
+        stops = [each for each in given if each]
+        if len(stops) > MAX_STOPS:
             raise ApiError(f"at most {MAX_STOPS} stop sequences are supported", param="stop")
         if chat_request.messages[-1].role == "assistant":
             raise ApiError("the last message is from the assistant; end with a user message", param="messages")
@@ -189,8 +185,7 @@ class ModelServer:
         seed = secrets.randbits(62) if chat_request.seed is None else chat_request.seed & (2**63 - 1)
         sampling = chat_request.temperature, chat_request.top_p
         choices = [
-            ServedCompletion(index, prompt, limit, seed + index, sampling, chat_request.stops)
-            for index in range(chat_request.n)
+            ServedCompletion(index, prompt, limit, seed + index, sampling, stops) for index in range(chat_request.n)
         ]
         head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": self.name}
         if chat_request.stream:
@@ -205,7 +200,9 @@ class ModelServer:
             }
             for choice in choices
         ]
-        return _json({**head, "object": "chat.completion", "choices": described, "usage": usage_of(choices)})
+        return web.json_response(
+            {**head, "object": "chat.completion", "choices": described, "usage": usage_of(choices)}
+        )
 
     async def _stream(
         self,
@@ -274,10 +271,6 @@ def prompt_tokens(chat: ChatTokens, messages: Sequence[dict[str, str]]) -> list[
 def usage_of(choices: Sequence[ServedCompletion]) -> dict[str, int]:
     prompt, written = len(choices[0].prompt), sum(len(choice.tokens) for choice in choices)
     return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
-
-
-def _json(value: Mapping[str, object], status: int = 200) -> web.Response:
-    return web.Response(body=orjson.dumps(value), status=status, content_type="application/json")
 
 
 def main() -> int:

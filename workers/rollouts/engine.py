@@ -130,7 +130,8 @@ class RolloutPool:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
             for rollout in self._unsent if self.keep_cancelled else ():
-                await self._hand_over(rollout)
+                if (waiting := self.on_rollout(rollout)) is not None:
+                    await waiting
 
     async def _work(self) -> None:
         while True:
@@ -142,7 +143,8 @@ class RolloutPool:
                     return
                 for rollout in await self._play(*job):
                     try:
-                        await self._hand_over(rollout)
+                        if (waiting := self.on_rollout(rollout)) is not None:
+                            await waiting
                     except asyncio.CancelledError:
                         self._unsent.append(rollout)
                         raise
@@ -150,11 +152,6 @@ class RolloutPool:
                     self._breaker.record(rollout)
             finally:
                 self._limiter.gate.leave()
-
-    async def _hand_over(self, rollout: Rollout) -> None:
-        waiting = self.on_rollout(rollout)
-        if waiting is not None:
-            await waiting
 
     async def _play(self, plan: GroupPlan, members: Sequence[int]) -> list[Rollout]:
         """Play until it succeeds, cannot succeed or has used all attempts; each attempt on fresh sessions.

@@ -219,19 +219,13 @@ async def unless_stopped(work: Coroutine[object, object, T], should_stop: Callab
     Calls `should_stop` in a thread, five times a second.
     """
 
-    async def wait_for_stop() -> None:
-        while not await asyncio.to_thread(should_stop):
-            await asyncio.sleep(POLL_SECONDS)
-
     working = asyncio.create_task(work)
-    stop = asyncio.create_task(wait_for_stop())
     try:
-        await asyncio.wait((working, stop), return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            return working.result()
-        stop.result()
-        return None
+        while not working.done():
+            if await asyncio.to_thread(should_stop) and not working.done():
+                return None
+            await asyncio.wait((working,), timeout=POLL_SECONDS)
+        return working.result()
     finally:
         working.cancel()
-        stop.cancel()
-        await asyncio.gather(working, stop, return_exceptions=True)
+        await asyncio.gather(working, return_exceptions=True)

@@ -46,19 +46,13 @@ def _described_errors() -> Iterator[None]:
 
 
 def _guard(method: Callable[..., object]) -> Callable[..., object]:
-    if inspect.iscoroutinefunction(method):
-
-        @functools.wraps(method)
-        async def call_async(*args: object, **kwargs: object) -> object:
-            with _described_errors():
-                return await method(*args, **kwargs)
-
-        return call_async
+    if not inspect.iscoroutinefunction(method):
+        return _described_errors()(method)
 
     @functools.wraps(method)
-    def call(*args: object, **kwargs: object) -> object:
+    async def call(*args: object, **kwargs: object) -> object:
         with _described_errors():
-            return method(*args, **kwargs)
+            return await method(*args, **kwargs)
 
     return call
 

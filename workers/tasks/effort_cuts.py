@@ -90,8 +90,7 @@ class SideWork:
         if self.study.effort_settings.measure is effort.EffortMeasure.REWARD:
             low, high = possible_rewards(self.manifest.columns)
             return min(1.0, max(0.0, (reward - low) / (high - low))) if high > low else 0.0
-        value = reward if self.rule.column == REWARD else columns.get(self.rule.column, 0.0)
-        return float(value >= self.rule.at_least - TOLERANCE)
+        return float(self.rule.is_met(reward, columns))
 
 
 def load_side_work(side_id: uuid.UUID) -> SideWork:

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, undefer
 from backend.core.session import transaction
 from backend.domain.environments.certificate import CheckResult, certificate_status
 from backend.domain.environments.manifest import Manifest
-from backend.domain.text import JsonObject, plain_text
+from backend.domain.text import plain_text
 from backend.domain.vocabulary import RunStatus
 from backend.environments.tables import Certificate, EnvironmentVersion
 from backend.review.fixtures import judged_fixtures
@@ -42,7 +42,7 @@ def run(context: JobContext) -> None:
     """Run the job. After a crash it plays the same rollouts again, which replace their first rows."""
     run_id = context.need_run()
     with transaction() as session:
-        reference = reference_of(session, run_id)
+        reference = session.get_one(Run, run_id).configuration.get("reference", {})  # measures the tasks
         policy = load_policy(session, reference) if reference else None
     if reference and policy is None:
         must_run_child(LOCAL_MODULE, [str(run_id)], run_id=run_id)
@@ -57,12 +57,6 @@ def give_up(session: Session, context: JobContext, reason: str) -> None:
         announce_failed_nights(session, row, plain_text(reason))
 
 
-def reference_of(session: Session, run_id: uuid.UUID) -> JsonObject:
-    """Return the policy chosen to measure the tasks; empty: none."""
-    reference: JsonObject = session.get_one(Run, run_id).configuration.get("reference", {})
-    return reference
-
-
 def check(run_id: uuid.UUID, policy: Policy | None) -> None:
     """Run the checks of the run's version. `policy` measures the tasks and is closed at the end."""
     with transaction() as session:
@@ -70,7 +64,7 @@ def check(run_id: uuid.UUID, policy: Policy | None) -> None:
         has_begun = begin_run(session, row)
         version = session.get_one(EnvironmentVersion, row.version_id, options=[undefer(EnvironmentVersion.files)])
         judged = judged_fixtures(session, version.environment_id)
-        reference = Reference(reference_of(session, run_id).get("name", ""), policy) if policy else None
+        reference = Reference(row.configuration.get("reference", {}).get("name", ""), policy) if policy else None
     manifest = Manifest.model_validate(version.manifest)
     recorder = RunRecorder(run_id)
 

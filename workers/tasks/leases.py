@@ -187,8 +187,10 @@ def is_left_to_others(job_id: uuid.UUID, worker: str) -> bool:
 
 
 def _requirements(session: Session, job: Job) -> list[Requirement]:
-    store = job.arguments.get(ARTIFACT_STORE)
-    needed = [requirements.of_artifacts(store)] if store else []
+    needed: list[Requirement] = []
+    if store := job.arguments.get(ARTIFACT_STORE):
+        words = "access to this installation's artifacts"
+        needed.append(Requirement(words, lambda offer: offer.can.reads(store), is_waited_for=True))
     if job.name == "training.run" and job.run_id:
         configuration = session.get_one(Run, job.run_id).configuration
         return [*requirements.of_training(TrainingConfiguration.of_run(configuration)), *needed]

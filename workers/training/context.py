@@ -99,17 +99,15 @@ class TrainingContext:
     recorder: RunRecorder
     summary: dict[str, object] = field(default_factory=dict)
     ranks: Ranks = ALONE
+    configuration: TrainingConfiguration = field(init=False)
     store: CheckpointStore = field(init=False)
     budget_tracker: BudgetTracker = field(init=False)
 
     def __post_init__(self) -> None:
         assignment = self.assignment
         self.store = CheckpointStore(assignment.run_id, assignment.policy_id, assignment.folder)
-        self.budget_tracker = BudgetTracker(self.configuration.budget, self.assignment.folder)
-
-    @property
-    def configuration(self) -> TrainingConfiguration:
-        return self.assignment.configuration
+        self.configuration = assignment.configuration
+        self.budget_tracker = BudgetTracker(assignment.configuration.budget, assignment.folder)
 
     def is_used_up(self) -> bool:
         """Return whether a limit of the budget is reached, and record the spending in the run's summary."""

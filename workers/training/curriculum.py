@@ -35,17 +35,19 @@ Outcome = tuple[int, bool]  # level of a rollout, and whether it succeeded
 State = dict[str, Any]  # state that later steps depend on, as JSON
 
 
+@dataclass(slots=True)
 class RoundRobin:
     """Smooth weighted round robin: any stretch of turns follows the shares as closely as whole numbers allow."""
 
-    def __init__(self, shares: Sequence[float], credit: Sequence[float] | None = None) -> None:
-        self.shares = list(shares)
-        self.credit = list(credit) if credit is not None else [0.0] * len(self.shares)
+    shares: Sequence[float]
+    credit: Sequence[float] = ()
 
     def next(self) -> int:
-        self.credit = [have + share for have, share in zip(self.credit, self.shares, strict=True)]
-        chosen = max(range(len(self.credit)), key=self.credit.__getitem__)
-        self.credit[chosen] -= sum(self.shares)
+        before = self.credit or [0.0] * len(self.shares)
+        credit = [have + share for have, share in zip(before, self.shares, strict=True)]
+        chosen = max(range(len(credit)), key=credit.__getitem__)
+        credit[chosen] -= sum(self.shares)
+        self.credit = credit
         return chosen
 
 
@@ -103,7 +105,7 @@ class AdaptiveLevels:
             self._move_to(self.high + 1)
         return points
 
-    def _move_to(self, high: int, credit: Sequence[float] | None = None) -> None:
+    def _move_to(self, high: int, credit: Sequence[float] = ()) -> None:
         """Set the top. Only new episodes decide whether it is mastered."""
         self.high, self.low = high, max(0, high - self._choice.width + 1)
         self._played = 0

@@ -129,11 +129,8 @@ class EnvPool:
                 self._servers[tag] = server = await stack.enter_async_context(lease)
                 sessions, is_grouped = min(self.concurrency, server.sessions), env.manifest.proctor.tasks.grouped
                 self._capacities[tag] = EnvCapacity(sessions, is_grouped)
+            self.capacity = min(self.concurrency, sum(server.sessions for server in self._servers.values()))
             self.leases = stack.pop_all()
-
-    @property
-    def capacity(self) -> int:
-        return min(self.concurrency, sum(server.sessions for server in self._servers.values()))
 
     def play(
         self,

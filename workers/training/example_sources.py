@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from backend.core.session import transaction
-from backend.domain.environments.manifest import ActionSpec, Manifest
+from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.prompts import write_reply
 from backend.domain.errors import PolicyError
 from backend.domain.rollouts.rollout import Rollout
@@ -268,7 +268,14 @@ class TeacherPlayer(Player):
         if self.manifest.proctor.agent.on_unparsable != "retry" or turns_left <= MOST_SPOILED:
             return None
         self.spoiled += 1
-        illegal = _illegal_values(spec, turn)
+        # values that the schema allows and the observation does not list as legal
+        legal, illegal = turn.observation.get(spec.choices or ""), []
+        if isinstance(legal, list):
+            schema = turn.action_schema.get("properties", {}).get(spec.field or "", {})
+            possible = schema.get("enum")
+            if possible is None and {"minimum", "maximum"} <= schema.keys():
+                possible = list(range(int(schema["minimum"]), int(schema["maximum"]) + 1))[:1000]
+            illegal = [value for value in possible or [] if value not in legal]
         if illegal and chance.random() < ILLEGAL_SHARE:
             return write_reply(spec, {spec.field or "": chance.choice(illegal)})
         if spec.format == "tag":  # a part is missing or doubled
@@ -279,15 +286,3 @@ class TeacherPlayer(Player):
 
     def trace(self) -> TokenTrace | None:
         return self.tokens if self.tokens.prompt else None
-
-
-def _illegal_values(spec: ActionSpec, turn: Turn) -> list[object]:
-    """Return values that the schema allows and the observation does not list as legal."""
-    legal = turn.observation.get(spec.choices or "")
-    if not isinstance(legal, list):
-        return []
-    schema = turn.action_schema.get("properties", {}).get(spec.field or "", {})
-    possible = schema.get("enum")
-    if possible is None and {"minimum", "maximum"} <= schema.keys():
-        possible = list(range(int(schema["minimum"]), int(schema["maximum"]) + 1))[:1000]
-    return [value for value in possible or [] if value not in legal]

@@ -2,8 +2,10 @@
 
 import json
 import shutil
+import time
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from backend.checkpoints.tables import Checkpoint
@@ -28,7 +30,7 @@ from workers.training.env_pool import EnvPool
 from workers.training.grpo_batch import GrpoControls, GrpoRun, GrpoStep
 from workers.training.hardware import resolve_hardware
 from workers.training.ranks import Ranks, StageOrder, play_together
-from workers.training.reporting import BackgroundWriter, EtaEstimator, step_figures
+from workers.training.reporting import ETA_STEPS, BackgroundWriter, seconds_left, step_figures
 from workers.training.steering import Steering
 from workers.training.trl_base import Clock
 from workers.training.trl_grpo import train_grpo
@@ -56,7 +58,8 @@ def grpo_run(assignment: Assignment, order: StageOrder, ranks: Ranks, loaded: Lo
         return env_pool.play_in_lockstep(plans, policy, phase=Phase.TRAIN, seed=configuration.seed, training_step=step)
 
     return GrpoRun(
-        *loaded,
+        model=loaded[0],
+        tokenizer=loaded[1],
         choice=choice.model_copy(update={"micro_batches": order.micro_batches}),
         columns=assignment.columns,
         seed=configuration.seed,
@@ -77,7 +80,7 @@ class GrpoStage:
         assignment, configuration = context.assignment, context.configuration
         self._scanner = resume_scanner(assignment.run_id, before_step=reached + 1)
         self._environments = {env.tag: env.name for env in assignment.envs}
-        self._eta = EtaEstimator(reached)
+        self._step_ends = deque([(reached, time.monotonic())], maxlen=ETA_STEPS + 1)
         self._planner = Planner(assignment.envs, configuration)
         branch = assignment.branch
         run_id = branch.source_run_id if branch and reached <= branch.step else assignment.run_id
@@ -114,7 +117,7 @@ class GrpoStage:
             f"GRPO: {choice.steps} steps of {choice.tasks_per_step} tasks x {choice.group_size} episodes, "
             f"{context.env_pool.capacity} at a time"
         )
-        context.ranks.broadcast(self._order)
+        context.ranks.decide(lambda: asdict(self._order))
         run = replace(
             self._run,
             play=self._play,
@@ -154,7 +157,8 @@ class GrpoStage:
         with counts("storing"):
             summary = (f"reward {figures['reward']:.3f}", tracker.spending.summary(tracker.choice))
             message = ", ".join(filter(None, summary))
-            more = {"seconds_left": self._eta.seconds_left(number, total)}
+            self._step_ends.append((number, time.monotonic()))
+            more = {"seconds_left": seconds_left(self._step_ends, total)}
 
             def write() -> None:
                 recorder.store(step.rollouts)

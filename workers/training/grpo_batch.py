@@ -15,10 +15,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
-
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from backend.domain.environments.manifest import OverEpisode, RewardColumn
 from backend.domain.rollouts.rollout import Rollout
@@ -26,8 +23,7 @@ from backend.domain.training.configuration import VllmChoice
 from backend.domain.training.grpo import GrpoChoice
 from workers.models.policy import LocalPolicy
 from workers.training.examples import BrokenStep, examples_of_step
-from workers.training.hardware import FLOAT32, Hardware
-from workers.training.ranks import ALONE, PlayPlans, Ranks, leader_only
+from workers.training.ranks import PlayPlans, StageRun, leader_only
 
 REPLACED = "grpo_replaced"
 """Metric of a rollout whose group was replaced by a fresh one: it was played but not learned from."""
@@ -76,15 +72,10 @@ class GrpoStep:
     seconds: Mapping[str, float]  # by part; `idle`: bookkeeping and waiting for other processes; and `step` in all
 
 
-@dataclass(slots=True)
-class GrpoRun:
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
+@dataclass(slots=True, kw_only=True)
+class GrpoRun(StageRun):
     choice: GrpoChoice
     columns: Sequence[RewardColumn]  # reward columns of all environments
-    seed: int
-    folder: Path
-    save_every: int
     play: Play = leader_only  # plays with all ranks
     on_step: Callable[[GrpoStep], bool] = leader_only  # returns whether to continue
     masked: Masked = lambda _: set()
@@ -93,12 +84,8 @@ class GrpoRun:
     policy: LocalPolicy | None = None  # samples at the temperature of the step, and with vLLM if the run uses it
     columns_of: ColumnsFor | None = None
     """Mixes only: columns of the rollout's own environment, whose weights make its reward."""
-    before_save: Callable[[], None] = lambda: None
-    """Called before a trainer state counts as complete, to finish storing its steps."""
-    hardware: Hardware = FLOAT32
     vllm: VllmChoice | None = None  # samples with vLLM
     longest_completion: int = 256  # scale of the `dr_grpo` loss only
-    ranks: Ranks = ALONE
     play_plans: PlayPlans = leader_only  # plays what the leader assigns to this rank
 
     def columns_for(self, rollout: Rollout) -> Sequence[RewardColumn]:

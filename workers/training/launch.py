@@ -20,7 +20,7 @@ from backend.core.session import transaction
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.runs.tables import Run
 from workers.training.assignment import training_folder
-from workers.training.ranks import LAUNCHER, leader_file
+from workers.training.ranks import AT_WORK, LAUNCHER
 
 MODULE = "workers.training.run"
 
@@ -56,7 +56,7 @@ def main() -> int:
         choice = TrainingConfiguration.of_run(session.get_one(Run, run_id).configuration)
     folder = training_folder(run_id)
     file = write_configuration(choice, folder)
-    leader_file(folder).touch()
+    (folder / AT_WORK).touch()
     os.environ |= {LAUNCHER: str(os.getpid()), "GLOO_SOCKET_IFNAME": "lo"}  # noqa: TID251 - for the ranks
     options = ["--config_file", str(file), "--num_cpu_threads_per_process", str(choice.threads)]
     try:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -23,11 +23,13 @@ import torch
 from accelerate import PartialState
 from pydantic import TypeAdapter
 from torch import distributed
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from backend.core.embedded import die_with_parent
 from backend.domain.rollouts.rollout import Rollout
 from workers.rollouts.engine import GroupPlan, TooManyFailures
 from workers.training.examples import BrokenStep
+from workers.training.hardware import FLOAT32, Hardware
 
 T = TypeVar("T")
 LAUNCHER = "RANKS_LAUNCHED_BY"  # environment variable with the launcher's process id
@@ -36,6 +38,7 @@ PATIENCE = timedelta(days=7)
 """Timeout of followers while the leader plays held-out evaluations or collects examples. A dead leader is noticed
 otherwise."""
 WATCH_SECONDS = 0.2
+AT_WORK = "ranks/at-work"  # file in the run's folder that exists while the leader is at work
 
 PlayPlans = Callable[[int, Sequence[GroupPlan]], list[Rollout]]  # (training step, plans) → all their rollouts, in order
 _PLANS = TypeAdapter(list[GroupPlan])
@@ -59,9 +62,6 @@ class Ranks:
         for number in range(1, self.count):
             self._send(number, values[number])
         return values[0]
-
-    def broadcast(self, order: "StageOrder") -> None:
-        self.scatter([asdict(order)] * self.count)
 
     def gather(self, value: T) -> list[T]:
         """Send a value to the leader, which gets the values of all ranks in order. Followers get an empty list."""
@@ -102,11 +102,6 @@ def leader_only(*_: object) -> NoReturn:
     raise AssertionError("only the leader does this")
 
 
-def leader_file(folder: Path) -> Path:
-    """Return the file in the run's folder that exists while the leader is at work."""
-    return folder / "ranks" / "at-work"
-
-
 def _die_with_launcher() -> None:
     """End this process with the launcher, whose kill of a process group does not reach this session."""
     die_with_parent(signal.SIGKILL)
@@ -121,7 +116,7 @@ def follow_leader(folder: Path) -> None:
     """
 
     def watch() -> None:
-        while leader_file(folder).exists():
+        while (folder / AT_WORK).exists():
             time.sleep(WATCH_SECONDS)
         os._exit(0)
 
@@ -137,7 +132,7 @@ def lead(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        leader_file(folder).unlink(missing_ok=True)
+        (folder / AT_WORK).unlink(missing_ok=True)
 
 
 def join() -> Ranks:
@@ -162,6 +157,21 @@ class StageOrder:
     steps: int = 0
     seed: int = 0
     save_every: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class StageRun:
+    """A stage as it runs on one rank."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    seed: int
+    folder: Path
+    save_every: int
+    before_save: Callable[[], None] = lambda: None
+    """Called before a trainer state counts as complete, to finish storing its steps."""
+    hardware: Hardware = FLOAT32
+    ranks: Ranks = ALONE
 
 
 def play_together(ranks: Ranks, step: int, plans: Sequence[GroupPlan], play: PlayPlans) -> list[Rollout]:

@@ -1,9 +1,7 @@
 """Curves of a GRPO step, the remaining time of a stage, and a writer that stores a step during the next one."""
 
 import math
-import time
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -110,18 +108,13 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values) if values else math.nan
 
 
-class EtaEstimator:
-    """Estimates the remaining time from the duration of recent steps, including everything between them."""
+def seconds_left(ends: Sequence[tuple[int, float]], last: int) -> float:
+    """Estimate the seconds from the end of the latest step to that of step `last`.
 
-    def __init__(self, step: int, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
-        self._times = deque([(step, now())], maxlen=ETA_STEPS + 1)
-
-    def seconds_left(self, step: int, last: int) -> float:
-        """Return the seconds from the end of `step`, which is now, to the end of step `last`."""
-        self._times.append((step, self._now()))
-        first, began = self._times[0]
-        return (last - step) * (self._times[-1][1] - began) / max(1, step - first)
+    `ends`: recent steps and when they ended, so that everything between them counts.
+    """
+    (first, began), (step, now) = ends[0], ends[-1]
+    return (last - step) * (now - began) / max(1, step - first)
 
 
 @dataclass

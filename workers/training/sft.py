@@ -10,7 +10,7 @@ from pathlib import Path
 
 from datasets import Dataset
 from sqlalchemy import select
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState
+from transformers import TrainerControl, TrainerState
 from transformers.trainer_callback import PrinterCallback
 from trl import SFTConfig, SFTTrainer
 
@@ -21,14 +21,14 @@ from backend.domain.training.warm_up import HOPELESS, GateChoice, SftChoice
 from backend.domain.vocabulary import RunStatus
 from workers.models.build import build_model
 from workers.models.load import Loaded, unrounded
-from workers.training.checkpoints import mark_complete, newest_complete, reached_step
+from workers.training.checkpoints import newest_complete, reached_step
 from workers.training.context import Ended, TrainingContext, TrainingOutcome, TrainingStopped, UsedUp
 from workers.training.example_sources import collect_examples
 from workers.training.examples import BrokenStep, TrainingExample, example_order
-from workers.training.hardware import FLOAT32, Hardware, resolve_hardware
-from workers.training.ranks import ALONE, Ranks, StageOrder, check_same_weights, leader_only
+from workers.training.hardware import resolve_hardware
+from workers.training.ranks import Ranks, StageOrder, StageRun, leader_only
 from workers.training.steering import WarmUpSteering
-from workers.training.trl_base import TimedTrainer, shared_arguments, timed
+from workers.training.trl_base import StageListener, TimedTrainer, shared_arguments, timed
 
 LOG_EVERY = 5
 SEED_STRIDE = 7919
@@ -215,7 +215,7 @@ def _train(context: TrainingContext, start: Checkpoint, attempt: WarmUpAttempt) 
         save_every=max(configuration.checkpoints.every, attempt.steps // 10),
         checkpoints_gradients=steering.settings.hardware.gradient_checkpointing,
     )
-    context.ranks.broadcast(order)
+    context.ranks.decide(lambda: asdict(order))
     run = sft_run(configuration, order, context.ranks, (model, tokenizer), examples)
     run.on_step, run.rate_factor = on_step, steering.rate_factor
     train_sft(run)
@@ -228,19 +228,12 @@ def _train(context: TrainingContext, start: Checkpoint, attempt: WarmUpAttempt) 
     return store.save(Stage.SFT, attempt.last, model, tokenizer)
 
 
-@dataclass(slots=True)
-class SftRun:
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
+@dataclass(slots=True, kw_only=True)
+class SftRun(StageRun):
     choice: SftChoice
     examples: Sequence[TrainingExample]
-    seed: int
-    folder: Path
-    save_every: int
     on_step: Callable[[int, dict[str, float]], bool] = leader_only
     """(step, figures, which are empty between logs) → whether to continue."""
-    hardware: Hardware = FLOAT32
-    ranks: Ranks = ALONE
     rate_factor: Callable[[int], float] = lambda _: 1.0  # factor of the scheduled rate at a step, from 1; leader only
 
 
@@ -252,10 +245,17 @@ def sft_run(
     examples: list[TrainingExample],
 ) -> SftRun:
     """Return the warm-up of an order, as it is on every rank."""
-    choice = configuration.sft.model_copy(update={"steps": order.steps})
-    hardware = replace(resolve_hardware(configuration.hardware), checkpoints_gradients=order.checkpoints_gradients)
-    folder = Path(order.folder)
-    return SftRun(*loaded, choice, examples, order.seed, folder, order.save_every, hardware=hardware, ranks=ranks)
+    return SftRun(
+        model=loaded[0],
+        tokenizer=loaded[1],
+        choice=configuration.sft.model_copy(update={"steps": order.steps}),
+        examples=examples,
+        seed=order.seed,
+        folder=Path(order.folder),
+        save_every=order.save_every,
+        hardware=replace(resolve_hardware(configuration.hardware), checkpoints_gradients=order.checkpoints_gradients),
+        ranks=ranks,
+    )
 
 
 class _SftTrainer(TimedTrainer, SFTTrainer):  # type: ignore[misc]
@@ -301,20 +301,15 @@ def train_sft(run: SftRun) -> None:
         trainer.train(resume_from_checkpoint=str(newest) if newest else None)
 
 
-class _SftListener(TrainerCallback):  # type: ignore[misc]
-    """Turns TRL's callbacks into those of the run."""
-
-    trainer: _SftTrainer
-
-    def __init__(self, run: SftRun) -> None:
-        self.run = run
-        self._logged_at, self._logged_step, self._logged_tokens = time.monotonic(), 0, 0.0
+class _SftListener(StageListener[SftRun]):
+    _reported_step = 0
+    _reported_tokens = 0.0
 
     def on_train_begin(self, _: object, state: TrainerState, *__: object, **___: object) -> None:
-        self._logged_at, self._logged_step = time.monotonic(), state.global_step
+        self.reported_at, self._reported_step = time.monotonic(), state.global_step
 
     def on_step_begin(self, _: object, state: TrainerState, *__: object, **___: object) -> None:
-        self.trainer.learning_rate.factor = self.run.ranks.decide(lambda: self.run.rate_factor(state.global_step + 1))
+        self.rate_factor = self.run.ranks.decide(lambda: self.run.rate_factor(state.global_step + 1))
 
     def on_step_end(self, _: object, state: TrainerState, control: TrainerControl, **__: object) -> TrainerControl:
         return self._report(state.global_step, {}, control)
@@ -327,12 +322,12 @@ class _SftListener(TrainerCallback):  # type: ignore[misc]
         names = ("loss", "grad_norm", "learning_rate", "entropy", "mean_token_accuracy")
         figures = {name: float(logs[name]) for name in names if name in logs}
         if "learning_rate" in figures:
-            figures["learning_rate"] *= self.trainer.learning_rate.factor
+            figures["learning_rate"] *= self.rate_factor
         now, spent, tokens = time.monotonic(), self.trainer.clock.take(), logs.get("num_tokens")
-        seconds, steps = now - self._logged_at, max(1, state.global_step - self._logged_step)
+        seconds, steps = now - self.reported_at, max(1, state.global_step - self._reported_step)
         is_known = tokens is not None and seconds > 0
-        figures["tokens_per_second"] = ((tokens or 0.0) - self._logged_tokens) / seconds if is_known else math.nan
-        self._logged_at, self._logged_step, self._logged_tokens = now, state.global_step, tokens or 0.0
+        figures["tokens_per_second"] = ((tokens or 0.0) - self._reported_tokens) / seconds if is_known else math.nan
+        self.reported_at, self._reported_step, self._reported_tokens = now, state.global_step, tokens or 0.0
         parts = {name: spent[name] for name in ("forward", "backward", "optimiser", "other")}
         parts |= {"idle": max(0.0, seconds - sum(parts.values())), "step": seconds}
         figures |= {f"seconds/{name}": value / steps for name, value in parts.items()}
@@ -342,10 +337,5 @@ class _SftListener(TrainerCallback):  # type: ignore[misc]
         began = time.monotonic()
         if not self.run.ranks.decide(lambda: self.run.on_step(step, figures)):
             control.should_save = control.should_training_stop = True
-        self._logged_at += time.monotonic() - began  # the listener's time is not part of the steps
+        self.reported_at += time.monotonic() - began  # the listener's time is not part of the steps
         return control
-
-    def on_save(self, _: object, state: TrainerState, *__: object, **___: object) -> None:
-        check_same_weights(self.run.ranks, self.run.model)
-        if self.run.ranks.leads:
-            mark_complete(self.run.folder / f"checkpoint-{state.global_step}")

@@ -1,19 +1,23 @@
-"""Shared by both trainers of TRL: where their time goes, and a learning rate that changes between two steps."""
+"""Shared by both trainers of TRL: where their time goes, a rate that changes between two steps, complete states."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import perf_counter
-from typing import Any
+from time import monotonic, perf_counter
+from typing import Any, Generic, TypeVar
 
 import torch
-from transformers import PreTrainedModel, TrainerCallback
+from transformers import PreTrainedModel, TrainerCallback, TrainerState
 
 from backend.domain.training.grpo import GrpoChoice
 from backend.domain.training.warm_up import SftChoice
+from workers.training.checkpoints import mark_complete
 from workers.training.hardware import Hardware
+from workers.training.ranks import StageRun, check_same_weights
+
+AnyRun = TypeVar("AnyRun", bound=StageRun)
 
 
 @dataclass(slots=True)
@@ -98,31 +102,39 @@ class TimedTrainer:
         super().__init__(**arguments)
         is_cuda = self.accelerator.device.type == "cuda"  # type: ignore[attr-defined]
         self.clock = Clock(torch.cuda.synchronize if is_cuda else lambda: None)
-        self.learning_rate = LearningRate(self.clock)
-        self.add_callback(self.learning_rate)  # type: ignore[attr-defined]
 
     def create_model_card(self, *_: object, **__: object) -> None:
         """Render no model card with each state: they are only for a resume."""
 
 
-@dataclass(eq=False)
-class LearningRate(TrainerCallback):  # type: ignore[misc]
-    """Multiplies the scheduled rate by `factor` during an update, and counts the optimizer's time.
+class StageListener(TrainerCallback, Generic[AnyRun]):  # type: ignore[misc]
+    """Turns TRL's callbacks into those of the run.
 
-    The rates are restored after each update, so that the schedule stays as planned.
+    Multiplies the scheduled rate by `rate_factor` during an update, and counts the optimizer's time. The rates are
+    restored after each update, so that the schedule stays as planned.
     """
 
-    clock: Clock
-    factor: float = 1.0
-    planned: list[float] = field(default_factory=list)
+    trainer: TimedTrainer
+    rate_factor = 1.0
+    _planned_rates: Sequence[float] = ()
+
+    def __init__(self, run: AnyRun) -> None:
+        self.run = run
+        self.reported_at = monotonic()
 
     def on_pre_optimizer_step(self, *_: object, optimizer: torch.optim.Optimizer, **__: object) -> None:
-        self.planned = [group["lr"] for group in optimizer.param_groups]
+        self._planned_rates = [group["lr"] for group in optimizer.param_groups]
         for group in optimizer.param_groups:
-            group["lr"] *= self.factor
-        self.clock.begin()
+            group["lr"] *= self.rate_factor
+        self.trainer.clock.begin()
 
     def on_optimizer_step(self, *_: object, optimizer: torch.optim.Optimizer, **__: object) -> None:
-        self.clock.end("optimiser")
-        for group, rate in zip(optimizer.param_groups, self.planned, strict=True):
+        self.trainer.clock.end("optimiser")
+        for group, rate in zip(optimizer.param_groups, self._planned_rates, strict=True):
             group["lr"] = rate
+
+    def on_save(self, _: object, state: TrainerState, *__: object, **___: object) -> None:
+        check_same_weights(self.run.ranks, self.run.model)
+        if self.run.ranks.leads:
+            self.run.before_save()
+            mark_complete(self.run.folder / f"checkpoint-{state.global_step}")

@@ -12,6 +12,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import CellType
 from typing import Any
 
@@ -19,16 +20,16 @@ import torch
 from datasets import Dataset
 from peft import PeftModel
 from torch.optim.lr_scheduler import LRScheduler
-from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState
+from transformers import PreTrainedModel, TrainerControl, TrainerState
 from transformers.trainer_callback import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from workers.models.load import unrounded
-from workers.training.checkpoints import mark_complete, newest_complete
+from workers.training.checkpoints import newest_complete
 from workers.training.examples import BrokenStep
 from workers.training.grpo_batch import STEP_PARTS, GrpoRun, GrpoStep, PlayedBatch, play_batch, rows_of
-from workers.training.ranks import check_same_weights, play_for_leader
-from workers.training.trl_base import TimedTrainer, shared_arguments, timed
+from workers.training.ranks import play_for_leader
+from workers.training.trl_base import StageListener, TimedTrainer, shared_arguments, timed
 
 TOLERANCE = 1e-3  # relative difference between TRL's figures and ours that is accepted
 HIGHEST_LOG_RATIO = 20.0
@@ -53,6 +54,9 @@ def train_grpo(run: GrpoRun) -> None:
     # one row per group; TRL passes only the prompt to `rollout_func`, so it contains the group's number
     groups = range(run.choice.steps * run.choice.tasks_per_step)
     prompts = [[{"role": "user", "content": "", "group": number}] for number in groups]
+    rewards = [partial(bridge.values_of_column, column.name) for column in run.columns]
+    for function, column in zip(rewards, run.columns, strict=True):
+        function.__name__ = column.name  # type: ignore[attr-defined]  # TRL names its figures by it
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with unrounded(run.model):
@@ -61,7 +65,7 @@ def train_grpo(run: GrpoRun) -> None:
                 args=grpo_arguments(run),
                 train_dataset=Dataset.from_dict({"prompt": prompts}),
                 processing_class=run.tokenizer,
-                reward_funcs=[bridge.reward_function(column.name) for column in run.columns],
+                reward_funcs=rewards,
                 rollout_func=bridge.rollouts,
                 callbacks=[bridge],
                 token_advantages=lambda: bridge.token_advantages,
@@ -205,26 +209,23 @@ def _skip_padding_positions(model: PreTrainedModel) -> None:
         model.register_forward_pre_hook(with_positions, with_kwargs=True)
 
 
-class _Bridge(TrainerCallback):  # type: ignore[misc]
-    """Turns TRL's callbacks into those of the run."""
-
+class _Bridge(StageListener[GrpoRun]):
     trainer: GrpoTrainer
 
     def __init__(self, run: GrpoRun) -> None:
-        self.run = run
+        super().__init__(run)
         self.token_advantages: list[list[float]] | None = None
         """Advantages of the rollouts that this rank learns from. None: TRL's own."""
         self._batch = PlayedBatch([], [])
         self._mean_tokens = 0.0
         self._updates: list[dict[str, float]] = []
-        self._last_step_at = time.monotonic()
 
     def on_train_begin(
         self, _: object, state: TrainerState, *__: object, lr_scheduler: LRScheduler, **___: object
     ) -> None:
         while lr_scheduler.last_epoch < state.global_step:  # a state without an optimizer has no schedule either
             lr_scheduler.step()
-        self._last_step_at = time.monotonic()
+        self.reported_at = time.monotonic()
 
     def on_step_begin(self, _: object, state: TrainerState, *__: object, **___: object) -> None:
         """Apply changed settings before the first update of a step."""
@@ -234,9 +235,7 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
         step = state.global_step // run.choice.updates + 1
         changed = run.controls.temperature
         planned = run.choice.temperature_at(step) if changed is None else changed
-        self.trainer.learning_rate.factor, temperature = run.ranks.decide(
-            lambda: (run.controls.learning_rate_factor, planned)
-        )
+        self.rate_factor, temperature = run.ranks.decide(lambda: (run.controls.learning_rate_factor, planned))
         if run.policy is not None:
             run.policy.sampler.temperature = temperature
         self.trainer.set_temperature(temperature)
@@ -263,13 +262,10 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
         self.token_advantages = rows.pop("token_advantages")
         return rows
 
-    def reward_function(self, column: str) -> Callable[..., list[float | None]]:
-
-        def values_of_column(values: list[dict[str, float] | None], **_: object) -> list[float | None]:
-            return [None if columns is None else columns.get(column, 0.0) for columns in values]
-
-        values_of_column.__name__ = column
-        return values_of_column
+    @staticmethod
+    def values_of_column(column: str, values: list[dict[str, float] | None], **_: object) -> list[float | None]:
+        """TRL's reward function of a column."""
+        return [None if columns is None else columns.get(column, 0.0) for columns in values]
 
     def on_log(
         self, _: object, state: TrainerState, control: TrainerControl, logs: dict[str, float], **__: object
@@ -304,20 +300,20 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
             counts = rollout.is_completed and place not in self._batch.masked
             rollout.advantage = advantage if counts else None
         now = time.monotonic()
-        seconds, self._last_step_at = now - self._last_step_at, now
+        seconds, self.reported_at = now - self.reported_at, now
         should_continue = self.run.on_step(self._step(step, seconds, ratios))
         self._batch = PlayedBatch([], [])
-        self._last_step_at += time.monotonic() - now  # the listener's time is not part of the step
+        self.reported_at += time.monotonic() - now  # the listener's time is not part of the step
         return should_continue
 
     def _step(self, step: int, seconds: float, ratios: list[RatioSums]) -> GrpoStep:
-        factor, spent = self.trainer.learning_rate.factor, self.trainer.clock.take()
+        spent = self.trainer.clock.take()
         figures = {
             "loss": math.nan,
             "entropy": math.nan,
             "grad_norm": max(update.get("grad_norm", math.nan) for update in self._updates),
-            "learning_rate": self._updates[-1]["learning_rate"] * factor,
-            "lr_factor": factor,
+            "learning_rate": self._updates[-1]["learning_rate"] * self.rate_factor,
+            "lr_factor": self.rate_factor,
             "temperature": self.trainer.temperature,
             "groups/no_variance": self._batch.no_variance,
         }
@@ -328,9 +324,3 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
         parts = {name: spent[name] for name in STEP_PARTS}
         parts |= {"idle": max(0.0, seconds - sum(parts.values())), "step": seconds}
         return GrpoStep(step, [*self._batch.rollouts, *self._batch.replaced], figures, parts)
-
-    def on_save(self, _: object, state: TrainerState, *__: object, **___: object) -> None:
-        check_same_weights(self.run.ranks, self.run.model)
-        if self.run.ranks.leads:
-            self.run.before_save()
-            mark_complete(self.run.folder / f"checkpoint-{state.global_step}")

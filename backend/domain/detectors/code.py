@@ -12,8 +12,10 @@ from backend.domain.detectors.run_view import RolloutRow, parse_python
 from backend.domain.detectors.spec import Mark
 
 MOST_CHARACTERS = 50_000
+MOST_LINES = 2000
+"""Of a text that is no valid Python as a whole, and is read line by line."""
 _FENCE = re.compile(r"```([A-Za-z0-9_+-]*)[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
-_TAG = re.compile(r"<(code|python|solution|answer)>(.*?)(?:</\1>|\Z)", re.DOTALL)
+_TAG = re.compile(r"<(code|python|solution|answer|file)(?:\s[^<>\n]{0,200})?>(.*?)(?:</\1>|\Z)", re.DOTALL)
 _PYTHON = re.compile(
     r"^\s*(?:def |class |import |from \w+ import |raise |assert |try:|@|\w[\w.]*\()|\bsys\.|\bos\.|\blambda\b",
     re.MULTILINE,
@@ -67,6 +69,25 @@ def trees_of(sources: Iterable[Source]) -> Iterator[tuple[Source, ast.Module]]:
     for source in sources:
         if _PYTHON.search(source.text) and (tree := parse_python(textwrap.dedent(source.text))):
             yield source, tree
+
+
+def statements_of(source: Source, hint: re.Pattern[str]) -> ast.Module:
+    """Return the statements of a text that does not parse as a whole, as it was cut or has a mistake.
+
+    Each line that matches the hint is parsed alone; a line that opens a block, with the next line as its block.
+    """
+    body: list[ast.stmt] = []
+    lines = source.text.split("\n")[:MOST_LINES]
+    for number, line in enumerate(lines):
+        text = line.strip()
+        if not hint.search(text) or text.startswith("#"):
+            continue
+        following = next((each.strip() for each in lines[number + 1 :] if each.strip()), "")
+        for attempt in (text, f"{text}\n {following}", f"{text}\n pass") if text.endswith(":") else (text,):
+            if tree := parse_python(attempt):
+                body += [ast.increment_lineno(node, number) for node in tree.body]
+                break
+    return ast.Module(body=body, type_ignores=[])
 
 
 def _texts(action: Mapping[str, Any] | None) -> Iterator[str]:

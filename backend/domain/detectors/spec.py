@@ -53,6 +53,8 @@ class Need(StrEnum):
     """The same rollouts scored by another version of the reward: a completed re-score or replay."""
     REPLAY = "replay"
     """An env server that scores altered replies. Only on demand."""
+    SANDBOX = "sandbox"
+    """A sandbox that runs programs, and examples in the prompt. Only on demand."""
 
 
 class Action(StrEnum):

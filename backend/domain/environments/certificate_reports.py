@@ -103,7 +103,7 @@ def as_junit(title: str, content_hash: str, results: Results, checked_at: dateti
 def as_badge(title: str, status: str, *, details: str = "") -> str:
     """Return an SVG with the environment's version and the status. It loads nothing. `details`: its tooltip."""
     value = "not checked" if status not in _COLORS else f"checks {status}" if status != "not checked" else status
-    left, right = (round(6.6 * len(text) + 16) for text in (title, value))
+    left, right = (round(6.2 * len(text) + 16) for text in (title, value))
     label, words = (escape(text, {'"': "&quot;"}) for text in (title, value))
     tip = f"<title>{escape(details or f'{title}: {value}')}</title>"
     font = 'font-family="Verdana,DejaVu Sans,sans-serif" font-size="11" fill="#fff" text-anchor="middle"'

@@ -26,8 +26,11 @@ MAX_BINARIES_BYTES = 2_000_000
 MAX_NAMES = 4_000
 """Maximum number of files in an upload before filtering."""
 
-_IGNORED_FOLDERS = {".git", "__pycache__", ".venv", "venv", "node_modules", "outputs", ".pytest_cache", ".ruff_cache"}
-_IGNORED_NAMES = {"uv.lock", "poetry.lock", ".DS_Store", ".gitignore", ".gitattributes", ".dockerignore"}
+_IGNORED = re.compile(
+    r"(^|/)(\.git|__pycache__|\.?venv|node_modules|outputs|\.(pytest|ruff)_cache|[^/]*\.egg-info)(/|$)"
+    r"|(^|/)((uv|poetry)\.lock|\.DS_Store|\.gitignore|\.gitattributes|\.dockerignore|[^/]+\.pyc)$"
+)
+"""Files that tools made, which are not even listed."""
 _SECRET = re.compile(r"(^|/)(\.env(\..*)?|id_[a-z0-9]+|.*\.(pem|key|p12|pfx)|\.netrc|\.pypirc|credentials)$")
 _EXAMPLE = re.compile(r"\.env\.(example|sample|template)$")
 _MEDIA = {".png", ".jpg", ".jpeg", ".gif", ".svg", ".mp4", ".mov", ".webp", ".ico", ".pdf", ".ipynb"}
@@ -63,7 +66,7 @@ def read_foreign(files: Mapping[str, bytes], folder: str = "", path: str = "") -
     """Find the package in these files; `path` is its folder among them. Raises PackageInvalid, saying what to do."""
     if not files:
         raise PackageInvalid("there is no file in it")
-    files = {name: data for name, data in files.items() if not _is_ignored(PurePosixPath(name))}
+    files = {name: data for name, data in files.items() if not _IGNORED.search(name)}
     root, kind = _find_root(files, path.strip("/"))
     package = ForeignPackage(kind, PurePosixPath(root).name or folder, {})
     texts: dict[str, str] = {}
@@ -159,16 +162,6 @@ def _outermost_folders(paths: Iterable[PurePosixPath], name: str) -> list[str]:
         if not any(PurePosixPath(folder).is_relative_to(other) for other in kept):
             kept.append(folder)
     return kept
-
-
-def _is_ignored(path: PurePosixPath) -> bool:
-    """Return whether tools made the file, so that it is not even listed."""
-    return (
-        bool(_IGNORED_FOLDERS & set(path.parts))
-        or path.name in _IGNORED_NAMES
-        or path.suffix == ".pyc"
-        or any(part.endswith(".egg-info") for part in path.parts)
-    )
 
 
 def _is_named(path: str, source: str) -> bool:

@@ -212,11 +212,6 @@ class ResourcesSpec(ManifestBlock):
     remote: Annotated[str, Field(pattern=r"^(https?://[^\s]{1,500})?$")] = ""
     """Address of an external server. Default: the package runs here."""
 
-    @property
-    def needs_grant(self) -> bool:
-        """Whether an administrator has to grant network access."""
-        return self.network != "none"
-
 
 class ChecksSpec(ManifestBlock):
     """Bounds that the certificate checks the reward against."""

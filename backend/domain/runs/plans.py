@@ -20,26 +20,41 @@ class Sampling(BaseModel):
     max_tokens_per_turn: int = Field(default=256, ge=1, le=131072)
 
 
-class EvaluationPlan(BaseModel):
-    """One policy on tasks `first_task` … `first_task + tasks - 1` of a split, `group_size` rollouts each."""
+class EvaluationScope(BaseModel):
+    """Settings that a person requests and a run keeps as they are."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", use_attribute_docstrings=True)
 
     split: Split = Split.HELDOUT
+    """Split to take the tasks from."""
     tasks: int = Field(default=100, ge=1, le=100_000)
+    """Number of tasks."""
     first_task: int = Field(default=0, ge=0)
+    """Index of the first task."""
+    group_size: int = Field(default=1, ge=1, le=256)
+    """Rollouts per task."""
+    workers: int = Field(default=1, ge=1, le=16)
+    """Number of jobs that share the groups."""
+    retries: int = Field(default=2, ge=0, le=10)
+    """Further attempts at a failed rollout."""
+    context: ContextSpec | None = None
+    """The part of the conversation that the policy reads: full, or last:N for its start and the last N turns.
+
+    Default: the environment's setting.
+    """
+
+
+class EvaluationPlan(EvaluationScope, frozen=True):
+    """One policy on tasks `first_task` … `first_task + tasks - 1` of a split, `group_size` rollouts each.
+
+    At the end of the run, each failed rollout is tried once more.
+    """
+
     task_indexes_given: tuple[int, ...] = ()
     """These tasks instead, in this order; `tasks` is then their number."""
-    group_size: int = Field(default=1, ge=1, le=256)
     sampling: Sampling = Sampling()
     concurrency: int = Field(default=64, ge=1, le=1024)
     """Maximum number of concurrent episodes per worker; fewer during an overload."""
-    workers: int = Field(default=1, ge=1, le=16)
-    """Number of jobs that share the run's groups."""
-    retries: int = Field(default=2, ge=0, le=10)
-    """Further attempts at a failed rollout. At the end of the run, each failed one is tried once more."""
-    context: ContextSpec | None = None
-    """Replaces the manifest's `agent.context`."""
     judge_ids: list[str] = Field(default=[], max_length=16)
     """Judges that grade the rollouts at the end of the run."""
 

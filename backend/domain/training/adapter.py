@@ -95,10 +95,6 @@ class AdapterRecord(BaseModel, frozen=True):
     def kind(self) -> AdapterKind:
         return AdapterKind.QLORA if self.quantisation else AdapterKind.LORA
 
-    @property
-    def public_base(self) -> str:
-        return public_name(self.base)
-
 
 def public_name(base: str) -> str:
     """The name of a base without the path of a folder on a worker."""

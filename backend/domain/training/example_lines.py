@@ -43,7 +43,14 @@ def read_line(line: bytes) -> Conversation:
     messages: list[dict[str, object]] = []
     for role, group in groupby(read, key=lambda message: message["role"]):
         together = list(group)
-        messages += [_tool_results(together)] if role == "tool" else together
+        if role == "tool":  # consecutive results are one message of the environment, as the policy would read them
+            named = [
+                f"Call {number}{f' (`{name}`)' if (name := each['name']) else ''}: {each['content']}"
+                for number, each in enumerate(together, 1)
+            ]
+            content = "\n\n".join(named) if len(together) > 1 else together[0]["content"]
+            together = [{"role": "user", "content": content}]
+        messages += together
     if row.get("tools"):  # described in the system prompt, where a policy that writes plain text reads them
         try:
             tools = render_tools(read_tools(row["tools"]))
@@ -142,14 +149,3 @@ def _message(message: object, where: str) -> dict[str, object]:
     if role == "assistant" and weight and not read["content"].strip():
         raise BadLine(f"{where} is an empty reply")
     return {**read, "role": role, "weight": weight, "name": str(message.get("name") or "")}
-
-
-def _tool_results(results: list[dict[str, object]]) -> dict[str, object]:
-    """Consecutive tool results as one message of the environment, as the policy would read them."""
-    if len(results) == 1:
-        return {"role": "user", "content": results[0]["content"]}
-    texts = [
-        f"Call {number}{f' (`{name}`)' if (name := result['name']) else ''}: {result['content']}"
-        for number, result in enumerate(results, 1)
-    ]
-    return {"role": "user", "content": "\n\n".join(texts)}

@@ -91,14 +91,14 @@ def write_card(facts: CardFacts, description: ExportDescription, passport: Mappi
     model, record = facts.configuration.model, None
     if facts.checkpoint.adapter is not None:
         record = AdapterRecord.model_validate(facts.checkpoint.adapter)
-    base = record.public_base if record else public_name(model.base) if model.source == "base" else ""
+    base = public_name(record.base) if record else public_name(model.base) if model.source == "base" else ""
     base = base if re.fullmatch(REPOSITORY, base) else ""  # only names that a hub knows
     relation = "adapter" if form is ExportForm.ADAPTER else "finetune"
     weights: list[tuple[str, str]] = []
     if record is not None:
         precision = "quantized to 4 bits (NF4)" if record.quantisation else f"in {record.dtype}"
         weights = [
-            ("Base model", f"`{record.public_base}`, revision `{record.revision or 'not pinned'}`"),
+            ("Base model", f"`{public_name(record.base)}`, revision `{record.revision or 'not pinned'}`"),
             ("Base during training", precision),
             ("Adapter", f"LoRA, rank {record.rank}, alpha {record.alpha:g}, on {', '.join(record.targets)}"),
         ]

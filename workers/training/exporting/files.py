@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from backend.checkpoints.tables import Checkpoint
-from backend.domain.training.adapter import AdapterRecord
+from backend.domain.training.adapter import AdapterRecord, public_name
 from backend.domain.vocabulary import ExportForm
 from workers.models.load import (
     CONFIGURATION_FILE,
@@ -95,10 +95,13 @@ def write_export(form: ExportForm, original: Path, target: Path, *, gguf_type: s
         shutil.copytree(original, target, dirs_exist_ok=True)
         # names of this worker's folders are replaced by a name that others know
         is_on_hub = record.artifact is None and not (record.revision or "").startswith("sha256:")
-        public = {"base_model_name_or_path": record.public_base, "revision": record.revision if is_on_hub else None}
+        public = {
+            "base_model_name_or_path": public_name(record.base),
+            "revision": record.revision if is_on_hub else None,
+        }
         configuration = json.loads((target / CONFIGURATION_FILE).read_text()) | public
         (target / CONFIGURATION_FILE).write_text(json.dumps(configuration, indent=2))
-        public_record = record.model_copy(update={"base": record.public_base})
+        public_record = record.model_copy(update={"base": public_name(record.base)})
         (target / RECORD_FILE).write_text(public_record.model_dump_json(indent=2))
         count = 0
         for name in check_precision(target):
@@ -212,7 +215,7 @@ def write_manifest(folder: Path, checkpoint: Checkpoint, description: ExportDesc
     if checkpoint.adapter is not None:
         record = AdapterRecord.model_validate(checkpoint.adapter)
         named = {"dtype", "revision", "quantisation", "rank", "alpha", "targets"}
-        base = {"name": record.public_base, **record.model_dump(include=named)}
+        base = {"name": public_name(record.base), **record.model_dump(include=named)}
     manifest = {
         "format": FORMAT,
         "form": str(description.form),

@@ -280,7 +280,19 @@ def _sft_step(
         ended.setdefault(step, time.monotonic())
         return True
 
-    train_sft(SftRun(initial.model, initial.tokenizer, choice, examples, 0, folder, NEVER, note, initial.hardware))
+    train_sft(
+        SftRun(
+            model=initial.model,
+            tokenizer=initial.tokenizer,
+            choice=choice,
+            examples=examples,
+            seed=0,
+            folder=folder,
+            save_every=NEVER,
+            on_step=note,
+            hardware=initial.hardware,
+        )
+    )
     return Range.of([after - before for before, after in pairwise(ended.values())])
 
 
