@@ -184,9 +184,10 @@ class _LeasedProcess:
     @asynccontextmanager
     async def session(self) -> AsyncIterator["EnvSession"]:
         """A session on an idle socket, or on a new one. The socket is kept if everything ended well."""
-        self._idle = [wire for wire in self._idle if wire.is_open]
+        while (wire := self._idle.pop() if self._idle else None) and not wire.is_open:
+            pass
         try:
-            session = EnvSession(self, self._idle.pop() if self._idle else await self.connect())
+            session = EnvSession(self, wire or await self.connect())
         except SandboxError:
             self.has_failed = True
             raise
@@ -232,7 +233,7 @@ class EnvSession:
         """Begin an episode. Waits, within `timeout`, while other clients hold all sessions of the server."""
         self._is_running = False
         deadline, pause = time.monotonic() + timeout, 0.05
-        async with self._recorded_failures():
+        try:
             while True:
                 try:
                     observation = await self.wire.observe("reset", arguments, max(0.001, deadline - time.monotonic()))
@@ -244,39 +245,41 @@ class EnvSession:
                 await asyncio.sleep(pause)
                 pause = min(1.0, pause * 2)
                 self.wire = await self._process.connect()
+        except RolloutError as error:
+            raise await self._recorded(error) from error
         self._is_running = not observation.done
         return observation
 
     async def step(self, action: Mapping[str, object], *, timeout: float) -> Observation:
         if not self._is_running:
             raise EnvError("step: the episode has not begun or has ended; reset first")
-        async with self._recorded_failures():
+        try:
             observation = await self.wire.observe("step", action, timeout)
+        except ActionRefused:  # the policy's mistake; the episode continues
+            raise
+        except RolloutError as error:
+            raise await self._recorded(error) from error
         self._is_running = not observation.done
         return observation
 
     async def state(self, *, timeout: float) -> JsonObject:
         """The environment's whole state, which may hold the answer: never for a policy."""
-        async with self._recorded_failures():
+        try:
             state = await self.wire.exchange(b'{"type":"state"}', "state", "state", timeout)
+        except RolloutError as error:
+            raise await self._recorded(error) from error
         if self.scripts_of is None:
             return state
         own = state.get("scripts")
         return {**state, "scripts": {**self.scripts_of(state), **(own if isinstance(own, dict) else {})}}
 
-    @asynccontextmanager
-    async def _recorded_failures(self) -> AsyncIterator[None]:
+    async def _recorded(self, error: RolloutError) -> RolloutError:
         """Keep a failure for the end of the session; add why the server is gone, if the host knows."""
-        try:
-            yield
-        except ActionRefused:  # the policy's mistake; the episode continues
-            raise
-        except RolloutError as error:
-            had_timed_out, self.failure = isinstance(self.failure, DeadlinePassed), error
-            # after a timeout the session has ended, but the server may live
-            if not had_timed_out and isinstance(error, ServerIsGone) and (reason := await self._process.exit_reason()):
-                raise ServerIsGone(f"{error}; {reason}") from error
-            raise
+        had_timed_out, self.failure = isinstance(self.failure, DeadlinePassed), error
+        # after a timeout the session has ended, but the server may live
+        if not had_timed_out and isinstance(error, ServerIsGone) and (reason := await self._process.exit_reason()):
+            return ServerIsGone(f"{error}; {reason}")
+        return error
 
 
 @dataclass(slots=True, eq=False)
