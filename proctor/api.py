@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         AlarmList,
         AnsweredAlarm,
         AssignedItems,
+        AttackResponse,
         AuditEntry,
         BeforeAfter,
         BenchmarkResponse,
@@ -349,6 +350,27 @@ class DetectorsOperations(Namespace):
 
 
 class EnvironmentsOperations(Namespace):
+    def get_attack(self, attack: str | UUID) -> AttackResponse:
+        """Show the progress and the result of an attack or of the verification of a repair."""
+        return self._call(
+            "AttackResponse",
+            "GET",
+            f"/attacks/{segment(attack)}",
+            "query",
+        )
+
+    def add_attack_fixtures(self, attack: str | UUID, *, fixtures: Sequence[str] | None = None) -> AttackResponse:
+        """Write the proposed fixtures of an attack into the draft.
+
+        - `fixtures`: Names of proposed fixtures. Default: all."""
+        return self._call("AttackResponse", "POST", f"/attacks/{segment(attack)}/fixtures", "body", fixtures=fixtures)
+
+    def publish_repair(self, attack: str | UUID, *, notes: str | None = None) -> VersionResponse:
+        """Publish the draft of a verification that holds. Refused if the draft was saved since.
+
+        - `notes`: Release notes of the version."""
+        return self._call("VersionResponse", "POST", f"/attacks/{segment(attack)}/publish", "body", notes=notes)
+
     def get_certificate_key(self) -> CertificateKeyResponse:
         """Show the public key that verifies certificates signed by this installation."""
         return self._call(
@@ -411,6 +433,24 @@ class EnvironmentsOperations(Namespace):
             "POST",
             f"/environments/{segment(environment)}/archive",
             "query",
+        )
+
+    def start_attack(
+        self, environment: str | UUID, *, seconds: int | None = None, policy: str | None = None
+    ) -> AttackResponse:
+        """Search the draft for rewards that are earned without doing the task. Each exploit becomes a proposed fixture.
+
+        - `environment`: Name or id of an environment.
+        - `seconds`: Time budget in seconds.
+        - `policy`: Endpoint whose LLM attacks as well: name or id. Default: no LLM."""
+        return self._call(
+            "AttackResponse",
+            "POST",
+            f"/environments/{segment(environment)}/attacks",
+            "body",
+            "/attacks/{id}",
+            seconds=seconds,
+            policy=policy,
         )
 
     def mark_demonstration(
@@ -735,6 +775,14 @@ class EnvironmentsOperations(Namespace):
             revision=revision,
             check=check,
             regrade=regrade,
+        )
+
+    def verify_repair(self, environment: str | UUID) -> AttackResponse:
+        """Verify that gold still passes on the draft, and that hacks and policies that do not try stay low.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "AttackResponse", "POST", f"/environments/{segment(environment)}/repairs", "query", "/attacks/{id}"
         )
 
     def restore(self, environment: str | UUID) -> EnvironmentDetail:
