@@ -35,6 +35,7 @@ BENCHMARKS = (
     "rollouts",
     "regrading",
     "detectors",
+    "false_alarms",
     "environments",
     "pages",
     "live",

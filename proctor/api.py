@@ -317,7 +317,12 @@ class DetectorsOperations(Namespace):
         )
 
     def start_scan(
-        self, run: str | UUID, *, altered: int | None = None, thresholds: Sequence[dict[str, Any]] | None = None
+        self,
+        run: str | UUID,
+        *,
+        altered: int | None = None,
+        runs: int | None = None,
+        thresholds: Sequence[dict[str, Any]] | None = None,
     ) -> DetectorScan:
         """Run all detectors on the completed rollouts of a run. Existing flags are not raised again.
 
@@ -325,6 +330,8 @@ class DetectorsOperations(Namespace):
 
         - `run`: Id of a run, the last characters of it, or `last` for the newest run.
         - `altered`: Number of successful rollouts whose altered replies are replayed as well.
+        - `runs`: Number of rollouts with the highest rewards whose programs run in the sandbox on inputs that the
+          prompt does not show. Default: 50 where the environment itself runs programs, otherwise 0.
         - `thresholds`: Threshold of this scan as DETECTOR.NAME=NUMBER, such as paid_exit.reward=0.6. Repeat for
           several. Default: the settings of the run and its environment."""
         return self._call(
@@ -334,6 +341,7 @@ class DetectorsOperations(Namespace):
             "body",
             "/runs/{run_id}/detection",
             altered=altered,
+            runs=runs,
             thresholds=thresholds,
         )
 

@@ -1405,6 +1405,9 @@ class Need(StrEnum):
     grader_metrics = "grader_metrics"
     traps = "traps"
     second_verifier = "second_verifier"
+    step_rewards = "step_rewards"
+    success = "success"
+    second_grade = "second_grade"
     replay = "replay"
     sandbox = "sandbox"
 
@@ -2216,6 +2219,10 @@ class DetectorScan(Job):
     run_id: UUID
     status: JobStatus
     altered: int
+    runs: int | None
+    """Programs run on unseen inputs, at most; null: the environment's default."""
+    note: str | None
+    """Why programs were not run, although the scan should have."""
     new_flags: int | None
     """Null until the scan has finished."""
     by_detector: dict[str, int]
