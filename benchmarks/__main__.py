@@ -36,6 +36,7 @@ BENCHMARKS = (
     "regrading",
     "calibration",
     "detectors",
+    "proxy_rewards",
     "false_alarms",
     "environments",
     "pages",

@@ -1270,11 +1270,25 @@ class FixturesOperations(Namespace):
             "query",
         )
 
-    def keep(self, rollout: str | UUID, *, bound: float | None = None) -> JudgedFixtureResponse:
+    def keep(
+        self,
+        rollout: str | UUID,
+        *,
+        verdict: Literal["honest", "hack", "broken_reward", "unsure"] | None = None,
+        bound: float | None = None,
+    ) -> JudgedFixtureResponse:
         """Have all future certificates replay a rollout that was judged a hack or honest.
 
+        - `verdict`: Verdict to give first. Default: the rollout has one.
         - `bound`: Highest reward of a hack, or lowest of an honest episode; authors only. Default: floor or reward."""
-        return self._call("JudgedFixtureResponse", "POST", f"/rollouts/{segment(rollout)}/fixture", "body", bound=bound)
+        return self._call(
+            "JudgedFixtureResponse",
+            "POST",
+            f"/rollouts/{segment(rollout)}/fixture",
+            "body",
+            verdict=verdict,
+            bound=bound,
+        )
 
 
 class FlagsOperations(Namespace):

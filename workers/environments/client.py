@@ -215,12 +215,17 @@ class _LeasedProcess:
         await self._http.close()
 
 
+ScriptsOf = Callable[[JsonObject], JsonObject]
+"""Returns scripted policies, reply by name, for a state."""
+
+
 @dataclass(slots=True, eq=False)
 class EnvSession:
     """One episode at a time on a server. Refuses steps outside of an episode, which the server would accept."""
 
     _process: _LeasedProcess
     wire: Wire
+    scripts_of: ScriptsOf | None = None
     failure: RolloutError | None = None
     _is_running: bool = False
 
@@ -260,9 +265,13 @@ class EnvSession:
     async def state(self, *, timeout: float) -> JsonObject:
         """The environment's whole state, which may hold the answer: never for a policy."""
         try:
-            return await self.wire.exchange(b'{"type":"state"}', "state", "state", timeout)
+            state = await self.wire.exchange(b'{"type":"state"}', "state", "state", timeout)
         except RolloutError as error:
             raise await self._recorded(error) from error
+        if self.scripts_of is None:
+            return state
+        own = state.get("scripts")
+        return {**state, "scripts": {**self.scripts_of(state), **(own if isinstance(own, dict) else {})}}
 
     async def _recorded(self, error: RolloutError) -> RolloutError:
         """Keep a failure for the end of the session; add why the server is gone, if the host knows."""
@@ -283,6 +292,8 @@ class EnvServer:
     observation_schema: JsonObject = field(default_factory=dict)
     sessions: int = 0
     """Maximum number of concurrent sessions."""
+    scripts_of: ScriptsOf | None = None
+    """Adds scripted policies to the states of new sessions, derived from the answers in them."""
     _path: str = ""
     _heartbeat: asyncio.Task[None] | None = None
     _processes: list[_LeasedProcess] = field(default_factory=list)
@@ -360,6 +371,7 @@ class EnvServer:
             process.active += 1
             try:
                 async with process.session() as session:
+                    session.scripts_of = self.scripts_of
                     yield session
             finally:
                 process.active -= 1
@@ -384,7 +396,10 @@ class EnvServer:
         process.active += count
         try:
             async with AsyncExitStack() as stack:
-                yield [await stack.enter_async_context(process.session()) for _ in range(count)]
+                sessions = [await stack.enter_async_context(process.session()) for _ in range(count)]
+                for session in sessions:
+                    session.scripts_of = self.scripts_of
+                yield sessions
         finally:
             process.active -= count
             self._group_ended.set()

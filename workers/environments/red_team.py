@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from backend.domain.environments.answers import INJECTION
 from backend.domain.environments.fixtures import MAX_REPLY
 from backend.domain.environments.manifest import Manifest
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.statistics import estimate_mean
 from workers.environments.checks.base import floor_limit
-from workers.environments.checks.policies import DEGENERATE, INJECTION, ReplyPolicy, in_format, recites
+from workers.environments.checks.policies import DEGENERATE, ReplyPolicy, in_format, recites
 from workers.environments.checks.subject import CheckSubject
 from workers.policies.base import Policy, Turn
 
