@@ -11,8 +11,8 @@ SPEC = DetectorSpec(
     id="column_divergence",
     title="Columns diverge",
     description="One reward column rises while another falls.",
-    formula="Mann–Kendall p < 0.01 in opposite directions over 30 steps, Theil–Sen change ≥ 0.05; columns with a negative"
-    " weight do not count",
+    formula="Mann–Kendall p < 0.01 in opposite directions over 30 steps, Theil–Sen change ≥ 0.05; columns with a"
+    " negative weight do not count",
     source="Gao et al. 2022, overoptimization of a proxy; Mann 1945, Kendall 1975, Sen 1968",
     subject=Subject.RUN,
     settings={
