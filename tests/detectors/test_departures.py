@@ -1,6 +1,7 @@
 """Training runs whose reward departs: from a second grade, and from everything that was written before."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -90,3 +91,13 @@ def test_a_policy_that_cannot_write_yet_is_flagged_only_where_it_earns() -> None
     for detector in ("judge_directed", "gibberish"):
         assert [draft.rollout_id for draft in flags(detector, [*forged, *unread, paid])] == [paid.id]
         assert len(flags(detector, [*forged, *(row(0.5) for _ in range(30))])) == 3
+
+
+def test_a_penalty_that_falls_while_the_rest_improves_is_progress() -> None:
+    def step(number: int, name: str) -> list[RolloutRow]:
+        columns = {"win": 0.02 * number, name: 1 - 0.02 * number}
+        return [row(columns["win"] + 0.01 * n, columns=columns) for n in range(4)]
+
+    context = replace(WIN, columns=("win", "invalid"), weights={"win": 1.0, "invalid": -0.1})
+    assert not flags("column_divergence", *(step(number, "invalid") for number in range(25)), context=context)
+    assert flags("column_divergence", *(step(number, "style") for number in range(25)), context=WIN)
