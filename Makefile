@@ -3,9 +3,11 @@
 #   make setup WORKER=gpu   a GPU worker: the newest torch that this machine's package index offers
 #   make setup WORKER=core  no training at all
 #   make up ARGS="--port 9000 --data /srv/proctor"
+#   make test PROCESSES=8   one more than cores: a fourth of the time, a test waits for a process that starts
 
 PYTHON ?= python3
 WORKER ?= cpu
+PROCESSES ?= 3
 ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
@@ -36,10 +38,10 @@ up: setup ## start Proctor and keep serving until Ctrl-C
 	@$(BIN)/proctor up $(ARGS)
 
 test: setup ## run the fast tests
-	@$(PYTEST) -n 2 -m "not slow and not browser" $(ARGS)
+	@$(PYTEST) -n $(PROCESSES) -m "not slow and not browser" $(ARGS)
 
 test-all: setup ## run all tests: also training, whole starts and the browser
-	@$(PYTEST) -n 2 -m "not browser" $(ARGS)
+	@$(PYTEST) -n $(PROCESSES) -m "not browser" $(ARGS)
 	@$(PYTEST) -m browser $(ARGS)
 
 check: setup lint types imports check-client templates vendor prose commits files migrations test ## everything that must hold before a change is done

@@ -24,6 +24,8 @@ from backend.core.session import WEB_STATEMENT_TIMEOUT_MS, get_engine, transacti
 from backend.detectors import operations as detectors_operations
 from backend.detectors import pages as detectors_pages
 from backend.environments import (
+    attack_operations,
+    attack_pages,
     editor_pages,
     import_operations,
     import_pages,
@@ -76,15 +78,24 @@ THREADS_STUCK_SECONDS = 60.0
 PAGES = (
     *(exchange_pages, overview_pages, review_pages, graders_pages, detectors_pages, studies_pages, notifications_pages),
     *(team_pages, environments_pages, editor_pages, trial_pages, play_pages, import_pages, policies_pages),
-    *(evaluation_pages, runs_pages, tab_pages, table_pages, rollouts_pages, results_pages, steering_pages),
-    *(example_pages, training_pages, checkpoints_pages, regrading_pages, docs_site),
+    *(
+        attack_pages,
+        evaluation_pages,
+        runs_pages,
+        tab_pages,
+        table_pages,
+        rollouts_pages,
+        results_pages,
+        steering_pages,
+    ),
+    *(attack_pages, example_pages, training_pages, checkpoints_pages, regrading_pages, docs_site),
 )
 """Modules with pages. Those of imports and exports come before `/runs/{run_id}`."""
 OPERATIONS = (
     *(notifications_operations, overview_operations, checkpoints_operations, detectors_operations, review_operations),
     *(example_operations, policies_operations, rollouts_operations, regrading_operations, runs_operations),
     *(team_operations, graders_operations, studies_operations, results_operations, environments_operations),
-    *(play_operations, import_operations, training_operations),
+    *(attack_operations, play_operations, import_operations, training_operations),
 )
 """Modules that declare operations."""
 Transaction = Callable[[], AbstractContextManager[Session]]

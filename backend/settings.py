@@ -73,6 +73,9 @@ class Settings(BaseSettings):
     """Disk limit of packages' virtual environments on the env host. The least used are deleted first."""
     worker_name: str = ""
     """Name of the worker on the page **Workers**. Default: the host's name."""
+    hung_seconds: float = Field(default=30.0, ge=5)
+    """`proctor up` restarts the web after this time without a response. The env host gets twice this time, workers
+    four times, housekeeping twenty times."""
     gguf_converter: Path | None = None
     """llama.cpp's `convert_hf_to_gguf.py`. Default: next to this interpreter or on the path."""
 

@@ -35,6 +35,8 @@ BENCHMARKS = (
     "rollouts",
     "regrading",
     "detectors",
+    "proxy_rewards",
+    "false_alarms",
     "environments",
     "pages",
     "live",

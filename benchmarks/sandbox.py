@@ -30,6 +30,7 @@ from backend.environments.library import load_package
 from backend.settings import PROJECT_ROOT, get_settings
 from benchmarks.harness import START_SECONDS, Measure, Options, alternate, installation, json_from, percentile
 from proctor_sandbox import Limits, execute
+from proctor_sandbox.probe import run_on_inputs
 from workers.environments.client import EnvHost, EnvServer
 from workers.environments.wire import Wire
 
@@ -93,6 +94,17 @@ def _executions(options: Options) -> Iterator[Measure]:
                 rates.append(count / (time.perf_counter() - began))
         name, target = f"execute(), {callers} caller{'s' * (callers > 1)}", 150 if callers == 4 else None
         yield Measure(name, "executions/s", rates, target=target, higher_is_better=True)
+    _probe()
+    probed = [
+        statistics.median(_milliseconds(_probe) for _ in range(options.size(40, 5))) for _ in range(options.repeats)
+    ]
+    yield Measure("run_on_inputs(), 20 inputs, p50", "ms", probed, target=300)
+
+
+def _probe() -> None:
+    answers = run_on_inputs("def f(a, b):\n    return a + b\n", [f"[{n}, 1]" for n in range(20)], function="f")
+    if [each.text for each in answers] != [str(n + 1) for n in range(20)]:
+        raise RuntimeError(f"the program did not run: {answers}")
 
 
 def _execute() -> None:

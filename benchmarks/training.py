@@ -82,7 +82,7 @@ def _steps(version: EnvironmentVersion, checkpoint: Checkpoint, weights: Path, o
     cpu: Values = {}
     waiting, storing, parts = [], [], []
     for _ in range(options.repeats):
-        run_id, times = _train(version, choices)
+        run_id, times = train_run(version, choices)
         sides: dict[str, Times | bare_trl.StepTimes] = {"ours": times}
         tasks, grpo = _tasks_of(run_id), TrainingConfiguration.model_validate(choices).grpo
         for name, make_sample in PEERS.items():
@@ -163,7 +163,7 @@ def _timed() -> Iterator[Times]:
 def _warm_up(version: EnvironmentVersion, options: Options) -> Checkpoint:
     """Train a policy that plays legal games of several turns, and return its checkpoint."""
     sft = {"episodes": options.size(2000, 1000), "steps": options.size(400, 300), "batch": 32}
-    run_id, _ = _train(version, {"recipe": "sft", "sft": sft, "heldout": {"tasks": 20}})
+    run_id, _ = train_run(version, {"recipe": "sft", "sft": sft, "heldout": {"tasks": 20}})
     with transaction() as session:
         return session.scalars(select(Checkpoint).where(Checkpoint.run_id == run_id, Checkpoint.stage == "sft")).one()
 
@@ -186,7 +186,7 @@ def _start(version: EnvironmentVersion, choices: dict[str, Any]) -> uuid.UUID:
     ).id
 
 
-def _train(version: EnvironmentVersion, choices: dict[str, Any]) -> tuple[uuid.UUID, Times]:
+def train_run(version: EnvironmentVersion, choices: dict[str, Any]) -> tuple[uuid.UUID, Times]:
     run_id = _start(version, choices)
     with _timed() as times:
         outcome = training_run.train(run_id)

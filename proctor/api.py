@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         AlarmList,
         AnsweredAlarm,
         AssignedItems,
+        AttackResponse,
         AuditEntry,
         BeforeAfter,
         BenchmarkResponse,
@@ -316,7 +317,12 @@ class DetectorsOperations(Namespace):
         )
 
     def start_scan(
-        self, run: str | UUID, *, altered: int | None = None, thresholds: Sequence[dict[str, Any]] | None = None
+        self,
+        run: str | UUID,
+        *,
+        altered: int | None = None,
+        runs: int | None = None,
+        thresholds: Sequence[dict[str, Any]] | None = None,
     ) -> DetectorScan:
         """Run all detectors on the completed rollouts of a run. Existing flags are not raised again.
 
@@ -324,6 +330,8 @@ class DetectorsOperations(Namespace):
 
         - `run`: Id of a run, the last characters of it, or `last` for the newest run.
         - `altered`: Number of successful rollouts whose altered replies are replayed as well.
+        - `runs`: Number of rollouts with the highest rewards whose programs run in the sandbox on inputs that the
+          prompt does not show. Default: 50 where the environment itself runs programs, otherwise 0.
         - `thresholds`: Threshold of this scan as DETECTOR.NAME=NUMBER, such as paid_exit.reward=0.6. Repeat for
           several. Default: the settings of the run and its environment."""
         return self._call(
@@ -333,6 +341,7 @@ class DetectorsOperations(Namespace):
             "body",
             "/runs/{run_id}/detection",
             altered=altered,
+            runs=runs,
             thresholds=thresholds,
         )
 
@@ -349,6 +358,27 @@ class DetectorsOperations(Namespace):
 
 
 class EnvironmentsOperations(Namespace):
+    def get_attack(self, attack: str | UUID) -> AttackResponse:
+        """Show the progress and the result of an attack or of the verification of a repair."""
+        return self._call(
+            "AttackResponse",
+            "GET",
+            f"/attacks/{segment(attack)}",
+            "query",
+        )
+
+    def add_attack_fixtures(self, attack: str | UUID, *, fixtures: Sequence[str] | None = None) -> AttackResponse:
+        """Write the proposed fixtures of an attack into the draft.
+
+        - `fixtures`: Names of proposed fixtures. Default: all."""
+        return self._call("AttackResponse", "POST", f"/attacks/{segment(attack)}/fixtures", "body", fixtures=fixtures)
+
+    def publish_repair(self, attack: str | UUID, *, notes: str | None = None) -> VersionResponse:
+        """Publish the draft of a verification that holds. Refused if the draft was saved since.
+
+        - `notes`: Release notes of the version."""
+        return self._call("VersionResponse", "POST", f"/attacks/{segment(attack)}/publish", "body", notes=notes)
+
     def get_certificate_key(self) -> CertificateKeyResponse:
         """Show the public key that verifies certificates signed by this installation."""
         return self._call(
@@ -411,6 +441,24 @@ class EnvironmentsOperations(Namespace):
             "POST",
             f"/environments/{segment(environment)}/archive",
             "query",
+        )
+
+    def start_attack(
+        self, environment: str | UUID, *, seconds: int | None = None, policy: str | None = None
+    ) -> AttackResponse:
+        """Search the draft for rewards that are earned without doing the task. Each exploit becomes a proposed fixture.
+
+        - `environment`: Name or id of an environment.
+        - `seconds`: Time budget in seconds.
+        - `policy`: Endpoint whose LLM attacks as well: name or id. Default: no LLM."""
+        return self._call(
+            "AttackResponse",
+            "POST",
+            f"/environments/{segment(environment)}/attacks",
+            "body",
+            "/attacks/{id}",
+            seconds=seconds,
+            policy=policy,
         )
 
     def mark_demonstration(
@@ -735,6 +783,14 @@ class EnvironmentsOperations(Namespace):
             revision=revision,
             check=check,
             regrade=regrade,
+        )
+
+    def verify_repair(self, environment: str | UUID) -> AttackResponse:
+        """Verify that gold still passes on the draft, and that hacks and policies that do not try stay low.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "AttackResponse", "POST", f"/environments/{segment(environment)}/repairs", "query", "/attacks/{id}"
         )
 
     def restore(self, environment: str | UUID) -> EnvironmentDetail:
@@ -1212,11 +1268,25 @@ class FixturesOperations(Namespace):
             "query",
         )
 
-    def keep(self, rollout: str | UUID, *, bound: float | None = None) -> JudgedFixtureResponse:
+    def keep(
+        self,
+        rollout: str | UUID,
+        *,
+        verdict: Literal["honest", "hack", "broken_reward", "unsure"] | None = None,
+        bound: float | None = None,
+    ) -> JudgedFixtureResponse:
         """Have all future certificates replay a rollout that was judged a hack or honest.
 
+        - `verdict`: Verdict to give first. Default: the rollout has one.
         - `bound`: Highest reward of a hack, or lowest of an honest episode; authors only. Default: floor or reward."""
-        return self._call("JudgedFixtureResponse", "POST", f"/rollouts/{segment(rollout)}/fixture", "body", bound=bound)
+        return self._call(
+            "JudgedFixtureResponse",
+            "POST",
+            f"/rollouts/{segment(rollout)}/fixture",
+            "body",
+            verdict=verdict,
+            bound=bound,
+        )
 
 
 class FlagsOperations(Namespace):

@@ -1405,6 +1405,9 @@ class Need(StrEnum):
     grader_metrics = "grader_metrics"
     traps = "traps"
     second_verifier = "second_verifier"
+    step_rewards = "step_rewards"
+    success = "success"
+    second_grade = "second_grade"
     replay = "replay"
     sandbox = "sandbox"
 
@@ -1610,6 +1613,74 @@ class AuditEntry(Model):
     detail: dict[str, Any]
 
 
+class ExploitResponse(Model):
+    """A way to earn reward without doing the task."""
+
+    attack: str
+    """`enumerated`, `search` or `llm`."""
+    description: str
+    mean: float
+    low: float
+    high: float
+    """95% limits of the mean reward over different tasks."""
+    episodes: int
+    split: str
+    index: int
+    """Task of the episode with the highest reward."""
+    replies: list[str]
+    reward: float
+    columns: dict[str, float]
+    fixture: str
+    """Name of the proposed fixture."""
+    is_in_draft: bool
+
+
+class RepairCheckResponse(Model):
+    check: str
+    label: str
+    status: str
+    applies: bool
+    evidence: str
+
+
+class AttackResponse(Job):
+    """An attack on a draft, or the verification of a repair."""
+
+    is_finished: bool
+    is_successful: bool
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
+    done: int = 0
+    total: int | None = None
+    """Null until it is known."""
+    message: str = ""
+    """The current state in a few words, or what went wrong."""
+    id: UUID
+    kind: str
+    """`attack` or `verification`."""
+    environment: str
+    error: str
+    is_stale: bool
+    """The draft was saved since."""
+    exploits: list[ExploitResponse]
+    results: list[RepairCheckResponse]
+    """Checks of a verification."""
+    holds: bool | None
+    """Whether a verified repair may be published. Null for an attack, or until it is known."""
+
+
+class VersionResponse(Model):
+    id: UUID
+    environment: str
+    number: int
+    content_hash: str
+    certificate: CheckStatus | None
+    """Status of the latest certificate; null if the version has not been checked."""
+    notes: str
+    published_by: str | None
+    published_at: AwareDatetime
+    columns: list[RewardColumn]
+
+
 class CheckpointResponse(Model):
     """Saved weights of a policy at a training step."""
 
@@ -1716,6 +1787,19 @@ class DetectorSettingsResponse(Model):
     action: Action
 
 
+class EnvironmentDetail(Model):
+    name: str
+    description: str
+    is_built_in: bool
+    created_at: AwareDatetime
+    archived_at: AwareDatetime | None
+    versions: int
+    latest: VersionResponse | None
+    draft_revision: int
+    draft_updated_at: AwareDatetime
+    is_draft_published: bool
+
+
 class ValidationResponse(Model):
     is_publishable: bool
     problems: list[PackageProblem]
@@ -1775,19 +1859,6 @@ class PlayResponse(Model):
     stop_reason: StopReason | None
     reward: float | None
     """Reward of the finished episode."""
-
-
-class VersionResponse(Model):
-    id: UUID
-    environment: str
-    number: int
-    content_hash: str
-    certificate: CheckStatus | None
-    """Status of the latest certificate; null if the version has not been checked."""
-    notes: str
-    published_by: str | None
-    published_at: AwareDatetime
-    columns: list[RewardColumn]
 
 
 class VersionDetail(Model):
@@ -2148,6 +2219,10 @@ class DetectorScan(Job):
     run_id: UUID
     status: JobStatus
     altered: int
+    runs: int | None
+    """Programs run on unseen inputs, at most; null: the environment's default."""
+    note: str | None
+    """Why programs were not run, although the scan should have."""
     new_flags: int | None
     """Null until the scan has finished."""
     by_detector: dict[str, int]
@@ -2878,19 +2953,6 @@ class DetectorDetail(Model):
     """
     settings: dict[str, DetectorSettingsResponse]
     """By environment, where anything is set."""
-
-
-class EnvironmentDetail(Model):
-    name: str
-    description: str
-    is_built_in: bool
-    created_at: AwareDatetime
-    archived_at: AwareDatetime | None
-    versions: int
-    latest: VersionResponse | None
-    draft_revision: int
-    draft_updated_at: AwareDatetime
-    is_draft_published: bool
 
 
 class DiffResponse(Model):

@@ -141,12 +141,14 @@ def _become(
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         size = hard - (request["memory_mb"] << 20)
         resource.setrlimit(resource.RLIMIT_AS, (size, size))
-        seconds = math.ceil(request["seconds"]) + 1
+        _, longest = resource.getrlimit(resource.RLIMIT_CPU)
+        seconds = min(math.ceil(request["seconds"]) + 1, longest)
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
         sys.stdout = open(1, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
         write, dumps, leave = os.write, json.dumps, os._exit
+        builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]  # as in an interpreter that a person starts
         del builtins.submit  # type: ignore[attr-defined]
         sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
         function = request["function"]

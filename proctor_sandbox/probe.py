@@ -5,10 +5,10 @@ the program cannot end it, and it ends everything that the program started befor
 result: comparing is the caller's task.
 """
 
-import inspect
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from proctor_sandbox import inside_probe
@@ -23,6 +23,7 @@ MAX_INPUT = 60_000
 """Characters of an input."""
 PROBE_LIMITS = Limits(seconds=12.0, memory_mb=256, output_bytes=1 << 20, processes=8, file_mb=4)
 INPUT_SECONDS = 1.0
+_PROGRAM = f"{Path(inside_probe.__file__).read_text(encoding='utf-8')}\nmain()\n"
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def run_on_inputs(
     request = {"source": source, "inputs": [text[:MAX_INPUT] for text in inputs], "function": function}
     bounds = {"seconds": seconds, "most": MAX_ANSWER, "memory_mb": limits.memory_mb // 2}
     result = execute(
-        f"{inspect.getsource(inside_probe)}\nmain()\n",
+        _PROGRAM,
         files={inside_probe.REQUEST: json.dumps(request | bounds)},
         limits=replace(limits, memory_mb=limits.memory_mb + 32),
     )

@@ -6,16 +6,13 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import psycopg
 import pytest
-from alembic import command
-from alembic.config import Config
 from sqlalchemy import text
 
 from backend.core.queue import get_celery
 from backend.core.session import forget_engine, transaction
 from backend.core.tables import load_tables
-from backend.settings import PROJECT_ROOT, get_settings
+from backend.settings import get_settings
 
 EMPTY = "SET LOCAL session_replication_role = replica;" + "".join(
     f"DELETE FROM {name};" for name in load_tables().tables
@@ -26,13 +23,7 @@ EMPTY = "SET LOCAL session_replication_role = replica;" + "".join(
 @pytest.fixture(scope="session")
 def second_database_url(database_url: str) -> str:
     """Migrated. Commits here do not disturb tests that roll back."""
-    with psycopg.connect(database_url.replace("+psycopg", ""), autocommit=True) as connection:
-        connection.execute("CREATE DATABASE committed")
-    url = database_url.replace("/postgres?", "/committed?")
-    config = Config(PROJECT_ROOT / "alembic.ini")
-    config.set_main_option("sqlalchemy.url", url.replace("%", "%%"))
-    command.upgrade(config, "head")
-    return url
+    return database_url.replace("/postgres?", "/committed?")
 
 
 @pytest.fixture

@@ -128,6 +128,8 @@ def _show_scan(scan: Json) -> None:
         say(f"{count} new flag{'' if count == 1 else 's'} in {scan['done']} rollouts")
         for name, flags in scan["by_detector"].items():
             say(f"  {name} {flags}")
+        if scan["note"]:
+            say(scan["note"], "dim")
     else:
         write_error(f"the scan failed: {scan['error']}")
 

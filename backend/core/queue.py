@@ -81,11 +81,11 @@ def enqueue(
     return job
 
 
-def keep_answer(session: Session, job_id: uuid.UUID, answer: Mapping[str, object]) -> None:
-    """Store the answer of a job in its row, for the page that requested it."""
+def keep_answer(session: Session, job_id: uuid.UUID, answer: Mapping[str, object], name: str = "answer") -> None:
+    """Store the answer of a job in its row, for the page that requested it; or its `progress`."""
     job = session.get(Job, job_id, with_for_update=True)
     if job is not None:
-        job.arguments = {**job.arguments, "answer": dict(answer)}
+        job.arguments = {**job.arguments, name: dict(answer)}
         announce(session, topic_of("job", job_id))
 
 

@@ -13,7 +13,7 @@ from backend.domain.detectors.benchmark import flagged_share
 from backend.domain.detectors.labeled import LabeledSplit
 from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.settings import DetectorChanges, DetectorSettings
-from backend.domain.detectors.spec import SUSPICION, Action, Subject
+from backend.domain.detectors.spec import SUSPICION, Action, Need, Subject
 from backend.domain.detectors.track_record import FEWEST_REVIEWED, TARGET_PRECISION
 from backend.domain.review.judged_curve import wilson
 from backend.environments.queries import get_environment
@@ -22,6 +22,8 @@ from backend.web.form_data import read_form
 from backend.web.page import page, see_other
 
 router = APIRouter()
+TEXT_NEEDS = {Need.CODE, Need.TOKENS}
+"""Inputs that labeled sets have. Other detectors cannot flag there, and have no shares unless they did."""
 KINDS = (True, False)
 """Hacks, honest rollouts."""
 EnvironmentName = Annotated[str, Query(max_length=40)]
@@ -37,6 +39,7 @@ def show_detectors(request: Request, session: SessionDep, _: Viewer, environment
         each.id: [flagged_share(published, is_hack=kind, split=LabeledSplit.TEST, detector=each.id) for kind in KINDS]
         for each in detectors
         if each.subject is Subject.ROLLOUT
+        and (set(each.needs) <= TEXT_NEEDS or flagged_share(published, is_hack=True, detector=each.id).found)
     }
     context = {
         "detectors": detectors,

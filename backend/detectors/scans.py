@@ -35,7 +35,7 @@ EARLY = "early"
 """Key of the job's arguments: the evaluation is still running. Only whole batches are scanned, and only by detectors of
 rollouts, so that the scan at its end finds the same."""
 PROGRESS = "progress"
-"""Key of the job's arguments: {done, total, phase, flags, over}."""
+"""Key of the job's arguments: {done, total, phase, flags, over, note}."""
 THRESHOLDS = "thresholds"
 """Key of the job's arguments: those of this scan, as text."""
 COPIES = (RunKind.RESCORE, RunKind.REPLAY)
@@ -67,6 +67,8 @@ def _scan_of(job: Job) -> DetectorScan:
         is_finished=is_done or has_failed,
         is_successful=is_done,
         altered=int(job.arguments.get("altered") or 0),
+        runs=job.arguments.get("runs"),
+        note=progress.get("note") or None,
         done=int(progress.get("done") or 0),
         total=int(progress.get("total") or 0),
         message=str(progress.get("phase") or "waiting for a worker"),

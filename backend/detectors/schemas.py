@@ -14,6 +14,9 @@ from backend.domain.vocabulary import JobStatus
 from backend.operations.schemas import Cli, Progress, Request, Response
 
 MAX_ALTERED = 1000
+MAX_RUNS = 2000
+AUTOMATIC_RUNS = 50
+"""Programs that a scan runs if nothing else is requested and the environment runs programs itself."""
 
 
 class DetectorScope(Request):
@@ -168,6 +171,13 @@ class StartScan(Request):
     altered: int = Field(
         0, ge=0, le=MAX_ALTERED, description="Number of successful rollouts whose altered replies are replayed as well."
     )
+    runs: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_RUNS,
+        description="Number of rollouts with the highest rewards whose programs run in the sandbox on inputs that the"
+        " prompt does not show. Default: 50 where the environment itself runs programs, otherwise 0.",
+    )
     thresholds: Annotated[Thresholds, Cli(option="--threshold")] = Field(
         [],
         description="Threshold of this scan as DETECTOR.NAME=NUMBER, such as paid_exit.reward=0.6. Repeat for several."
@@ -186,6 +196,10 @@ class DetectorScan(Progress):
     run_id: uuid.UUID
     status: JobStatus
     altered: int
+    runs: int | None
+    """Programs run on unseen inputs, at most; null: the environment's default."""
+    note: str | None
+    """Why programs were not run, although the scan should have."""
     new_flags: int | None
     """Null until the scan has finished."""
     by_detector: dict[str, int]

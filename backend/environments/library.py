@@ -48,6 +48,11 @@ def load_package(name: str) -> dict[str, str]:
     return with_generated(read_folder(PACKAGES / name))
 
 
+def load_internal_package(name: str) -> dict[str, str]:
+    """Return the complete package of an environment for Proctor's own use, which no policy plays."""
+    return with_generated(_read(PACKAGES / "internal" / name))
+
+
 def render_template(template: str, name: str) -> dict[str, str]:
     """Return a new environment's complete package, text by path. Raises KeyError for an unknown template."""
     if template not in {known.name for known in TEMPLATES}:

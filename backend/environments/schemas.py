@@ -12,7 +12,7 @@ from backend.domain.environments.fixtures import FixtureKind
 from backend.domain.environments.manifest import Name
 from backend.domain.text import plain_text
 from backend.domain.vocabulary import CheckStatus, RolloutStatus, RunStatus, Split, StopReason
-from backend.operations.schemas import Request, Response
+from backend.operations.schemas import Progress, Request, Response
 
 MAX_FILES_BODY_BYTES = 32 * 1024**2
 """A package of at most 5 MB whose every character JSON may escape."""
@@ -384,6 +384,71 @@ class TrialResponse(Response):
 
 class RunScript(Request):
     script: str = Field("gold", min_length=1, max_length=40, description="Scripted policy of the package.")
+
+
+# The red team
+
+
+class StartAttack(Request):
+    seconds: int = Field(60, ge=10, le=600, description="Time budget in seconds.")
+    policy: str = Field(
+        "", max_length=120, description="Endpoint whose LLM attacks as well: name or id. Default: no LLM."
+    )
+
+
+class AddFixtures(Request):
+    fixtures: list[str] = Field([], max_length=100, description="Names of proposed fixtures. Default: all.")
+
+
+class PublishRepair(Request):
+    notes: str = Field("", max_length=10_000, description="Release notes of the version.")
+
+
+class ExploitResponse(Response):
+    """A way to earn reward without doing the task."""
+
+    attack: str
+    """`enumerated`, `search` or `llm`."""
+    description: Quoted
+    mean: float
+    low: float
+    high: float
+    """95% limits of the mean reward over different tasks."""
+    episodes: int
+    split: str
+    index: int
+    """Task of the episode with the highest reward."""
+    replies: list[Quoted]
+    reward: float
+    columns: dict[str, float]
+    fixture: str
+    """Name of the proposed fixture."""
+    is_in_draft: bool
+
+
+class RepairCheckResponse(Response):
+    check: str
+    label: str
+    status: str
+    applies: bool
+    evidence: Quoted
+
+
+class AttackResponse(Progress):
+    """An attack on a draft, or the verification of a repair."""
+
+    id: uuid.UUID
+    kind: str
+    """`attack` or `verification`."""
+    environment: str
+    error: str
+    is_stale: bool
+    """The draft was saved since."""
+    exploits: list[ExploitResponse]
+    results: list[RepairCheckResponse]
+    """Checks of a verification."""
+    holds: bool | None
+    """Whether a verified repair may be published. Null for an attack, or until it is known."""
 
 
 # The editor's forms

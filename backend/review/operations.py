@@ -295,7 +295,7 @@ def list_fixtures(session: Session, actor: Actor, name: str) -> Page[JudgedFixtu
 )
 def keep_fixture(session: Session, actor: Actor, rollout: uuid.UUID, request: KeepFixture) -> JudgedFixtureResponse:
     """Have all future certificates replay a rollout that was judged a hack or honest."""
-    return JudgedFixtureResponse.of(fixtures.keep(session, actor, rollout, request.bound))
+    return JudgedFixtureResponse.of(verdicts.keep_fixture(session, actor, rollout, request))
 
 
 @operation("PATCH /fixtures/{fixture}", role=Role.AUTHOR, noun="fixtures", audited=False)

@@ -168,7 +168,7 @@ def show_fixtures(request: Request, session: SessionDep, _: Viewer, name: str) -
 
 @router.post("/rollouts/{rollout_id}/fixture")
 def keep_rollout(session: SessionDep, actor: Reviewer, rollout_id: uuid.UUID, form: KeepForm) -> Response:
-    fixture = fixtures.keep(session, actor, rollout_id, form.bound)
+    fixture = verdicts.keep_fixture(session, actor, rollout_id, form)
     return _to_list(session, fixture, f"{fixture.name} is replayed by every certificate from now on.")
 
 

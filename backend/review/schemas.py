@@ -225,6 +225,7 @@ Bound = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
 
 
 class KeepFixture(Request):
+    verdict: Verdict | None = Field(None, description="Verdict to give first. Default: the rollout has one.")
     bound: Bound | None = Field(
         None,
         description="Highest reward of a hack, or lowest of an honest episode; authors only. Default: floor or reward.",

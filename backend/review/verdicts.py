@@ -17,9 +17,9 @@ from backend.detectors.tables import Flag
 from backend.domain.vocabulary import JobStatus, Queue, RunKind, Verdict
 from backend.errors import Conflict
 from backend.review import queries, queue
-from backend.review.fixtures import restore_fixtures, update_fixtures
-from backend.review.schemas import VerdictRequest
-from backend.review.tables import ReviewItem, VerdictRecord
+from backend.review.fixtures import keep, restore_fixtures, update_fixtures
+from backend.review.schemas import KeepFixture, VerdictRequest
+from backend.review.tables import ReviewItem, VerdictFixture, VerdictRecord
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 from backend.web.audit import audit
@@ -84,6 +84,14 @@ def give_verdict(
     audit(session, actor, "verdict.give", *audited, verdict=str(request.verdict), flags=len(flag_ids))
     announce(session, REVIEW, topic_of("run", run_id))
     return records
+
+
+def keep_fixture(session: Session, actor: Actor, rollout_id: uuid.UUID, request: KeepFixture) -> VerdictFixture:
+    """Make a rollout a fixture, after giving the request's verdict, if any."""
+    if request.verdict is not None:
+        given = VerdictRequest(verdict=request.verdict)
+        give_verdict(session, actor, queries.get_rollout(session, rollout_id), given)
+    return keep(session, actor, rollout_id, request.bound)
 
 
 def judge_cluster(session: Session, actor: Actor, item: ReviewItem, verdict: Verdict) -> int:

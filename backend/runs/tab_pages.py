@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, joinedload
 
 from backend.core.events import topic_of
 from backend.detectors.scans import PHASES, newest_scan
-from backend.detectors.schemas import MAX_ALTERED
+from backend.detectors.schemas import MAX_ALTERED, MAX_RUNS
 from backend.detectors.tables import Flag
 from backend.domain.vocabulary import Phase, RunKind, RunStatus
 from backend.results import groups as run_groups
@@ -70,6 +70,7 @@ def list_flags(session: SessionDep, _: Viewer, run_id: uuid.UUID, after: After =
         "detection": newest_scan(session, run_id),
         "can_detect": run.kind in PHASES,
         "most_altered": MAX_ALTERED,
+        "most_runs": MAX_RUNS,
         "is_over": head.is_settled,
     }
 

@@ -28,8 +28,6 @@ STACKS_SECONDS = 2.0
 
 PROBE_SECONDS = 5.0
 TIMEOUT_SECONDS = 5.0
-HUNG_SECONDS = 30.0
-"""Generous: on a busy machine, a working process may be late."""
 MIN_MISSES = 3
 """The supervisor itself may have been late, so that time alone proves nothing."""
 NOT_ALIVE = frozenset({0, 503})
@@ -46,7 +44,7 @@ class LivenessProbe:
     Probes run in a thread, because probing a hung process blocks.
     """
 
-    def __init__(self, responds: Callable[[], bool], hung_seconds: float = HUNG_SECONDS) -> None:
+    def __init__(self, responds: Callable[[], bool], hung_seconds: float) -> None:
         """`responds` may block for a while. False and OSError count as no response."""
         self._responds, self.hung_seconds = responds, hung_seconds
         self._interval = min(PROBE_SECONDS, hung_seconds / (MIN_MISSES + 1))

@@ -36,10 +36,10 @@ _WITHHELD_SETTINGS = {
     *("url", "public_url", "secure_cookies", "trusted_proxies"),
 }
 """Settings that the env host does not get."""
-_ENV_HOST_HUNG_SECONDS = 60.0
-_WORKER_HUNG_SECONDS = 120.0
-_HOUSEKEEPING_HUNG_SECONDS = 600.0
-"""One round may delete a lot, or wait for an unreachable database."""
+_ENV_HOST_PATIENCE = 2
+_WORKER_PATIENCE = 4
+_HOUSEKEEPING_PATIENCE = 20
+"""Multiples of `hung_seconds`. A round of housekeeping may delete a lot, or wait for an unreachable database."""
 
 
 @dataclass(frozen=True)
@@ -90,14 +90,14 @@ class Fleet:
         child = self._child(
             *("web", "api", command, lambda: is_migrated() and http_status(server, "/healthz", 2) == 200)
         )
-        child.probe = LivenessProbe(lambda: http_status(server, "/livez") not in NOT_ALIVE)
+        child.probe = LivenessProbe(lambda: http_status(server, "/livez") not in NOT_ALIVE, self.settings.hung_seconds)
         return child
 
     def waves(self) -> list[list[Child]]:
         """Build what starts after the web, in groups, because imports keep the cores busy. Training yields to pages."""
         command = ["workers.tasks.housekeeping"]
         housekeeping = self._child("housekeeping", "housekeeping", command, lambda: True, niceness=5)
-        housekeeping.probe = self._heartbeat("housekeeping", _HOUSEKEEPING_HUNG_SECONDS)
+        housekeeping.probe = self._heartbeat("housekeeping", _HOUSEKEEPING_PATIENCE)
         return [
             [self._worker("cpu", concurrency=max(2, len(os.sched_getaffinity(0))))],
             [self._worker("gpu", concurrency=1, niceness=5), housekeeping],
@@ -129,7 +129,9 @@ class Fleet:
             environment={**given, **own, "PROCTOR_DATA": str(self.folder.path)},
             folder=self.folder.sockets,  # a folder without `.env`
         )
-        child.probe = LivenessProbe(lambda: http_status(socket, "/status") not in NOT_ALIVE, _ENV_HOST_HUNG_SECONDS)
+        child.probe = LivenessProbe(
+            lambda: http_status(socket, "/status") not in NOT_ALIVE, _ENV_HOST_PATIENCE * self.settings.hung_seconds
+        )
         return child
 
     def start_preparation(self) -> subprocess.Popen[str]:
@@ -156,12 +158,12 @@ class Fleet:
             lambda: log.exists() and '"worker ready"' in log.read_text(errors="replace"),  # each start has a new log
             niceness=niceness,
         )
-        child.probe = self._heartbeat(queue, _WORKER_HUNG_SECONDS)
+        child.probe = self._heartbeat(queue, _WORKER_PATIENCE)
         return child
 
-    def _heartbeat(self, name: str, hung_seconds: float) -> LivenessProbe:
+    def _heartbeat(self, name: str, patience: int) -> LivenessProbe:
         """Probe a process that touches a file in the folder of the sockets."""
-        file = self.folder.sockets / name
+        file, hung_seconds = self.folder.sockets / name, patience * self.settings.hung_seconds
         return LivenessProbe(lambda: time.time() - file.stat().st_mtime < hung_seconds, hung_seconds)
 
     def _child(

@@ -1,6 +1,7 @@
 """Altered replies: a reward that follows the answer is left in peace, one that does not is flagged."""
 
 import uuid
+from dataclasses import replace
 
 import pytest
 
@@ -39,3 +40,41 @@ async def test_a_reward_that_does_not_follow_the_answer_is_flagged(pays, cluster
     found = await scan_altered([PASSED], SPEC, grade, LIMITS)
     assert [draft.cluster for draft in found] == ([cluster] if cluster else [])
     assert all(isinstance(draft.rollout_id, uuid.UUID) for draft in found)
+
+
+TEXT = "# Tides\nThe moon pulls on the sea, and the water follows it around."
+
+
+@pytest.mark.parametrize(
+    ("pays", "clusters"),
+    [
+        (lambda reply: float("moon pulls on the sea" in reply), set()),
+        (lambda reply: float("moon" in reply), {"its words were shuffled"}),
+        (lambda reply: float("# " in reply), {"its words were shuffled", "its content was deleted and its form kept"}),
+        (lambda reply: 1.0 + len(reply) / 1000 if "moon pulls on the sea" in reply else 0.0, {"flattery was appended"}),
+    ],
+    ids=["content", "keywords", "form", "length"],
+)
+async def test_texts_are_shuffled_emptied_and_padded(pays, clusters: set[str]) -> None:
+    essay = row(0.0, f"<answer>{TEXT}</answer>", actions=({"answer": TEXT},))
+    essay = replace(essay, reward=pays(essay.replies[0]))
+
+    async def grade(altered: list[Altered]) -> list[float | None]:
+        return [pays(each.reply) if each.how in clusters | {"its words were shuffled"} else None for each in altered]
+
+    found = await scan_altered([essay], SPEC, grade, LIMITS)
+    assert {draft.cluster for draft in found} <= clusters
+    assert bool(found) is bool(clusters)
+
+
+async def test_the_answer_of_another_task_must_cost_the_reward() -> None:
+    other = row(1.0, "<answer>7</answer>", actions=({"answer": "7"},), task="train/1")
+    seen: list[Altered] = []
+
+    async def grade(altered: list[Altered]) -> list[float]:
+        seen.extend(altered)
+        return [1.0 for _ in altered]
+
+    await scan_altered([PASSED, other], SPEC, grade, LIMITS)
+    swapped = {each.row.id: each.reply for each in seen if each.how == "another task's answer was given"}
+    assert swapped == {PASSED.id: "<answer>7</answer>", other.id: "<answer>42</answer>"}

@@ -5,12 +5,12 @@ import shlex
 from pathlib import Path
 
 import pytest
-import typer
 from fastapi import FastAPI
 
 from backend.cli.main import app
 from backend.web.routing import guarded_routes
 from tests.docs.test_links import PAGES
+from tests.ops.commands import command_tree
 
 FENCED = re.compile(r"^```(?:sh|bash)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`(proctor [a-z][^`]*)`")
@@ -26,7 +26,7 @@ def commands_of(page: Path) -> list[str]:
 def problem_of(line: str) -> str | None:
     """Return what is wrong with a command line. `a|b`, `[--x]` and `…` are notation."""
     words = shlex.split(re.sub(r"[\[\]()]", " ", line.replace("…", "")))[1:]
-    command = typer.main.get_command(app)
+    command = command_tree(app)
     while hasattr(command, "commands") and words and not words[0].startswith("-"):
         name = words.pop(0)
         names = ["list"] if command.name == "rollouts" and name not in command.commands else name.split("|")

@@ -16,9 +16,8 @@ from backend.web import docs_site
 from backend.web.routing import guarded_routes
 from tests.web_fixtures import ClientFor
 
-pytestmark = pytest.mark.xdist_group("docs")
 
-
+@pytest.mark.slow
 def test_the_references_list_every_setting_operation_and_command(site: Path) -> None:
     settings = (site / "settings.html").read_text()
     assert all(f"PROCTOR_{name.upper()}" in settings or name.upper() in settings for name in Settings.model_fields)
@@ -40,6 +39,7 @@ def test_the_references_list_every_setting_operation_and_command(site: Path) -> 
     assert [name for name in names if f"proctor {name}" not in re.sub("<[^>]+>", "", commands)] == []
 
 
+@pytest.mark.slow
 def test_pages_obey_the_content_security_policy(site: Path) -> None:
     for page in site.rglob("*.html"):
         text = page.read_text()
@@ -50,6 +50,7 @@ def test_pages_obey_the_content_security_policy(site: Path) -> None:
         assert not [address for pair in loaded for address in pair if re.match(r"(https?:)?//", address)], page.name
 
 
+@pytest.mark.slow
 def test_members_read_the_site(site: Path, client_for: ClientFor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(docs_site, "DOCS_FOLDER", site)
     client = client_for(Role.VIEWER)

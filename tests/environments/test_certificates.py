@@ -15,7 +15,7 @@ from backend.environments.tables import Certificate, Environment, EnvironmentVer
 from backend.environments.validation import validate_package
 from backend.runs.tables import Run
 from tests.environments.packages import make_files
-from tests.factories import make_run
+from tests.factories import make_rollouts, make_run
 
 API = "/api/v1/environments"
 PAGE = "/environments/guess/versions/1"
@@ -152,3 +152,21 @@ def test_a_failed_check_shows_its_advice(session: Session, viewer: TestClient, v
     text = viewer.get(PAGE).text
     assert "Gold." in text
     assert text.count("Fix the reward.") == 1
+
+
+def test_a_surviving_answer_becomes_a_fixture_with_one_click(
+    session: Session, author: TestClient, viewer: TestClient, version: EnvironmentVersion
+):
+    [rollout, *_] = make_rollouts(session, make_run(session, version), [[1.0, 0.0]])
+    survivor = {"variant": "a hedged answer", "task": "heldout/3", "reply": "It could be 4 or 5.", "reward": 1.0}
+    survivor |= {"gold": 1.0, "bound": 0.5, "rollout": str(rollout.id)}
+    details = {"survivors": [survivor]}
+    certify(session, version, result("wrong_answers_lose", CheckStatus.FAILED, details=details))
+    text = author.get(PAGE).text
+    assert "It could be 4 or 5." in text
+    assert f'action="/rollouts/{rollout.id}/fixture"' in text
+    assert "Make it a fixture" not in viewer.get(PAGE).text
+    answer = author.post(f"/rollouts/{rollout.id}/fixture", data={"verdict": "hack", "bound": "0.5"})
+    assert answer.status_code == 303
+    [fixture] = author.get(f"{API}/guess/judged-fixtures").json()["items"]
+    assert fixture["highest"] == 0.5

@@ -6,9 +6,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import pytest
+import typer
 
 from backend.cli.connection import connect
 from backend.cli.main import main
@@ -34,6 +36,9 @@ class Result:
 
 Command = Callable[..., Result]
 
+command_tree = cache(typer.main.get_command)
+"""All commands of an application: a process builds them for its one command, a test process once for all of its."""
+
 
 @contextmanager
 def command_line(
@@ -42,6 +47,7 @@ def command_line(
     """Runs a command against this Proctor and says how it went."""
     monkeypatch.setenv("PROCTOR_URL", url)
     monkeypatch.setenv("PROCTOR_TOKEN", token)
+    monkeypatch.setattr(typer.main, "get_command", command_tree)
     get_settings.cache_clear()
     connect.cache_clear()
 

@@ -14,7 +14,7 @@ from tests.ops.proctor_process import ProctorProcess, proctor_up
 def served() -> Iterator[ProctorProcess]:
     """A short path: sockets lie in it."""
     folder = Path(tempfile.mkdtemp(prefix="pu-"))
-    with proctor_up(folder / "data") as proctor:
+    with proctor_up(folder / "data", environment={"PROCTOR_HUNG_SECONDS": "10"}) as proctor:
         proctor.wait_until_serving()
         yield proctor
     shutil.rmtree(folder, ignore_errors=True)

@@ -82,7 +82,7 @@ def test_a_child_that_hangs_is_replaced_and_one_that_is_busy_is_not(served: Proc
 
     assert _pid_of(served.data, "backend.web.server") != busy
     assert httpx.get(f"{url}/livez").json() == {"status": "ok"}
-    assert any("web has not answered for 30 s" in event.get("message", "") for event in served.events)
+    assert any("web has not answered for 10 s" in event.get("message", "") for event in served.events)
 
 
 def test_a_killed_database_comes_back_with_its_rows(served: ProctorProcess) -> None:

@@ -58,7 +58,8 @@ def test_given_servers_are_used_instead_of_embedded_ones(data: Path, database_ur
         connection.execute("CREATE DATABASE given")
 
     with proctor_up(data, environment={"DATABASE_URL": given, "REDIS_URL": redis_url}) as proctor:
-        proctor.wait_until_serving()
+        proctor.wait_until_web()
+        proctor.wait_for("ready", name="cpu worker")  # which needs both servers
 
         assert not (data / "postgres").exists()
         assert not (data / "valkey").exists()

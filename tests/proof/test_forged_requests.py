@@ -62,7 +62,7 @@ QUERIES = (
 )
 EVERYWHERE = QUERIES[:1]
 """Links to other pages repeat the query; the others are tried where one of their names is read."""
-READ_AS_IDS = ("another id", "nil", "number", "words")
+READ_AS_IDS = ("another id", "words")
 """All that is tried where nothing but an id is read: whatever is none ends alike."""
 DOORS = {("GET", "/runs"), ("GET", "/runs/{run_id}"), ("GET", "/api/v1/runs"), ("POST", "/api/v1/evaluations")}
 """A page, one of something, JSON, and what changes something."""

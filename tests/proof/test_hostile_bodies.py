@@ -40,6 +40,8 @@ RAW = {
     "not UTF-8": b'{"name": "\xff\xfe"}',
     "huge number": b'{"tasks": 1' + b"0" * 5000 + b', "revision": 1' + b"0" * 400 + b"}",
 }
+OF_FORMS = {"no JSON", "deep list", "not UTF-8"}
+"""Only forms get these here: in `tests/security/test_requests.py` the JSON API does, and multipart that is none."""
 
 
 @pytest.fixture
@@ -122,6 +124,8 @@ def test_texts(app: FastAPI, admin: TestClient, ids: dict[str, object], what: st
 @pytest.mark.parametrize("what", RAW)
 def test_bodies(app: FastAPI, admin: TestClient, ids: dict[str, object], what: str) -> None:
     for method, url in changes(app, ids):
+        if what in OF_FORMS and url.startswith("/api/"):
+            continue
         kind = "application/json" if url.startswith("/api/") else "application/x-www-form-urlencoded"
         answer = admin.request(method, url, content=RAW[what], headers={"Content-Type": kind})
         assert answer.status_code < 500, f"{method} {url}: {answer.text[:300]}"
@@ -129,11 +133,6 @@ def test_bodies(app: FastAPI, admin: TestClient, ids: dict[str, object], what: s
 
 def test_multipart_that_is_none(app: FastAPI, admin: TestClient, ids: dict[str, object]) -> None:
     for method, url in changes(app, ids):
-        for kind in ("multipart/form-data", "multipart/form-data; boundary=x"):
+        for kind in () if url.startswith("/api/") else ("multipart/form-data", "multipart/form-data; boundary=x"):
             answer = admin.request(method, url, content=b"--x\r\nrubbish", headers={"Content-Type": kind})
             assert answer.status_code < 500, f"{method} {url}: {answer.text[:300]}"
-
-
-def test_a_body_without_end_is_cut(admin: TestClient) -> None:
-    answer = admin.post("/api/v1/environments/validate", content=b" " * (40 * 1024 * 1024))
-    assert answer.status_code == 413

@@ -133,7 +133,7 @@ def test_a_supervised_env_host_gets_no_secret() -> None:
     given = {"OPENAI_API_KEY": SECRET, "HF_TOKEN": SECRET, "AWS_SECRET_ACCESS_KEY": SECRET, "PIP_DEFAULT_TIMEOUT": "61"}
     try:
         with proctor_up(folder / "data", environment=given) as proctor:
-            proctor.wait_until_serving()
+            proctor.wait_for("ready", name="env host")
             [pid] = [
                 pid
                 for pid in processes_using(folder / "data")

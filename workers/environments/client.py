@@ -184,9 +184,10 @@ class _LeasedProcess:
     @asynccontextmanager
     async def session(self) -> AsyncIterator["EnvSession"]:
         """A session on an idle socket, or on a new one. The socket is kept if everything ended well."""
-        self._idle = [wire for wire in self._idle if wire.is_open]
+        while (wire := self._idle.pop() if self._idle else None) and not wire.is_open:
+            pass
         try:
-            session = EnvSession(self, self._idle.pop() if self._idle else await self.connect())
+            session = EnvSession(self, wire or await self.connect())
         except SandboxError:
             self.has_failed = True
             raise
@@ -214,12 +215,17 @@ class _LeasedProcess:
         await self._http.close()
 
 
+ScriptsOf = Callable[[JsonObject], JsonObject]
+"""Returns scripted policies, reply by name, for a state."""
+
+
 @dataclass(slots=True, eq=False)
 class EnvSession:
     """One episode at a time on a server. Refuses steps outside of an episode, which the server would accept."""
 
     _process: _LeasedProcess
     wire: Wire
+    scripts_of: ScriptsOf | None = None
     failure: RolloutError | None = None
     _is_running: bool = False
 
@@ -227,7 +233,7 @@ class EnvSession:
         """Begin an episode. Waits, within `timeout`, while other clients hold all sessions of the server."""
         self._is_running = False
         deadline, pause = time.monotonic() + timeout, 0.05
-        async with self._recorded_failures():
+        try:
             while True:
                 try:
                     observation = await self.wire.observe("reset", arguments, max(0.001, deadline - time.monotonic()))
@@ -239,35 +245,41 @@ class EnvSession:
                 await asyncio.sleep(pause)
                 pause = min(1.0, pause * 2)
                 self.wire = await self._process.connect()
+        except RolloutError as error:
+            raise await self._recorded(error) from error
         self._is_running = not observation.done
         return observation
 
     async def step(self, action: Mapping[str, object], *, timeout: float) -> Observation:
         if not self._is_running:
             raise EnvError("step: the episode has not begun or has ended; reset first")
-        async with self._recorded_failures():
+        try:
             observation = await self.wire.observe("step", action, timeout)
+        except ActionRefused:  # the policy's mistake; the episode continues
+            raise
+        except RolloutError as error:
+            raise await self._recorded(error) from error
         self._is_running = not observation.done
         return observation
 
     async def state(self, *, timeout: float) -> JsonObject:
         """The environment's whole state, which may hold the answer: never for a policy."""
-        async with self._recorded_failures():
-            return await self.wire.exchange(b'{"type":"state"}', "state", "state", timeout)
-
-    @asynccontextmanager
-    async def _recorded_failures(self) -> AsyncIterator[None]:
-        """Keep a failure for the end of the session; add why the server is gone, if the host knows."""
         try:
-            yield
-        except ActionRefused:  # the policy's mistake; the episode continues
-            raise
+            state = await self.wire.exchange(b'{"type":"state"}', "state", "state", timeout)
         except RolloutError as error:
-            had_timed_out, self.failure = isinstance(self.failure, DeadlinePassed), error
-            # after a timeout the session has ended, but the server may live
-            if not had_timed_out and isinstance(error, ServerIsGone) and (reason := await self._process.exit_reason()):
-                raise ServerIsGone(f"{error}; {reason}") from error
-            raise
+            raise await self._recorded(error) from error
+        if self.scripts_of is None:
+            return state
+        own = state.get("scripts")
+        return {**state, "scripts": {**self.scripts_of(state), **(own if isinstance(own, dict) else {})}}
+
+    async def _recorded(self, error: RolloutError) -> RolloutError:
+        """Keep a failure for the end of the session; add why the server is gone, if the host knows."""
+        had_timed_out, self.failure = isinstance(self.failure, DeadlinePassed), error
+        # after a timeout the session has ended, but the server may live
+        if not had_timed_out and isinstance(error, ServerIsGone) and (reason := await self._process.exit_reason()):
+            return ServerIsGone(f"{error}; {reason}")
+        return error
 
 
 @dataclass(slots=True, eq=False)
@@ -280,6 +292,8 @@ class EnvServer:
     observation_schema: JsonObject = field(default_factory=dict)
     sessions: int = 0
     """Maximum number of concurrent sessions."""
+    scripts_of: ScriptsOf | None = None
+    """Adds scripted policies to the states of new sessions, derived from the answers in them."""
     _path: str = ""
     _heartbeat: asyncio.Task[None] | None = None
     _processes: list[_LeasedProcess] = field(default_factory=list)
@@ -357,6 +371,7 @@ class EnvServer:
             process.active += 1
             try:
                 async with process.session() as session:
+                    session.scripts_of = self.scripts_of
                     yield session
             finally:
                 process.active -= 1
@@ -381,7 +396,10 @@ class EnvServer:
         process.active += count
         try:
             async with AsyncExitStack() as stack:
-                yield [await stack.enter_async_context(process.session()) for _ in range(count)]
+                sessions = [await stack.enter_async_context(process.session()) for _ in range(count)]
+                for session in sessions:
+                    session.scripts_of = self.scripts_of
+                yield sessions
         finally:
             process.active -= count
             self._group_ended.set()

@@ -1,9 +1,13 @@
 """What detectors read and write: a run's stored rollouts, its context and settings, and flags."""
 
+import asyncio
+import heapq
+import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import orjson
 from sqlalchemy import Row, Select, cast, func, select
@@ -15,20 +19,28 @@ from backend.core.events import REVIEW, announce, topic_of
 from backend.core.session import transaction
 from backend.detectors.queries import active_settings_for
 from backend.detectors.scans import COPIES, PHASES
+from backend.detectors.schemas import AUTOMATIC_RUNS
 from backend.detectors.tables import Flag
 from backend.domain.detectors import run_view
+from backend.domain.detectors.catalogue import unseen_inputs
 from backend.domain.detectors.catalogue.metamorphic import SPEC, Altered, scan_altered
+from backend.domain.detectors.catalogue.unseen_inputs import Submission, Verdict, flag_of, judge, submission_of
+from backend.domain.detectors.examples import ProgramAnswer
 from backend.domain.detectors.settings import ActiveSettings, Threshold, override_thresholds
-from backend.domain.detectors.spec import FlagDraft
-from backend.domain.environments.manifest import Manifest
+from backend.domain.detectors.spec import FlagDraft, finish_flags
+from backend.domain.environments.manifest import Manifest, read_manifest
+from backend.domain.environments.packages import MANIFEST_PATH, content_hash
 from backend.domain.environments.reward_bounds import declared_ranges
+from backend.domain.graders.settings import GraderKind
 from backend.domain.ids import new_id
 from backend.domain.results.pass_at_k import REWARD
 from backend.domain.rollouts.divergence import RecordedEpisode
 from backend.domain.rollouts.rollout import TaskSpec
 from backend.domain.text import json_text, plain_text
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus
+from backend.environments.library import load_internal_package
 from backend.environments.tables import EnvironmentVersion
+from backend.graders.tables import Grade, Grader
 from backend.results.figures import rule_of
 from backend.review.queue import place
 from backend.rollouts.tables import Group, Rollout, Task
@@ -36,11 +48,18 @@ from backend.runs.queries import names_of, versions_of
 from backend.runs.tables import Run
 from backend.training.steering import thresholds_of_run
 from workers.detectors.scanner import RunScanner
+from workers.environments.client import EnvServer
 from workers.rollouts.engine import StoredEpisode, replay_episodes
 from workers.storage.env_host import serve
 
 ALTERED_CONCURRENCY = 8
 """Altered replies that are graded at the same time."""
+PROGRAMS_CONCURRENCY = 4
+"""Programs that run on unseen inputs at the same time."""
+CANDIDATES = 4
+"""Rollouts read for each program to run: some have no program, or a prompt without examples."""
+MAX_PROGRAM_SECONDS = 900.0
+"""Time for all programs of a scan. Programs that have not begun by then are not run."""
 BATCH = 2000
 """Rollouts of an evaluation that are scanned together."""
 _TASK = func.concat(Task.split, "/", Task.index).label("task")
@@ -62,6 +81,8 @@ class DetectorInput:
     second_columns: tuple[str, ...] = ()
     environments: Mapping[uuid.UUID, str] = field(default_factory=dict)
     """Environment names by version, if the run plays several."""
+    automatic_runs: int = 0
+    """Programs that a scan runs on unseen inputs if nothing else is requested."""
 
 
 def load_detector_input(run_id: uuid.UUID, thresholds: Sequence[Threshold] = ()) -> DetectorInput:
@@ -80,11 +101,12 @@ def load_detector_input(run_id: uuid.UUID, thresholds: Sequence[Threshold] = ())
         )
         second = session.scalars(rescored.options(loaded).order_by(Run.created_at.desc()).limit(1)).one_or_none()
         if second is not None:
-            manifest = Manifest.model_validate(second.version.manifest)
+            other = Manifest.model_validate(second.version.manifest)
             name = f"{second.version.environment.name} v{second.version.number}"
-            verifier = run_view.SecondVerifier(name, rule_of(second, manifest), declared_ranges(manifest))
+            verifier = run_view.SecondVerifier(name, rule_of(second, other), declared_ranges(other))
             context = replace(context, second=verifier)
         settings = active_settings_for(session, run.version.environment_id)
+        manifest = Manifest.model_validate(run.version.manifest)
         return DetectorInput(
             run_id=run_id,
             phases=PHASES.get(run.kind, ()),
@@ -94,6 +116,7 @@ def load_detector_input(run_id: uuid.UUID, thresholds: Sequence[Threshold] = ())
             second_run_id=second.id if second else None,
             second_columns=tuple(second.columns) if second else (),
             environments={version.id: name for version, name in names.items()},
+            automatic_runs=AUTOMATIC_RUNS if manifest.proctor.resources.execute else 0,
         )
 
 
@@ -185,9 +208,16 @@ def stored_steps(run: DetectorInput) -> Iterator[tuple[int, list[run_view.Rollou
 
 def _rollout_rows(run: DetectorInput) -> Select[*tuple[object, ...]]:
     """Load only the policy's part of each step and only the messages to the policy."""
-    names = ("reply", "action", "rewards") if any(run.context.ranges.values()) else ("reply", "action")
+    names = ("reply", "action", "rewards")
     written = {name: func.jsonb_path_query_array(Rollout.steps, cast(f"$[*].{name}", JSONPATH)) for name in names}
     to_policy = cast('$[*] ? (@.role == "user" || @.role == "tool").content', JSONPATH)
+    judged = (
+        select(Grade.rollout_id, func.avg(Grade.score).label("judge_score"))
+        .join(Grader, Grader.id == Grade.grader_id)
+        .where(Grade.run_id == run.run_id, Grader.kind == GraderKind.JUDGE, Grade.score.is_not(None))
+        .group_by(Grade.rollout_id)
+        .subquery()
+    )
     statement = (
         select(
             Rollout.id,
@@ -201,9 +231,11 @@ def _rollout_rows(run: DetectorInput) -> Select[*tuple[object, ...]]:
             Rollout.stop_reason,
             *(column.label(name) for name, column in written.items()),
             func.jsonb_path_query_array(Rollout.messages, to_policy).label("prompts"),
+            judged.c.judge_score,
         )
         .join(Group, Group.id == Rollout.group_id)
         .join(Task, Task.id == Group.task_id)
+        .outerjoin(judged, judged.c.rollout_id == Rollout.id)
         .where(Rollout.run_id == run.run_id, Rollout.phase.in_(run.phases), Rollout.status == RolloutStatus.COMPLETED)
         .order_by(Rollout.seq)
     )
@@ -226,10 +258,11 @@ def _rollout_row(found: Row[*tuple[object, ...]], run: DetectorInput) -> run_vie
         tokens_out=found.tokens_out,
         stop_reason=found.stop_reason,
         actions=tuple(found.action),
-        step_rewards=tuple(found.rewards) if any(run.context.ranges.values()) else (),
+        step_rewards=tuple(found.rewards),
         prompts=tuple(text for text in found.prompts if isinstance(text, str)),
         metrics=found.metrics,
         environment=run.environments.get(found.version_id, ""),
+        judge_score=found.judge_score,
     )
     if run.second_run_id is None or found.second_reward is None:
         return row
@@ -333,3 +366,53 @@ async def scan_altered_replies(run_input: DetectorInput, most: int) -> list[Flag
             return [rewards.get(episode.id) for episode in changed]
 
         return await scan_altered(rows, manifest.proctor.agent.action, grade, settings.thresholds)
+
+
+async def scan_by_runs(run_input: DetectorInput, most: int, report: Callable[[int, int], None]) -> list[FlagDraft]:
+    """Run programs of the rollouts with the highest rewards, at most `most`, on inputs that the prompt does not show.
+
+    Flags programs that solve only the shown inputs. They run in the env host's sandbox; other rollouts of a task show
+    the usual answer. `report(done, total)` reports progress. Raises a RolloutError if no env host can be reached, or if
+    it cannot isolate programs.
+    """
+    settings = run_input.settings[unseen_inputs.SPEC.id]
+    if not settings.enabled or not most:
+        return []
+    rows = chain.from_iterable(rows for _, rows in stored_steps(run_input))
+    chosen: dict[uuid.UUID, tuple[run_view.RolloutRow, Submission]] = {}
+    for row in heapq.nlargest(CANDIDATES * most, rows, key=lambda row: row.reward):
+        if len(chosen) < most and (submission := submission_of(row)):
+            chosen[row.id] = row, submission
+    if not chosen:
+        return []
+    files = load_internal_package("program_probe")
+    answers: dict[uuid.UUID, list[ProgramAnswer]] = {}
+    waiting = list(chosen.values())
+    deadline = time.monotonic() + MAX_PROGRAM_SECONDS
+
+    async def play(server: EnvServer) -> None:
+        async with server.session() as session:
+            await session.reset({}, timeout=60)
+            while waiting and time.monotonic() < deadline:
+                row, submission = waiting.pop()
+                function = submission.task.function or ""
+                action = {"source": submission.source, "function": function, "inputs": submission.inputs}
+                found = (await session.step(action, timeout=90)).fields.get("answers") or []
+                if len(found) == len(submission.inputs):
+                    answers[row.id] = [ProgramAnswer(str(outcome), str(text)) for outcome, text in found]
+                report(len(answers), len(chosen))
+
+    async with serve(content_hash(files), files, read_manifest(files[MANIFEST_PATH])) as server:
+        await asyncio.gather(*(play(server) for _ in range(min(PROGRAMS_CONCURRENCY, len(chosen)))))
+    drafts = []
+    for id_, given in answers.items():
+        row, submission = chosen[id_]
+        others = [
+            answers[other]
+            for other, (sibling, theirs) in chosen.items()
+            if other != id_ and other in answers and sibling.task == row.task and theirs.inputs == submission.inputs
+        ]
+        judgment = judge(submission, given, settings.thresholds, others=others)
+        if judgment.verdict is Verdict.SPECIAL:
+            drafts.append(flag_of(row, judgment))
+    return finish_flags(unseen_inputs.SPEC, drafts, settings.thresholds)

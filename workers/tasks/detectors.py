@@ -10,6 +10,7 @@ from backend.core.events import announce, topic_of
 from backend.core.session import transaction
 from backend.detectors.scans import EARLY, PROGRESS, keep_progress
 from backend.detectors.schemas import StartScan
+from backend.domain.errors import RolloutError
 from backend.review.judged_curves import choose_best
 from workers.detectors.scanner import RunScanner
 from workers.storage import detectors
@@ -22,13 +23,17 @@ logger = structlog.get_logger(__name__)
 
 
 def run(context: JobContext) -> None:
-    """Scan every stored step of a run in order, and the requested number of altered replies."""
+    """Scan every stored step of a run in order, then the requested altered replies, then programs on unseen inputs.
+
+    Programs that a scan runs without a request are an extra: where none can be isolated, the scan says so and succeeds.
+    """
     request = StartScan.of_job(context.arguments)
     source = detectors.load_detector_input(context.need_run(), request.thresholds)
     is_early = bool(context.arguments.get(EARLY))
     scanner = RunScanner(source.context, source.settings)
     heldout = detectors.heldout_results_of(source.run_id) if source.context.has_steps else []
     total, done, written_at = detectors.count_rollouts(source), 0, 0.0
+    note = ""
     flags: Counter[str] = Counter((context.arguments.get(PROGRESS) or {}).get("flags") or {})
     """Includes flags of earlier attempts."""
 
@@ -37,7 +42,7 @@ def run(context: JobContext) -> None:
         if not is_over and time.monotonic() - written_at < PROGRESS_SECONDS:
             return
         written_at = time.monotonic()
-        progress = {"done": done, "total": total, "phase": phase, "flags": dict(flags), "over": is_over}
+        progress = {"done": done, "total": total, "phase": phase, "flags": dict(flags), "over": is_over, "note": note}
         with transaction() as session:
             keep_progress(session, context.job_id, source.run_id, progress)
 
@@ -59,6 +64,21 @@ def run(context: JobContext) -> None:
         phase = "altered replies"
         drafts = run_async(detectors.scan_altered_replies(source, request.altered))
         flags.update(detectors.record_flags(source.run_id, drafts))
+    runs = source.automatic_runs if request.runs is None else request.runs
+    if runs and not is_early:
+
+        def report_programs(ended: int, programs: int) -> None:
+            report(f"program {ended:,} of {programs:,} on unseen inputs")
+
+        try:
+            drafts = run_async(detectors.scan_by_runs(source, runs, report_programs))
+        except RolloutError as error:
+            if request.runs is not None:
+                raise
+            note = f"Programs were not run on unseen inputs: {error}"[:500]
+            logger.warning("programs were not run", reason=note)
+        else:
+            flags.update(detectors.record_flags(source.run_id, drafts))
     report(phase, is_over=True)
     logger.info("scanned a run", steps=len(scanner.view.steps), flags=flags.total())
 

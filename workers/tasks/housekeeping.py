@@ -68,7 +68,7 @@ def requeue_expired() -> int:
             if job.attempts >= job.max_attempts:
                 leases.give_up(session, job, f"Its worker died or hung {job.attempts} times.")
             else:
-                leases.queue_again(session, job)
+                leases.release(session, job, JobStatus.QUEUED)
                 after_commit(session, partial(send_wake_up, job.id, job.queue))
     return len(expired)
 

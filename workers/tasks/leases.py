@@ -73,7 +73,7 @@ def renew(job_id: uuid.UUID, owner: str) -> bool:
 def complete(job_id: uuid.UUID, owner: str) -> None:
     with transaction() as session:
         if job := _leased(session, job_id, owner):
-            _end(session, job, JobStatus.DONE)
+            release(session, job, JobStatus.DONE)
 
 
 def hand_back(job_id: uuid.UUID, owner: str) -> None:
@@ -81,7 +81,7 @@ def hand_back(job_id: uuid.UUID, owner: str) -> None:
     with transaction() as session:
         if job := _leased(session, job_id, owner):
             job.attempts -= 1
-            queue_again(session, job)
+            release(session, job, JobStatus.QUEUED)
             after_commit(session, partial(send_wake_up, job.id, job.queue))
 
 
@@ -95,13 +95,15 @@ def fail(job_id: uuid.UUID, owner: str, error: str, *, is_final: bool = False) -
             give_up(session, job, error)
         else:
             job.error = plain_text(error)
-            queue_again(session, job)
+            release(session, job, JobStatus.QUEUED)
 
 
-def queue_again(session: Session, job: Job) -> None:
-    job.status = JobStatus.QUEUED
+def release(session: Session, job: Job, status: JobStatus) -> None:
+    """End the lease: the job waits again (QUEUED), or it has ended."""
+    job.status = status
     job.lease_owner = job.lease_until = None
-    session.execute(update(Job).where(Job.id == job.id).values(sent_at=func.now()))
+    moment = "sent_at" if status is JobStatus.QUEUED else "ended_at"
+    session.execute(update(Job).where(Job.id == job.id).values({moment: func.now()}))
 
 
 def give_up(session: Session, job: Job, reason: str) -> None:
@@ -109,7 +111,7 @@ def give_up(session: Session, job: Job, reason: str) -> None:
     reason = plain_text(reason)
     logger.error("job given up", job=job.name, job_id=str(job.id), attempts=job.attempts, reason=reason)
     job.error = reason
-    _end(session, job, JobStatus.FAILED)
+    release(session, job, JobStatus.FAILED)
 
     def attempt(follow_up: Callable[[], object]) -> bool:
         """An error in what follows is logged and undone: it must not bring the job back."""
@@ -121,16 +123,15 @@ def give_up(session: Session, job: Job, reason: str) -> None:
             return False
         return True
 
-    def fail_run() -> None:
-        entry = BODIES.get(job.name)
-        run = session.get(Run, job.run_id) if job.run_id and (entry is None or entry.owns_run) else None
-        if run is not None and not run.status.is_over:
-            finish_run(session, run, RunStatus.FAILED, reason=reason)
-
     if callback := find_give_up(job.name):
         context = JobContext(job.id, job.run_id, dict(job.arguments), job.attempts)
         attempt(lambda: callback(session, context, reason))
-    if not attempt(fail_run):  # then at least do not show it as running: no notice, no follow-up jobs
+    entry = BODIES.get(job.name)
+    run = session.get(Run, job.run_id) if job.run_id and (entry is None or entry.owns_run) else None
+    if run is None or run.status.is_over:
+        return
+    if not attempt(partial(finish_run, session, run, RunStatus.FAILED, reason=reason)):
+        # then at least do not show it as running: no notice, no follow-up jobs
         changes = {"status": RunStatus.FAILED, "reason": reason, "ended_at": func.now()}
         under_way = update(Run).where(Run.id == job.run_id, Run.status.in_(UNDER_WAY))
         attempt(lambda: session.execute(under_way.values(changes)))
@@ -140,12 +141,6 @@ def _leased(session: Session, job_id: uuid.UUID, owner: str) -> Job | None:
     return session.scalars(
         select(Job).where(Job.id == job_id, Job.lease_owner == owner, Job.status == JobStatus.LEASED).with_for_update()
     ).one_or_none()
-
-
-def _end(session: Session, job: Job, status: JobStatus) -> None:
-    job.status = status
-    job.lease_owner = job.lease_until = None
-    session.execute(update(Job).where(Job.id == job.id).values(ended_at=func.now()))
 
 
 def is_left_to_others(job_id: uuid.UUID, worker: str) -> bool:

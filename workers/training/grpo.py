@@ -17,7 +17,6 @@ from backend.domain.training.configuration import Stage
 from backend.domain.vocabulary import Phase
 from workers.models.load import Loaded
 from workers.models.policy import LocalPolicy
-from workers.rollouts.engine import GroupPlan
 from workers.storage.detectors import record_flags, resume_scanner
 from workers.storage.rollouts import rollout_id
 from workers.storage.steering import record_screened
@@ -54,9 +53,6 @@ def grpo_run(assignment: Assignment, order: StageOrder, ranks: Ranks, loaded: Lo
     sampling = choice.model_dump(include={"temperature", "top_p", "top_k"})
     policy = LocalPolicy(*loaded, **sampling, lockstep=True, is_bf16=hardware.is_bf16)
 
-    def play_plans(step: int, plans: Sequence[GroupPlan]) -> list[Rollout]:
-        return env_pool.play_in_lockstep(plans, policy, phase=Phase.TRAIN, seed=configuration.seed, training_step=step)
-
     return GrpoRun(
         model=loaded[0],
         tokenizer=loaded[1],
@@ -69,7 +65,9 @@ def grpo_run(assignment: Assignment, order: StageOrder, ranks: Ranks, loaded: Lo
         policy=policy,
         hardware=hardware,
         ranks=ranks,
-        play_plans=play_plans,
+        play_plans=lambda step, plans: env_pool.play_in_lockstep(
+            plans, policy, phase=Phase.TRAIN, seed=configuration.seed, training_step=step
+        ),
     )
 
 

@@ -26,9 +26,17 @@ BASE_STEPS = 10
 SAME_REWARD = 1e-6
 BROKEN_OFF = {StopReason.UNPARSABLE, StopReason.TOKEN_LIMIT}
 """Stop reasons of episodes that ended early because a reply could not be read or was cut."""
+SECOND_GRADES = ("oracle", "gold", "truth", "true_", "ground_truth", "hidden")
+"""Beginnings of the names of metrics that grade a rollout independently of the reward."""
 MOST_WORDS = 200
 """A longer list of words is the tasks' material and not the grader's."""
+NOVELTY_CHARACTERS = 2_000
+"""Novelty is measured on this part of each reply."""
+FEWEST_GRAMS = 8
+MOST_KNOWN = 500_000
+"""Trigrams of a run that are kept."""
 _WORD = re.compile(r"[a-z]{4,}")
+_TOKEN = re.compile(r"[^\W\d_]+|\d+|[^\w\s]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +99,7 @@ class RolloutRow:
     actions: tuple[Mapping[str, Any] | None, ...] = ()
     """As parsed from the replies."""
     step_rewards: tuple[Mapping[str, float], ...] = ()
-    """Reward columns of each step, where columns have a declared range."""
+    """Reward columns of each step."""
     prompts: tuple[str, ...] = ()
     """Messages to the policy, turn by turn, without the system prompt."""
     metrics: Mapping[str, Any] = field(default_factory=dict)
@@ -100,6 +108,8 @@ class RolloutRow:
     second_columns: Mapping[str, float] = field(default_factory=dict)
     environment: str = ""
     """In which it was played, where the run plays several."""
+    judge_score: float | None = None
+    """Mean score of the judges that graded it, from 0 to 1."""
 
     @property
     def is_canary(self) -> bool:
@@ -119,6 +129,23 @@ class RolloutRow:
             return None
         rule = context.second.success if context.second else context.success
         return replace(self, reward=self.second_reward, columns=self.second_columns).meets(rule)
+
+    def second_grade(self, context: EnvironmentContext) -> float | None:
+        """Return the mean grade by oracles, judges and a second verifier, usually from 0 to 1. None without one.
+
+        An oracle is a metric, or a column without a weight, that is named so (`SECOND_GRADES`).
+        """
+        known = {**self.metrics, **self.columns}
+        grades = [
+            float(value)
+            for name, value in known.items()
+            if name.startswith(SECOND_GRADES) and not context.weights.get(name) and isinstance(value, int | float)
+        ]
+        if self.judge_score is not None:
+            grades.append(self.judge_score)
+        if (has_passed := self.passes_second(context)) is not None:
+            grades.append(float(has_passed))
+        return statistics.fmean(grades) if grades else None
 
     def mark_reply(self, turn: int = -1) -> list[Mark]:
         """Mark a whole reply, by default the last one."""
@@ -152,13 +179,24 @@ class Batch:
 
     @cached_property
     def earning(self) -> set[uuid.UUID]:
-        """Rollouts that earn at least the mean, and more than the lowest possible reward."""
+        """Rollouts that earn at least the mean, and more than the lowest possible reward (unknown: 0 or less)."""
         mean, lowest = statistics.fmean(row.reward for row in self.rows), self.context.lowest
-        return {row.id for row in self.rows if row.reward >= mean and (lowest is None or row.reward > lowest)}
+        least = min(row.reward for row in self.rows)
+        if lowest is None:
+            lowest = min(0.0, least)
+        if self.is_unreadable:  # what every unreadable episode is given is not earned
+            lowest = max(lowest, least)
+        return {row.id for row in self.rows if row.reward >= mean and row.reward > lowest}
+
+    @cached_property
+    def is_unreadable(self) -> bool:
+        """Whether most episodes were broken off by a reply that could not be read: the policy cannot write yet."""
+        return statistics.fmean(row.stop_reason in BROKEN_OFF for row in self.rows) > 0.5
 
     def uncommon(self, found: Sequence[RolloutRow], common: float) -> Sequence[RolloutRow]:
-        """Drop unrewarded rollouts if more than the `common` share of the batch shows the pattern."""
-        if len(found) <= max(1.0, common * len(self.rows)):
+        """Drop unrewarded rollouts if more than the `common` share of the batch shows the pattern, or if the policy
+        cannot write yet."""
+        if len(found) <= max(1.0, common * len(self.rows)) and not self.is_unreadable:
             return found
         return [row for row in found if row.id in self.earning]
 
@@ -195,6 +233,10 @@ class StepFigures:
     """Share of episodes that succeeded, if success is defined."""
     passing_tokens: float | None = None
     """Median of the tokens in those."""
+    second_grade: float | None = None
+    """Mean second grade of the graded episodes, if there are any."""
+    best_novelty: float = 0.0
+    """Mean novelty of the best quarter: the share of their word trigrams that no earlier step had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +269,10 @@ class RunView:
     """Results of each task: of a whole evaluation, or of the newest steps of a training run."""
     verdicts: Counter[tuple[bool, bool]] = field(default_factory=Counter)
     """(passes, passes by the second verifier), where there is one."""
+    novelty: dict[uuid.UUID, float] = field(default_factory=dict)
+    """Of the newest step's rollouts: the share of their word trigrams that no earlier step had. Training runs only."""
+    _known: set[int] = field(default_factory=set)
+    """Hashes of all trigrams so far, up to MOST_KNOWN."""
 
     def add(self, step: int, rows: Sequence[RolloutRow]) -> None:
         """Add a step. One without completed rollouts is ignored."""
@@ -240,7 +286,10 @@ class RunView:
         rows = [row for row in rows if not row.is_canary]
         if not rows:
             return
-        self.steps.append(figures_of(step, rows, self.context))
+        figures = figures_of(step, rows, self.context)
+        self.steps.append(
+            replace(figures, best_novelty=self._take_novelty(rows)) if self.context.has_steps else figures
+        )
         self.recent[step] = rows
         for old in sorted(self.recent)[:-RECENT_STEPS]:
             del self.recent[old]
@@ -253,6 +302,27 @@ class RunView:
             self.outcomes[row.task] = BaseTask(known.plays + 1, known.passes + has_passed)
             if (has_passed_second := row.passes_second(self.context)) is not None:
                 self.verdicts[has_passed, has_passed_second] += 1
+
+    def _take_novelty(self, rows: Sequence[RolloutRow]) -> float:
+        """Note the novelty of each rollout and its trigrams. Returns the mean novelty of the best quarter.
+
+        Numbers are alike, and a text of fewer than 8 trigrams counts as known.
+        """
+        new: set[int] = set()
+        self.novelty = {}
+        for row in rows:
+            words = [
+                "0" if word.isdigit() else word.lower()
+                for reply in row.replies
+                for word in _TOKEN.findall(reply[:NOVELTY_CHARACTERS])
+            ]
+            grams = {hash(gram) for gram in zip(words, words[1:], words[2:], strict=False)}
+            self.novelty[row.id] = len(grams - self._known) / len(grams) if len(grams) >= FEWEST_GRAMS else 0.0
+            new |= grams
+        if len(self._known) < MOST_KNOWN:
+            self._known |= new
+        best = sorted(rows, key=lambda row: -row.reward)[: max(1, len(rows) // 4)]
+        return statistics.fmean(self.novelty[row.id] for row in best)
 
     @property
     def newest(self) -> list[RolloutRow]:
@@ -322,6 +392,7 @@ def figures_of(step: int, rows: Sequence[RolloutRow], context: EnvironmentContex
     good = sum(value > reward for value in flat)
     [(_, commonest)] = Counter(row.replies for row in rows).most_common(1)
     passing = [row.tokens_out for row in rows if row.meets(context.success)]
+    grades = [grade for row in rows if (grade := row.second_grade(context)) is not None]
     return StepFigures(
         step=step,
         count=len(rows),
@@ -335,6 +406,7 @@ def figures_of(step: int, rows: Sequence[RolloutRow], context: EnvironmentContex
         commonest=commonest / len(rows),
         passing=len(passing) / len(rows),
         passing_tokens=statistics.median(passing) if passing else None,
+        second_grade=statistics.fmean(grades) if grades else None,
     )
 
 

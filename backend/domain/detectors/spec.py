@@ -51,6 +51,13 @@ class Need(StrEnum):
     """Impossible tasks (`proctor.tasks.canaries`), or metrics named `honeypot…` from the environment."""
     SECOND_VERIFIER = "second_verifier"
     """The same rollouts scored by another version of the reward: a completed re-score or replay."""
+    STEP_REWARDS = "step_rewards"
+    """Rewards of single steps, and several turns."""
+    SUCCESS = "success"
+    """A column that means success."""
+    SECOND_GRADE = "second_grade"
+    """A metric, or a column without a weight, named `oracle…`, `gold…`, `truth…`, `true_…` or `hidden…`; a judge's
+    score; or the same rollouts scored by another version of the reward."""
     REPLAY = "replay"
     """An env server that scores altered replies. Only on demand."""
     SANDBOX = "sandbox"

@@ -3,6 +3,7 @@
 Reading `fixtures/<name>.json` never guesses: an error names the file and the problem.
 """
 
+import hashlib
 import json
 import math
 import re
@@ -73,6 +74,11 @@ class Fixture(ManifestBlock):
     @property
     def path(self) -> str:
         return f"{FOLDER}{self.name}{SUFFIX}"
+
+
+def exploit_fixture(attack: str, replies: Sequence[str]) -> str:
+    """Return the name of an exploit's fixture. The same replies have the same name."""
+    return f"red-team-{attack}-{hashlib.sha256(repr(list(replies)).encode()).hexdigest()[:10]}"
 
 
 def is_fixture(path: str) -> bool:

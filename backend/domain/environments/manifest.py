@@ -225,6 +225,10 @@ class ChecksSpec(ManifestBlock):
     """The script whose play should succeed sometimes. Default: `teacher`, else `gold`."""
     answer_in_prompt: bool = False
     """The answer appears in the prompt by design: multiple choice, extraction."""
+    free: list[Literal["case", "order", "numbers"]] = Field(default=[], max_length=3)
+    """Variations that keep the reward of an answer: letter case, the order of a list, the format of a number."""
+    synonyms: dict[str, list[str]] = Field(default={}, max_length=200)
+    """Other answers that must earn as much, by right answer."""
     noise: float = Field(default=0.0, ge=0, le=0.5, allow_inf_nan=False)
     """Maximum difference of a measured column between equal episodes; 0 if nothing is measured."""
 

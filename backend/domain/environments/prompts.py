@@ -85,8 +85,8 @@ def parse_reply(spec: ActionSpec, reply: str, tools: Sequence[Tool] = ()) -> Par
     text = reply.strip()
     match spec.format:
         case "tag":
-            tag = re.escape(spec.tag or "")  # `re` caches the compiled pattern
-            found = re.findall(rf"<{tag}>(.*?)</{tag}>", reply, re.DOTALL)
+            # a manifest's tag has nothing to escape; `re` caches the compiled pattern
+            found = re.findall(rf"<{spec.tag}>(.*?)</{spec.tag}>", reply, re.DOTALL)
             if len(found) != 1:
                 count = "no" if not found else str(len(found))
                 return Parsed(None, f"Found {count} <{spec.tag}>…</{spec.tag}>; write exactly one.")

@@ -72,9 +72,13 @@ def range_breaches(
     ranges: Ranges, columns: Mapping[str, float], steps: Iterable[Mapping[str, float]]
 ) -> Iterator[RangeBreach]:
     """Yield breaches over the episode, then those of single steps. A step may always be worth 0."""
+    spans = {name: (_span(low, high), _span(min(low, 0.0), max(high, 0.0))) for name, (low, high) in ranges.items()}
     for number, values in chain([(None, columns)], enumerate(steps)):
-        for name, (low, high) in ranges.items():
-            least, most = (low, high) if number is None else (min(low, 0.0), max(high, 0.0))
-            slack = ROUNDING * max(1.0, abs(least)), ROUNDING * max(1.0, abs(most))
-            if name in values and not least - slack[0] <= values[name] <= most + slack[1]:
-                yield RangeBreach(name, values[name], low, high, number)
+        for name, of_episode_and_step in spans.items():
+            least, most = of_episode_and_step[number is not None]
+            if name in values and not least <= values[name] <= most:
+                yield RangeBreach(name, values[name], *ranges[name], number)
+
+
+def _span(low: float, high: float) -> tuple[float, float]:
+    return low - ROUNDING * max(1.0, abs(low)), high + ROUNDING * max(1.0, abs(high))

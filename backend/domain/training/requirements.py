@@ -11,13 +11,6 @@ from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import ExportForm
 
 
-def of_artifacts(store: str) -> Requirement:
-    """The requirement of jobs that read or write artifacts, by the id of their store."""
-    return Requirement(
-        "access to this installation's artifacts", lambda offer: offer.can.reads(store), is_waited_for=True
-    )
-
-
 def of_training(configuration: TrainingConfiguration) -> list[Requirement]:
     found = [need for (field, value), need in NEEDS.items() if attrgetter(field)(configuration) == value]
     count = configuration.hardware.processes

@@ -48,13 +48,15 @@ def when_used(name: str, *, is_over: bool) -> str:
 
 
 def safe_settings(configuration: TrainingConfiguration) -> dict[str, Any]:
+    recipe = configuration.recipe
     return {
         name: value
         for block, settings in configuration.resolved().items()
         for name, value in (
             (f"{block}.{each}", settings[each]) for each in (settings if isinstance(settings, dict) else ())
         )
-        if is_safe(name) and _is_used(configuration, name)
+        if is_safe(name)
+        and (recipe.has_sft if is_of_warm_up(name) else recipe.has_grpo or not name.startswith(("grpo.", "heldout.")))
     }
 
 
@@ -62,12 +64,13 @@ def with_setting(configuration: TrainingConfiguration, name: str, value: Any) ->
     """Return the configuration with another value. Raises NotSafe, ValidationError or DoesNotFit."""
     resolved = configuration.resolved()
     block, _, setting = name.partition(".")
-    if not is_safe(name) or setting not in resolved.get(block, {}) or not _is_used(configuration, name):
+    if name not in safe_settings(configuration):
         raise NotSafe(f"{name} cannot be changed during training")
     changed = TrainingConfiguration.model_validate({**resolved, block: {**resolved[block], setting: value}})
-    if name == PARTS and _episodes_of_process(changed) % changed.grpo.micro_batches:
+    own = changed.grpo.episodes_per_step // changed.hardware.processes
+    if name == PARTS and own % changed.grpo.micro_batches:
         raise DoesNotFit(
-            f"Each of {changed.hardware.processes} processes learns from {_episodes_of_process(changed)} episodes per"
+            f"Each of {changed.hardware.processes} processes learns from {own} episodes per"
             f" step, which cannot be divided into {changed.grpo.micro_batches} micro-batches"
         )
     return changed
@@ -87,17 +90,8 @@ def memory_saved(configuration: TrainingConfiguration, *, is_in_warm_up: bool) -
     """Changes that reduce the memory of a step: at least twice as many micro-batches, or, in a warm-up or if that is
     impossible, gradient checkpointing. Empty if neither is possible."""
     if not is_in_warm_up and configuration.recipe.has_grpo:
-        own = _episodes_of_process(configuration)
+        own = configuration.grpo.episodes_per_step // configuration.hardware.processes
         for parts in range(2 * configuration.grpo.micro_batches, own + 1):
             if own % parts == 0:
                 return {PARTS: parts}
     return {} if configuration.hardware.gradient_checkpointing else {RECOMPUTES: True}
-
-
-def _episodes_of_process(configuration: TrainingConfiguration) -> int:
-    return configuration.grpo.episodes_per_step // configuration.hardware.processes
-
-
-def _is_used(configuration: TrainingConfiguration, name: str) -> bool:
-    recipe = configuration.recipe
-    return recipe.has_sft if is_of_warm_up(name) else recipe.has_grpo or not name.startswith(("grpo.", "heldout."))

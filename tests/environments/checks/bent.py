@@ -2,6 +2,7 @@
 
 from backend.environments.library import load_package
 from tests.detectors.query_desk import query_desk
+from tests.environments.checks.bad_rewards import HOLES, quiz
 
 OPPONENT = 'chance = random.Random(f"{self._seed}:{self._board}")'
 WIN = 'return {"win": 1.0, "draw": 0.5}.get(self._outcome or "", 0.0)'
@@ -234,11 +235,26 @@ FAULTS = {
         "canaries_unsolvable",
     ),
     "a reward that pays every repetition": (query_desk(), "repeats_in_range"),
+    "a reward for text that contains the answer": (
+        HOLES["accepts any text that contains the answer"].bad,
+        "wrong_answers_lose",
+    ),
+    "a reward for leaving early": (HOLES["pays for an early end"].bad, "effort_pays"),
+    "a sum of small rewards": (HOLES["pays for each SELECT 1"].bad, "repetition_pays_less"),
+    "a right answer that is sometimes wrong": (
+        quiz("is_right = is_right and random.random() < 0.5"),
+        "equal_answers_win",
+    ),
+    "an answer that is read for minutes": (
+        quiz("import re\nre.fullmatch('(a+)+', text)"),
+        "costly_answers_bounded",
+    ),
     "a fixture that cannot be read": (load_package("reverse_text") | {"fixtures/odd.json": "{"}, "fixtures_hold"),
 }
 """A package and the check that must fail. Many faults show in several checks."""
 
 WARNINGS = {
+    "a recorded answer that earns nothing": (quiz("is_right = False"), "answers_known"),
     "steps that take a third of their time": (dawdling(), "step_latency"),
     "pays after the end": (
         bent_game(

@@ -1,9 +1,11 @@
-"""Fuzz each target in a separate process, so that a crash or a hang is seen and kept."""
+"""Fuzz each target in a separate process, so that a crash or a hang is seen and kept; one process a core."""
 
 import argparse
+import os
 import resource
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.security.fuzz.engine import Failure, fuzz, scratch_file
@@ -22,7 +24,8 @@ def main() -> int:
     given = parser.parse_args()
     if given.current:
         return _run(given.target[0], given.seconds, given.seed, given.current)
-    codes = [_start(name, given.seconds, given.seed) for name in given.target or TARGETS]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        codes = list(pool.map(lambda name: _start(name, given.seconds, given.seed), given.target or TARGETS))
     return int(any(codes))
 
 

@@ -105,7 +105,9 @@ def clipped(value: object, limit: int = 60) -> str:
 
 def floor_limit(manifest: Manifest) -> float | None:
     """Return the most that a policy may earn without trying: the floor and 5% of the range; None without a floor."""
-    floor, span = floor_of(manifest), reward_range(manifest)
+    floor, span, gold = floor_of(manifest), reward_range(manifest), gold_bounds(manifest)
+    if span is None and floor is not None and gold is not None:
+        span = floor, max(gold)
     return floor if floor is None or span is None else floor + 0.05 * (span[1] - span[0])
 
 

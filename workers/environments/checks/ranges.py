@@ -7,6 +7,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 
 from backend.domain.environments.manifest import PLATFORM_COLUMNS
@@ -134,17 +135,9 @@ async def repeats_in_range(subject: CheckSubject) -> CheckFinding:
         return does_not_apply("No range is declared.")
     if subject.manifest.proctor.episode.max_turns < 2:
         return does_not_apply("An episode has one turn: nothing can be repeated.")
-    worst: list[tuple[Rollout, str, str]] = []
-    count = longest = 0
-    deadline = time.monotonic() + 10  # slow environments get fewer repetitions
-    for number, (task, policy, name) in enumerate(list(_repetitions(subject))):
-        if subject.should_stop() or (count and time.monotonic() > deadline):
-            break
-        for rollout in await subject.play("repeated", policy, [(task, 1)], offset=number):
-            if rollout.is_completed:
-                count, longest = count + 1, max(longest, len(rollout.steps))
-                if breach := breach_of(subject, rollout):
-                    worst.append((rollout, breach, name))
+    repeated = await played_repetitions(subject)
+    worst = [(each.rollout, breach, each.name) for each in repeated if (breach := breach_of(subject, each.rollout))]
+    count, longest = len(repeated), max((len(each.rollout.steps) for each in repeated), default=0)
     if worst:
         rollout, breach, name = worst[0]
         size = f"That episode has {len(rollout.steps)} steps and a reward of {rollout.reward:.6g}."
@@ -157,8 +150,32 @@ async def repeats_in_range(subject: CheckSubject) -> CheckFinding:
     return passed(f"{count} actions repeated, up to {longest} times in an episode: every column stays in its range.")
 
 
-def _repetitions(subject: CheckSubject) -> Iterator[tuple[TaskSpec, Policy, str]]:
-    """Yield tasks, policies that repeat an action on them, and a name for the action."""
+@dataclass(frozen=True, slots=True)
+class RepeatedAction:
+    """An episode in which one action was repeated."""
+
+    rollout: Rollout
+    name: str
+    is_before_best: bool
+    """The replies of the best episode of that task follow."""
+
+
+async def played_repetitions(subject: CheckSubject) -> list[RepeatedAction]:
+    """Play the repetitions once for all checks; returns completed episodes. Slow environments get fewer."""
+    if subject.repeated is None:
+        subject.repeated = []
+        deadline = time.monotonic() + 10
+        for number, (task, policy, name, is_before_best) in enumerate(list(_repetitions(subject))):
+            if subject.should_stop() or (subject.repeated and time.monotonic() > deadline):
+                break
+            for rollout in await subject.play("repeated", policy, [(task, 1)], offset=number):
+                if rollout.is_completed:
+                    subject.repeated.append(RepeatedAction(rollout, name, is_before_best))
+    return [each for each in subject.repeated if isinstance(each, RepeatedAction)]
+
+
+def _repetitions(subject: CheckSubject) -> Iterator[tuple[TaskSpec, Policy, str, bool]]:
+    """Yield tasks, policies that repeat an action on them, a name for the action, and if the best episode follows."""
     spec = subject.manifest.proctor.agent.action
     turns = min(subject.manifest.proctor.episode.max_turns, MAX_TURNS)
     seen: defaultdict[tuple[str, ...], dict[str, tuple[float, Rollout, Step]]] = defaultdict(dict)
@@ -177,14 +194,14 @@ def _repetitions(subject: CheckSubject) -> Iterator[tuple[TaskSpec, Policy, str]
     for shape in sorted(seen)[:12]:
         for _, rollout, step in sorted(seen[shape].values(), key=lambda each: -each[0])[:2]:
             name = clipped(step.reply.strip())
-            yield rollout.task, recites([step.reply] * turns), name
+            yield rollout.task, recites([step.reply] * turns), name, False
             ending = [step.reply for step in best_of_task[repr(rollout.task)].steps]
             if len(ending) < turns:
                 before = [step.reply] * (turns - len(ending))
-                yield rollout.task, recites([*before, *ending]), f"{name} before the best episode"
+                yield rollout.task, recites([*before, *ending]), f"{name} before the best episode", True
     task = subject.tasks(2)[0]
     for text in ("SELECT 1", "ls", "help", "1"):  # many environments accept these as actions without consequences
-        yield task, ReplyPolicy(partial(_write_everywhere, text)), f"{text!r}"
+        yield task, ReplyPolicy(partial(_write_everywhere, text)), f"{text!r}", False
 
 
 def _write_everywhere(text: str, player: ReplyPlayer, turn: Turn) -> str:

@@ -1,17 +1,18 @@
 """All checks in the order of the certificate, and the loop that runs them."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from backend.domain.environments.certificate import CheckResult
 from backend.domain.errors import RolloutError
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.vocabulary import CheckStatus
-from workers.environments.checks import cost, determinism, misuse, ranges, reward, start, tasks
+from workers.environments.checks import answers, cost, determinism, grader, misuse, ranges, reward, start, tasks
 from workers.environments.checks.base import Check, CheckFinding, failed, listed, skipped
 from workers.environments.checks.subject import CheckSubject
 
-_MODULES = (start, determinism, reward, ranges, tasks, misuse, cost)
+_MODULES = (start, answers, determinism, reward, ranges, grader, tasks, misuse, cost)
 CHECKS = tuple(value for module in _MODULES for value in vars(module).values() if isinstance(value, Check))
 
 
@@ -42,10 +43,17 @@ async def run_checks(
             blocked.add(check.id)
         result = _result(check, finding)
         result.seconds, result.episodes = time.perf_counter() - began, subject.episodes - episodes_before
+        for survivor in _listed_survivors(result.details):
+            survivor["rollout"] = str(rollout_id(survivor["rollout"]))
         result.rollouts = list(dict.fromkeys(str(rollout_id(rollout)) for rollout in finding.rollouts))
         results.append(result)
         on_result(result)
     return results
+
+
+def _listed_survivors(details: Mapping[str, object]) -> list[dict[str, Any]]:
+    survivors = details.get("survivors")
+    return survivors if isinstance(survivors, list) else []
 
 
 def does_not_start(reason: str) -> list[CheckResult]:

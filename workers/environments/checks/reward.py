@@ -46,7 +46,8 @@ NO_FLOOR = "No floor: declare `checks.floor_maximum`, or the `range` of every co
 async def gold_reaches_bound(subject: CheckSubject) -> CheckFinding:
     """Play `gold` on 64 tasks per level (Terminal-Bench: oracle). Every task must earn the highest reward.
 
-    With `checks.gold_minimum`, the upper end of each level's 95% interval must reach the bound of that level.
+    With `checks.gold_minimum`, the upper end of each level's 95% interval must reach the bound of that level. Recorded
+    answers without declared bounds warn where they earn less than half of the best one.
     """
     if "gold" not in subject.scripts:
         return skipped("The manifest names no `gold` script: nothing shows that the task can be solved.")
@@ -54,6 +55,8 @@ async def gold_reaches_bound(subject: CheckSubject) -> CheckFinding:
     if bounds is None:
         return skipped("No bound: declare `checks.gold_minimum`, or the `range` of every column.")
     rollouts = await subject.rollouts("gold")
+    if subject.has_measured_bounds:
+        return _recorded_answers_earn(rollouts, bounds)
     if broken := [rollout for rollout in rollouts if not rollout.is_completed]:
         return failed(f"{len(broken)} of {len(rollouts)} episodes of gold broke: {broken[0].error_message}", broken)
     worst = sorted(rollouts, key=lambda rollout: rollout.reward or 0.0)
@@ -81,6 +84,20 @@ async def gold_reaches_bound(subject: CheckSubject) -> CheckFinding:
     return passed(f"Gold reaches its bound. {summary}.", worst, bounds=bounds, levels=level_figures)
 
 
+def _recorded_answers_earn(rollouts: Sequence[Rollout], bounds: Sequence[float]) -> CheckFinding:
+    """Conclude without declared bounds: recorded answers that earn clearly less than others may be recorded wrongly."""
+    completed = [rollout for rollout in rollouts if rollout.is_completed]
+    if not completed:
+        return failed("No episode with the recorded answer completed.", rollouts)
+    top = max(rollout.reward or 0.0 for rollout in completed)
+    low = [rollout for rollout in rollouts if not rollout.is_completed or (rollout.reward or 0.0) < 0.5 * top]
+    summary = f"The recorded answer earns up to {top:.4g} on {len(rollouts)} tasks"
+    if low:
+        worst = low[0].error_message or f"{low[0].reward:.4g}"
+        return warned(f"{summary}, but less than half of that on {len(low)}, e.g. {low[0].task.key}: {worst}.", low)
+    return passed(f"{summary}, at least half of that on all of them. No bound is declared.", completed, bounds=bounds)
+
+
 @Check(
     label="Degenerate policies",
     sentence="Policies that do not try stay within 5% of the range above the floor.",
@@ -104,7 +121,8 @@ async def degenerate_policies(subject: CheckSubject) -> CheckFinding:
     best = sorted(played[ranked[0]], key=lambda r: -(r.reward or 0.0)) if ranked else []
     bound = f"the floor of {floor:.3f} and its margin ({limit:.3f})"
     if sure := [policy for policy in ranked if means[policy].low > limit + TOLERANCE]:
-        return failed(f"Above {bound} without trying: {listed(sure)}. {summary}", best, **details)
+        judge = warned if subject.has_measured_bounds else failed  # the floor was measured, not declared
+        return judge(f"Above {bound} without trying: {listed(sure)}. {summary}", best, **details)
     if above := [policy for policy in ranked if means[policy].mean > limit + TOLERANCE]:
         return warned(f"Possibly above {bound}: {listed(above)}. {summary}", best, **details)
     return passed(f"All {len(ranked)} policies stay at or below {bound}. {summary}", best, **details)

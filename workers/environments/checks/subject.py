@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from backend.domain.environments.answers import AnswerForm
 from backend.domain.environments.fixtures import JudgedFixture
 from backend.domain.environments.manifest import Manifest
 from backend.domain.rollouts.rollout import Rollout, TaskSpec, task_of
@@ -57,6 +58,13 @@ class CheckSubject:
     levels: int = field(init=False)
     noise: float = field(init=False)
     scripts: list[str] = field(init=False)
+    """Scripted policies that can be played: those of the manifest, and those derived from recorded answers."""
+    repeated: list[object] | None = None
+    """Episodes with repeated actions, once played."""
+    has_measured_bounds: bool = False
+    """The manifest declares no bounds of the reward; `manifest` has measured ones."""
+    form: AnswerForm | None = None
+    """The form in which a recorded answer earns the most, if `gold` was derived from recorded answers."""
     _replays: dict[int, list[Observation]] = field(default_factory=dict)
     _replay_seconds: float = 0.0
 
@@ -114,6 +122,7 @@ class CheckSubject:
         *,
         manifest: Manifest | None = None,
         offset: int = 0,
+        server: EnvServer | None = None,
     ) -> list[Rollout]:
         """Play `(task, group size)` pairs with a policy listed in ORDER. Includes failed rollouts."""
         # groups are numbered by policy, so that a repeated check job finds the rows of its first attempt
@@ -127,7 +136,7 @@ class CheckSubject:
         with suppress(TooManyFailures):
             await RolloutPool(
                 [GroupPlan(task, first + number, tuple(range(size))) for number, (task, size) in enumerate(tasks)],
-                server=self.server,
+                server=server or self.server,
                 policy=policy,
                 manifest=manifest or self.manifest,
                 phase=Phase.CHECK,

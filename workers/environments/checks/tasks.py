@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import orjson
 
+from backend.domain.environments.answers import secret_values
 from backend.domain.environments.prompts import parse_reply, render_observation
 from backend.domain.results.pass_at_k import REWARD, default_rule
 from backend.domain.review.judged_curve import wilson
@@ -33,11 +34,6 @@ from workers.policies.base import Policy
 from workers.policies.scripted import ScriptedPolicy
 
 LEAK_TASKS = 64
-SECRETS = frozenset(
-    {"answer", "answers", "correct_answer", "expected", "expected_output", "gold", "ground_truth"}
-    | {"hidden", "label", "secret", "solution", "solutions", "target", "truth"}
-)
-"""Names of state fields that hold secrets."""
 SPLIT_TASKS = 200
 """Number of tasks of each split whose prompts are compared."""
 SUCCESS_GROUPS, SUCCESS_MEMBERS = 24, 4
@@ -115,11 +111,11 @@ async def _leak_cases(subject: CheckSubject) -> list[_LeakCase]:
     cases = []
     for task, (opening, state) in zip(tasks, await subject.openings(tasks, with_state=True), strict=True):
         played, perfect = idle.get(task.key, []), gold.get(task.key)
-        answers = secrets(state)
+        answers = secret_values(state)
         if not answers and perfect is not None and len(perfect.steps) == 1:  # one move is the answer
             move = perfect.steps[0]
             action = move.action or parse_reply(agent.action, move.reply).action
-            answers = secrets({"gold": list((action or {}).values())})
+            answers = secret_values({"gold": list((action or {}).values())})
         steps = [step for rollout in played for step in rollout.steps if not step.done]
         first = render_observation(agent.observation, opening.fields)
         metadata = {name: value for name, value in opening.metadata.items() if name != "rewards"}
@@ -130,14 +126,6 @@ async def _leak_cases(subject: CheckSubject) -> list[_LeakCase]:
         }
         cases.append(_LeakCase(task.key, answers, texts, perfect or (played[0] if played else None)))
     return cases
-
-
-def secrets(state: Mapping[str, object]) -> list[str]:
-    """Return the values that the state names as answers."""
-    found = [value for name, value in state.items() if name.lower() in SECRETS]
-    flat = [item for value in found for item in (value if isinstance(value, list) else [value])]
-    plain = [str(item) for item in flat if isinstance(item, str | int | float) and not isinstance(item, bool)]
-    return [text for text in plain if text.strip()]
 
 
 def _contains(texts: Sequence[str], answers: Sequence[str]) -> bool:
@@ -209,8 +197,12 @@ async def splits_disjoint(subject: CheckSubject) -> CheckFinding:
     for split in (Split.TRAIN, Split.HELDOUT):
         tasks = subject.tasks(per_level, split)
         [(_, state)] = await subject.openings(tasks[:1], with_state=True)
-        openings = await subject.openings(tasks, with_state=bool(secrets(state)))  # reading a state may take seconds
-        starts[split] = [(render_observation(template, opening.fields), secrets(state)) for opening, state in openings]
+        openings = await subject.openings(
+            tasks, with_state=bool(secret_values(state))
+        )  # reading a state may take seconds
+        starts[split] = [
+            (render_observation(template, opening.fields), secret_values(state)) for opening, state in openings
+        ]
     train, heldout = starts[Split.TRAIN], starts[Split.HELDOUT]
     prompts = {prompt for prompt, _ in heldout}
     if len(prompts) < 0.2 * len(heldout):

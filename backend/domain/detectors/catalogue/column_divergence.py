@@ -11,7 +11,8 @@ SPEC = DetectorSpec(
     id="column_divergence",
     title="Columns diverge",
     description="One reward column rises while another falls.",
-    formula="Mann–Kendall p < 0.01 in opposite directions over 30 steps, Theil–Sen change ≥ 0.05",
+    formula="Mann–Kendall p < 0.01 in opposite directions over 30 steps, Theil–Sen change ≥ 0.05; columns with a"
+    " negative weight do not count",
     source="Gao et al. 2022, overoptimization of a proxy; Mann 1945, Kendall 1975, Sen 1968",
     subject=Subject.RUN,
     settings={
@@ -34,8 +35,11 @@ def find(view: RunView, thresholds: ThresholdValues) -> Flags:
         # In the column's own unit, where most columns are in [0, 1]; or a tenth of its range so far if that is more.
         if abs(trend.change) >= max(thresholds["smallest_change"], 0.1 * (max(values) - min(values))):
             large[name] = trend
-    rising = {name: trend for name, trend in large.items() if trend.direction(p) > 0}
-    falling = {name: trend for name, trend in large.items() if trend.direction(p) < 0}
+    # A penalty that falls is progress, and one that rises is none.
+    directions = {name: trend.direction(p) for name, trend in large.items()}
+    penalties = {name for name in large if view.context.weights.get(name, 0.0) < 0}
+    rising = {name: trend for name, trend in large.items() if directions[name] > 0 and name not in penalties}
+    falling = {name: trend for name, trend in large.items() if directions[name] < 0 and name not in penalties}
     if not rising or not falling:
         return
     grew = trend_of([figures.reward for figures in window]).direction(0.05) > 0

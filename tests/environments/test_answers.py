@@ -1,0 +1,83 @@
+"""Answers derived from the right one: wrong ones differ, equal ones are declared, forms come from the prompt."""
+
+import ast
+
+import pytest
+
+from backend.domain.environments.answers import AnswerForm, answer_forms, equal_answers, secret_values, wrong_answers
+from backend.domain.environments.programs import (
+    program_mutants,
+    prompt_examples,
+    read_program,
+    source_literals,
+    wrong_programs,
+)
+
+SOLUTION = "def powers(n):\n    return [2**i for i in range(n) if n >> i & 1]\n"
+
+
+def test_no_wrong_answer_is_the_right_one() -> None:
+    for right, others in (("42", ["7"]), ("0", []), ("Paris", ["Rome", "paris"]), ("a: 1\nb: 2", ["a: 3\nb: 4"])):
+        single = [variant.answers[0][0] for variant in wrong_answers(right, others) if len(variant.answers) == 1]
+        assert single
+        assert right not in single
+        assert not [text for text in single if text.strip().casefold() == right.casefold()]
+
+
+def test_numbers_are_bent_and_several_answers_come_in_every_order() -> None:
+    variants = {variant.name: variant.answers for variant in wrong_answers("42", ["7"])}
+    assert variants["off by one"] == (("43",),)
+    assert variants["negated"] == (("-42",),)
+    assert variants["two answers"] == (("42 or 7",), ("7 or 42",))
+    assert variants["two replies in one"] == (("42", "7"), ("7", "42"))
+
+
+def test_each_line_of_an_answer_must_count() -> None:
+    names = {variant.name for variant in wrong_answers("ROOTS: 1, 2\nFINAL: 3", [])}
+    assert {"line 1 changed", "line 2 changed", "without the last line"} <= names
+
+
+def test_close_answers_are_skipped_where_another_answer_may_be_right() -> None:
+    names = {variant.name for variant in wrong_answers("The bread stands by the hill.", [], is_only_one=False)}
+    assert "no answer" in names
+    assert not names & {"denied", "one part changed", "the first half", "two answers"}
+
+
+def test_only_declared_variations_must_keep_the_reward() -> None:
+    assert {variant.name for variant in equal_answers("b, a")} == {"blanks around it", "a line break after it"}
+    free = {variant.answers[0][0] for variant in equal_answers("b, a", ["order", "case"], ["a and b"])}
+    assert {"a, b", "B, A", "a and b"} <= free
+    assert "1,234" in {variant.answers[0][0] for variant in equal_answers("1234", ["numbers"])}
+
+
+def test_forms_follow_the_prompt() -> None:
+    written = [form.write("7") for form in answer_forms("Put it in <result></result>, or write 'Total: <number>'.")]
+    assert written[0] == "7"
+    assert {"<result>7</result>", "Total: 7", "\\boxed{7}", "#### 7", '{"answer": 7}'} <= set(written)
+    assert AnswerForm("call", '{"value": "\\u0000answer\\u0000"}', "integer").write("7") == '{"value": 7}'
+
+
+def test_a_state_names_its_answer() -> None:
+    state = {"expected_answer": "x", "target": [1, 2], "is_target": True, "answer": " ", "format": "y"}
+    assert secret_values(state) == ["x", "1", "2"]
+
+
+def test_wrong_programs_parse_and_know_the_examples_of_the_prompt() -> None:
+    prompt = "`powers(1)` returns `[1]` and `powers(6)` returns `[2, 4]` (since 6 = 2 + 4)"
+    program = read_program(f"```python\n{SOLUTION}```", prompt)
+    assert program is not None
+    assert prompt_examples(program, prompt) == [("(1,)", "[1]"), ("(6,)", "[2, 4]")]
+    literals = source_literals({"server/grader.py": "if 'MAGIC_WORD' in code:\n    '''say \"it\"'''\n"})
+    assert "MAGIC_WORD" in literals
+    for variant in wrong_programs(program, prompt, literals):
+        if variant.name != "does not parse":
+            assert "powers" in variant.code or variant.name == "an empty program"
+            ast.parse(variant.code)
+    assert {ast.unparse(ast.parse(each.code)) for each in program_mutants(program)}.isdisjoint(
+        {ast.unparse(ast.parse(SOLUTION))}
+    )
+
+
+@pytest.mark.parametrize("text", ["42", "def broken(:", "def ", "print('def ')", "x" * 200_000 + "def f(): pass"])
+def test_other_answers_are_no_programs(text: str) -> None:
+    assert read_program(text) is None
