@@ -50,7 +50,7 @@ def load_package(name: str) -> dict[str, str]:
 
 def load_internal_package(name: str) -> dict[str, str]:
     """Return the complete package of an environment for Proctor's own use, which no policy plays."""
-    return with_generated(_read(PACKAGES / "internal" / name))
+    return with_generated(read_folder(PACKAGES / "internal" / name))
 
 
 def render_template(template: str, name: str) -> dict[str, str]:
