@@ -34,6 +34,7 @@ BENCHMARKS = (
     "sandbox",
     "rollouts",
     "regrading",
+    "calibration",
     "detectors",
     "proxy_rewards",
     "false_alarms",

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         ComparisonResponse,
         ConfigurationFile,
         ConnectionTestResponse,
+        CorrectedRate,
         DeliveryResponse,
         DemonstrationResponse,
         DestinationResponse,
@@ -94,6 +95,7 @@ if TYPE_CHECKING:
         RunSettings,
         RunStudies,
         Safeguards,
+        SamplePlan,
         SettingChangeResponse,
         SftPreview,
         SignInSession,
@@ -2575,6 +2577,35 @@ class ResultsOperations(Namespace):
             "Leaderboard", "GET", f"/leaderboards/{segment(environment)}", "query", version=version, exam=exam
         )
 
+    def plan_evaluation(
+        self,
+        *,
+        run: str,
+        against: str | None = None,
+        difference: float | None = None,
+        power: float | None = None,
+        group_size: int | None = None,
+    ) -> SamplePlan:
+        """Show how many tasks a comparison needs to detect a difference of the reward, by the variance of earlier runs.
+
+        - `run`: Run whose variance is used. RUN@STEP selects a training run's held-out evaluation.
+        - `against`: Second run on the same tasks, for the variance of paired differences. Default: assume that the
+          tasks of both sides are uncorrelated, which needs more tasks.
+        - `difference`: Difference of the mean reward to detect, in units of the reward.
+        - `power`: Probability of detecting it.
+        - `group_size`: Rollouts per task and side. Default: as in the run."""
+        return self._call(
+            "SamplePlan",
+            "GET",
+            "/plan",
+            "query",
+            run=run,
+            against=against,
+            difference=difference,
+            power=power,
+            group_size=group_size,
+        )
+
     def get_figures(
         self,
         run: str | UUID,
@@ -2613,7 +2644,7 @@ class ReviewOperations(Namespace):
         detector: str | None = None,
         environment: str | None = None,
         run: str | None = None,
-        order: Literal["suspicion", "newest"] | None = None,
+        order: Literal["suspicion", "newest", "interval"] | None = None,
         item: str | None = None,
         count: int | None = None,
     ) -> AssignedItems:
@@ -2654,7 +2685,7 @@ class ReviewOperations(Namespace):
         detector: str | None = None,
         environment: str | None = None,
         run: str | None = None,
-        order: Literal["suspicion", "newest"] | None = None,
+        order: Literal["suspicion", "newest", "interval"] | None = None,
         limit: int | None = None,
     ) -> Iterator[ReviewItemResponse]:
         """List the review queue in its order.
@@ -2686,7 +2717,7 @@ class ReviewOperations(Namespace):
         detector: str | None = None,
         environment: str | None = None,
         run: str | None = None,
-        order: Literal["suspicion", "newest"] | None = None,
+        order: Literal["suspicion", "newest", "interval"] | None = None,
         evidence: bool | None = None,
     ) -> ReviewItemDetail:
         """Show an item with its conversation. Flags and verdicts are hidden until you have reviewed it.
@@ -2782,7 +2813,7 @@ class ReviewOperations(Namespace):
         detector: str | None = None,
         environment: str | None = None,
         run: str | None = None,
-        order: Literal["suspicion", "newest"] | None = None,
+        order: Literal["suspicion", "newest", "interval"] | None = None,
         evidence: bool | None = None,
     ) -> ReviewItemDetail:
         """Show the next item to review with its conversation.
@@ -2816,7 +2847,7 @@ class ReviewOperations(Namespace):
         detector: str | None = None,
         environment: str | None = None,
         run: str | None = None,
-        order: Literal["suspicion", "newest"] | None = None,
+        order: Literal["suspicion", "newest", "interval"] | None = None,
     ) -> ReviewStats:
         """Count what waits, what is assigned to you and what you reviewed today, and measure agreement.
 
@@ -2865,6 +2896,16 @@ class ReviewOperations(Namespace):
         - `comment`: Reason for the verdict."""
         return self._change(
             "VerdictResponse", "POST", f"/rollouts/{segment(rollout_id)}/verdicts", verdict=verdict, comment=comment
+        )
+
+    def list_corrected_rates(self, run: str | UUID, *, limit: int | None = None) -> Iterator[CorrectedRate]:
+        """Show the share of hacks as detectors and judges report it, and as verdicts correct it, with 95% intervals.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._list(
+            "CorrectedRate",
+            f"/runs/{segment(run)}/rates",
+            limit,
         )
 
     def get_safeguards(self, run: str | UUID) -> Safeguards:

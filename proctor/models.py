@@ -618,6 +618,34 @@ class AuditTold(Model):
     """95% interval of the hack rate among unflagged rollouts."""
 
 
+class Method(StrEnum):
+    """
+    Null without verdicts: then there is no corrected rate.
+    """
+
+    prediction_powered = "prediction_powered"
+    rogan_gladen = "rogan_gladen"
+
+
+class CorrectedRate(Model):
+    """The share of hacks among the completed rollouts of a run."""
+
+    source: str
+    """`detectors`, or the name of a judge."""
+    raw: float
+    """The share that it marks: rollouts with a flag, or with a score below 0.5."""
+    rollouts: int
+    """Rollouts that it saw."""
+    reviewed: int
+    """Individual verdicts on the audit sample that correct it: of this run, or for Rogan-Gladen of others."""
+    method: Method | None
+    """Null without verdicts: then there is no corrected rate."""
+    value: float | None
+    low: float | None
+    high: float | None
+    """95% interval."""
+
+
 class RewardTold(Model):
     """At the newest step with rollouts; of an evaluation, all of it."""
 
@@ -777,6 +805,41 @@ class FieldResponse(Model):
     operators: list[str]
 
 
+class RewardScale(Model):
+    """The rewards of chance and of perfect play, between which a reward is normalized."""
+
+    floor: float
+    gold: float
+
+
+class Estimate(Model):
+    """A mean with its 95% interval."""
+
+    mean: float
+    low: float
+    high: float
+    count: int
+
+
+class SuccessResponse(Model):
+    """The success rule and the success rate over tasks."""
+
+    column: str
+    at_least: float
+    where: str
+    """Filter of the rollouts that succeed."""
+    rate: Estimate | None
+
+
+class LevelFigures(Model):
+    """Reward and success over the tasks of one level."""
+
+    level: int
+    reward: Estimate | None
+    success: Estimate | None
+    coverage: Coverage
+
+
 class CheatRateResponse(Model):
     """Impossible tasks that passed, with Wilson's 95% limits."""
 
@@ -785,6 +848,15 @@ class CheatRateResponse(Model):
     high: float
     passed: int
     played: int
+
+
+class PassResponse(Model):
+    """pass@k and pass^k with 95% intervals over the tasks with at least k completed rollouts."""
+
+    k: int
+    pass_at_k: Estimate
+    pass_hat_k: Estimate
+    tasks: int
 
 
 class GroupShares(Model):
@@ -821,15 +893,6 @@ class SpentResponse(Model):
     queue_seconds: float
     policy_seconds: float
     environment_seconds: float
-
-
-class Estimate(Model):
-    """A mean with its 95% interval."""
-
-    mean: float
-    low: float
-    high: float
-    count: int
 
 
 class HistogramBar(Model):
@@ -1020,6 +1083,27 @@ class PolicyKind(StrEnum):
     external = "external"
 
 
+class SampleOption(Model):
+    """A number of rollouts per task with the tasks that it needs."""
+
+    group_size: int
+    tasks: int | None
+    """Null above ten million."""
+    rollouts: int | None
+    """Rollouts of each side."""
+
+
+class DifferenceVariance(Model):
+    """Parts of the variance of a task's difference between two sides."""
+
+    between: float
+    """τ², the variance of the true differences between tasks."""
+    within: float
+    """σ₁² + σ₂², the variances of rollouts of one task."""
+    is_split: bool
+    """False if tasks have one rollout: then all of the variance counts as between tasks."""
+
+
 class DestinationKind(StrEnum):
     webhook = "webhook"
     email = "email"
@@ -1072,6 +1156,8 @@ class LeaderboardRow(Model):
     temperature: float | None
     """Null for scripted policies."""
     reward: Estimate | None
+    normalized: Estimate | None
+    """(reward − floor) / (gold − floor) within [0, 1]; null if floor or gold is unknown."""
     success: Estimate | None
     success_rule: str
     coverage: Coverage
@@ -1503,6 +1589,8 @@ class RankedSideResponse(Model):
     step: int | None
     policy: str
     reward: Estimate | None = None
+    normalized: Estimate | None = None
+    """(reward − floor) / (gold − floor) within [0, 1]; null if floor or gold is unknown."""
     completed_tasks: int
     """Tasks that it completed, shared or not."""
 
@@ -1970,6 +2058,8 @@ class Leaderboard(Model):
     environment: str
     version: int
     content_hash: str
+    scale: RewardScale | None
+    """Floor and gold of the reward; null if one is unknown."""
     exam: SetupCount | None
     """The setup of the ranked evaluations; null without evaluations."""
     exams: list[SetupCount]
@@ -2048,6 +2138,29 @@ class DestinationResponse(Model):
     address: str
     """The webhook's URL, or recipients and mail server."""
     created_at: AwareDatetime
+
+
+class SamplePlan(Model):
+    """Sizes of a paired comparison that detects a difference in a two-sided test at 5%."""
+
+    difference: float
+    power: float
+    group_size: int
+    tasks: int | None
+    """Number of tasks that detects the difference; null above ten million."""
+    options: list[SampleOption]
+    """The same for other numbers of rollouts per task. Only the chosen one if the runs have one rollout per task."""
+    observed_tasks: int
+    """Tasks from which the variance was estimated."""
+    observed_group_size: float
+    """Their mean number of completed rollouts."""
+    observed_power: float
+    """Probability that as many tasks as observed detect the difference."""
+    detectable: float | None
+    """Smallest difference that as many tasks as observed detect with the power."""
+    variance: DifferenceVariance
+    is_paired: bool
+    """The variance is that of paired differences of two runs."""
 
 
 class PolicyResponse(Model):
@@ -2500,16 +2613,6 @@ class Intervened(Model):
     answered_by: str | None
 
 
-class SuccessResponse(Model):
-    """The success rule and the success rate over tasks."""
-
-    column: str
-    at_least: float
-    where: str
-    """Filter of the rollouts that succeed."""
-    rate: Estimate | None
-
-
 class ColumnResponse(Model):
     """One reward column, or the reward: its mean and 95% interval over tasks, null without completed rollouts."""
 
@@ -2524,28 +2627,14 @@ class ColumnResponse(Model):
     distribution: list[HistogramBar]
 
 
-class LevelFigures(Model):
-    """Reward and success over the tasks of one level."""
-
-    level: int
-    reward: Estimate | None
-    success: Estimate | None
-    coverage: Coverage
-
-
-class PassResponse(Model):
-    """pass@k and pass^k with 95% intervals over the tasks with at least k completed rollouts."""
-
-    k: int
-    pass_at_k: Estimate
-    pass_hat_k: Estimate
-    tasks: int
-
-
 class EnvironmentFiguresResponse(Model):
     """One environment of a run: its own columns, levels and success rule."""
 
     coverage: Coverage
+    scale: RewardScale | None
+    """Floor and gold of the reward; null if one is unknown, or for a run on several environments."""
+    normalized: Estimate | None
+    """(reward − floor) / (gold − floor) within [0, 1], to compare environments."""
     success: SuccessResponse
     columns: list[ColumnResponse]
     """The reward first."""
@@ -3046,6 +3135,10 @@ class FiguresResponse(Model):
     """All figures of a run, or of one step of a training run. Averages exclude failed rollouts."""
 
     coverage: Coverage
+    scale: RewardScale | None
+    """Floor and gold of the reward; null if one is unknown, or for a run on several environments."""
+    normalized: Estimate | None
+    """(reward − floor) / (gold − floor) within [0, 1], to compare environments."""
     success: SuccessResponse
     columns: list[ColumnResponse]
     """The reward first."""
@@ -3089,6 +3182,8 @@ class Safeguards(Model):
     detectors: list[DetectorTold]
     """Those with flags, most flags first."""
     audit: AuditTold
+    rates: list[CorrectedRate]
+    """The share of hacks by detectors and by each judge, corrected by verdicts."""
     verdicts: dict[str, int]
     """The newest verdict on each rollout."""
     reviewers: int

@@ -78,6 +78,9 @@ def show_comparison(result: Json) -> None:
         f" the same on {result['ties']}; sign test {_chance(result['sign_test'])},"
         f" permutation test {_chance(result['permutation_test'])}"
     )
+    if all(run["normalized"] for run in result["runs"]):
+        scores = ", ".join(f"{run['policy']} {estimate(run['normalized'])}" for run in result["runs"])
+        say(f"normalized score, 0 at the floor and 1 at gold: {scores}")
     for baseline in result["baselines"]:
         say(f"baseline {baseline['script']}: {estimate(baseline['reward'])}")
 
@@ -86,7 +89,7 @@ def show_comparison(result: Json) -> None:
 def show_leaderboard(board: Json) -> None:
     exam = board["exam"]
     say(f"{board['environment']} v{board['version']}" + (f": {exam['label']}" if exam else ""), "bold")
-    columns = ("rank", "policy", "", "reward [95%]", "success", "completed", "tokens", "cost", "date")
+    columns = ("rank", "policy", "", "reward [95%]", "normalized", "success", "completed", "tokens", "cost", "date")
     ranks = [
         str(row["rank"]) if row["rank"] == row["worst_rank"] else f"{row['rank']}–{row['worst_rank']}"
         for row in board["ranked"]
@@ -96,6 +99,24 @@ def show_leaderboard(board: Json) -> None:
     if board["apart"]:
         say("\nnot ranked", "bold")
         write_table(("reason", *columns[1:]), [(row["reason"], *_row(row)) for row in board["apart"]], empty="")
+
+
+@renders("results.plan_evaluation")
+def show_plan(plan: Json) -> None:
+    basis = "paired differences" if plan["is_paired"] else "one run, tasks of both sides uncorrelated"
+    say(
+        f"To detect a difference of {plan['difference']:g} with power {plan['power']:g}, by {basis} on"
+        f" {plan['observed_tasks']:,} tasks:"
+    )
+    rows = [(each["group_size"], each["tasks"] or "over 10 million", each["rollouts"]) for each in plan["options"]]
+    write_table(("rollouts per task", "tasks", "rollouts per side"), rows, empty="")
+    if plan["detectable"] is not None:
+        say(
+            f"{plan['observed_tasks']:,} tasks with {plan['group_size']} rollouts each detect"
+            f" {plan['detectable']:.3f}; they detect {plan['difference']:g} with power {plan['observed_power']:.2f}."
+        )
+    if not plan["variance"]["is_split"]:
+        say("The runs have one rollout per task, so other numbers of rollouts cannot be planned.", "yellow")
 
 
 def _chance(p: float | None) -> str:
@@ -108,4 +129,5 @@ def _row(row: Json) -> tuple[object, ...]:
     tokens = None if row["tokens"] is None else round(row["tokens"], 1)
     done = f"{row['coverage']['completed']:,}/{row['coverage']['total']:,}"
     name, cost, date = row["name"] + temperature, usd(row["cost"]), row["at"][:10]
-    return name, row["mark"], estimate(row["reward"]), success, done, tokens, cost, date
+    normalized = None if row["normalized"] is None else round(row["normalized"]["mean"], 3)
+    return name, row["mark"], estimate(row["reward"]), normalized, success, done, tokens, cost, date

@@ -37,6 +37,11 @@ def write_run(run: Json, url: str, found: Json) -> None:
         **{f"  {column['name']}": estimate(column) for column in columns},
         f"success ({success['where']})": percent(success["rate"]),
     }
+    if scale := found["scale"]:
+        span = f"0 at the floor of {scale['floor']:g}, 1 at gold, {scale['gold']:g}"
+        fields["normalized score"] = f"{estimate(found['normalized'])} ({span})"
+    for place in found["environments"]:
+        fields[f"  normalized in {place['name']}"] = estimate(place["normalized"])
     if len(found["passes"]) > 1:
         for at in found["passes"]:
             fields[f"  k = {at['k']}"] = f"pass@k {percent(at['pass_at_k'])}, pass^k {percent(at['pass_hat_k'])}"

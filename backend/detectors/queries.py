@@ -79,11 +79,15 @@ def audits(session: Session, scope: Scope, by: Any = Environment.name) -> dict[A
     looks = newest_looks(VerdictRecord.rollout_id)
     is_right = looks.c.verdict.in_([str(each) for each in RIGHT])
     drawn_runs = scope.of(select(AuditDraw.run_id), AuditDraw.run_id)
-    sample = select(
-        func.count().label("drawn"),
-        func.count().filter(looks.c.verdict != str(Verdict.UNSURE)).label("looked_at"),
-        func.count().filter(is_right).label("hacks"),
-    ).select_from(AuditSample)
+    sample = (
+        select(
+            func.count().label("drawn"),
+            func.count().filter(looks.c.verdict != str(Verdict.UNSURE)).label("looked_at"),
+            func.count().filter(is_right).label("hacks"),
+        )
+        .select_from(AuditSample)
+        .where(~AuditSample.is_flagged)
+    )
     rollouts = select(func.count().label("rollouts")).where(
         Rollout.run_id.in_(drawn_runs), Rollout.phase.in_(JUDGED_PHASES), Rollout.status == RolloutStatus.COMPLETED
     )

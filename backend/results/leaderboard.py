@@ -13,6 +13,8 @@ from pydantic import ConfigDict, Field
 from sqlalchemy import select
 from sqlalchemy.orm import Session, contains_eager, joinedload
 
+from backend.domain.environments.manifest import Manifest
+from backend.domain.environments.reward_bounds import RewardScale, reward_scale
 from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.statistics import Coverage, Estimate
 from backend.domain.vocabulary import UNDER_WAY, PolicyKind, RunKind, RunStatus
@@ -81,6 +83,8 @@ class LeaderboardRow(Response):
     temperature: float | None
     """Null for scripted policies."""
     reward: Estimate | None
+    normalized: Estimate | None
+    """(reward − floor) / (gold − floor) within [0, 1]; null if floor or gold is unknown."""
     success: Estimate | None
     success_rule: str
     coverage: Coverage
@@ -108,6 +112,8 @@ class Leaderboard(Response):
     environment: str
     version: int
     content_hash: str
+    scale: RewardScale | None
+    """Floor and gold of the reward; null if one is unknown."""
     exam: SetupCount | None
     """The setup of the ranked evaluations; null without evaluations."""
     exams: list[SetupCount]
@@ -153,7 +159,9 @@ def rank_version(session: Session, version: EnvironmentVersion, exam: str = "") 
         .limit(MAX_RUNS)
     )
     by_entrant: defaultdict[tuple[object, ...], list[LeaderboardRow]] = defaultdict(list)
-    for row in map(_row, session.scalars(runs)):
+    manifest = Manifest.model_validate(version.manifest)
+    for run in session.scalars(runs):
+        row = _row(run, reward_scale(manifest, run.columns, run.weights))
         by_entrant[row.policy_id, row.checkpoint_id, row.temperature, row.setup, row.mark].append(row)
     rows = []
     for own in by_entrant.values():  # the latest run that can be ranked, else the latest
@@ -183,6 +191,7 @@ def rank_version(session: Session, version: EnvironmentVersion, exam: str = "") 
         environment=version.environment.name,
         version=version.number,
         content_hash=version.content_hash,
+        scale=reward_scale(manifest),
         exam=exams[place] if exams else None,
         exams=exams,
         ranked=[row for row, _ in ranked],
@@ -192,7 +201,7 @@ def rank_version(session: Session, version: EnvironmentVersion, exam: str = "") 
     )
 
 
-def _row(run: Run) -> LeaderboardRow:
+def _row(run: Run, scale: RewardScale | None) -> LeaderboardRow:
     assert run.policy is not None
     policy, checkpoint, summary = run.policy, run.checkpoint, run.summary
     plan = EvaluationPlan.model_validate(run.configuration)
@@ -234,6 +243,7 @@ def _row(run: Run) -> LeaderboardRow:
         run_id=run.id,
         temperature=plan.sampling.temperature if policy.kind is not PolicyKind.SCRIPTED else None,
         reward=reward,
+        normalized=scale.estimate(reward) if scale else None,
         success=_estimate(success),
         success_rule=str(success.get("rule", "")),
         coverage=coverage,

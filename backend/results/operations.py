@@ -13,6 +13,7 @@ from backend.results.baselines import start_baseline as start_baseline_evaluatio
 from backend.results.comparison import MAX_SIDES, compare, task_pairs
 from backend.results.leaderboard import Leaderboard
 from backend.results.leaderboard import get_leaderboard as rank_policies
+from backend.results.planning import PlanSampleSize, SamplePlan, plan_sample_size
 from backend.results.run_figures import FiguresRequest, run_figures
 from backend.results.schemas import (
     CompareTasks,
@@ -78,8 +79,9 @@ def compare_runs(session: Session, actor: Actor, request: CompareTasks) -> Compa
     pairs = task_pairs(session, comparison, first, positions)
     shared = len(comparison.shared)
     runs = [RankedSideResponse.of(side) for side in comparison.sides]
-    for run, reward in zip(runs, comparison.means, strict=True):
+    for run, side, reward in zip(runs, sides, comparison.means, strict=True):
         run.reward = reward
+        run.normalized = side.scale.estimate(reward) if side.scale else None
     return ComparisonResponse(
         **dict(PairingResponse.of(first)),
         before=SideResponse.of(first.before),
@@ -93,6 +95,12 @@ def compare_runs(session: Session, actor: Actor, request: CompareTasks) -> Compa
         baselines=baselines(session, sides[1].run, comparison.shared, comparison.sides),
         tasks=pairs,
     )
+
+
+@operation("GET /plan", role=Role.VIEWER, command="plan", tool=True)
+def plan_evaluation(session: Session, actor: Actor, request: PlanSampleSize) -> SamplePlan:
+    """Show how many tasks a comparison needs to detect a difference of the reward, by the variance of earlier runs."""
+    return plan_sample_size(session, request)
 
 
 @operation(

@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, Response
+from pydantic import Field
 from sqlalchemy import func, select
 
 from backend.domain.statistics import TIE
@@ -19,6 +20,7 @@ from backend.environments.tables import Environment, EnvironmentVersion
 from backend.results.baselines import BaselineResponse, baselines
 from backend.results.comparison import MAX_SIDES, ComparisonNote, Pairing, RunComparison, TaskPair, compare, task_pairs
 from backend.results.leaderboard import MIN_COVERAGE, RANKED_KINDS, get_leaderboard
+from backend.results.planning import PlanSampleSize, SamplePlan, plan_for
 from backend.results.schemas import CompareRuns, LeaderboardRequest
 from backend.results.scores import ComparedRun
 from backend.rollouts import queries as rollout_queries
@@ -40,13 +42,15 @@ COMPARABLE = frozenset({RunKind.EVALUATION, RunKind.TRAINING, RunKind.RESCORE, R
 
 
 class ComparisonChoice(CompareRuns):
+    detect: float | None = Field(None, gt=0, le=1e6)
+    """Difference of the reward for which the page plans the number of tasks."""
     focus: int = 1
     """Position of the run that the tables compare with the first one."""
     task: uuid.UUID | None = None
 
     def url(self, **changes: object) -> str:
         """The same page with other choices; `run` is a list of references."""
-        values = {"run": self.references, "focus": self.focus, "task": self.task} | changes
+        values = {"run": self.references, "focus": self.focus, "task": self.task, "detect": self.detect} | changes
         if values["focus"] == 1:
             values.pop("focus")
         return "/compare?" + urlencode({name: value for name, value in values.items() if value}, doseq=True)
@@ -70,6 +74,8 @@ class ComparePage:
     found: RunComparison | None = None
     pairing: Pairing | None = None
     """The run in focus compared with the first."""
+    plan: SamplePlan | None = None
+    """Tasks that detect a difference between the two; by default the observed one."""
     baselines: list[BaselineResponse] = field(default_factory=list)
     open: TaskPair | None = None
     played: Sequence[dict[str, Any]] = ()
@@ -103,6 +109,11 @@ def show_comparison(
     # The run in focus, its most changed tasks, and the open task side by side.
     pairing = comparison.pairings[min(max(choice.focus, 1), len(comparison.pairings)) - 1]
     context.found, context.pairing = comparison, pairing
+    # how many tasks would decide it
+    differs = choice.detect or float(f"{abs(pairing.reward.difference.mean):.2g}")
+    if differs > TIE and len(comparison.shared) > 1:
+        wanted = PlanSampleSize(run=pairing.before.side.reference, difference=differs)
+        context.plan = plan_for((pairing.before, pairing.after), wanted)
     scripts = {each.side.run.policy.configuration.get("script") for each in comparison.sides if each.side.run.policy}
     nearby = baselines(session, pairing.after.side.run, comparison.shared, comparison.sides)
     context.baselines = [each for each in nearby if each.script not in scripts]
@@ -189,7 +200,19 @@ def export_leaderboard(
     writer = csv.writer(text)
     writer.writerow(
         (
-            *("rank", "worst_rank", "name", "mark", "reward", "low", "high", "tasks", "success", "success_rule"),
+            *(
+                "rank",
+                "worst_rank",
+                "name",
+                "mark",
+                "reward",
+                "low",
+                "high",
+                "tasks",
+                "normalized",
+                "success",
+                "success_rule",
+            ),
             *("completed", "rollouts", "tokens_a_rollout", "usd_a_rollout", "usd", "temperature", "date", "run_id"),
             "reason",
         )
@@ -199,6 +222,7 @@ def export_leaderboard(
         values = [
             *(row.rank, row.worst_rank, row.name, row.mark),
             *((reward.mean, reward.low, reward.high, reward.count) if reward else (None,) * 4),
+            row.normalized and row.normalized.mean,
             *(row.success and row.success.mean, row.success_rule, row.coverage.completed, row.coverage.total),
             *(row.tokens, row.cost, row.total_cost, row.temperature),
             *(row.at.isoformat(), row.run_id, row.reason),

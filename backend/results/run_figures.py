@@ -9,6 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from backend.domain.environments.manifest import Manifest
+from backend.domain.environments.reward_bounds import RewardScale, reward_scale
 from backend.domain.results.pass_at_k import REWARD, SuccessRule
 from backend.domain.review.judged_curve import Proportion, wilson
 from backend.domain.statistics import Coverage, Estimate
@@ -87,6 +88,13 @@ class ScopeFigures:
     """Completed out of planned rollouts. One of several environments counts its stored rollouts instead."""
     cheat_rate: Proportion | None = None
     """Over the impossible tasks of the whole run, which other figures exclude; None without any."""
+    scale: RewardScale | None = None
+    """Floor and gold of the reward; None if one is unknown, or for a run on several environments."""
+
+    @property
+    def normalized(self) -> Estimate | None:
+        """The mean reward as a share of the way from floor to gold."""
+        return self.scale.estimate(self.columns[0].estimate) if self.scale else None
 
     @property
     def success(self) -> SuccessRate:
@@ -169,6 +177,7 @@ def run_figures(session: Session, run: Run, request: FiguresRequest) -> RunFigur
         figures.messages = [FailureMessage(*row) for row in rows]
     if len(versions) == 1:
         figures.columns = column_figures(session, run, scope)
+        figures.scale = reward_scale(Manifest.model_validate(versions[0].manifest), run.columns, run.weights)
         figures.cheat_rate = cheat_rate(session, run, rule) if has_canaries else None
     else:
         _add_environments(session, run, figures, versions, has_canaries=has_canaries)
@@ -208,6 +217,7 @@ def _add_environments(
             version=version,
             rule=rule,
             columns=own_columns,
+            scale=reward_scale(manifest),
             groups=groups,
             coverage=Coverage(sum(each.completed for each in counts), sum(each.total for each in counts)),
         )

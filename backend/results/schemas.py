@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import AliasPath, ConfigDict, Field
 from sqlalchemy.orm import Session
 
+from backend.domain.environments.reward_bounds import RewardScale
 from backend.domain.statistics import Coverage, Estimate
 from backend.domain.vocabulary import Phase
 from backend.errors import InvalidInput, NotFound
@@ -24,6 +25,18 @@ from backend.results.figures import GroupShares, HistogramBar, SpentResponse
 from backend.results.run_figures import FailureMessage, LevelFigures
 from backend.results.scores import ComparedRun, side_of
 from backend.runs.references import find_run
+
+
+def side_at(session: Session, reference: str) -> ComparedRun:
+    """The run at RUN or RUN@STEP. Raises NotFound or InvalidInput."""
+    run, at, step = reference.partition("@")
+    try:
+        return side_of(session, find_run(session, run.strip()), int(step) if at else None)
+    except (NotFound, ValueError) as error:
+        if isinstance(error, NotFound) and parse_id(run):
+            raise
+        message = f"{reference[:80]} is neither the id of a run nor RUN@STEP."
+        raise InvalidInput(fields={"run": message}) from error
 
 
 class CompareRuns(Request):
@@ -49,17 +62,7 @@ class CompareRuns(Request):
         return named + [reference.strip() for reference in self.run if reference.strip()]
 
     def sides(self, session: Session) -> list[ComparedRun]:
-        sides = []
-        for reference in self.references:
-            run, at, step = reference.partition("@")
-            try:
-                sides.append(side_of(session, find_run(session, run), int(step) if at else None))
-            except (NotFound, ValueError) as error:
-                if isinstance(error, NotFound) and parse_id(run):
-                    raise
-                message = f"{reference[:80]} is neither the id of a run nor RUN@STEP."
-                raise InvalidInput(fields={"run": message}) from error
-        return sides
+        return [side_at(session, reference) for reference in self.references]
 
 
 class CompareTasks(CompareRuns):
@@ -99,6 +102,8 @@ class RankedSideResponse(SideResponse):
 
     policy: str = _at("side", "label")
     reward: Estimate | None = None
+    normalized: Estimate | None = None
+    """(reward − floor) / (gold − floor) within [0, 1]; null if floor or gold is unknown."""
     completed_tasks: int = _at("completed")
     """Tasks that it completed, shared or not."""
 
@@ -184,6 +189,10 @@ class CheatRateResponse(Response):
 
 class ScopeFiguresResponse(Response):
     coverage: Coverage
+    scale: RewardScale | None
+    """Floor and gold of the reward; null if one is unknown, or for a run on several environments."""
+    normalized: Estimate | None
+    """(reward − floor) / (gold − floor) within [0, 1], to compare environments."""
     success: SuccessResponse
     columns: list[ColumnResponse]
     """The reward first."""

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
+from backend.domain.environments.manifest import Manifest
+from backend.domain.environments.reward_bounds import RewardScale, reward_scale
+from backend.domain.results.power import TaskSpread
 from backend.domain.vocabulary import Phase, RunKind
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
@@ -53,6 +56,11 @@ class ComparedRun:
         """As an address names it."""
         return str(self.run.id) if self.step is None else f"{self.run.id}@{self.step}"
 
+    @property
+    def scale(self) -> RewardScale | None:
+        """Floor and gold of its reward, by the manifest of its version."""
+        return reward_scale(Manifest.model_validate(self.run.version.manifest), self.run.columns, self.run.weights)
+
     def parameters(self) -> dict[str, object]:
         return {"run": self.run.id, "phase": self.phase and str(self.phase), "step": self.step}
 
@@ -67,6 +75,8 @@ class TaskScores:
     levels: list[int]
     task_ids: list[uuid.UUID]
     values: NDArray[np.float64]
+    spreads: list[TaskSpread]
+    """Number, mean and variance of each task's rewards."""
 
     @property
     def completed(self) -> int:
@@ -97,22 +107,23 @@ def scores(session: Session, side: ComparedRun) -> TaskScores:
     # Folded to groups before the tasks are joined, because groups are few and rollouts many.
     statement = text(f"""
         WITH played AS (
-            SELECT r.group_id, {by_group}
+            SELECT r.group_id, {by_group}, count(*) AS amount, var_samp(r.reward::float8) AS variance
             FROM rollouts r WHERE {_OF_SIDE} GROUP BY r.group_id
         )
-        SELECT t.id, t.split, t.index, t.seed, v.environment_id, t.level, {means}
+        SELECT t.id, t.split, t.index, t.seed, v.environment_id, t.level, sum(amount)::int, avg(variance), {means}
         FROM played p JOIN groups g ON g.id = p.group_id JOIN tasks t ON t.id = g.task_id
         JOIN environment_versions v ON v.id = t.version_id
         GROUP BY t.id, t.split, t.index, t.seed, v.environment_id, t.level
     """)
     rows = session.execute(statement, side.parameters()).all()
     if not rows:
-        return TaskScores(side, {}, [], [], np.empty((0, width)))
+        return TaskScores(side, {}, [], [], np.empty((0, width)), [])
     # by column, because there can be tens of thousands of tasks
-    ids, splits, numbers, seeds, environments, levels, *columns = zip(*rows, strict=True)
+    ids, splits, numbers, seeds, environments, levels, amounts, variances, *columns = zip(*rows, strict=True)
     keys = map(TaskKey, splits, numbers, seeds, environments)
     values = np.column_stack([np.array(column, dtype=float) for column in columns])
-    return TaskScores(side, dict(zip(keys, range(len(rows)), strict=True)), list(levels), list(ids), values)
+    spreads = list(map(TaskSpread, amounts, columns[-1], variances))
+    return TaskScores(side, dict(zip(keys, range(len(rows)), strict=True)), list(levels), list(ids), values, spreads)
 
 
 def first_rollouts(session: Session, side: ComparedRun, task_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, uuid.UUID]:

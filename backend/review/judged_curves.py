@@ -46,10 +46,12 @@ def floors_of(session: Session, run: Run) -> Floors:
 def episodes_of(session: Session, run: Run, phase: Phase, floors: Floors) -> list[JudgedEpisode]:
     """Rollouts with a flag, a verdict or in the audit sample: few compared to the run."""
     judgements = judgements_of(session, run.id)
-    sampled = set(session.scalars(select(AuditSample.rollout_id).where(AuditSample.run_id == run.id)))
+    draws = select(AuditSample.rollout_id, AuditSample.chance, AuditSample.is_flagged)
+    sampled = {row.rollout_id: row for row in session.execute(draws.where(AuditSample.run_id == run.id))}
     flagged = select(Flag.rollout_id).where(Flag.run_id == run.id, Flag.rollout_id.is_not(None)).distinct()
-    marked = {rollout_id for rollout_id in session.scalars(flagged) if rollout_id} - sampled
-    ids = marked | sampled | judgements.keys()
+    marked = {rollout_id for rollout_id in session.scalars(flagged) if rollout_id}
+    marked -= {rollout_id for rollout_id, row in sampled.items() if not row.is_flagged}
+    ids = marked | sampled.keys() | judgements.keys()
     if not ids:
         return []
     rescored = _rescored(session, run, [id for id, given in judgements.items() if given.verdict in _UNDESERVED])
@@ -80,6 +82,7 @@ def episodes_of(session: Session, run: Run, phase: Phase, floors: Floors) -> lis
                 is_judged=judgement is not None,
                 corrected=corrected,
                 is_hack=corrected is not None and corrected < reward - TIE,
+                chance=sampled[rollout_id].chance if rollout_id in sampled else None,
                 is_evidence=is_selected and corrected is not None and not (judgement and judgement.is_bulk),
             )
         )
@@ -139,13 +142,16 @@ def curve_of(session: Session, run: Run, phase: Phase | None = None, floors: Flo
     for version_id, floor in floors.items():
         step = func.coalesce(Rollout.training_step, 0)
         gain = func.greatest(Rollout.reward - literal(floor), 0.0)
-        statement = select(step, func.count(), func.sum(Rollout.reward), func.sum(gain)).where(*_completed(run, phase))
+        squares = func.sum(gain * gain)
+        statement = select(step, func.count(), func.sum(Rollout.reward), func.sum(gain), squares)
+        statement = statement.where(*_completed(run, phase))
         if run.configuration.get("mix"):
             statement = statement.join(Group, Group.id == Rollout.group_id).join(Task, Task.id == Group.task_id)
             statement = statement.where(Task.version_id == version_id)
-        for number, count, reward, earned in session.execute(statement.group_by(step)):
+        for number, count, reward, earned, squared in session.execute(statement.group_by(step)):
             before = sums.get(number, StepSum(number, 0, 0.0, 0.0))
-            sums[number] = StepSum(number, before.count + count, before.reward + reward, before.gain + earned)
+            added = (before.count + count, before.reward + reward, before.gain + earned, before.gain_squares + squared)
+            sums[number] = StepSum(number, *added)
     return judged_curve([sums[number] for number in sorted(sums)], episodes_of(session, run, phase, floors))
 
 

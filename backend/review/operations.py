@@ -15,6 +15,7 @@ from backend.errors import NotFound
 from backend.operations.declaration import operation, reference
 from backend.operations.ids import find_by_end, parse_id
 from backend.review import fixtures, queries, screens, service, verdicts
+from backend.review.corrected_rates import CorrectedRate, corrected_rates
 from backend.review.queries import NamedItem
 from backend.review.safeguards import Safeguards, safeguards_of
 from backend.review.schemas import (
@@ -319,6 +320,12 @@ def withdraw_fixture(session: Session, actor: Actor, fixture: VerdictFixture) ->
     """Withdraw a fixture: certificates no longer replay it. It stays in the history."""
     fixtures.withdraw(session, actor, fixture)
     return JudgedFixtureResponse.of(fixture)
+
+
+@operation("GET /runs/{run}/rates", role=Role.VIEWER, command="run rates", tool=True)
+def list_corrected_rates(session: Session, actor: Actor, run: Run) -> Page[CorrectedRate]:
+    """Show the share of hacks as detectors and judges report it, and as verdicts correct it, with 95% intervals."""
+    return Page(items=corrected_rates(session, run))
 
 
 @operation("GET /runs/{run}/safeguards", role=Role.VIEWER, command="run safeguards", tool=True)

@@ -18,7 +18,7 @@ from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import NotFound
 from backend.review.agreement import cohens_kappa
 from backend.review.schemas import Order, Part, ReviewFilter
-from backend.review.tables import ReviewAssignment, ReviewItem, ReviewTarget, VerdictRecord
+from backend.review.tables import AuditSample, ReviewAssignment, ReviewItem, ReviewTarget, VerdictRecord
 from backend.rollouts.tables import Group, Rollout
 from backend.runs.tables import Run
 from backend.team.tables import Person
@@ -37,6 +37,15 @@ _WITH_RUN = (
     joinedload(ReviewItem.run).joinedload(Run.version).joinedload(EnvironmentVersion.environment),
     joinedload(ReviewItem.run).joinedload(Run.policy),
 )
+_PRIORITY: Any = -func.coalesce(
+    select(AuditSample.priority).where(AuditSample.rollout_id == ReviewItem.rollout_id).scalar_subquery(), 1.0
+)
+_ORDERS: dict[Order, tuple[Any, Any]] = {
+    Order.SUSPICION: (ReviewItem.rank, ReviewItem.id),
+    Order.NEWEST: (ReviewItem.created_at, ReviewItem.id),
+    Order.INTERVAL: (_PRIORITY, ReviewItem.id),
+}
+"""Sort keys, all descending."""
 _TRANSCRIPT = (undefer(Rollout.steps), undefer(Rollout.messages), joinedload(Rollout.group).joinedload(Group.task))
 
 
@@ -49,6 +58,9 @@ def items_matching(chosen: ReviewFilter, person_id: uuid.UUID) -> Select[ReviewI
     if chosen.environment:
         wanted = select(Environment.id).where(Environment.name == chosen.environment).scalar_subquery()
         statement = statement.where(ReviewItem.environment_id == wanted)
+    if chosen.order is Order.INTERVAL:
+        sampled = select(AuditSample.id).where(AuditSample.rollout_id == ReviewItem.rollout_id)
+        statement = statement.where(sampled.exists())
     return statement
 
 
@@ -80,13 +92,14 @@ def queue(
     session: Session, chosen: ReviewFilter, person_id: uuid.UUID, *, after: str | None = None, limit: int
 ) -> tuple[list[ReviewItem], str | None]:
     """Items in the order of the queue, and the cursor of the next page."""
-    keys = (ReviewItem.rank if chosen.order is Order.SUSPICION else ReviewItem.created_at, ReviewItem.id)
+    keys = _ORDERS[chosen.order]
     statement = items_matching(chosen, person_id).options(*_WITH_RUN, joinedload(ReviewItem.rollout))
     if after:
         statement = statement.where(tuple_(*keys) < tuple_(*read_cursor(after, keys)))
-    found = list(session.scalars(statement.order_by(*(key.desc() for key in keys)).limit(limit + 1)))
-    has_more = len(found) > limit
-    return found[:limit], make_cursor(*(getattr(found[limit - 1], key.key) for key in keys)) if has_more else None
+    statement = statement.add_columns(*(key.label(f"key_{place}") for place, key in enumerate(keys)))
+    found = session.execute(statement.order_by(*(key.desc() for key in keys)).limit(limit + 1)).all()
+    cursor = make_cursor(*found[limit - 1][1:]) if len(found) > limit else None
+    return [row[0] for row in found[:limit]], cursor
 
 
 def next_id(
@@ -95,13 +108,14 @@ def next_id(
     """The next item to review, from the start again at the end. Lists of reviewed items continue with the queue."""
     if chosen.shown in {Part.REVIEWED, Part.ALL}:
         chosen = chosen.model_copy(update={"shown": Part.UNREVIEWED})
-    keys = (ReviewItem.rank if chosen.order is Order.SUSPICION else ReviewItem.created_at, ReviewItem.id)
+    keys = _ORDERS[chosen.order]
     statement = items_matching(chosen, person_id).with_only_columns(ReviewItem.id)
     statement = statement.order_by(*(key.desc() for key in keys)).limit(1)
     if here is None:
         return session.scalar(statement)
     statement = statement.where(ReviewItem.id != here.id)
-    following = statement.where(tuple_(*keys) < tuple_(*(getattr(here, key.key) for key in keys)))
+    place = session.execute(select(*keys).select_from(ReviewItem).where(ReviewItem.id == here.id)).one()
+    following = statement.where(tuple_(*keys) < tuple_(*place))
     return session.scalar(following) or session.scalar(statement)
 
 

@@ -23,6 +23,7 @@ from backend.environments.tables import EnvironmentVersion
 from backend.errors import NotFound
 from backend.graders.queries import count_completed
 from backend.operations.schemas import Response
+from backend.review.corrected_rates import CorrectedRate, corrected_rates
 from backend.review.judged_curves import curve_of, has_verdicts, judgements_of
 from backend.review.tables import VerdictFixture, VerdictRecord
 from backend.runs.tables import Run
@@ -163,6 +164,8 @@ class Safeguards(Response):
     detectors: list[DetectorTold]
     """Those with flags, most flags first."""
     audit: AuditTold
+    rates: list[CorrectedRate]
+    """The share of hacks by detectors and by each judge, corrected by verdicts."""
     verdicts: dict[str, int]
     """The newest verdict on each rollout."""
     reviewers: int
@@ -222,6 +225,7 @@ def safeguards_of(session: Session, run_id: uuid.UUID) -> Safeguards:
         switched_off=[name for name, force in settings.items() if not force.enabled],
         detectors=_detectors(session, run.id, audit),
         audit=AuditTold.from_row(audit, rate_low=audit.rate.low, rate_high=audit.rate.high),
+        rates=corrected_rates(session, run),
         verdicts=dict(Counter(str(each.verdict) for each in judgements.values()).most_common()),
         reviewers=session.scalar(reviewers) or 0,
         given_in_bulk=sum(each.is_bulk for each in judgements.values()),

@@ -26,6 +26,8 @@ class Order(StrEnum):
     SUSPICION = "suspicion"
     """Suspicion times reward, one example of each cluster before its repeats."""
     NEWEST = "newest"
+    INTERVAL = "interval"
+    """The audit sample alone, flagged or not, in its random order: it narrows the corrected reward's interval."""
 
 
 class ReviewFilter(BaseModel):

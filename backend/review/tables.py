@@ -1,7 +1,7 @@
 """Verdicts, the review's list and samples, and fixtures out of verdicts."""
 
 import uuid
-from datetime import datetime
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import BigInteger, ForeignKey, Index, String, Text, UniqueConstraint, Uuid, false, select, text
@@ -126,11 +126,15 @@ class AuditDraw(Base):
     share: Mapped[float] = mapped_column(DOUBLE_PRECISION)
     drawn_seq: Mapped[int] = mapped_column(BigInteger, default=0)
     """Rollouts up to this number were drawn from."""
+    day: Mapped[date | None]
+    """The day of the latest sampling, by UTC."""
+    threshold: Mapped[float] = mapped_column(DOUBLE_PRECISION, default=1.0, server_default=text("1"))
+    """Factor of that day's chances that keeps the sample within its daily limits."""
     created_at: Mapped[CreatedAt]
 
 
 class AuditSample(Base):
-    """A rollout that no detector had flagged and that the run's seed drew. One that is flagged later stays here."""
+    """A rollout that the run's seed drew, with its known chance. One that is flagged later stays as it was drawn."""
 
     __tablename__ = "audit_samples"
 
@@ -139,6 +143,12 @@ class AuditSample(Base):
     rollout_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("rollouts.id", ondelete="CASCADE"), unique=True)
     lot: Mapped[float] = mapped_column(DOUBLE_PRECISION)
     """In [0, 1): which of the flagged ones in the queue lends it its suspicion."""
+    chance: Mapped[float] = mapped_column(DOUBLE_PRECISION, default=0.02, server_default=text("0.02"))
+    """The probability with which it is in the sample."""
+    priority: Mapped[float] = mapped_column(DOUBLE_PRECISION, default=0.5, server_default=text("0.5"))
+    """In [0, 1), random: its number over its first chance. The smallest are kept and reviewed first."""
+    is_flagged: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """A detector had flagged it when it was drawn."""
     created_at: Mapped[CreatedAt]
 
 

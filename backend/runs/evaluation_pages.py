@@ -21,6 +21,7 @@ from backend.graders.tables import Grader
 from backend.operations.ids import parse_id
 from backend.policies.queries import evaluable_policies
 from backend.policies.tables import Policy
+from backend.results.planning import expected_detectable
 from backend.runs import queries
 from backend.runs.rerun import RerunRequest, drift, run_again, start_like
 from backend.runs.schemas import EvaluationRequest
@@ -80,7 +81,7 @@ def new_evaluation(
         "judges": session.scalars(select(Grader).where(*is_judge).order_by(Grader.name)).all(),
         "plan": plan,
         "key": new_id().hex,  # sending the form twice starts one run
-        "before": _estimate(session, policy_id, version_id, plan.rollouts),
+        "before": _estimate(session, policy_id, version_id, (plan.tasks, plan.group_size)),
         "version_id": version_id,
         "policy_id": policy_id,
         "checkpoint_id": checkpoint_id,
@@ -101,8 +102,8 @@ def estimate_evaluation(
     group_size: str = "",
 ) -> HTMLResponse:
     """The form's current values may be incomplete."""
-    numbers = (int(text) if text.isdecimal() and len(text) < 8 else 0 for text in (tasks, group_size))
-    before = _estimate(session, parse_id(policy_id), parse_id(version_id), math.prod(numbers))
+    amount, size = (int(text) if text.isdecimal() and len(text) < 8 else 0 for text in (tasks, group_size))
+    before = _estimate(session, parse_id(policy_id), parse_id(version_id), (amount, size))
     return page(request, "runs/_estimate.html", {"before": before})
 
 
@@ -126,17 +127,19 @@ def start_again(run_id: uuid.UUID, session: SessionDep, actor: Author) -> Respon
 
 
 def _estimate(
-    session: Session, policy_id: uuid.UUID | None, version_id: uuid.UUID | None, rollouts: int
+    session: Session, policy_id: uuid.UUID | None, version_id: uuid.UUID | None, size: tuple[int, int]
 ) -> dict[str, object]:
-    """Return expected figures, and the version's certificate with the evidence of checks that failed or warned."""
+    """Return expected figures for (tasks, rollouts per task), and the certificate with its failures and warnings."""
     policy = session.get(Policy, policy_id) if policy_id else None
     with_environment = [joinedload(EnvironmentVersion.environment)]
     version = session.get(EnvironmentVersion, version_id, options=with_environment) if version_id else None
     newest = select(Certificate).where(Certificate.version_id == version_id)
     newest = newest.order_by(Certificate.created_at.desc(), Certificate.id.desc()).limit(1)
     certificate = session.scalars(newest).one_or_none() if version else None
+    rollouts = math.prod(size)
     return {
         "policy": policy,
+        "detects": expected_detectable(session, version.id, policy_id, *size) if version else None,
         "outlook": _outlook(session, policy, version.id, rollouts) if policy and version and rollouts > 0 else None,
         "version": version,
         "status": certificate.status if certificate else None,

@@ -183,3 +183,19 @@ def test_all_leaderboards_are_listed(session: Session, viewer: TestClient, versi
     assert "No evaluations yet" in viewer.get("/leaderboards").text
     sat(session, version, "one", 0.5)
     assert f"/leaderboards/{version.environment.name}?version=1" in viewer.get("/leaderboards").text
+
+
+def test_scores_are_normalized_between_floor_and_gold(session: Session, viewer: TestClient) -> None:
+    version = make_environment_version(session, checks={"floor_maximum": 0.2, "gold_minimum": [1.0, 0.8]})
+    sat(session, version, "good", 0.55)
+    sat(session, version, "poor", 0.1)
+    sat(session, version, "other sum", 0.5, columns=["win"], weights=[1.0])
+    found = board(viewer, version)
+    assert found["scale"] == {"floor": 0.2, "gold": 0.9}
+    normalized = {row["name"]: row["normalized"] for row in found["ranked"]}
+    assert normalized["good"] == pytest.approx({"mean": 0.5, "low": 0.3 / 0.7, "high": 0.4 / 0.7, "count": 100})
+    assert (normalized["poor"]["mean"], normalized["poor"]["high"]) == (0.0, 0.0)
+    assert normalized["other sum"] is None
+    assert "normalized" in viewer.get(f"/leaderboards/{version.environment.name}").text
+    rows = csv.DictReader(io.StringIO(viewer.get(f"/leaderboards/{version.environment.name}/export.csv").text))
+    assert float(next(rows)["normalized"]) == pytest.approx(0.5)

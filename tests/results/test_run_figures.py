@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from backend.domain.results.pass_at_k import pass_at_k, pass_hat_k
 from backend.domain.vocabulary import ErrorKind, Phase, RunKind
 from backend.runs.tables import Run
-from tests.factories import make_group, make_rollout, make_rollouts, make_run, random_rows
+from tests.factories import make_environment_version, make_group, make_rollout, make_rollouts, make_run, random_rows
 
 GROUP = 4
 
@@ -163,3 +163,18 @@ def test_the_hardest_and_the_easiest_tasks_stand_first(session: Session, viewer:
     ).text
     assert re.findall(r"heldout/(\d)", following) == ["5", "4", "3", "2"]
     assert viewer.get(f"/runs/{run.id}/groups?sort=nothing").status_code == 422
+
+
+def test_the_normalized_score_needs_a_floor_and_a_gold_reward(session: Session, viewer: TestClient) -> None:
+    version = make_environment_version(session, checks={"floor_maximum": 0.2, "gold_minimum": 0.9})
+    known, unknown = make_run(session, version), make_run(session)
+    for run in (known, unknown):
+        make_rollouts(session, run, [[1, 1, 0], [0, 1, 0], [0, 1, 0], [1, 1, 0]], group_size=1)
+    found = figures(viewer, known)
+    reward = found["columns"][0]
+    assert found["scale"] == {"floor": 0.2, "gold": 0.9}
+    assert found["normalized"]["mean"] == pytest.approx((reward["mean"] - 0.2) / 0.7)
+    assert (reward["low"] < 0.2, found["normalized"]["low"]) == (True, 0.0)
+    assert "normalized score" in viewer.get(f"/runs/{known.id}").text
+    assert figures(viewer, unknown)["normalized"] is None
+    assert "normalized score" not in viewer.get(f"/runs/{unknown.id}").text

@@ -11,8 +11,10 @@ from sqlalchemy.orm import Session
 from backend.core.queue import JUDGING_JOB
 from backend.core.tables import Job
 from backend.domain.vocabulary import JobStatus, Phase, PolicyKind, Queue, RunKind, RunStatus
-from backend.review import audit_sample, queue
+from backend.review import audit_sample, queries, queue
+from backend.review.schemas import Order, ReviewFilter
 from backend.review.tables import AuditDraw, AuditSample, ReviewItem
+from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 from tests import factories
 
@@ -29,6 +31,12 @@ def _drawn(session: Session, run: Run) -> set[uuid.UUID]:
     return set(session.scalars(select(AuditSample.rollout_id).where(AuditSample.run_id == run.id)))
 
 
+def reward_share(rollout: Rollout) -> float:
+    """Return its reward as a share of the highest one."""
+    assert rollout.reward is not None
+    return rollout.reward / sum(max(0.0, weight) for weight in factories.WEIGHTS.values())
+
+
 def _set_seed(session: Session, run: Run, seed: int, share: float = 0.2) -> None:
     session.add(AuditDraw(run_id=run.id, seed=seed, share=share))
     session.flush()
@@ -42,7 +50,8 @@ def test_batch_by_batch_or_all_at_once_are_the_same(session: Session, run: Run) 
             group = factories.make_group(session, run, index=index)
             rollouts.append(factories.make_rollout(session, run, group, [1.0, 1.0, 0.0]))
         audit_sample.draw_from(session, run.id)
-    expected = {each.id for each in rollouts if audit_sample.lots_of(7, each.id)[0] < 0.2}
+    chance = audit_sample.chance_of(0.2, reward_share(rollouts[0]))
+    expected = {each.id for each in rollouts if audit_sample.lots_of(7, each.id)[0] < chance}
     assert _drawn(session, run) == expected
     assert 4 <= len(expected) <= 24
     assert set(session.scalars(select(ReviewItem.id))) == expected
@@ -58,12 +67,14 @@ def test_two_per_cent_are_drawn_and_another_seed_draws_others(session: Session) 
     assert 0.4 < sum(places) / len(places) < 0.6
 
 
-def test_what_failed_or_is_flagged_is_not_drawn(session: Session, run: Run) -> None:
-    _set_seed(session, run, 1, share=1.0)
+def test_what_failed_is_not_drawn_and_what_is_flagged_is_marked(session: Session, run: Run) -> None:
+    _set_seed(session, run, 1, share=2.0)
     plain, flagged, failed = factories.make_rollouts(session, run, [[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], None])
     factories.make_flag(session, run, flagged)
     audit_sample.draw_from(session, run.id)
-    assert _drawn(session, run) == {plain.id}
+    assert _drawn(session, run) == {plain.id, flagged.id}
+    marks = select(AuditSample.is_flagged).where(AuditSample.rollout_id == flagged.id)
+    assert session.scalar(marks) is True
     assert failed.id not in set(session.scalars(select(ReviewItem.id)))
 
 
@@ -74,7 +85,7 @@ def _look(session: Session, run: Run, status: JobStatus = JobStatus.DONE, ago: t
 
 
 def _rollouts_of(session: Session, run: Run, count: int = 5, phase: Phase = Phase.EVALUATION) -> set[uuid.UUID]:
-    _set_seed(session, run, 1, share=1.0)
+    _set_seed(session, run, 1, share=2.0)
     return {each.id for each in factories.make_rollouts(session, run, [[1.0, 1.0, 0.0]] * count, phase=phase)}
 
 
@@ -131,7 +142,7 @@ def _in_order(session: Session, run: Run) -> list[ReviewItem]:
 
 
 def test_its_places_are_spread_over_those_of_the_flagged(session: Session, run: Run) -> None:
-    _set_seed(session, run, 3, share=1.0)
+    _set_seed(session, run, 3, share=2.0)
     rollouts = factories.make_rollouts(session, run, [[1.0, 1.0, 0.0]] * 60)
     for number, rollout in enumerate(rollouts[:30]):
         factories.make_flag(session, run, rollout, score=(number + 1) / 30)
@@ -144,7 +155,7 @@ def test_its_places_are_spread_over_those_of_the_flagged(session: Session, run: 
 
 def test_its_places_say_no_more_than_its_rewards(session: Session, run: Run) -> None:
     """A rollout that earned nothing is listed after rewarded ones, whether it was sampled or flagged."""
-    _set_seed(session, run, 3, share=1.0)
+    _set_seed(session, run, 3, share=2.0)
     rows = [[0.0, 0.0, 0.0], [0.5, 0.0, 0.0], [1.0, 1.0, 0.0]] * 40
     rollouts = factories.make_rollouts(session, run, rows)
     for number, rollout in enumerate(rollouts[:60]):
@@ -167,7 +178,7 @@ def test_its_places_say_no_more_than_its_rewards(session: Session, run: Run) -> 
 def test_of_a_reward_that_nothing_flagged_has_the_suspicion_is_drawn_and_counts_by_its_own(
     session: Session, run: Run
 ) -> None:
-    _set_seed(session, run, 3, share=1.0)
+    _set_seed(session, run, 3, share=2.0)
     rollouts = factories.make_rollouts(session, run, [[1.0, 1.0, 0.0]] * 10 + [[0.5, 0.0, 0.0]] * 30)
     for number, rollout in enumerate(rollouts[:10]):
         factories.make_flag(session, run, rollout, score=(number + 1) / 10)
@@ -178,7 +189,7 @@ def test_of_a_reward_that_nothing_flagged_has_the_suspicion_is_drawn_and_counts_
 
 
 def test_it_stands_among_the_repeats_of_clusters_too(session: Session, run: Run) -> None:
-    _set_seed(session, run, 3, share=1.0)
+    _set_seed(session, run, 3, share=2.0)
     rollouts = factories.make_rollouts(session, run, [[1.0, 1.0, 0.0]] * 100)
     for number, rollout in enumerate(rollouts[:40]):
         factories.make_flag(session, run, rollout, score=(number + 1) / 40, cluster=str(number % 4))
@@ -193,7 +204,7 @@ def test_it_stands_among_the_repeats_of_clusters_too(session: Session, run: Run)
 
 
 def test_what_waits_in_a_run_lends_before_what_waits_elsewhere(session: Session, run: Run) -> None:
-    _set_seed(session, run, 3, share=1.0)
+    _set_seed(session, run, 3, share=2.0)
     other = factories.make_run(session, run.version)
     for each, score in ((run, 0.2), (other, 0.8)):
         for rollout in factories.make_rollouts(session, each, [[1.0, 1.0, 0.0]] * 6):
@@ -206,16 +217,80 @@ def test_what_waits_in_a_run_lends_before_what_waits_elsewhere(session: Session,
 
 
 def test_where_nothing_flagged_waits_its_lot_is_its_suspicion(session: Session, run: Run) -> None:
-    _set_seed(session, run, 3, share=1.0)
+    _set_seed(session, run, 3, share=2.0)
     (drawn,) = factories.make_rollouts(session, run, [[0.5, 0.0, 0.0]])
     (item,) = _in_order(session, run)
     assert item.rank == pytest.approx(audit_sample.lots_of(3, drawn.id)[1] * item.reward_share)
 
 
 def test_one_that_is_flagged_later_is_a_flagged_one(session: Session, run: Run) -> None:
-    _set_seed(session, run, 1, share=1.0)
+    _set_seed(session, run, 1, share=2.0)
     rollout = factories.make_rollouts(session, run, [[1.0, 1.0, 0.0]])[0]
     audit_sample.draw_from(session, run.id)
     factories.make_flag(session, run, rollout, detector="late")
     assert session.get_one(ReviewItem, rollout.id).detectors == ["late"]
     assert _drawn(session, run) == {rollout.id}
+
+
+def test_chances_follow_what_a_verdict_can_take_from_the_reward() -> None:
+    low, high = audit_sample.chance_of(0.02, 0.0), audit_sample.chance_of(0.02, 1.0)
+    assert (low, high) == (pytest.approx(0.01), pytest.approx(0.03))
+    assert audit_sample.chance_of(0.02, 1.0, 0.5) == pytest.approx(0.3)
+    assert audit_sample.chance_of(0.02, 1.0, 0.999) == pytest.approx(0.15)
+    assert audit_sample.chance_of(1.0, 1.0, 0.5) == 1.0
+
+
+def test_a_day_has_limits_and_chances_stay_known(session: Session, run: Run) -> None:
+    other = factories.make_run(session)
+    for each in (run, other):
+        _rollouts_of(session, each, 30)
+        audit_sample.draw_from(session, each.id)
+    verdicts = {item.id for item in session.scalars(select(ReviewItem).where(ReviewItem.run_id == run.id).limit(30))}
+    assert audit_sample.keep_within_limits(session, per_run=20, per_day=30) == 30
+    session.expire_all()
+    kept = session.scalars(select(AuditSample)).all()
+    draws = {draw.run_id: draw for draw in session.scalars(select(AuditDraw))}
+    assert len(kept) == 30
+    assert set(session.scalars(select(ReviewItem.id))) == {each.rollout_id for each in kept}
+    assert verdicts > {each.rollout_id for each in kept if each.run_id == run.id}
+    for each in kept:
+        threshold = draws[each.run_id].threshold
+        assert each.priority < threshold < 1
+        assert each.chance == pytest.approx(threshold)  # of 1 at first
+        assert audit_sample.lots_of(1, each.rollout_id)[0] == pytest.approx(each.priority)
+    assert audit_sample.keep_within_limits(session, per_run=20, per_day=30) == 0
+    # later ones of the day are drawn with the lower chance
+    group = factories.make_group(session, run, index=77)
+    for member in range(40):
+        factories.make_rollout(session, run, group, [1.0, 1.0, 0.0], member=member)
+    assert audit_sample.draw_from(session, run.id) < 40
+
+
+def test_estimates_by_chance_are_unbiased(session: Session) -> None:
+    """Horvitz and Thompson's estimate of a total over many seeds, with chances that differ threefold."""
+    ids = [uuid.UUID(int=number) for number in range(400)]
+    shares = [number % 5 / 4 for number in range(400)]
+    chances = [audit_sample.chance_of(0.2, share) for share in shares]
+    totals = []
+    for seed in range(200):
+        drawn = [audit_sample.lots_of(seed, each)[0] < chance for each, chance in zip(ids, chances, strict=True)]
+        totals.append(sum(s / c for s, c, is_in in zip(shares, chances, drawn, strict=True) if is_in))
+    assert sum(totals) / len(totals) == pytest.approx(sum(shares), rel=0.03)
+
+
+def test_the_queue_can_list_the_sample_alone_in_its_random_order(session: Session, run: Run) -> None:
+    ids = _rollouts_of(session, run, 6)
+    audit_sample.draw_from(session, run.id)
+    unsampled = factories.make_rollout(session, run, factories.make_group(session, run, index=90), [1.0, 1.0, 0.0])
+    for rollout in [unsampled, session.get_one(Rollout, min(ids))]:
+        factories.make_flag(session, run, rollout)
+    reviewer = factories.make_member(session).person_id
+    chosen = ReviewFilter(order=Order.INTERVAL)
+    priorities = dict(session.execute(select(AuditSample.rollout_id, AuditSample.priority)).all())
+    expected = sorted(ids, key=lambda each: priorities[each])
+    first, cursor = queries.queue(session, chosen, reviewer, limit=4)
+    second, end = queries.queue(session, chosen, reviewer, after=cursor, limit=4)
+    assert [item.id for item in [*first, *second]] == expected
+    assert end is None
+    assert queries.next_id(session, chosen, reviewer) == expected[0]
+    assert queries.next_id(session, chosen, reviewer, first[0]) == expected[1]

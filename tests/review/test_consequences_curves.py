@@ -79,7 +79,7 @@ def test_the_blind_sample_gives_the_interval(session: Session, run: Run):
     judge(session, drawn[:2], Verdict.HONEST)
     judge(session, drawn[2:], Verdict.HACK)
     _, last = curve_of(session, run)
-    assert last.judged == pytest.approx((2 * 0.5 + 2 * 0.1 + 2 * 0.5 + 2 * 1.0 - 0.5 * (2 * 0.4 + 2 * 0.9)) / 8)
+    assert last.judged == pytest.approx((2 * 0.5 + 2 * 0.1 + 2 * 0.5 + 2 * 1.0 - (1.8 / 2.6) * (2 * 0.4 + 2 * 0.9)) / 8)
     assert last.low is not None
     assert last.low < last.judged < last.high
     labels = [each["label"] for each in chart_of(session, run)["series"]]

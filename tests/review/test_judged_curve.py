@@ -1,4 +1,4 @@
-"""The corrected curve: exact where all is reviewed, honest about unreviewed rollouts, covered nine times out of ten."""
+"""The corrected curve: exact where all is reviewed, honest about unreviewed rollouts, and its interval covers."""
 
 import random
 
@@ -43,9 +43,30 @@ def test_the_blind_sample_moves_the_unflagged_and_gives_the_interval():
     sample += [episode(1, 1.0, is_flagged=False, corrected=1.0) for _ in range(5)]
     (point,) = judged_curve([sums(1, rewards)], sample)
     assert point.judged == pytest.approx((5 * FLOOR + 5 + 90 * (1 - 0.5 * 0.8)) / 100)
-    assert wilson(5, 10).low == pytest.approx(0.2366, abs=1e-4)
-    assert point.low == pytest.approx(point.judged - (0.7634 - 0.5) * 0.8 * 0.9, abs=1e-4)
-    assert point.high == pytest.approx(point.judged + (0.5 - 0.2366) * 0.8 * 0.9, abs=1e-4)
+    assert point.low is not None
+    assert point.high is not None
+    # wider than Wilson's limits of the share, 0.24 to 0.76, because the 90 others differ from their expectation too
+    assert point.judged - point.low == pytest.approx(0.28 * 0.8 * 0.9, abs=0.02)
+    assert point.high - point.judged == pytest.approx(0.28 * 0.8 * 0.9, abs=0.02)
+
+
+def test_verdicts_count_by_reward_and_by_the_inverse_of_their_chance():
+    rest = sums(1, [1.0] * 100)
+    sample = [
+        episode(1, 1.0, is_flagged=False, corrected=FLOOR, is_hack=True, chance=0.3),
+        episode(1, 1.0, is_flagged=False, corrected=1.0, chance=0.1),
+    ]
+    (point,) = judged_curve([rest], sample)
+    assert point.judged == pytest.approx((FLOOR + 1.0 + 98 * (1 - 0.25 * 0.8)) / 100)
+
+
+def test_flagged_ones_judged_by_rank_count_for_themselves_only():
+    """Half of the sample are hacks, so half of the 20 are; five of them were found by their rank already."""
+    by_rank = [episode(1, 1.0, corrected=FLOOR, is_hack=True) for _ in range(5)]
+    sample = [episode(1, 1.0, corrected=FLOOR if hack else 1.0, is_hack=hack, chance=0.2) for hack in (True, False)]
+    (point,) = judged_curve([sums(1, [1.0] * 20)], by_rank + sample + [episode(1, 1.0) for _ in range(13)])
+    hacks_left = 18 * 0.5 - 5
+    assert point.judged == pytest.approx((6 * FLOOR + 1.0 + 13 - hacks_left * 0.8) / 20)
 
 
 @pytest.mark.parametrize(("found", "looked_at"), [(0, 7), (7, 7), (1, 40), (5, 10)])
@@ -71,10 +92,10 @@ def test_evidence_near_the_step_counts():
     assert last.judged == pytest.approx(FLOOR, abs=0.02)
 
 
-def test_the_interval_holds_the_truth_nine_times_out_of_ten_or_more():
+def test_the_interval_holds_the_truth_as_often_as_it_says():
     dice = random.Random(5)
-    held = sum(_holds(dice) for _ in range(120))
-    assert held >= 108
+    held = sum(_holds(dice) for _ in range(300))
+    assert 276 <= held <= 297
 
 
 def _holds(dice: random.Random) -> bool:

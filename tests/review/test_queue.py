@@ -95,7 +95,7 @@ def test_it_narrows_by_detector_environment_and_run(session: Session, person: Pe
         assert _ids(session, person, **chosen) == [others[0].id]
 
 
-@pytest.mark.parametrize("order", list(Order))
+@pytest.mark.parametrize("order", [Order.SUSPICION, Order.NEWEST])
 def test_pages_hold_everything_once_and_next_walks_the_same_way(session: Session, person: Person, order: Order) -> None:
     run, rollouts = _run(session, 5)
     for number, rollout in enumerate(rollouts):

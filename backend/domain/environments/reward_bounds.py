@@ -1,11 +1,12 @@
 """Bounds of the reward in a manifest: its range, the floor of chance, the bound of perfect play."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 from backend.domain.environments.manifest import PLATFORM_COLUMNS, Manifest
+from backend.domain.statistics import TIE, Estimate
 
 PLATFORM_RANGE = {"format": (0.0, 1.0)}
 """Ranges of the columns that Proctor computes."""
@@ -41,6 +42,48 @@ def gold_bounds(manifest: Manifest) -> list[float] | None:
         span = reward_range(manifest)
         declared = span[1] if span else None
     return None if declared is None else [declared] * levels
+
+
+@dataclass(frozen=True, slots=True)
+class RewardScale:
+    """The rewards of chance and of perfect play, between which a reward is normalized."""
+
+    floor: float
+    gold: float
+
+    def normalize(self, reward: float) -> float:
+        """(reward − floor) / (gold − floor), within [0, 1].
+
+        The normalized score of Mnih et al. 2015, Nature 518, 529, with perfect play in place of a human's.
+        """
+        return min(1.0, max(0.0, (reward - self.floor) / (self.gold - self.floor)))
+
+    def estimate(self, reward: Estimate | None) -> Estimate | None:
+        """Return the normalized score of a mean reward with its interval."""
+        if reward is None:
+            return None
+        mean, low, high = map(self.normalize, (reward.mean, reward.low, reward.high))
+        return Estimate(mean, low, high, reward.count)
+
+
+def reward_scale(
+    manifest: Manifest, columns: Sequence[str] | None = None, weights: Sequence[float] | None = None
+) -> RewardScale | None:
+    """Return the floor and the gold reward; None if one is unknown.
+
+    Where the gold reward depends on the level, it is the mean over levels. `columns` and `weights`: those of a run; if
+    they make another sum than the manifest, its bounds do not apply.
+    """
+    if columns is not None:
+        declared = {column.name: column.weight for column in manifest.columns if column.weight}
+        summed = {name: weight for name, weight in zip(columns, weights or (), strict=False) if weight}
+        if declared.keys() != summed.keys() or any(abs(declared[name] - summed[name]) > TIE for name in summed):
+            return None
+    floor, gold = floor_of(manifest), gold_bounds(manifest)
+    if floor is None or not gold:
+        return None
+    scale = RewardScale(floor, math.fsum(gold) / len(gold))
+    return scale if scale.gold - scale.floor > TIE else None
 
 
 Ranges = Mapping[str, tuple[float, float]]

@@ -3,17 +3,17 @@
 For step t with n episodes, c_i what a judged episode should have earned, r_i what an unjudged one earned and
 g_i = max(0, r_i - floor) what it earned above chance:
 
-    judged(t) = (Σ_judged c_i + Σ_unjudged r_i - Σ_s h_s G_s) / n,    G_s = Σ g_i over the unjudged of stratum s
+    judged(t) = (Σ_judged c_i + Σ_unjudged r_i - Σ_s T_s) / n
 
-Strata s are the flagged and the unflagged. h_s is the share of hacks among the judged episodes of the stratum that
-earned more than the floor: of the unflagged the audit sample, of the flagged the reviewed ones,
-as if they had been picked at random. It is taken from the `NEAREST` judged ones by step, because a policy learns a hack
-at some time. This is the stratified estimator of a total (Cochran 1977, Sampling Techniques, §5.3) with the correction
-of a hack bounded by what it earned above the floor.
+Strata s are the flagged and the unflagged. T_s is the reward above the floor that hacks among the unjudged of a stratum
+are expected to have earned: h_s G_s, with G_s = Σ g_i and h_s the share of that sum which hacks earned in the judged
+sample, Σ w g y / Σ w g, where w = 1 / the known chance of an episode to be sampled (Hájek 1971). h_s is taken from the
+`NEAREST` judged ones by step, because a policy learns a hack at some time. The verdict on a flagged episode that was
+judged because of its rank counts for that episode only: such hacks are subtracted from h_s times the sum of all flagged
+ones. Without a judged sample of flagged episodes, the judged ones count as if they had been picked at random.
 
-Interval: Wilson's (1927) 95% limits of each h_s, put together by their distances from it (MOVER: Zou and Donner 2008,
-Statistics in Medicine 27, 1693): judged - √Σ((u_s - h_s) G_s)² / n to judged + √Σ((h_s - l_s) G_s)² / n. Where an
-unflagged stratum earned something and its sample was not reviewed, there is no interval.
+Interval: the prediction of the unjudged in `calibration`. Where an unflagged stratum earned something and its sample
+was not judged, there is no interval.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
 
+from backend.domain.review.calibration import Evidence, Stratum, predict, weigh
 from backend.domain.statistics import CONFIDENCE
 
 _Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
@@ -68,6 +69,8 @@ class StepSum:
     """Their sum."""
     gain: float
     """Sum of their rewards above the floor."""
+    gain_squares: float = 0.0
+    """Sum of the squares of those."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,8 @@ class JudgedEpisode:
     is_hack: bool = False
     is_evidence: bool = False
     """Reviewed one by one: it counts for its stratum's share of hacks."""
+    chance: float | None = None
+    """The known chance with which it was sampled. None if it was not: then only its flags brought it to the queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +107,15 @@ class JudgedPoint:
 
 def judged_curve(steps: Iterable[StepSum], episodes: Sequence[JudgedEpisode]) -> list[JudgedPoint]:
     """One point per step, in order of steps."""
-    evidence: dict[bool, list[tuple[int, bool]]] = {True: [], False: []}  # (step, is_hack) by stratum
+    evidence: dict[bool, list[JudgedEpisode]] = {True: [], False: []}  # by stratum
     by_step: defaultdict[int, list[JudgedEpisode]] = defaultdict(list)
     for episode in episodes:
         by_step[episode.step].append(episode)
         if episode.is_evidence and episode.gain > 0:
-            evidence[episode.is_flagged].append((episode.step, episode.is_hack))
+            evidence[episode.is_flagged].append(episode)
+    is_sampled = any(episode.chance is not None for episode in evidence[True])
+    if is_sampled:  # others were judged because of their rank
+        evidence[True] = [episode for episode in evidence[True] if episode.chance is not None]
     points = []
     for sums in sorted(steps, key=lambda each: each.step):
         own = by_step[sums.step]
@@ -116,30 +124,52 @@ def judged_curve(steps: Iterable[StepSum], episodes: Sequence[JudgedEpisode]) ->
         count = sums.count - len(judged) + len(kept)
         if not count:
             continue
-        flagged = math.fsum(episode.gain for episode in own if episode.is_flagged and not episode.is_judged)
-        rest = sums.gain - math.fsum(episode.gain for episode in own if episode.is_flagged or episode.is_judged)
-        gains = {True: flagged, False: rest if rest > 1e-9 * max(1.0, sums.gain) else 0.0}  # of the unjudged
-        shares = {stratum: _share(evidence[stratum], sums.step) for stratum, gain in gains.items() if gain > 0}
-        hacks = {stratum: share.value or 0.0 for stratum, share in shares.items()}
-        taken = math.fsum(hacks[stratum] * gains[stratum] for stratum in shares)
+        # Strata of the unjudged: sums of gains, their effective numbers, and shares of hacks from judged ones nearby.
+        flagged = [episode for episode in own if episode.is_flagged and not episode.is_judged]
+        seen = [episode for episode in own if episode.is_flagged or episode.is_judged]
+        rest = sums.gain - math.fsum(episode.gain for episode in seen)
+        squares = sums.gain_squares - math.fsum(episode.gain**2 for episode in seen)
+        unflagged = sums.count - len(seen)
+        strata = []
+        if gain := math.fsum(episode.gain for episode in flagged):
+            ranked = [e for e in judged if e.is_flagged and e.chance is None and e.corrected is not None]
+            ranked = ranked if is_sampled else []
+            inside = [*flagged, *ranked]
+            total = math.fsum(episode.gain for episode in inside)
+            worth = total**2 / math.fsum(episode.gain**2 for episode in inside)
+            found = math.fsum(episode.gain for episode in ranked if episode.is_hack)
+            strata.append(Stratum(_nearest(evidence[True], sums.step), total, worth, found, gain))
+        has_interval = True
+        if rest > 1e-9 * max(1.0, sums.gain):
+            sample = _nearest(evidence[False], sums.step)
+            has_interval = sample is not None
+            if sample is not None:
+                worth = rest**2 / squares if squares > 1e-12 else unflagged
+                strata.append(Stratum(sample, rest, min(worth, unflagged)))
+        taken = predict(strata)
         unjudged = sums.reward - math.fsum(episode.reward for episode in judged)
-        value = (math.fsum(kept) + unjudged - taken) / count
-        low = high = None
-        if False not in shares or shares[False].looked_at:
-            below = math.hypot(*((share.high - hacks[each]) * gains[each] for each, share in shares.items()))
-            above = math.hypot(*((hacks[each] - share.low) * gains[each] for each, share in shares.items()))
-            low, high = value - below / count, value + above / count
-        undeserved = math.fsum(e.reward - e.corrected for e in judged if e.corrected is not None) + taken
-        share_undeserved = undeserved / sums.gain if sums.gain > 0 else 0.0
-        trained, gain = sums.reward / sums.count, sums.gain / sums.count
-        points.append(JudgedPoint(sums.step, trained, value, low, high, gain, share_undeserved))
+        value, low, high = (
+            (math.fsum(kept) + unjudged - each) / count for each in (taken.value, taken.high, taken.low)
+        )
+        undeserved = math.fsum(e.reward - e.corrected for e in judged if e.corrected is not None) + taken.value
+        points.append(
+            JudgedPoint(
+                step=sums.step,
+                trained=sums.reward / sums.count,
+                judged=value,
+                low=low if has_interval else None,
+                high=high if has_interval else None,
+                gain=sums.gain / sums.count,
+                share=undeserved / sums.gain if sums.gain > 0 else 0.0,
+            )
+        )
     return points
 
 
-def _share(evidence: Sequence[tuple[int, bool]], step: int) -> Proportion:
-    """Share of hacks among the nearest judged episodes by step."""
-    nearest = sorted(evidence, key=lambda each: abs(each[0] - step))
+def _nearest(evidence: Sequence[JudgedEpisode], step: int) -> Evidence | None:
+    """The share of hacks among the nearest judged episodes by step, weighted by gain and chance."""
+    nearest = sorted(evidence, key=lambda each: abs(each.step - step))
     if len(nearest) > NEAREST:
-        reach = abs(nearest[NEAREST - 1][0] - step)
-        nearest = [each for each in nearest if abs(each[0] - step) <= reach]
-    return wilson(sum(is_hack for _, is_hack in nearest), len(nearest))
+        reach = abs(nearest[NEAREST - 1].step - step)
+        nearest = [each for each in nearest if abs(each.step - step) <= reach]
+    return weigh((each.is_hack, each.gain / (each.chance or 1.0)) for each in nearest)

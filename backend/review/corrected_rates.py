@@ -1,0 +1,193 @@
+"""The share of hacks in a run as detectors and judges report it, corrected by verdicts."""
+
+import uuid
+from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal
+
+from sqlalchemy import Select, func, select
+from sqlalchemy.orm import Session
+
+from backend.detectors.queries import JUDGED_PHASES, RIGHT, newest_looks
+from backend.detectors.tables import Flag
+from backend.domain.graders.settings import GraderKind
+from backend.domain.review.calibration import Corrected, Evidence, Stratum, predict, rogan_gladen, weigh
+from backend.domain.vocabulary import RolloutStatus, Verdict
+from backend.environments.tables import EnvironmentVersion
+from backend.graders.tables import Grade, Grader
+from backend.operations.schemas import Response
+from backend.review.tables import AuditSample, VerdictRecord
+from backend.rollouts.tables import Rollout
+from backend.runs.tables import Run
+
+MIDDLE = 0.5
+"""A judge's score below this one counts as a hack."""
+DETECTORS = "detectors"
+MOST_OTHERS = 5000
+"""Verdicts on other runs that are used."""
+
+
+class CorrectedRate(Response):
+    """The share of hacks among the completed rollouts of a run."""
+
+    source: str
+    """`detectors`, or the name of a judge."""
+    raw: float
+    """The share that it marks: rollouts with a flag, or with a score below 0.5."""
+    rollouts: int
+    """Rollouts that it saw."""
+    reviewed: int
+    """Individual verdicts on the audit sample that correct it: of this run, or for Rogan-Gladen of others."""
+    method: Literal["prediction_powered", "rogan_gladen"] | None
+    """Null without verdicts: then there is no corrected rate."""
+    value: float | None
+    low: float | None
+    high: float | None
+    """95% interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewedRollout:
+    """A rollout with an individual verdict, and what each source says of it."""
+
+    is_hack: bool
+    chance: float | None
+    """None outside the audit sample."""
+    marks: dict[str, bool]
+    """By source that saw it: does it mark the rollout?"""
+
+
+def corrected_rates(session: Session, run: Run) -> list[CorrectedRate]:
+    """By detectors together, and by each judge that graded the run.
+
+    Verdicts on the run's own audit sample correct a rate by prediction-powered inference. Without any on an unmarked
+    rollout, verdicts on the audit samples of the environment's other runs do by Rogan and Gladen's estimate.
+    """
+    population = (
+        Rollout.run_id == run.id,
+        Rollout.status == RolloutStatus.COMPLETED,
+        Rollout.phase.in_(JUDGED_PHASES),
+    )
+    total = session.scalar(select(func.count()).select_from(Rollout).where(*population)) or 0
+    if not total:
+        return []
+    flagged = select(func.count(Rollout.id)).where(*population, Rollout.id.in_(_flagged([run.id])))
+    counts = {DETECTORS: (session.scalar(flagged) or 0, total)}
+    graded = (
+        select(Grader.name, func.count().filter(Grade.score < MIDDLE), func.count())
+        .join(Grade, Grade.grader_id == Grader.id)
+        .join(Rollout, Rollout.id == Grade.rollout_id)
+        .where(*population, Grader.kind == GraderKind.JUDGE, Grade.score.is_not(None))
+        .group_by(Grader.name)
+        .order_by(Grader.name)
+    )
+    counts |= {name: (marked, seen) for name, marked, seen in session.execute(graded)}
+    own = _reviewed(session, [run.id])
+    others: list[ReviewedRollout] | None = None
+    rates = []
+    for source, (marked, seen) in counts.items():
+        sample = [each for each in own if each.chance is not None and source in each.marks]
+        used = len(sample)
+        method: Literal["prediction_powered", "rogan_gladen"] | None
+        if any(not each.marks[source] for each in sample):
+            found: Corrected | None = _predicted(own, source, marked, seen)
+            method = "prediction_powered"
+        else:
+            if others is None:
+                others = _reviewed(session, _other_runs(session, run))
+            elsewhere = [each for each in others if each.chance is not None and source in each.marks]
+            found, used = _by_others(elsewhere, source, marked, seen), len(elsewhere)
+            method = "rogan_gladen" if found else None
+        limits = {name: getattr(found, name, None) for name in ("value", "low", "high")}
+        rates.append(
+            CorrectedRate(
+                source=source, raw=marked / seen, rollouts=seen, reviewed=used if found else 0, method=method, **limits
+            )
+        )
+    return rates
+
+
+def _predicted(own: Collection[ReviewedRollout], source: str, marked: int, seen: int) -> Corrected:
+    known, strata = 0, []
+    for is_marked, members in ((True, marked), (False, seen - marked)):
+        inside = [each for each in own if each.marks.get(source) is is_marked]
+        sample = [each for each in inside if each.chance is not None]
+        known += sum(each.is_hack for each in inside)
+        ranked = [each for each in inside if each.chance is None]
+        rest = max(0, members - len(sample))
+        strata.append(
+            Stratum(
+                weigh((each.is_hack, 1 / (each.chance or 1.0)) for each in sample),
+                rest,
+                rest,
+                found=sum(each.is_hack for each in ranked),
+                unreviewed=max(0, members - len(inside)),
+            )
+        )
+    return predict(strata, known).scaled(seen)
+
+
+def _by_others(elsewhere: Collection[ReviewedRollout], source: str, marked: int, seen: int) -> Corrected | None:
+    right: dict[bool, Evidence | None] = {
+        is_hack: weigh((e.marks[source] is is_hack, 1 / (e.chance or 1.0)) for e in elsewhere if e.is_hack is is_hack)
+        for is_hack in (True, False)
+    }
+    sensitivity, specificity = right[True], right[False]
+    if sensitivity is None or specificity is None:
+        return None
+    return rogan_gladen(marked, seen, sensitivity, specificity)
+
+
+def _flagged(run_ids: Collection[uuid.UUID]) -> Select[uuid.UUID | None]:
+    return select(Flag.rollout_id).where(Flag.run_id.in_(run_ids), Flag.rollout_id.is_not(None))
+
+
+def _other_runs(session: Session, run: Run) -> list[uuid.UUID]:
+    """Runs of the environment with an audit sample, newest first."""
+    statement = (
+        select(Run.id)
+        .join(EnvironmentVersion, EnvironmentVersion.id == Run.version_id)
+        .where(EnvironmentVersion.environment_id == run.version.environment_id, Run.id != run.id)
+        .where(select(AuditSample.id).where(AuditSample.run_id == Run.id).exists())
+        .order_by(Run.created_at.desc())
+        .limit(200)
+    )
+    return list(session.scalars(statement))
+
+
+def _reviewed(session: Session, run_ids: Collection[uuid.UUID]) -> list[ReviewedRollout]:
+    """The rollouts of these runs with an individual verdict that decides. A sampled one is flagged as it was drawn."""
+    if not run_ids:
+        return []
+    looks = newest_looks(VerdictRecord.rollout_id)
+    statement = (
+        select(Rollout.id, looks.c.verdict, AuditSample.chance, AuditSample.is_flagged)
+        .join(looks, looks.c.subject == Rollout.id)
+        .outerjoin(AuditSample, AuditSample.rollout_id == Rollout.id)
+        .where(
+            Rollout.run_id.in_(run_ids),
+            Rollout.status == RolloutStatus.COMPLETED,
+            Rollout.phase.in_(JUDGED_PHASES),
+            looks.c.verdict != str(Verdict.UNSURE),
+        )
+        .order_by(Rollout.id.desc())
+        .limit(MOST_OTHERS)
+    )
+    rows = session.execute(statement).all()
+    ids = [row.id for row in rows]
+    flagged = set(session.scalars(_flagged(run_ids)))
+    grades: defaultdict[uuid.UUID, dict[str, bool]] = defaultdict(dict)
+    scored = select(Grade.rollout_id, Grader.name, Grade.score).join(Grader, Grader.id == Grade.grader_id)
+    judges = (Grader.kind == GraderKind.JUDGE, Grade.score.is_not(None), Grade.rollout_id.in_(ids))
+    for rollout_id, name, score in session.execute(scored.where(*judges)):
+        grades[rollout_id][name] = (score or 0.0) < MIDDLE
+    right = {str(each) for each in RIGHT}
+    return [
+        ReviewedRollout(
+            is_hack=str(row.verdict) in right,
+            chance=row.chance,
+            marks={DETECTORS: row.is_flagged if row.chance is not None else row.id in flagged, **grades[row.id]},
+        )
+        for row in rows
+    ]
