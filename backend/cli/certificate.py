@@ -37,6 +37,8 @@ def verify(
     Exits with 0 if it is valid, 1 if it was forged, 3 if it belongs to other content, 4 if you do not trust its key,
     and 2 if something cannot be read.
     """
+    import zipfile
+
     from backend.domain.environments import attestation
     from backend.domain.environments.packages import CERTIFICATE_PATH
 
@@ -47,7 +49,7 @@ def verify(
             trusted.append(attestation.read_trusted_key(file.read_text("utf-8") if file.is_file() else text))
         except (attestation.KeyInvalid, UnicodeDecodeError, OSError):
             fail(f"{text} is neither a file with an Ed25519 public key in PEM form nor a fingerprint of 64 digits")
-    is_package = target.is_dir() or _is_zip(target)
+    is_package = target.is_dir() or (target.is_file() and zipfile.is_zipfile(target))
     if is_package and package:
         fail("--package belongs to a certificate in a separate file")
     files, skipped = _read_package(target if is_package else package) if is_package or package else (None, [])
@@ -97,12 +99,6 @@ def verify(
     if found.outcome == attestation.Outcome.UNKNOWN_KEY:
         say("Anyone can sign with their own key. Pass the key that you trust: --key FILE or --key FINGERPRINT", "dim")
     raise typer.Exit(status)
-
-
-def _is_zip(path: Path) -> bool:
-    import zipfile
-
-    return path.is_file() and zipfile.is_zipfile(path)
 
 
 def _read(path: Path, limit: int) -> bytes:

@@ -24,7 +24,6 @@ from backend.cli.output import (
     write_json,
     write_table,
 )
-from backend.cli.views import write_rollouts
 from backend.cli.watching import progress_bars, watch
 from backend.web.formats import short
 
@@ -99,7 +98,18 @@ def list_rollouts(
         rows = [(short(rollout["id"]), *(rollout["values"][key] for key in keys)) for rollout in found]
         write_table(("rollout", *keys), rows, empty="No rollout matches.")
     else:
-        write_rollouts(found)
+        names = list(found[0]["columns"]) if found else []
+        rows = [
+            (
+                *(rollout["seq"], short(rollout["id"]), rollout["index"], rollout["level"], rollout["status"]),
+                *(rollout["stop_reason"] or rollout["error_kind"], rollout["reward"]),
+                *(rollout["columns"].get(name) for name in names),
+                *(rollout["turns"], rollout["excerpt"][:60].replace("\n", " ")),
+            )
+            for rollout in found
+        ]
+        columns = ("no.", "rollout", "task", "level", "status", "ended by", "reward", *names, "turns", "last reply")
+        write_table(columns, rows, empty="No rollout matches.")
 
 
 @app.command("import")

@@ -99,7 +99,16 @@ def train(
                 say(f"  {setting['name']}={setting['default']}{values}", "cyan")
                 say(f"      {setting['help']}")
         return
-    file = _read_file(config) if config else {}
+    file: dict[str, Json] = {}
+    if config:
+        try:
+            file = yaml.safe_load(config.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            fail(f"{config} is neither YAML nor JSON: {error}")
+        if not isinstance(file, dict) or not isinstance(file.get("configuration", {}), dict):
+            fail(f"{config}: a configuration file is a mapping with `environment:` and `configuration:`")
+        if unknown := sorted(map(str, file.keys() - FILE_FIELDS)):
+            fail(f"{config}: unknown {', '.join(unknown)}; known: {', '.join(sorted(FILE_FIELDS))}")
     body = file | ({"preset": preset} if preset is not None else {}) | request
     mixed = [f"mix={','.join(mix)}"] if mix else []
     body["configuration"] = nested([*(choices or []), *mixed], file.get("configuration"))
@@ -113,18 +122,6 @@ def train(
         raise typer.Exit(_preflight(client, body, as_json=as_json))
     started = client.post("/training", body)
     finish(client, client.get(f"/runs/{started['id']}"), no_wait=not watch, as_json=as_json)
-
-
-def _read_file(path: Path) -> dict[str, Json]:
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        fail(f"{path} is neither YAML nor JSON: {error}")
-    if not isinstance(content, dict) or not isinstance(content.get("configuration", {}), dict):
-        fail(f"{path}: a configuration file is a mapping with `environment:` and `configuration:`")
-    if unknown := sorted(map(str, content.keys() - FILE_FIELDS)):
-        fail(f"{path}: unknown {', '.join(unknown)}; known: {', '.join(sorted(FILE_FIELDS))}")
-    return content
 
 
 def _preflight(client: Client, body: Json, *, as_json: bool) -> int:

@@ -82,18 +82,3 @@ def write_runs(runs: list[Json]) -> None:
         "started (UTC)",
     )
     write_table(columns, rows, empty="No runs yet.")
-
-
-def write_rollouts(rollouts: list[Json]) -> None:
-    names = list(rollouts[0]["columns"]) if rollouts else []
-    rows = [
-        (
-            *(rollout["seq"], short(rollout["id"]), rollout["index"], rollout["level"], rollout["status"]),
-            *(rollout["stop_reason"] or rollout["error_kind"], rollout["reward"]),
-            *(rollout["columns"].get(name) for name in names),
-            *(rollout["turns"], rollout["excerpt"][:60].replace("\n", " ")),
-        )
-        for rollout in rollouts
-    ]
-    columns = ("no.", "rollout", "task", "level", "status", "ended by", "reward", *names, "turns", "last reply")
-    write_table(columns, rows, empty="No rollout matches.")

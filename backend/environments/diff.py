@@ -27,13 +27,8 @@ class FileDiff:
     change: Literal["added", "removed", "changed"]
     lines: list[DiffLine] = field(default_factory=list)
 
-    @property
-    def added(self) -> int:
-        return sum(line.kind == "added" for line in self.lines)
-
-    @property
-    def removed(self) -> int:
-        return sum(line.kind == "removed" for line in self.lines)
+    def count(self, kind: Literal["added", "removed"]) -> int:
+        return sum(line.kind == kind for line in self.lines)
 
 
 def diff_files(before: Mapping[str, str], after: Mapping[str, str]) -> list[FileDiff]:

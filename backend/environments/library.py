@@ -1,18 +1,15 @@
 """The built-in environments and templates, read as plain files. None of their code is imported."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from backend.domain.environments.manifest import read_manifest
 from backend.domain.environments.packages import MANIFEST_PATH, check_files
-from backend.environments.scaffold import fill, with_generated
+from backend.environments.scaffold import fill, read_folder, with_generated
 from backend.settings import PROJECT_ROOT
 
 PACKAGES = PROJECT_ROOT / "workers" / "library"
 COPY = "copy:"
 """Prefix of a starting point that is another environment."""
-
-_CACHES = {"__pycache__", ".ruff_cache", ".mypy_cache", ".pytest_cache"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +45,12 @@ def load_package(name: str) -> dict[str, str]:
     """Return a built-in environment's complete package, text by path. Raises KeyError for an unknown name."""
     if name not in library_names():
         raise KeyError(name)
-    return with_generated(_read(PACKAGES / name))
+    return with_generated(read_folder(PACKAGES / name))
 
 
 def load_internal_package(name: str) -> dict[str, str]:
     """Return the complete package of an environment for Proctor's own use, which no policy plays."""
-    return with_generated(_read(PACKAGES / "internal" / name))
+    return with_generated(read_folder(PACKAGES / "internal" / name))
 
 
 def render_template(template: str, name: str) -> dict[str, str]:
@@ -65,13 +62,9 @@ def render_template(template: str, name: str) -> dict[str, str]:
         "__CLASS__": "".join(part.capitalize() for part in name.split("_")),
         "__TITLE__": name.replace("_", " ").capitalize(),
     }
-    own = {fill(path, words): fill(text, words) for path, text in _read(PACKAGES / "templates" / template).items()}
+    plain = read_folder(PACKAGES / "templates" / template)
+    own = {fill(path, words): fill(text, words) for path, text in plain.items()}
     files = with_generated(own)
     check_files(files)
     read_manifest(files[MANIFEST_PATH])
     return files
-
-
-def _read(folder: Path) -> dict[str, str]:
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and not _CACHES & set(path.parts))
-    return {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in paths}

@@ -10,11 +10,13 @@ all of it. Packages with another layout stay exactly as they are.
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from pathlib import Path
 
 from backend.domain.environments.packages import MANIFEST_PATH, PackageInvalid, read_toml
 from backend.settings import PROJECT_ROOT
 
 SCAFFOLD = PROJECT_ROOT / "workers" / "library" / "scaffold"
+_CACHES = {"__pycache__", ".ruff_cache", ".mypy_cache", ".pytest_cache"}
 RUNTIME = "openenv>=0.10,<0.11"
 REQUIREMENTS = "server/requirements.txt"
 APP, SHARED_MODULES = "server/app.py", ("rewards", "submissions", "inspection")
@@ -75,7 +77,7 @@ def _standard_files(files: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     optional = {f"server/{module}.py" for module in SHARED_MODULES} - imported
     if not _STANDARD_APP.search(manifest):
         optional.add(APP)
-    standard = {path: fill(text, words) for path, text in _templates().items() if path not in optional}
+    standard = {path: fill(text, words) for path, text in _templates(SCAFFOLD).items() if path not in optional}
     yield from standard.items()
     yield REQUIREMENTS, requirements_of(files.get("pyproject.toml") or standard["pyproject.toml"])
 
@@ -87,8 +89,10 @@ def fill(text: str, words: Mapping[str, str]) -> str:
     return text
 
 
-@lru_cache(maxsize=1)
-def _templates() -> dict[str, str]:
-    """Return the scaffold's files with their placeholders, text by path."""
-    paths = sorted(path for path in SCAFFOLD.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    return {path.relative_to(SCAFFOLD).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+def read_folder(folder: Path) -> dict[str, str]:
+    """Return the files of the library below a folder, text by path, without the caches of tools."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and not _CACHES & set(path.parts))
+    return {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+
+
+_templates = lru_cache(maxsize=1)(read_folder)

@@ -380,19 +380,6 @@ class SftFilter(FilterForm, Request):
         ]
         return " ".join(["proctor data sft", " ".join(map(str, self.run)), *options, "-o FOLDER"])
 
-    def in_words(self) -> list[str]:
-        """The conditions, without the runs."""
-        conditions = {
-            "the best of each group": self.best_of_group,
-            f"a reward of at least {self.min_reward or 0:g}": self.min_reward is not None,
-            "verdict honest": self.honest_only,
-            "without flags": self.without_flags,
-            "every reply parsed": self.understood_only,
-            f"where {self.where.strip()}": bool(self.where.strip()),
-            "held-out tasks included": self.heldout,
-        }
-        return [words for words, is_set in conditions.items() if is_set]
-
 
 class DownloadSft(SftFilter):
     """Training data as a file."""

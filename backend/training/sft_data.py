@@ -64,8 +64,17 @@ def preview(session: Session, request: SftFilter) -> SftPreview:
 def download(session: Session, request: SftFilter, kind: SftFormat) -> Download:
     """The conversations as chat JSONL, or as a zipped folder for Hugging Face's `datasets`."""
     names = "; ".join(f"{plain_line(run.name)} ({run.id})" for run in runs_of(session, request))
-    conditions = plain_line(", ".join(request.in_words())) or "all completed rollouts"
-    selection = f"Runs: {names}. Filter: {conditions}."
+    conditions = {
+        "the best of each group": request.best_of_group,
+        f"a reward of at least {request.min_reward or 0:g}": request.min_reward is not None,
+        "verdict honest": request.honest_only,
+        "without flags": request.without_flags,
+        "every reply parsed": request.understood_only,
+        f"where {request.where.strip()}": bool(request.where.strip()),
+        "held-out tasks included": request.heldout,
+    }
+    words = plain_line(", ".join(text for text, is_set in conditions.items() if is_set))
+    selection = f"Runs: {names}. Filter: {words or 'all completed rollouts'}."
 
     def content(session: Session) -> Iterator[bytes]:
         rows = map(_conversation, _new_rows(session, runs_of(session, request), request))
