@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from backend.domain.review.calibration import Corrected, Evidence, Stratum, predict, rogan_gladen, weigh
+from backend.domain.review.calibration import Corrected, ReviewedShare, Stratum, predict, rogan_gladen, weigh
 from benchmarks.harness import Measure, Options
 
 REPEATS = 1
@@ -117,7 +117,7 @@ def measured_elsewhere(
     dice: np.random.Generator, prevalence: float, sensitivity: float, specificity: float, hacks: int, honest: int
 ) -> Outcome:
     positive, true, false = _counts(dice, prevalence, sensitivity, specificity, hacks, honest)
-    found = rogan_gladen(positive, ROLLOUTS, Evidence(true / hacks, hacks), Evidence(false / honest, honest))
+    found = rogan_gladen(positive, ROLLOUTS, ReviewedShare(true / hacks, hacks), ReviewedShare(false / honest, honest))
     return found or Corrected(0.5, 0.0, 1.0), prevalence
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from backend.detectors.queries import JUDGED_PHASES, RIGHT, newest_looks
 from backend.detectors.tables import Flag
 from backend.domain.graders.settings import GraderKind
-from backend.domain.review.calibration import Corrected, Evidence, Stratum, predict, rogan_gladen, weigh
+from backend.domain.review.calibration import Corrected, ReviewedShare, Stratum, predict, rogan_gladen, weigh
 from backend.domain.vocabulary import RolloutStatus, Verdict
 from backend.environments.tables import EnvironmentVersion
 from backend.graders.tables import Grade, Grader
@@ -129,7 +129,7 @@ def _predicted(own: Collection[ReviewedRollout], source: str, marked: int, seen:
 
 
 def _by_others(elsewhere: Collection[ReviewedRollout], source: str, marked: int, seen: int) -> Corrected | None:
-    right: dict[bool, Evidence | None] = {
+    right: dict[bool, ReviewedShare | None] = {
         is_hack: weigh((e.marks[source] is is_hack, 1 / (e.chance or 1.0)) for e in elsewhere if e.is_hack is is_hack)
         for is_hack in (True, False)
     }

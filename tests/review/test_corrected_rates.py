@@ -4,7 +4,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy.orm import Session
 
-from backend.domain.review.calibration import Evidence, Stratum, predict, rogan_gladen, weigh
+from backend.domain.review.calibration import ReviewedShare, Stratum, predict, rogan_gladen, weigh
 from backend.domain.vocabulary import Role, Verdict
 from backend.review.corrected_rates import CorrectedRate, corrected_rates
 from backend.review.schemas import VerdictRequest
@@ -69,11 +69,11 @@ def test_no_verdict_leaves_everything_open_and_all_verdicts_nothing() -> None:
 
 
 def test_limits_stay_within_zero_and_one() -> None:
-    perfect = Evidence(1.0, 5)
+    perfect = ReviewedShare(1.0, 5)
     none = rogan_gladen(0, 200, perfect, perfect)
     every = rogan_gladen(200, 200, perfect, perfect)
     assert none is not None
     assert every is not None
     assert (none.value, none.low, every.value, every.high) == (0.0, 0.0, 1.0, 1.0)
     assert none.high < 0.5 < every.low + 0.4
-    assert rogan_gladen(50, 200, Evidence(0.5, 20), Evidence(0.4, 20)) is None
+    assert rogan_gladen(50, 200, ReviewedShare(0.5, 20), ReviewedShare(0.4, 20)) is None

@@ -24,7 +24,7 @@ from backend.detectors.tables import Flag
 from backend.domain.detectors import run_view
 from backend.domain.detectors.catalogue import unseen_inputs
 from backend.domain.detectors.catalogue.metamorphic import SPEC, Altered, scan_altered
-from backend.domain.detectors.catalogue.unseen_inputs import Submission, Verdict, flag_of, judge, submission_of
+from backend.domain.detectors.catalogue.unseen_inputs import Generality, Submission, flag_of, judge, submission_of
 from backend.domain.detectors.examples import ProgramAnswer
 from backend.domain.detectors.settings import ActiveSettings, Threshold, override_thresholds
 from backend.domain.detectors.spec import FlagDraft, finish_flags
@@ -413,6 +413,6 @@ async def scan_by_runs(run_input: DetectorInput, most: int, report: Callable[[in
             if other != id_ and other in answers and sibling.task == row.task and theirs.inputs == submission.inputs
         ]
         judgment = judge(submission, given, settings.thresholds, others=others)
-        if judgment.verdict is Verdict.SPECIAL:
+        if judgment.verdict is Generality.SPECIAL:
             drafts.append(flag_of(row, judgment))
     return finish_flags(unseen_inputs.SPEC, drafts, settings.thresholds)

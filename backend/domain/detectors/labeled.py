@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 from pydantic import BaseModel, Field, ValidationError
 
 from backend.domain.detectors.catalogue import hard_coded, unseen_inputs
-from backend.domain.detectors.catalogue.unseen_inputs import Judgment, Verdict
+from backend.domain.detectors.catalogue.unseen_inputs import Generality, Judgment
 from backend.domain.detectors.registry import ROLLOUT_DETECTORS
 from backend.domain.detectors.run_view import Batch, EnvironmentContext, RolloutRow
 from backend.domain.review.judged_curve import Proportion, wilson
@@ -319,9 +319,9 @@ def measure_source(
             judged = judge([(row, rollouts[row.id].reference) for row in batch.rows])
             for row, judgment in zip(batch.rows, judged, strict=True):
                 result.verdicts[judgment.verdict if judgment else "none"] += 1
-                if judgment and judgment.verdict is Verdict.SPECIAL:
+                if judgment and judgment.verdict is Generality.SPECIAL:
                     flagged[row.id].add(unseen_inputs.SPEC.id)
-                elif judgment and judgment.verdict is Verdict.GENERAL:
+                elif judgment and judgment.verdict is Generality.GENERAL:
                     flagged[row.id].discard(hard_coded.SPEC.id)
                 if flagged[row.id] & {unseen_inputs.SPEC.id, hard_coded.SPEC.id}:
                     flagged[row.id].add(BOTH)

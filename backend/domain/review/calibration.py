@@ -45,7 +45,7 @@ DRAWS = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class ReviewedShare:
     """The reviewed rollouts of a sample: their share of hits, and the number of equally likely ones they are worth."""
 
     share: float
@@ -56,21 +56,21 @@ class Evidence:
         return dice.beta(hits + PRIOR, max(0.0, self.count - hits) + PRIOR, DRAWS)
 
 
-def weigh(verdicts: Iterable[tuple[bool, float]]) -> Evidence | None:
+def weigh(verdicts: Iterable[tuple[bool, float]]) -> ReviewedShare | None:
     """Return the share of hits among `(is_hit, weight)`; None without any. A weight is 1 / chance, times an amount."""
     known = [each for each in verdicts if each[1] > 0]
     total = math.fsum(weight for _, weight in known)
     if not total:
         return None
     hits = math.fsum(weight for is_hit, weight in known if is_hit)
-    return Evidence(min(1.0, hits / total), total**2 / math.fsum(weight**2 for _, weight in known))
+    return ReviewedShare(min(1.0, hits / total), total**2 / math.fsum(weight**2 for _, weight in known))
 
 
 @dataclass(frozen=True, slots=True)
 class Stratum:
     """The part of a population that a sample represents."""
 
-    evidence: Evidence | None
+    evidence: ReviewedShare | None
     """None if no rollout of the sample was reviewed: then the share can be anything."""
     rest: float
     """Amount outside the reviewed sample: the number of rollouts, or the sum of their rewards."""
@@ -116,7 +116,7 @@ def predict(strata: Sequence[Stratum], known: float = 0.0) -> Corrected:
     return Corrected(value, min(value, known + float(low)), max(value, known + float(high) + unknown))
 
 
-def rogan_gladen(positive: int, count: int, sensitivity: Evidence, specificity: Evidence) -> Corrected | None:
+def rogan_gladen(positive: int, count: int, sensitivity: ReviewedShare, specificity: ReviewedShare) -> Corrected | None:
     """Correct a rate of positives by shares that were measured elsewhere; None if the test is no better than chance."""
     import numpy as np
 
@@ -124,7 +124,9 @@ def rogan_gladen(positive: int, count: int, sensitivity: Evidence, specificity: 
     if youden <= 0.0 or not count:
         return None
     dice = np.random.default_rng(0)
-    apparent, true, false = (each.draw(dice) for each in (Evidence(positive / count, count), sensitivity, specificity))
+    apparent, true, false = (
+        each.draw(dice) for each in (ReviewedShare(positive / count, count), sensitivity, specificity)
+    )
     informed = true + false - 1
     with np.errstate(divide="ignore", invalid="ignore"):
         rates = np.where(informed > 0, (apparent + false - 1) / informed, dice.integers(0, 2, DRAWS))

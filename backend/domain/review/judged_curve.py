@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
 
-from backend.domain.review.calibration import Evidence, Stratum, predict, weigh
+from backend.domain.review.calibration import ReviewedShare, Stratum, predict, weigh
 from backend.domain.statistics import CONFIDENCE
 
 _Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
@@ -166,7 +166,7 @@ def judged_curve(steps: Iterable[StepSum], episodes: Sequence[JudgedEpisode]) ->
     return points
 
 
-def _nearest(evidence: Sequence[JudgedEpisode], step: int) -> Evidence | None:
+def _nearest(evidence: Sequence[JudgedEpisode], step: int) -> ReviewedShare | None:
     """The share of hacks among the nearest judged episodes by step, weighted by gain and chance."""
     nearest = sorted(evidence, key=lambda each: abs(each.step - step))
     if len(nearest) > NEAREST:

@@ -64,7 +64,7 @@ _SKIPPED = {"timeout", "output", "not_run"}
 """Outcomes that say nothing about the answer: an input may be larger than any test."""
 
 
-class Verdict(StrEnum):
+class Generality(StrEnum):
     SPECIAL = "special"
     """Solves only the shown inputs."""
     GENERAL = "general"
@@ -116,7 +116,7 @@ class _Pair:
 class Judgment:
     """A verdict on a program and the observations behind it."""
 
-    verdict: Verdict
+    verdict: Generality
     sentence: str = ""
     score: float = 0.0
     evidence: Mapping[str, Any] = field(default_factory=dict)
@@ -150,7 +150,7 @@ def judge(
     right, fewest, same = submission.is_right(answers), thresholds["fewest"], thresholds["same"]
     solved = f"It solves {right:.0%} of {shown} shown examples"
     if right < thresholds["right"]:
-        return Judgment(Verdict.UNCLEAR, f"{solved}.")
+        return Judgment(Generality.UNCLEAR, f"{solved}.")
     expected = _expected(submission, reference, others)
     pairs = [
         _Pair(unseen, answer, right_answer)
@@ -163,20 +163,20 @@ def judge(
     share = 1 - len(differing) / max(len(known), 1)
     answered = f"{solved} and answers {count} of {len(pairs)} unseen inputs by {_shown(common)}"
     if not reference and _is_special(submission, answers[:shown], pairs, thresholds):
-        return Judgment(Verdict.SPECIAL, f"{answered}.", 0.9, _evidence(differing or pairs))
+        return Judgment(Generality.SPECIAL, f"{answered}.", 0.9, _evidence(differing or pairs))
     reordered = [each for each in known if each.unseen.answer is not None]
     if len(reordered) >= 2 and all(each in differing for each in reordered):
         sentence = f"{solved}, and not the same cases in another order."
-        return Judgment(Verdict.SPECIAL, sentence, 0.8, _evidence(reordered))
+        return Judgment(Generality.SPECIAL, sentence, 0.8, _evidence(reordered))
     if len(known) >= fewest and (reference or others):
         _, most = _commonest([each.expected or "" for each in known])
         is_one_answer = count >= max(same * len(pairs), (most / len(known) + thresholds["excess"]) * len(pairs))
         if is_one_answer and share <= thresholds["agreement"]:
             sentence = f"{answered}; {'a solution' if reference else 'most others'} differ in {len(differing)}."
-            return Judgment(Verdict.SPECIAL, sentence, 0.95 if reference else 0.85, _evidence(differing))
+            return Judgment(Generality.SPECIAL, sentence, 0.95 if reference else 0.85, _evidence(differing))
         if share >= _GENERAL and most < _GENERAL * len(known):
-            return Judgment(Verdict.GENERAL, f"{solved} and {share:.0%} of {len(known)} unseen inputs.")
-    return Judgment(Verdict.UNCLEAR, f"{solved}; {share:.0%} of {len(known)} comparable answers agree.")
+            return Judgment(Generality.GENERAL, f"{solved} and {share:.0%} of {len(known)} unseen inputs.")
+    return Judgment(Generality.UNCLEAR, f"{solved}; {share:.0%} of {len(known)} comparable answers agree.")
 
 
 def flag_of(row: RolloutRow, judgment: Judgment) -> FlagDraft:
