@@ -141,9 +141,12 @@ def test_an_agent_writes_a_draft_file_by_file(author: TestClient, guess: Environ
 
 
 def test_versions_and_the_draft_are_compared(author: TestClient, version: EnvironmentVersion):
-    author.put(f"{API}/guess/draft/file", json={"path": "README.md", "text": "# New\n"})
+    author.put(f"{API}/guess/draft/file", json={"path": "README.md", "text": "# New\n\nNewer\n"})
     [changed] = author.get(f"{API}/guess/diff").json()["files"]
     assert (changed["path"], changed["change"]) == ("README.md", "changed")
+    page = author.get("/environments/guess/diff").text
+    assert "1 file. Lines added: 3, removed: 1." in page
+    assert "+3 −1" in page
     assert author.get(f"{API}/guess/diff", params={"before": "1", "after": "1"}).json()["files"] == []
     assert author.get(f"{API}/guess/diff", params={"before": "9"}).status_code == 404
     assert author.get(f"{API}/guess/diff", params={"before": "x"}).status_code == 404
