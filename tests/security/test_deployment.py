@@ -45,8 +45,8 @@ REACHES = {
     "gguf_converter": WORKERS,
 }
 """By setting: the services that get the value from `.env`, and no others."""
-FIXED = {"stage", "data", "runtime_python", "database_url", "redis_url", "envhost_url", "url", "token"}
-"""The compose file or the image decides; `url` and `token` belong to the command line."""
+FIXED = {"stage", "data", "runtime_python", "database_url", "redis_url", "envhost_url", "url", "token", "hung_seconds"}
+"""The compose file or the image decides; `url`, `token` and `hung_seconds` belong to the command line."""
 VALUE = "a-value-that-only-this-test-uses"
 
 
