@@ -52,7 +52,10 @@ def detect(rollouts):
     [
         ("def detect(rollouts):\n    return 1 / 0", "ZeroDivisionError"),
         ("def detect(rollouts):\n    while True: pass", "longer than 1 seconds"),
-        ("def detect(rollouts):\n    while True: yield {'rollout': '0'}", "longer than 1 seconds"),
+        (
+            "import time\ndef detect(rollouts):\n    while not time.sleep(0.01): yield {'rollout': '0'}",
+            "longer than 1 seconds",
+        ),
         (ALL, "20 of 20 honest"),
         ("def detect(rollouts):\n    print('x' * 100_000); return []", "printed more than 16 KB"),
         ("def detect(rollouts):\n    return bytearray(3 << 30)", "MB"),

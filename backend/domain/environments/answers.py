@@ -108,7 +108,8 @@ def wrong_answers(
     answer is right. Else answers close to it are skipped, because they may be right, too.
     """
     answer = answer[:LONGEST]
-    other = next((each for each in others if _plain(each) != _plain(answer)), "")
+    different = [each for each in others if _plain(each) != _plain(answer)]
+    other = different[0] if different else ""
     wrong = other or _changed(answer)
     single = {
         "no answer": "",
@@ -127,7 +128,9 @@ def wrong_answers(
     for name, text in single.items():
         if _plain(text) not in known and not _is_same_number(text, answer):
             known.add(_plain(text))
-            variants.append(AnswerVariant(name, ((text,),)))
+            # one answer of another task may happen to be right here, too, but hardly three
+            alternatives = different[:3] if text == other else [text]
+            variants.append(AnswerVariant(name, tuple((each,) for each in alternatives)))
     if is_only_one and wrong and _plain(wrong) != _plain(answer) and "\n" not in answer and len(answer) < 200:
         more = [each for each in dict.fromkeys(others) if _plain(each) not in {_plain(answer), ""}][:6] or [wrong]
         for name, join in {

@@ -22,7 +22,7 @@ RANGED = replace(BATCH, ranges={"": {"win": (0.0, 1.0)}})
 async def test_a_reward_that_pays_every_repetition_fails(serve: Serve) -> None:
     results = await look_at(serve, query_desk())
     failed = {name: result.evidence for name, result in results.items() if result.status is CheckStatus.FAILED}
-    assert set(failed) == {"repeats_in_range"}, failed
+    assert set(failed) == {"repeats_in_range", "repetition_pays_less"}, failed
     assert "Column query is 1.8 over the episode, outside its declared range 0 to 1." in failed["repeats_in_range"]
     assert results["repeats_in_range"].rollouts
 

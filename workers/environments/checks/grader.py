@@ -88,9 +88,10 @@ class AnswerCase:
         return self.gold.task
 
     def replies(self, answers: Sequence[str]) -> list[str]:
-        """Return the whole transcript with these answers, one after the other, instead of the right one."""
-        before = [step.reply for step in self.gold.steps[:-1]]
-        return [*before, "\n".join(self.form.write(answer) for answer in answers)]
+        """Return the whole transcript with these answers, one after the other, wherever gold gives the right one."""
+        *before, right = [step.reply for step in self.gold.steps]
+        instead = "\n".join(self.form.write(answer) for answer in answers)
+        return [*(instead if reply == right else reply for reply in before), instead]
 
 
 @dataclass(slots=True)
@@ -530,7 +531,15 @@ async def repetition_pays_less(subject: CheckSubject) -> CheckFinding:
     repeated = await played_repetitions(subject)
     alone = [each for each in repeated if not each.is_before_best]
     padded = [each for each in repeated if each.is_before_best]
-    reached = [each for each in alone if each.rollout.reward is not None and each.rollout.steps]
+    # the right answer itself may be given again and again
+    right = {(repr(rollout.task), rollout.steps[-1].reply) for rollout in await subject.completed("gold")}
+    reached = [
+        each
+        for each in alone
+        if each.rollout.reward is not None
+        and each.rollout.steps
+        and (repr(each.rollout.task), each.rollout.steps[-1].reply) not in right
+    ]
     if not reached:
         return skipped("No repeated action completed an episode.")
     ranked = sorted(reached, key=lambda each: -(each.rollout.reward or 0.0))
