@@ -15,6 +15,7 @@ from backend.domain.environments.fixtures import (
     write_fixture,
 )
 from backend.domain.environments.manifest import Manifest, read_manifest
+from backend.domain.rollouts.rollout import task_of
 from backend.domain.vocabulary import Split
 
 GOOD: dict[str, Any] = {
@@ -52,13 +53,13 @@ def test_what_is_written_is_read_back() -> None:
 
 
 def test_the_task_follows_the_index_unless_a_seed_was_chosen(manifest: Manifest) -> None:
-    assert FixtureTask(index=3).spec(manifest).reset_arguments() == {
+    assert task_of(manifest, *FixtureTask(index=3).model_dump().values()).reset_arguments() == {
         "seed": 10_000_003,
         "split": "heldout",
         "level": 1,
         "index": 3,
     }
-    chosen = FixtureTask(split=Split.TRAIN, index=0, seed=5, level=1).spec(manifest)
+    chosen = task_of(manifest, *FixtureTask(split=Split.TRAIN, index=0, seed=5, level=1).model_dump().values())
     assert (chosen.seed, chosen.level) == (5, 1)
 
 
