@@ -516,13 +516,14 @@ async def repetition_pays_less(subject: CheckSubject) -> CheckFinding:
     """Compare repeated actions, up to `max_turns` (64), with gold: the actions of `repeats_in_range` and a few texts.
 
     Fails if a repeated action earns as much as gold, or if repeating it before gold's replies earns 10% of gold's
-    distance to the lowest reward more than gold; warns from half of gold.
+    distance to the lowest reward more than gold; warns from half of gold. Gold's own last reply does not count.
     """
     if subject.manifest.proctor.episode.max_turns < 2:
         return does_not_apply("An episode has one turn: nothing can be repeated.")
     if "gold" not in subject.scripts:
         return skipped("No reply is known to be right, so there is nothing to compare a repetition with.")
-    gold = [rollout.reward or 0.0 for rollout in await subject.completed("gold")]
+    solved_by_gold = await subject.completed("gold")
+    gold = [rollout.reward or 0.0 for rollout in solved_by_gold]
     if not gold:
         return skipped("No episode of gold completed.")
     best, lowest = fmean(gold), _lowest(subject)
@@ -532,7 +533,7 @@ async def repetition_pays_less(subject: CheckSubject) -> CheckFinding:
     alone = [each for each in repeated if not each.is_before_best]
     padded = [each for each in repeated if each.is_before_best]
     # the right answer itself may be given again and again
-    right = {(repr(rollout.task), rollout.steps[-1].reply) for rollout in await subject.completed("gold")}
+    right = {(repr(rollout.task), rollout.steps[-1].reply) for rollout in solved_by_gold if rollout.steps}
     reached = [
         each
         for each in alone
