@@ -28,7 +28,7 @@ from rich.console import Console
 from backend.domain.environments.manifest import read_manifest
 from backend.domain.environments.packages import MANIFEST_PATH, content_hash
 from backend.domain.errors import RolloutError
-from backend.domain.review.judged_curve import wilson
+from backend.domain.statistics import wilson
 from backend.domain.vocabulary import CheckStatus
 from backend.settings import get_settings
 from benchmarks.harness import installation

@@ -30,7 +30,7 @@ from backend.domain.detectors.labeled import (
 )
 from backend.domain.detectors.run_view import RolloutRow
 from backend.domain.detectors.spec import SUSPICION, Action
-from backend.domain.review.judged_curve import Proportion
+from backend.domain.statistics import Proportion
 from backend.web.formats import short
 from proctor import Json
 from proctor_sandbox.probe import run_on_inputs
