@@ -114,6 +114,11 @@ def _show_detector(found: Json) -> None:
     )
     for name, settings in found["settings"].items():
         say(f"settings for {name}: {_settings(settings)}")
+    if sampled := found["sampled"]:
+        say(f"within budgets: {sampled['graded']:,} graded, for about {sampled['rollouts']:,.0f} rollouts")
+        for name, share in (("would flag", "flagged"), ("precision", "precision"), ("recall", "recall")):
+            if estimated := sampled[share]:
+                say(f"  {name}: {estimated['value']:.1%} (95% {estimated['low']:.1%} to {estimated['high']:.1%})")
     say("")
     rows = [(name, *_figures(each, each["recall_at_least"])) for name, each in found["by_environment"].items()]
     write_table(("environment", *_HEAD), rows, empty="It has flagged nothing.")
