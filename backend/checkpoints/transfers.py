@@ -49,7 +49,7 @@ def plan_transfer(session: Session, checkpoint: Checkpoint, request: TransferReq
     trained = versions_of(session, get_run(session, checkpoint.run_id))
     report = TransferReport(
         reference=_choose_reference(session, checkpoint, request.reference),
-        exported=_side_of(checkpoint),
+        exported=_side_of(session, checkpoint),
         environments=[
             describe_environment(version, request.detect, is_trained=version.id in {each.id for each in trained})
             for version in _choose_versions(session, trained, request.environments)
@@ -201,14 +201,14 @@ def _choose_versions(
 def _choose_reference(session: Session, checkpoint: Checkpoint, text: str | None) -> TransferSide:
     """A checkpoint with weights, or another policy that can play. Default: the earliest checkpoint of the run."""
     if not text:
-        of_run = select(Checkpoint).options(joinedload(Checkpoint.policy)).where(Checkpoint.run_id == checkpoint.run_id)
+        of_run = select(Checkpoint).where(Checkpoint.run_id == checkpoint.run_id)
         others = of_run.where(Checkpoint.pruned_at.is_(None), Checkpoint.id != checkpoint.id)
         earliest = session.scalars(others.order_by(Checkpoint.created_at, Checkpoint.id).limit(1)).first()
         if earliest is None:
             raise InvalidInput(
                 fields={"reference": "The run has no other checkpoint with weights. Choose a reference policy."}
             )
-        return _side_of(earliest)
+        return _side_of(session, earliest)
     policy = find_policy(session, text)
     if policy is not None and policy.kind is not PolicyKind.LOCAL:
         return _side_of_policy(policy)
@@ -220,11 +220,11 @@ def _choose_reference(session: Session, checkpoint: Checkpoint, text: str | None
         raise InvalidInput(fields={"reference": "This is the exported checkpoint itself. Choose another one."})
     if reference.unusable:
         raise InvalidInput(fields={"reference": reference.unusable})
-    return _side_of(reference)
+    return _side_of(session, reference)
 
 
-def _side_of(checkpoint: Checkpoint) -> TransferSide:
-    name = f"{checkpoint.policy.name} {checkpoint.stage} {checkpoint.step}"
+def _side_of(session: Session, checkpoint: Checkpoint) -> TransferSide:
+    name = f"{session.get_one(Policy, checkpoint.policy_id).name} {checkpoint.stage} {checkpoint.step}"
     return TransferSide(policy_id=checkpoint.policy_id, checkpoint_id=checkpoint.id, name=name)
 
 

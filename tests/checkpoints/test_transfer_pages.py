@@ -30,7 +30,7 @@ def checkpoint(session: Session) -> Checkpoint:
 
 def finished(session: Session, checkpoint: Checkpoint, **fields: object) -> Export:
     assert checkpoint.run_id is not None
-    evaluations = [make_run(session, policy=checkpoint.policy, checkpoint_id=checkpoint.id).id for _ in range(2)]
+    evaluations = [make_run(session, checkpoint_id=checkpoint.id).id for _ in range(2)]
     export = Export(checkpoint_id=checkpoint.id, run_id=checkpoint.run_id, status=ExportStatus.RUNNING)
     export.transfer = finished_report(*evaluations, **fields).model_dump(mode="json")
     session.add(export)

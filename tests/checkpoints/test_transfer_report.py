@@ -12,13 +12,13 @@ from backend.checkpoints.service import ExportInProgress, start_export
 from backend.checkpoints.tables import Checkpoint, Export
 from backend.checkpoints.transfers import NoTransferReport, stop_transfer, wake_unfinished_transfers
 from backend.core.session import transaction
-from backend.domain.checkpoints.transfer import TransferStatus
+from backend.domain.checkpoints.transfer import TransferReport, TransferStatus
 from backend.domain.vocabulary import ExportStatus, Role, RunKind, RunStatus
 from backend.errors import InvalidInput
 from backend.runs.tables import Run
 from backend.web.identity import Actor
 from tests.checkpoints.transfer_worlds import TASKS, make_world
-from tests.factories import make_environment, make_environment_version, make_person, make_policy
+from tests.factories import make_environment, make_manifest, make_package_version, make_person, make_policy
 from workers.tasks import transfers
 from workers.tasks.registry import JobContext
 
@@ -27,8 +27,9 @@ pytestmark = pytest.mark.usefixtures("committed_database")
 TRAPPED = {"tasks": {**TASKS, "canaries": 0.2}}
 
 
-def test_both_sides_play_the_same_tasks_and_the_pilot_plans_the_rest() -> None:
+def test_both_sides_play_the_planned_tasks_and_the_difference_has_intervals() -> None:
     world = make_world(TRAPPED, detect=0.25, max_rollouts=1000)
+    world.metrics = {"honeypot_read": 1.0}
     assert world.export_jobs == 0, "the export waits for the report"
     world.wake()
     pilots = world.plans
@@ -50,13 +51,10 @@ def test_both_sides_play_the_same_tasks_and_the_pilot_plans_the_rest() -> None:
     assert {plan.tasks for _, plan, _ in later} == {each.tasks - 20 for each in report.environments}
     row = world.finish()
     assert (row.status, world.export_jobs) == (ExportStatus.QUEUED, 1)
+    _check_regression_and_hacks(world.report)
 
 
-def test_it_reports_a_regression_and_hacks_with_intervals() -> None:
-    world = make_world(TRAPPED, detect=0.25, max_rollouts=1000)
-    world.metrics = {"honeypot_read": 1.0}
-    world.finish()
-    report = world.report
+def _check_regression_and_hacks(report: TransferReport) -> None:
     assert (report.status, report.reason) == (TransferStatus.COMPLETED, "")
     trained, trapped = report.environments
     assert (trained.name, trained.is_trained, trapped.name) == ("trained", True, "other_0")
@@ -175,10 +173,9 @@ def test_a_job_that_is_given_up_leaves_the_export_without_a_report() -> None:
 def test_without_names_it_plays_the_trained_environment_and_those_with_traps() -> None:
     bait = "class Game:\n    def honeypot_read(self):\n        return 0.0\n"
     with transaction() as session:
-        baited = make_environment_version(session, make_environment(session, "baited"))
-        baited.files = {**baited.files, "server/app.py": bait}
-        commented = make_environment_version(session, make_environment(session, "commented"))
-        commented.files = {**commented.files, "server/app.py": bait.replace("    def", "    # def")}
+        for name, code in (("baited", bait), ("commented", bait.replace("    def", "    # def"))):
+            files = {"openenv.yaml": make_manifest(name).model_dump_json(), "server/app.py": code}
+            make_package_version(session, files, make_environment(session, name))
     world = make_world(TRAPPED, {"tasks": TASKS})
     assert [each.name for each in world.report.environments] == ["trained", "baited", "other_0"]
     assert world.report.reference.name == "tiny untrained 0"
