@@ -10,7 +10,7 @@ from backend.checkpoints.hub import message_of, sealed_token
 from backend.checkpoints.pruning import PrunePlan, plan_by_id, plan_by_rule
 from backend.checkpoints.schemas import ExportChoice, PruneRequest, UploadExport, UploadPlan, UploadTarget
 from backend.checkpoints.tables import Checkpoint, Export
-from backend.checkpoints.transfers import plan_transfer, wake_transfer
+from backend.checkpoints.transfers import enqueue_export, plan_transfer, wake_transfer
 from backend.core.events import announce
 from backend.core.queue import enqueue
 from backend.domain.checkpoints.exports import ExportOptions, HubUpload, OfferedForm, default_form, offered_forms
@@ -67,10 +67,6 @@ def start_export(session: Session, actor: Actor, checkpoint: Checkpoint, choice:
     else:
         enqueue_export(session, export)
     return export
-
-
-def enqueue_export(session: Session, export: Export) -> None:
-    enqueue(session, "exports.run", queue=Queue.GPU, arguments={"export_id": str(export.id)})
 
 
 def export_forms(session: Session, checkpoint: Checkpoint) -> list[OfferedForm]:

@@ -170,6 +170,11 @@ def wake_transfer(session: Session, export_id: uuid.UUID) -> None:
         enqueue(session, TRANSFER_JOB, queue=Queue.CPU, arguments=arguments)
 
 
+def enqueue_export(session: Session, export: Export) -> None:
+    """Queue the job that makes an export, at the end of its report if it has one."""
+    enqueue(session, "exports.run", queue=Queue.GPU, arguments={"export_id": str(export.id)})
+
+
 def evaluations_of(session: Session, export_id: uuid.UUID) -> Sequence[TransferEvaluation]:
     """With their runs, in the order of their start."""
     statement = select(TransferEvaluation).options(joinedload(TransferEvaluation.run))

@@ -64,7 +64,7 @@ class TransferWorld:
     export_id: uuid.UUID
     play: Play = worse
     metrics: dict[str, float] = field(default_factory=dict)
-    """Of the exported checkpoint."""
+    """Metrics that rollouts of the exported checkpoint report."""
 
     def wake(self) -> bool:
         """Run its waiting job, if there is one."""

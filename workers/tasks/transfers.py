@@ -1,7 +1,7 @@
 """The job `exports.transfer`: advance the transfer report of an export until it waits or has finished.
 
-Both sides play a pilot of every environment, then the tasks that the pilots' variance asks for, as ordinary evaluations
-whose end wakes the report again. No worker waits for one. At the end, the export itself is queued.
+Both sides play a pilot of every environment, then the tasks that the variance of the pilot requires, as ordinary
+evaluations whose end wakes the report again. No worker waits for one. At the end, the export itself is queued.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ import structlog
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from backend.checkpoints.service import enqueue_export
 from backend.checkpoints.tables import Export, TransferEvaluation
-from backend.checkpoints.transfers import UNFINISHED, evaluations_of, held_out_indexes
+from backend.checkpoints.transfers import UNFINISHED, enqueue_export, evaluations_of, held_out_indexes
 from backend.core.events import announce
 from backend.core.session import transaction
 from backend.detectors.scans import newest_scan
@@ -36,6 +35,7 @@ from backend.domain.checkpoints.transfer import (
 )
 from backend.domain.environments.reward_bounds import reward_scale
 from backend.domain.results.pass_at_k import REWARD
+from backend.domain.results.power import detectable_difference, difference_variance, power_of, tasks_needed
 from backend.domain.review.judged_curve import Proportion, wilson
 from backend.domain.statistics import estimate_mean, paired_difference
 from backend.domain.training.configuration import TrainingConfiguration
@@ -43,7 +43,6 @@ from backend.domain.vocabulary import ExportStatus, Split
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import AppError, InvalidInput
 from backend.results.figures import EQUAL_REWARDS, cheat_rate, rule_of
-from backend.results.planning import PlanSampleSize, SamplePlan, plan_for
 from backend.results.scores import ComparedRun, TaskScores, merge, scores
 from backend.runs.evaluations import start_evaluation
 from backend.runs.schemas import EvaluationRequest
@@ -110,8 +109,10 @@ def _advance(session: Session, export: Export, report: TransferReport, requester
     if not report.is_planned and not is_ending:
         played = _by_side(evaluations)
         for environment in report.environments:
-            if not environment.status.is_over and (plan := _plan(session, report, environment, played)):
-                environment.planned = plan.tasks or environment.available
+            if environment.status.is_over:
+                continue
+            if (variance := _variance_of(session, environment, played)) is not None:
+                environment.planned = tasks_needed(environment.detect, variance, report.target_power)
         plan_rest(report)
         for environment in report.environments:
             if environment.tasks > environment.pilot:
@@ -211,16 +212,15 @@ def _scores_of(
     return merge([scores(session, ComparedRun(each, None)) for each in runs]) if runs else None
 
 
-def _plan(
-    session: Session, report: TransferReport, environment: TransferEnvironment, played: Played
-) -> SamplePlan | None:
-    """The number of tasks by the variance of what both sides completed; None for fewer than two shared tasks."""
-    sides = [_scores_of(session, environment, played, is_reference=each) for each in (True, False)]
-    both = [side for side in sides if side is not None]
-    if len(both) < 2 or len(both[0].tasks.keys() & both[1].tasks.keys()) < 2:
+def _variance_of(session: Session, environment: TransferEnvironment, played: Played) -> float | None:
+    """Variance of a task's difference, by the tasks that both sides completed; None for fewer than two."""
+    before, after = (_scores_of(session, environment, played, is_reference=each) for each in (True, False))
+    if before is None or after is None:
         return None
-    request = PlanSampleSize(run="", difference=environment.detect, power=report.target_power, group_size=1)
-    return plan_for(both, request)
+    shared = before.tasks.keys() & after.tasks.keys()
+    spreads = [[side.spreads[side.tasks[key]] for key in shared] for side in (before, after)]
+    variance = difference_variance(*spreads)
+    return None if variance is None else variance.of_task(1)
 
 
 def _summarize(
@@ -240,10 +240,11 @@ def _summarize(
         place = -1 if rule.column == REWARD else of_side.columns.index(rule.column)
         environment.success_rule = rule.expression
         environment.success = _compare(*(each[:, place] >= rule.at_least - EQUAL_REWARDS for each in values))
-        if plan := _plan(session, report, environment, played):
-            environment.power, environment.detectable = plan.observed_power, plan.detectable
-            if environment.planned is None:
-                environment.planned = plan.tasks or environment.available
+        if (variance := _variance_of(session, environment, played)) is not None:
+            environment.power = power_of(len(shared), environment.detect, variance)
+            environment.detectable = detectable_difference(len(shared), variance, report.target_power)
+            if environment.planned is None:  # it was stopped before
+                environment.planned = tasks_needed(environment.detect, variance, report.target_power)
     _count_traps(session, report, environment, played)
     evaluations = [each for is_reference in (True, False) for each in played.get((version.id, is_reference), ())]
     runs = [each.run for each in evaluations if each.run is not None]
