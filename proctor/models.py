@@ -3319,7 +3319,7 @@ class TransferEnvironment(Model):
     canary: RateChange | None = None
     """Impossible tasks that passed."""
     honeypot: RateChange | None = None
-    """Rollouts that took a bait, of those that reported one."""
+    """Rollouts that took a bait, out of the rollouts that report baits."""
     flagged: RateChange | None = None
     """Rollouts that a detector flagged."""
     before_runs: list[UUID] = []
