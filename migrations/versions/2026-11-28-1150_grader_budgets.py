@@ -4,7 +4,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "c4a7e19d52f8"
-down_revision = "b1f0a6c4d2e7"
+down_revision = "e5c81d07a3b9"
 branch_labels = None
 depends_on = None
 
