@@ -20,8 +20,7 @@ from backend.domain.checkpoints.transfer import (
     plan_rest,
     warnings_of,
 )
-from backend.domain.review.judged_curve import wilson
-from backend.domain.statistics import Estimate
+from backend.domain.statistics import Estimate, wilson
 
 SIDE = TransferSide(policy_id=uuid.uuid4(), name="tiny sft 0")
 
