@@ -86,6 +86,7 @@ def check(run_id: uuid.UUID, policy: Policy | None) -> None:
                     on_rollout=writer.put,
                     should_stop=recorder.should_stop,
                     second_process=lambda: host.lease(*package, hash_seed=SECOND_HASH_SEED),
+                    branch_recorder=lambda: host.lease(*package, branches=True),
                     reference=reference,
                 )
                 return await _run_checks(subject, recorder)
