@@ -9,6 +9,7 @@ from backend.domain.environments.branches import Branch, described, grader_branc
 from backend.domain.errors import RolloutError, SandboxError
 from backend.domain.review.judged_curve import wilson
 from backend.domain.rollouts.rollout import Rollout
+from backend.environments.scaffold import without_generated
 from workers.environments.checks.base import (
     TOLERANCE,
     Check,
@@ -24,9 +25,9 @@ from workers.environments.checks.subject import CONCURRENCY, CheckSubject, actio
 from workers.environments.client import EnvServer
 from workers.environments.inside.recorder import NOT_RECORDED
 
-MAX_ANSWERS = 96
-SHARE_OF_TIME = 0.03
-"""Of all checks before. Half a second is always allowed."""
+MAX_ANSWERS, FIRST_ANSWERS = 96, 5
+SHARE_OF_TIME, SECONDS = 0.02, 0.5
+"""After the first answers: share of the time of all checks before, and what is always allowed."""
 LEAST = 0.5
 LISTED = 100
 
@@ -43,15 +44,20 @@ async def branches_executed(subject: CheckSubject) -> CheckFinding:
     """Replay up to 96 answers on a server that records both outcomes of every decision: right, wrong, without effort.
 
     The grader is every function named like a reward column, `step` if an episode has one turn, and all that they call
-    in the package. Takes at most 3% of the checks' time so far. Warns if fewer than half of the branches are executed,
-    or if an answer earns another reward while they are recorded.
+    in the package's own files. Takes about 2% of the checks' time so far. Warns if fewer than half of the branches are
+    executed, or if an answer earns another reward while they are recorded.
     """
     if subject.branch_recorder is None:
         return does_not_apply("No server of the package records its branches.")
     files = {path: text for path, text in subject.files.items() if path.endswith(".py")}
     sources = read_sources(files)
     names = {column.name for column in subject.manifest.columns}
-    branches = grader_branches(sources, names, has_one_turn=subject.manifest.proctor.episode.max_turns == 1)
+    own = without_generated(subject.files)
+    branches = grader_branches(
+        [source for source in sources if source.path in own],
+        names,
+        has_one_turn=subject.manifest.proctor.episode.max_turns == 1,
+    )
     if not branches:
         return does_not_apply("The package's files hold no grader with a branch.")
     answers = _answers(subject)
@@ -89,8 +95,8 @@ async def _record(
 ) -> tuple[bytes, int, list[Rollout]]:
     """Replay answers while there is time; return the record, their number and those that earned another reward."""
     began = time.perf_counter()
-    limit = max(0.5, SHARE_OF_TIME * (began - subject.began))
-    record, played = bytes(total), 0
+    limit = max(SECONDS, SHARE_OF_TIME * (began - subject.began))
+    record, played, size = bytes(total), 0, FIRST_ANSWERS
     differing: list[Rollout] = []
 
     async def replay(answer: Rollout) -> None:
@@ -109,15 +115,15 @@ async def _record(
             differing.append(answer)
 
     await server.read_branches()  # those of the import
-    while played < len(answers) and not subject.should_stop():
-        batch = answers[played : played + CONCURRENCY]
+    while size > 0 and played < len(answers) and not subject.should_stop():
+        batch = answers[played : played + size]
         await asyncio.gather(*map(replay, batch))
         seen = await server.read_branches()
         if len(seen) != total:
             raise SandboxError(f"the server recorded {len(seen)} branches instead of {total}")
         record, played = bytes(map(max, record, seen)), played + len(batch)
-        if time.perf_counter() - began > limit:
-            break
+        seconds = time.perf_counter() - began
+        size = min(CONCURRENCY, int((limit - seconds) / seconds * played))
     return record, played, differing
 
 
