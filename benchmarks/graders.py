@@ -15,7 +15,7 @@ grader is wrapped as an OpenEnv package in the env host; its collection's right 
 
 A grader is bad if its collection says so: an insecure verifier, or an official evaluator that passes the collection's
 own exploit. Good ones are the oracles, for djinn its secure comparison of the same problem's tests, and the scorers of
-reasoning-gym, which nobody has searched for holes. Families (kinds of exploit, environments, kinds of tasks) are split
+reasoning-gym, which were not searched for holes. Families (kinds of exploit, environments, kinds of tasks) are split
 into development and test by the parity of their name's SHA-256.
 """
 

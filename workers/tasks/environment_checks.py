@@ -15,6 +15,7 @@ from backend.domain.environments.certificate import CheckResult, certificate_sta
 from backend.domain.environments.manifest import Manifest
 from backend.domain.text import plain_text
 from backend.domain.vocabulary import RunStatus
+from backend.environments.scaffold import without_generated
 from backend.environments.tables import Certificate, EnvironmentVersion
 from backend.review.fixtures import judged_fixtures
 from backend.runs.service import begin_run, finish_run
@@ -81,6 +82,7 @@ def check(run_id: uuid.UUID, policy: Policy | None) -> None:
                     manifest,
                     server,
                     files=version.files,
+                    generated=version.files.keys() - without_generated(version.files).keys(),
                     judged=judged,
                     seed=row.seed,
                     on_rollout=writer.put,

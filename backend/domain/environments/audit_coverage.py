@@ -45,7 +45,7 @@ class CoverageShare:
 @dataclass(frozen=True, slots=True)
 class AuditCoverage:
     shares: tuple[CoverageShare, ...]
-    """Those that were measured."""
+    """All shares that were measured."""
     score: float | None
     """Null unless all three were measured."""
     low: float | None

@@ -1,4 +1,4 @@
-"""Branches of a package's code: found in its source, recorded while it runs, and those that belong to its grader.
+"""Branches of a package's code: found in its source, recorded while it runs, and the ones that belong to its grader.
 
 Both sides read the same source and number its branches alike: Proctor, which lists them, and the sandbox, where a copy
 runs in which every decision records its outcome. Only the standard library, because the sandbox imports this file.
@@ -14,7 +14,7 @@ HIT, PASS = "__proctor_hit__", "__proctor_pass__"
 """Built-in functions of the sandbox: `HIT(number, 1)` records a branch and returns None; `PASS(number, value)` records
 `number` if the value is true, else `number + 1`, and returns the value."""
 MAX_BRANCHES = 20_000
-"""Of a package. Files beyond are not read."""
+"""Limit of a package. Further files are not read."""
 MAX_SOURCE = 400_000
 """Characters of a file."""
 _ADAPTERS = ("proctor_adapter/", "proctor_sandbox/")
@@ -51,7 +51,7 @@ class SourceFile:
 
 
 def read_sources(files: Mapping[str, str]) -> list[SourceFile]:
-    """Read the Python files of a package in the order of their paths. Files that cannot be parsed are left out."""
+    """Read the Python files of a package in the order of their paths. Files that cannot be parsed are omitted."""
     sources: list[SourceFile] = []
     first = 0
     for path in sorted(path for path in files if path.endswith(".py")):

@@ -9,7 +9,6 @@ from backend.domain.environments.branches import Branch, described, grader_branc
 from backend.domain.errors import RolloutError, SandboxError
 from backend.domain.review.judged_curve import wilson
 from backend.domain.rollouts.rollout import Rollout
-from backend.environments.scaffold import without_generated
 from workers.environments.checks.base import (
     TOLERANCE,
     Check,
@@ -52,9 +51,8 @@ async def branches_executed(subject: CheckSubject) -> CheckFinding:
     files = {path: text for path, text in subject.files.items() if path.endswith(".py")}
     sources = read_sources(files)
     names = {column.name for column in subject.manifest.columns}
-    own = without_generated(subject.files)
     branches = grader_branches(
-        [source for source in sources if source.path in own],
+        [source for source in sources if source.path not in subject.generated],
         names,
         has_one_turn=subject.manifest.proctor.episode.max_turns == 1,
     )
@@ -75,7 +73,7 @@ async def branches_executed(subject: CheckSubject) -> CheckFinding:
 
 
 def _answers(subject: CheckSubject) -> list[Rollout]:
-    """Return played answers, each once, of all kinds in turn. Programs that may damage their process are left out."""
+    """Return played answers, each once, of all kinds in turn. Programs that may damage their process are omitted."""
     others = [name for name in (*SCRIPTS, *DEGENERATE) if name != "gold"]
     kinds: list[list[Rollout]] = []
     for names in (["gold"], ["fixtures", "judged", "rewritten"], ["equal"], ["variants"], others):
@@ -93,7 +91,7 @@ def _answers(subject: CheckSubject) -> list[Rollout]:
 async def _record(
     subject: CheckSubject, server: EnvServer, answers: list[Rollout], total: int
 ) -> tuple[bytes, int, list[Rollout]]:
-    """Replay answers while there is time; return the record, their number and those that earned another reward."""
+    """Replay answers while there is time; return the record, their number and all with another reward."""
     began = time.perf_counter()
     limit = max(SECONDS, SHARE_OF_TIME * (began - subject.began))
     record, played, size = bytes(total), 0, FIRST_ANSWERS

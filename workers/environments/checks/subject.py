@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,7 +39,9 @@ class CheckSubject:
     manifest: Manifest
     server: EnvServer
     files: Mapping[str, str] = field(default_factory=dict)
-    """Files of the package, for its fixtures."""
+    """Files of the package, for its fixtures and its grader."""
+    generated: Collection[str] = ()
+    """Paths of standard files that Proctor generated. They are not the package's grader."""
     judged: Sequence[JudgedFixture] = ()
     """Reviewed episodes of this environment, played on any version."""
     seed: int = 0

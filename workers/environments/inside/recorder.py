@@ -1,7 +1,7 @@
-"""Records which branches of the package run, on servers that are asked to. See `backend.domain.environments.branches`.
+"""Records which branches of the package run, where a lease requests it. See `backend.domain.environments.branches`.
 
-The package runs in the same process, so it could write this record, too. What it cannot change is the list of branches,
-which Proctor reads from the source.
+The package runs in the same process, so it could write this record, too. It cannot change the list of branches, which
+Proctor reads from the source.
 """
 
 import ast
@@ -55,5 +55,5 @@ def record_branches(root: str) -> Callable[[], dict[str, object]]:
         return {"executed": base64.b64encode(seen).decode()}
 
     vars(builtins)[HIT], vars(builtins)[PASS] = record.__setitem__, passes
-    SourceFileLoader.get_code = get_code  # type: ignore[method-assign]
+    SourceFileLoader.get_code = get_code  # type: ignore[assignment, method-assign]
     return read
