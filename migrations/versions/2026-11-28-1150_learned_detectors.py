@@ -5,7 +5,7 @@ from alembic import op
 from sqlalchemy.dialects import postgresql
 
 revision = "5b7e0c94d1a3"
-down_revision = "b1f0a6c4d2e7"
+down_revision = "e5c81d07a3b9"
 branch_labels = None
 depends_on = None
 
