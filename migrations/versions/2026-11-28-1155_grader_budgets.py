@@ -4,7 +4,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "c4a7e19d52f8"
-down_revision = "e5c81d07a3b9"
+down_revision = "5b7e0c94d1a3"
 branch_labels = None
 depends_on = None
 
