@@ -1705,7 +1705,7 @@ class ExploitResponse(Model):
     """A way to earn reward without doing the task."""
 
     attack: str
-    """`enumerated`, `search` or `llm`."""
+    """`enumerated`, `search`, `llm` or `trained`."""
     description: str
     mean: float
     low: float
@@ -1718,6 +1718,8 @@ class ExploitResponse(Model):
     replies: list[str]
     reward: float
     columns: dict[str, float]
+    oracle: float | None = None
+    """Mean grade of these episodes by the environment's oracle, from 0 to 1. Null without one."""
     fixture: str
     """Name of the proposed fixture."""
     is_in_draft: bool
@@ -1750,6 +1752,9 @@ class AttackResponse(Job):
     is_stale: bool
     """The draft was saved since."""
     exploits: list[ExploitResponse]
+    """Found so far."""
+    notes: list[str]
+    """What each attack did and used, in a sentence."""
     results: list[RepairCheckResponse]
     """Checks of a verification."""
     holds: bool | None

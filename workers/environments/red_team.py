@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from backend.domain.environments.answers import INJECTION
+from backend.domain.environments.answers import FLATTERY, INJECTION
 from backend.domain.environments.fixtures import MAX_REPLY
 from backend.domain.environments.manifest import Manifest
 from backend.domain.rollouts.rollout import Rollout, TaskSpec
@@ -186,7 +186,7 @@ async def attack(
     gold = await subject.completed("gold") if "gold" in subject.scripts else []
     randomness = random.Random(f"red team:{subject.seed}")
     openings = [reply for rollout in subject.all_completed() for reply in (step.reply for step in rollout.steps[:1])]
-    fragments = list(dict.fromkeys([*(text[:500] for text in openings), "", "0", "1", "yes", "A", INJECTION]))
+    fragments = list(dict.fromkeys([*(text[:500] for text in openings), "", "0", "1", "yes", "A", INJECTION, FLATTERY]))
     fragments += [rollout.steps[0].reply for rollout in gold[:8] if rollout.steps]
     tried = 0
     while not search.is_over(search_until):

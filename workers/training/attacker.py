@@ -28,6 +28,7 @@ from backend.core.logs import configure_logging
 from backend.core.session import transaction
 from backend.core.tables import Job
 from backend.domain.detectors.run_view import oracle_grades
+from backend.domain.environments.answers import FLATTERY
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.packages import content_hash
 from backend.domain.rollouts.rollout import Rollout, TaskSpec
@@ -38,7 +39,7 @@ from backend.domain.training.grpo import GrpoChoice
 from backend.domain.training.warm_up import SftChoice
 from backend.domain.vocabulary import Phase, Split
 from workers.environments.checks.base import success_bounds
-from workers.environments.checks.policies import DEGENERATE, ReplyPlayer, ReplyPolicy
+from workers.environments.checks.policies import DEGENERATE, ReplyPlayer, ReplyPolicy, writes
 from workers.environments.checks.subject import CheckSubject
 from workers.environments.red_team import AttackReport, ExploitSearch, NoFloor, OnProgress
 from workers.models.build import build_model, build_tokenizer
@@ -65,8 +66,14 @@ CONFIGURATION = TrainingConfiguration(
     hardware=HardwareChoice(device="cpu"),
     concurrency=64,
 )
-IDLE_POLICIES = ("random", "constant", "format_only", "refusal", "injection", "repeat_last", "early_exit", "empty")
-"""Policies that do not try and whose replies are short enough to imitate."""
+IDLE_POLICIES: dict[str, Callable[[Sequence[str]], Policy]] = {
+    **{
+        name: DEGENERATE[name]
+        for name in ("random", "constant", "format_only", "refusal", "injection", "repeat_last", "early_exit", "empty")
+    },
+    "praise": lambda gold: writes(FLATTERY),
+}
+"""Policies that do not try and whose replies are short enough to imitate, built from gold's first replies."""
 FORM_TASKS, IDLE_TASKS = 32, 8
 """Training tasks on which right replies to other tasks are played, and each policy that does not try."""
 MAX_TOKENS = 64
@@ -201,10 +208,10 @@ class TrainedAttack:
         gold = self.play_once(ScriptedPolicy("gold"), tasks) if "gold" in subject.scripts else []
         played: list[Rollout] = []
         openings = [rollout.steps[0].reply for rollout in gold]
-        for name in IDLE_POLICIES:
+        for name, make in IDLE_POLICIES.items():
             search.report(f"replies of the policy {name}")
             count = FORM_TASKS if name == "random" else IDLE_TASKS
-            played += self.play_once(DEGENERATE[name](openings), tasks[:count])
+            played += self.play_once(make(openings), tasks[:count])
         self.oracle = Oracle.of(self.env.manifest, gold, played)
         if len(gold) > 1:
             transcripts = {
