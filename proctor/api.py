@@ -370,7 +370,7 @@ class EnvironmentsOperations(Namespace):
         )
 
     def cancel_attack(self, attack: str | UUID) -> AttackResponse:
-        """End an attack. The result has what was found until then."""
+        """End an attack. The result lists the exploits until then."""
         return self._call(
             "AttackResponse",
             "POST",

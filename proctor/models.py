@@ -1754,7 +1754,7 @@ class AttackResponse(Job):
     exploits: list[ExploitResponse]
     """Found so far."""
     notes: list[str]
-    """What each attack did and used, in a sentence."""
+    """Work and costs of each attack, in sentences."""
     results: list[RepairCheckResponse]
     """Checks of a verification."""
     holds: bool | None

@@ -41,10 +41,10 @@ def get_attack(session: Session, actor: Actor, attack: uuid.UUID) -> AttackRespo
     role=Role.AUTHOR,
     command="env cancel-attack",
     page=PAGE,
-    notice="The attack ends soon, with what it found.",
+    notice="The attack ends soon and keeps its exploits.",
 )
 def cancel_attack(session: Session, actor: Actor, attack: uuid.UUID) -> AttackResponse:
-    """End an attack. The result has what was found until then."""
+    """End an attack. The result lists the exploits until then."""
     return red_team.cancel(session, attack)
 
 

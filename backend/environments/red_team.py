@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.core.queue import answer_of, enqueue, keep_answer
+from backend.core.queue import CANCEL, PARENT, answer_of, enqueue, keep_answer
 from backend.core.tables import Job
 from backend.domain.environments.fixtures import Fixture, FixtureKind, FixtureTask, write_fixture
 from backend.domain.vocabulary import JobStatus, PolicyKind, Queue, Split
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 ATTACK_JOB, VERIFY_JOB = "environments.attack", "environments.verify_repair"
 TRAIN_JOB = "environments.train_attacker"
 """The part of an attack that needs a worker with torch."""
-TRAINED, PARENT, CANCEL = "trained", "attack", "cancel"
-"""Arguments of jobs: the attack's part with torch, the attack of such a part, and a request to cancel."""
+TRAINED = "trained"
+"""Argument of an attack: the id of that job."""
 NO_TORCH = "Trained attacker: not run, because no worker with torch is online. The other attacks do not need one."
 
 
@@ -84,7 +84,7 @@ def _enqueue(session: Session, environment: Environment, name: str, **arguments:
 
 
 def cancel(session: Session, job_id: uuid.UUID) -> AttackResponse:
-    """Request the parts of an attack to end. Those that have not begun end at once; others keep what they found."""
+    """Request the parts of an attack to end. A queued part ends at once; a running one keeps its exploits."""
     if get(session, job_id).kind != "attack":
         raise Conflict("The verification of a repair cannot be canceled.")
     for part in _parts(session, session.get_one(Job, job_id)):

@@ -457,7 +457,7 @@ class AttackResponse(Progress):
     exploits: list[ExploitResponse]
     """Found so far."""
     notes: list[Quoted]
-    """What each attack did and used, in a sentence."""
+    """Work and costs of each attack, in sentences."""
     results: list[RepairCheckResponse]
     """Checks of a verification."""
     holds: bool | None

@@ -123,7 +123,7 @@ def test_a_policy_is_trained_only_where_a_worker_has_torch(
         "trained attacker: waiting for a worker",
     )
     job = session.scalars(select(Job).where(Job.name == red_team.TRAIN_JOB)).one()
-    assert (job.queue, job.arguments["attack"]) == (Queue.GPU, attack_id)
+    assert (job.queue, job.arguments["parent"]) == (Queue.GPU, attack_id)
     keep_answer(session, job.id, {"share": 0.5, "phase": "GRPO step 3"}, name="progress")
     session.flush()
     found = author.get(f"/api/v1/attacks/{attack_id}").json()

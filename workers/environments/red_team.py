@@ -64,7 +64,7 @@ class Exploit:
 class AttackReport:
     exploits: list[Exploit]
     notes: list[str]
-    """What an attack did and used, in a sentence."""
+    """Work and costs of each attack, in sentences."""
 
 
 class NoFloor(ValueError):

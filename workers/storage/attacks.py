@@ -4,15 +4,13 @@ import time
 import uuid
 from dataclasses import asdict, dataclass
 
-from backend.core.events import announce, topic_of
-from backend.core.queue import keep_answer
+from backend.core.queue import CANCEL, keep_answer
 from backend.core.session import transaction
 from backend.core.tables import Job
 from backend.domain.environments.fixtures import exploit_fixture
 from backend.domain.environments.manifest import Manifest, ManifestInvalid, read_manifest
 from backend.domain.environments.packages import MANIFEST_PATH
 from backend.domain.text import plain_text
-from backend.environments.red_team import CANCEL, PARENT
 from backend.environments.scaffold import with_generated
 from backend.environments.tables import EnvironmentDraft
 from workers.environments.red_team import AttackReport, Exploit
@@ -68,7 +66,7 @@ class AttackRecorder:
             {**asdict(each), "replies": list(each.replies), "fixture": exploit_fixture(each.attack, each.replies)}
             for each in report.exploits
         ]
-        notes = [*report.notes, "Canceled: it shows what was found until then."] if self._is_canceled else report.notes
+        notes = [*report.notes, "Canceled: these are the exploits until then."] if self._is_canceled else report.notes
         self._keep({"draft_revision": revision, "exploits": exploits, "notes": notes, "error": ""})
 
     def fail(self, reason: str) -> None:
@@ -77,5 +75,3 @@ class AttackRecorder:
     def _keep(self, values: dict[str, object], name: str = "answer") -> None:
         with transaction() as session:
             keep_answer(session, self.job_id, values, name=name)
-            if parent := session.get_one(Job, self.job_id).arguments.get(PARENT):
-                announce(session, topic_of("job", uuid.UUID(parent)))
