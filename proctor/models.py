@@ -1366,6 +1366,40 @@ class ExportStatus(StrEnum):
     failed = "failed"
 
 
+class TransferSide(Model):
+    """A policy, and its checkpoint if its weights are stored here."""
+
+    policy_id: UUID
+    checkpoint_id: UUID | None = None
+    name: str
+
+
+class TransferStatus(StrEnum):
+    queued = "queued"
+    running = "running"
+    completed = "completed"
+    partial = "partial"
+    not_played = "not_played"
+    failed = "failed"
+
+
+class PairedFigure(Model):
+    """A mean of both sides on the shared tasks, and the paired difference after - before. With 95% intervals."""
+
+    before: Estimate
+    after: Estimate
+    difference: Estimate
+
+
+class Proportion(Model):
+    """A share of a sample with Wilson's 95% limits; of an empty sample from 0 to 1."""
+
+    found: int
+    looked_at: int
+    low: float = 0.0
+    high: float = 1.0
+
+
 class HistoryPartResponse(Model):
     """A run of the environment, or one phase of a training run."""
 
@@ -1991,38 +2025,6 @@ class CheckRunResponse(Model):
     policy: str | None = None
     """Policy that also attempts the tasks; null: scripted policies only."""
     certificate: CheckStatus | None = None
-
-
-class ExportResponse(Job):
-    """An export. It is complete when the reloaded files were verified against the checkpoint."""
-
-    is_finished: bool
-    is_successful: bool
-    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
-    done: int = 0
-    total: int | None = None
-    """Null until it is known."""
-    message: str = ""
-    """The current state in a few words, or what went wrong."""
-    id: UUID
-    checkpoint_id: UUID
-    run_id: UUID
-    form: ExportForm
-    status: ExportStatus
-    reason: str | None
-    """Why it failed or was refused."""
-    progress: dict[str, Any]
-    passport: dict[str, Any]
-    """Results of the verification."""
-    card: str
-    """Model card in Markdown."""
-    licence: str
-    stored: str | None
-    """Key of the unpacked files in the artifact store, if they are kept."""
-    upload: HubUpload | None
-    """The latest upload to the Hugging Face Hub."""
-    created_at: AwareDatetime
-    ended_at: AwareDatetime | None
 
 
 class UploadPlan(Model):
@@ -2906,6 +2908,16 @@ class QuestionSettings(Model):
     each: int = Field(4, ge=1, le=6)
 
 
+class RateChange(Model):
+    """A share of rollouts of both sides with Wilson's limits, and its change with Newcombe's. All at 95%."""
+
+    before: Proportion
+    after: Proportion
+    change: float | None = None
+    low: float = -1.0
+    high: float = 1.0
+
+
 class PolicyRanking(Model):
     """The policies of one evaluation."""
 
@@ -3268,6 +3280,59 @@ class GroupFinding(Model):
     dropped: int = 0
 
 
+class TransferEnvironment(Model):
+    """One row of the report."""
+
+    name: str
+    version: int
+    version_id: UUID
+    is_trained: bool = False
+    """Whether the checkpoint was trained on it."""
+    status: TransferStatus = TransferStatus.queued
+    reason: str = ""
+    """Why it failed or was not played, or which planned tasks were not played."""
+    available: int = 0
+    """Held-out tasks that can be solved honestly."""
+    available_canaries: int = 0
+    """Impossible held-out tasks."""
+    detect: float
+    """Difference of the reward to detect, in units of the reward."""
+    pilot: int = 0
+    planned: int | None = None
+    """Number of tasks that detects the difference with power 0.8, by the variance of the pilot."""
+    tasks: int = 0
+    """Tasks that each side plays."""
+    canaries: int = 0
+    """Impossible tasks that each side plays."""
+    planned_canaries: int = 0
+    """Impossible tasks that show a pass rate of the report's `detect` with power 0.8."""
+    compared: int = 0
+    """Tasks that both sides completed."""
+    power: float | None = None
+    """Probability of detecting the difference with these tasks."""
+    detectable: float | None = None
+    """Smallest difference of the reward that they detect with power 0.8."""
+    canary_power: float | None = None
+    """Probability that the played impossible tasks show a pass rate of the report's `detect`."""
+    reward: PairedFigure | None = None
+    normalized: PairedFigure | None = None
+    """The reward with 0 at the floor and 1 at gold; null if one is unknown."""
+    success: PairedFigure | None = None
+    success_rule: str = ""
+    verdict: str = ""
+    """The exported checkpoint's reward is `better`, `worse` or `undecided`; empty without a comparison."""
+    canary: RateChange | None = None
+    """Impossible tasks that passed."""
+    honeypot: RateChange | None = None
+    """Rollouts that took a bait, out of the rollouts that report baits."""
+    flagged: RateChange | None = None
+    """Rollouts that a detector flagged."""
+    before_runs: list[UUID] = []
+    """Evaluations of the reference."""
+    after_runs: list[UUID] = []
+    """Evaluations of the exported checkpoint."""
+
+
 class Conclusions(Model):
     """Changed conclusions over all parts that are regraded."""
 
@@ -3390,6 +3455,29 @@ class WorkersResponse(Model):
     abilities: list[AbilityResponse]
 
 
+class TransferReport(Model):
+    """A reference policy and an exported checkpoint on the same tasks and seeds of several environments."""
+
+    reference: TransferSide
+    exported: TransferSide
+    detect: float
+    """Difference to detect: a share of the way from floor to gold, of rollouts, or else in units of the reward."""
+    target_power: float = 0.8
+    max_rollouts: int
+    max_minutes: int | None = None
+    status: TransferStatus = TransferStatus.queued
+    reason: str = ""
+    """Why it ended early."""
+    stop_requested: bool = False
+    is_planned: bool = False
+    """Whether the pilots have been played and the rest of the budget was divided."""
+    started_at: AwareDatetime | None = None
+    ended_at: AwareDatetime | None = None
+    environments: list[TransferEnvironment]
+    warnings: list[str] = []
+    """Significant regressions, and traps that the exported checkpoint falls for more often."""
+
+
 class BenchmarkResponse(Model):
     """The newest result of the detectors on a labeled source."""
 
@@ -3400,6 +3488,40 @@ class BenchmarkResponse(Model):
     false_positives: ShareResponse
     """Honest rollouts that any built-in detector flagged."""
     counts: SourceBenchmark
+
+
+class ExportResponse(Job):
+    """An export. It is complete when the reloaded files were verified against the checkpoint."""
+
+    is_finished: bool
+    is_successful: bool
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
+    done: int = 0
+    total: int | None = None
+    """Null until it is known."""
+    message: str = ""
+    """The current state in a few words, or what went wrong."""
+    id: UUID
+    checkpoint_id: UUID
+    run_id: UUID
+    form: ExportForm
+    status: ExportStatus
+    reason: str | None
+    """Why it failed or was refused."""
+    progress: dict[str, Any]
+    passport: dict[str, Any]
+    """Results of the verification."""
+    transfer: TransferReport | None
+    """Comparison with a reference on several environments, if it was requested."""
+    card: str
+    """Model card in Markdown."""
+    licence: str
+    stored: str | None
+    """Key of the unpacked files in the artifact store, if they are kept."""
+    upload: HubUpload | None
+    """The latest upload to the Hugging Face Hub."""
+    created_at: AwareDatetime
+    ended_at: AwareDatetime | None
 
 
 class CheckpointTree(Model):
