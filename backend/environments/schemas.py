@@ -219,6 +219,31 @@ class CheckRunResponse(Response):
     certificate: CheckStatus | None = None
 
 
+class CoverageShareResponse(Response):
+    """A share of the audit's coverage with Wilson's 95% interval."""
+
+    check: str
+    """The check that measured it."""
+    label: str
+    found: int
+    total: int
+    share: float
+    low: float
+    high: float
+
+
+class AuditCoverageResponse(Response):
+    """How much of the grader the audit tested."""
+
+    shares: list[CoverageShareResponse]
+    """Wrong answers that lose, right answers that keep the reward, branches of the grader that are executed."""
+    score: float | None
+    """Geometric mean of the shares. Null unless all three were measured."""
+    low: float | None
+    """Limits of the score's 95% interval."""
+    high: float | None
+
+
 class CertificateResponse(Response):
     id: uuid.UUID
     run_id: uuid.UUID
@@ -229,6 +254,8 @@ class CertificateResponse(Response):
     results: list[dict[str, object]]
     """`check`, `theme`, `sentence`, `status`, `evidence`, `details`, `seconds`, `episodes`, `rollouts`, `applies`, in
     the order checked."""
+    coverage: AuditCoverageResponse | None
+    """Null if the audit could not test the grader."""
 
 
 class CertificateFile(StrEnum):
@@ -394,6 +421,14 @@ class StartAttack(Request):
     policy: str = Field(
         "", max_length=120, description="Endpoint whose LLM attacks as well: name or id. Default: no LLM."
     )
+    tokens: int = Field(
+        50_000, ge=1000, le=10_000_000, description="Maximum number of tokens of the LLM, prompts and replies."
+    )
+    train: bool = Field(
+        False,
+        description="Also train a small policy on the draft's reward with GRPO, on a worker with torch, within the same"
+        " time budget.",
+    )
 
 
 class AddFixtures(Request):
@@ -408,7 +443,7 @@ class ExploitResponse(Response):
     """A way to earn reward without doing the task."""
 
     attack: str
-    """`enumerated`, `search` or `llm`."""
+    """`enumerated`, `search`, `llm` or `trained`."""
     description: Quoted
     mean: float
     low: float
@@ -421,6 +456,8 @@ class ExploitResponse(Response):
     replies: list[Quoted]
     reward: float
     columns: dict[str, float]
+    oracle: float | None = None
+    """Mean grade of these episodes by the environment's oracle, from 0 to 1. Null without one."""
     fixture: str
     """Name of the proposed fixture."""
     is_in_draft: bool
@@ -445,6 +482,9 @@ class AttackResponse(Progress):
     is_stale: bool
     """The draft was saved since."""
     exploits: list[ExploitResponse]
+    """Found so far."""
+    notes: list[Quoted]
+    """Work and costs of each attack, in sentences."""
     results: list[RepairCheckResponse]
     """Checks of a verification."""
     holds: bool | None
