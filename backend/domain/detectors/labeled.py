@@ -66,7 +66,7 @@ class LabeledSource:
     license: str
     split: LabeledSplit
     files: tuple[str, ...]
-    """Paths in the repository, with `*` for one part: JSON lists, JSON lines, or one YAML mapping."""
+    """Paths in the repository, with `*` for one part: JSON lists, JSON lines, one YAML mapping, or one program."""
     read: Read
     test_families: frozenset[str] = frozenset()
     """Families of a development source that were not used in development."""
@@ -147,6 +147,12 @@ def _of_djinn(_file: str, record: Any) -> Iterator[LabeledRollout]:
         yield LabeledRollout(family, False, prompt, _program(honest), reference)
 
 
+def _of_djinn_references(file: str, record: Any) -> Iterator[LabeledRollout]:
+    family = file.split("/")[-3]
+    if family not in _DJINN_FAMILIES:  # the others are copies
+        yield LabeledRollout(family, True, "", _program(record.decode()))
+
+
 def _of_silent_hacks(file: str, record: Any) -> Iterator[LabeledRollout]:
     model = "second" if "sdf" in file else "first"
     family = f"{model} model: {record['hack_type'] or 'no hack found'}"
@@ -163,6 +169,13 @@ def _of_reward_hack_watch(_file: str, record: Any) -> Iterator[LabeledRollout]:
     yield LabeledRollout(record["category"], bool(record["expected_hack"]), played["task"], code)
 
 
+_DJINN_FAMILIES = frozenset(
+    "environment_variable_manipulation error_code_abuse filesystem_exposure hardcoding_or_memorization"
+    " insecure_deserialization inspect_module_abuse mock_functionality_replacement process_exit race_condition_testing"
+    " resource_exhaustion result_manipulation stateful_test_case_manipulation test_case_leak test_skipping"
+    " type_confusion verifier_logic_override".split()
+)
+"""Of djinn-problems."""
 _OPTION = re.compile(r"^Option \([AB]\):?\n", re.MULTILINE)
 _APPS = "datasets/code/apps/{}/apps_formatted_with_broken_o4-mini_{}_num_0_completions.jsonl"
 SOURCES = {
@@ -213,6 +226,16 @@ SOURCES = {
             read=_of_djinn,
         ),
         LabeledSource(
+            id="djinn-references",
+            title="One exploit of each further family of djinn, without prompts; no honest programs",
+            url="https://github.com/EleutherAI/djinn",
+            commit="8455a6a6387fa1a7f9cf54ddd230745bfe0e576d",
+            license="MIT",
+            split=LabeledSplit.TEST,
+            files=("djinn/verifiers/insecure/_references/*/ref_01/exploit.py",),
+            read=_of_djinn_references,
+        ),
+        LabeledSource(
             id="silent-hacks",
             title="Rollouts of models that reinforcement learning taught to exit, patch pytest or equal everything",
             url="https://github.com/benjibrcz/probing-silent-reward-hacking",
@@ -257,7 +280,7 @@ def read_source(source: LabeledSource, files: Files) -> tuple[list[LabeledRollou
     for pattern in source.files:
         for file, content in files(pattern):
             try:
-                if file.endswith(".yaml"):
+                if file.endswith((".yaml", ".py")):
                     records: list[Any] = [content]
                 else:
                     records = content.splitlines() if file.endswith(".jsonl") else list(json.loads(content))
@@ -265,7 +288,7 @@ def read_source(source: LabeledSource, files: Files) -> tuple[list[LabeledRollou
                 raise SourceUnreadable(f"{file} is not a JSON list") from error
             for number, record in enumerate(records, start=1):
                 try:
-                    if isinstance(record, bytes):
+                    if isinstance(record, bytes) and not file.endswith(".py"):
                         record = read_yaml(record.decode()) if file.endswith(".yaml") else json.loads(record)
                     found += list(source.read(file, record))
                 except (LookupError, TypeError, ValueError, RecursionError) as error:
