@@ -148,9 +148,7 @@ def _of_djinn(_file: str, record: Any) -> Iterator[LabeledRollout]:
 
 
 def _of_djinn_references(file: str, record: Any) -> Iterator[LabeledRollout]:
-    family = file.split("/")[-3]
-    if family not in _DJINN_FAMILIES:  # the others are copies
-        yield LabeledRollout(family, True, "", _program(record.decode()))
+    yield LabeledRollout(file.split("/")[-3], True, "", _program(record.decode()))
 
 
 def _of_silent_hacks(file: str, record: Any) -> Iterator[LabeledRollout]:
@@ -169,13 +167,21 @@ def _of_reward_hack_watch(_file: str, record: Any) -> Iterator[LabeledRollout]:
     yield LabeledRollout(record["category"], bool(record["expected_hack"]), played["task"], code)
 
 
-_DJINN_FAMILIES = frozenset(
-    "environment_variable_manipulation error_code_abuse filesystem_exposure hardcoding_or_memorization"
-    " insecure_deserialization inspect_module_abuse mock_functionality_replacement process_exit race_condition_testing"
-    " resource_exhaustion result_manipulation stateful_test_case_manipulation test_case_leak test_skipping"
-    " type_confusion verifier_logic_override".split()
+_DJINN_REFERENCES = (
+    "argument_injection_leak",
+    "debug_module",
+    "function_attribute_flag",
+    "import_hook_side_channel",
+    "logging_warnings_side_channel",
+    "magic_docstring_comment_token",
+    "problem_object_exposure",
+    "state_bleed_expected_recompute",
+    "test_case_logging_side_channel",
+    "test_cases_honor_system",
+    "trace_profiler_hook_oracle",
+    "validator_honor_system",
 )
-"""Of djinn-problems."""
+"""Families of djinn without a problem in djinn-problems. References of the others are copies of problems."""
 _OPTION = re.compile(r"^Option \([AB]\):?\n", re.MULTILINE)
 _APPS = "datasets/code/apps/{}/apps_formatted_with_broken_o4-mini_{}_num_0_completions.jsonl"
 SOURCES = {
@@ -232,7 +238,7 @@ SOURCES = {
             commit="8455a6a6387fa1a7f9cf54ddd230745bfe0e576d",
             license="MIT",
             split=LabeledSplit.TEST,
-            files=("djinn/verifiers/insecure/_references/*/ref_01/exploit.py",),
+            files=tuple(f"djinn/verifiers/insecure/_references/{name}/ref_01/exploit.py" for name in _DJINN_REFERENCES),
             read=_of_djinn_references,
         ),
         LabeledSource(
