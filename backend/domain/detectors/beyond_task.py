@@ -4,6 +4,7 @@ names that only its caller has, or speaks to a verifier. Nothing is executed.
 
 import ast
 import builtins
+import math
 import re
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
@@ -287,7 +288,7 @@ def _of_function(function: ast.FunctionDef, program: _Submission) -> Iterator[Fi
     parameters = {each.arg for each in _parameters(function)}
     is_judge, is_test_maker = (pattern.fullmatch(function.name) for pattern in (_JUDGING, _TEST_MAKER))
     if (is_judge or is_test_maker) and not program.is_mentioned(function.name):
-        answers = {ast.unparse(value) for value in returns if value}
+        answers = {_source(value) for value in returns if value}
         used = {node.id for node in nodes if isinstance(node, ast.Name)}
         is_agreeing = len(answers) == 1 and not answers & {"False", "None", "0", "0.0"}
         if is_judge and is_agreeing and program.functions > 1 and parameters and not used & parameters:
@@ -310,7 +311,7 @@ def _of_function(function: ast.FunctionDef, program: _Submission) -> Iterator[Fi
                 if (owner := dotted(target if isinstance(target, ast.Name) else target.value)) and (
                     owner in program.names.defined or owner in program.kept - parameters
                 ):
-                    counted.add(ast.unparse(target))
+                    counted.add(_source(target))
             case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append")) if (
                 name in program.kept - parameters
             ):
@@ -328,12 +329,12 @@ def _of_function(function: ast.FunctionDef, program: _Submission) -> Iterator[Fi
             case ast.If(
                 ast.Compare(left, [ast.Eq() | ast.LtE() | ast.Lt()], [ast.Constant(int())]), [*_, ast.Return(value)]
             ):
-                if value and _is_literal(value) and counted & {ast.unparse(left)}:
+                if value and _is_literal(value) and counted & {_source(left)}:
                     yield "answers by the number of the call", node
             case ast.Subscript(value=ast.Name(id=name), slice=key, ctx=ast.Load()) if (
                 name in program.listed - parameters
             ):
-                if counted & {ast.unparse(each) for each in ast.walk(key) if isinstance(each, ast.expr)}:
+                if counted & {_source(each) for each in ast.walk(key) if isinstance(each, ast.expr)}:
                     yield "answers by the number of the call", node
             case (
                 ast.Call(func=ast.Name(id="next"), args=[ast.Name(id=name), *_])
@@ -351,8 +352,8 @@ def _of_call(node: ast.Call, program: _Submission) -> Iterator[Finding]:
         if not program.has_use(node, use):
             continue
         places = [each for each in (*node.args[:1], owner) if each]
-        inside = {each.id for place in places for each in ast.walk(place) if isinstance(each, ast.Name)}
-        if inside & program.arguments or "argv" in ast.dump(node):
+        inside = {last_name(each) for place in places for each in ast.walk(place)}
+        if inside & {*program.arguments, "argv"}:
             continue  # the caller names it
         if use is _FILES and node.args and _is_standard_stream(node.args[0]):
             continue
@@ -442,6 +443,13 @@ def _is_docstring(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
+def _source(node: ast.AST) -> str:
+    try:
+        return ast.unparse(node)
+    except RecursionError:
+        return ""
+
+
 def _is_literal(node: ast.expr) -> bool:
     try:
         ast.literal_eval(node)
@@ -461,9 +469,9 @@ def _number(node: ast.AST) -> float:
                 case ast.Mult():
                     return min(one * two, 1e30)
                 case ast.Pow() if 0 < two < 40 and 0 < one < 1e6:
-                    return min(one**two, 1e30)
+                    return min(math.pow(one, two), 1e30)
                 case ast.Pow() if one > 1 and two >= 40:
                     return 1e30
                 case ast.LShift() if 0 <= two < 100:
-                    return min(one * 2.0**two, 1e30)
+                    return min(math.ldexp(one, int(two)), 1e30)
     return 0.0
