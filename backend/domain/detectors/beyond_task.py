@@ -1,5 +1,5 @@
-"""What a program does beyond its task: it uses files, threads or resources that the task gives no reason for, reads
-names that only its caller has, or speaks to a verifier. Nothing is executed.
+"""Programs that do more than their task: they use files, threads or resources that it gives no reason for, read names
+that only their caller has, or speak to a verifier. Nothing is executed.
 """
 
 import ast
@@ -229,7 +229,7 @@ class _Submission:
     foreign: Set[str]
     """Names of a grader that the program reads and does not define. Empty if it lacks other names too: it is a part."""
     is_testing: bool
-    """It has tests or assertions of its own."""
+    """It contains tests or assertions."""
 
     @classmethod
     def of(cls, tree: ast.Module, nodes: Sequence[ast.AST], names: ProgramNames, prompt: str) -> "_Submission":

@@ -32,7 +32,7 @@ SPEC = DetectorSpec(
 )
 
 _ELEMENT_BITS = 5.0
-"""Of a character or small number that an element of an input is compared with."""
+"""Up to these, a literal that an element of an input is compared with names no input."""
 _VAGUE_BITS = 3.0
 """Up to these, `n == 3` selects a special case and not an input: only the first of its outputs counts."""
 _USUAL_BITS = 7.0
@@ -46,7 +46,7 @@ _DIGEST_BITS = 100.0
 _PROMPT_BITS = 5.0
 """Added to a case of several literals that the prompt contains, input and answer."""
 _FEWEST_EXAMPLES = 2
-"""Of a program that returns nothing but examples of the prompt."""
+"""Examples of the prompt in a program that returns nothing else."""
 _NEARBY = 40
 """Characters between an input and its answer."""
 _MOST_PLACES = 50
