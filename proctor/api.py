@@ -1169,6 +1169,7 @@ class ExportsOperations(Namespace):
         licence: str | None = None,
         gguf_type: str | None = None,
         is_stored: bool | None = None,
+        transfer: dict[str, Any] | None = None,
     ) -> ExportResponse:
         """Export a checkpoint. The files are reloaded and evaluated again before the export counts as complete.
 
@@ -1176,7 +1177,8 @@ class ExportsOperations(Namespace):
         - `form`: Default: all weights, or an adapter merged into its original base model.
         - `licence`: License as model hubs spell it, such as apache-2.0.
         - `gguf_type`: Precision of a GGUF file.
-        - `is_stored`: Also keep the unpacked files in the artifact store."""
+        - `is_stored`: Also keep the unpacked files in the artifact store.
+        - `transfer`: Also compare it with a reference on several environments, before it is exported."""
         return self._call(
             "ExportResponse",
             "POST",
@@ -1187,6 +1189,7 @@ class ExportsOperations(Namespace):
             licence=licence,
             gguf_type=gguf_type,
             is_stored=is_stored,
+            transfer=transfer,
             checkpoint_id=checkpoint_id,
         )
 
@@ -1240,6 +1243,17 @@ class ExportsOperations(Namespace):
             is_private=is_private,
             token=token,
             dry_run=dry_run,
+        )
+
+    def stop_transfer_report(self, export: str | UUID) -> ExportResponse:
+        """Stop the evaluations of a transfer report. The export is then made with the results so far.
+
+        - `export`: Id of an export."""
+        return self._call(
+            "ExportResponse",
+            "POST",
+            f"/exports/{segment(export)}/transfer/stop",
+            "query",
         )
 
 

@@ -1366,6 +1366,40 @@ class ExportStatus(StrEnum):
     failed = "failed"
 
 
+class TransferSide(Model):
+    """A policy, and its checkpoint if its weights are stored here."""
+
+    policy_id: UUID
+    checkpoint_id: UUID | None = None
+    name: str
+
+
+class TransferStatus(StrEnum):
+    queued = "queued"
+    running = "running"
+    completed = "completed"
+    partial = "partial"
+    not_played = "not_played"
+    failed = "failed"
+
+
+class PairedFigure(Model):
+    """A mean of both sides on the shared tasks, and the paired difference after - before. With 95% intervals."""
+
+    before: Estimate
+    after: Estimate
+    difference: Estimate
+
+
+class Proportion(Model):
+    """A share of a sample with Wilson's 95% limits; of an empty sample from 0 to 1."""
+
+    found: int
+    looked_at: int
+    low: float = 0.0
+    high: float = 1.0
+
+
 class HistoryPartResponse(Model):
     """A run of the environment, or one phase of a training run."""
 
@@ -1437,6 +1471,19 @@ class UnrankedPolicy(Model):
     run_id: UUID
     name: str
     reason: str
+
+
+class CoverageShareResponse(Model):
+    """A share of the audit's coverage with Wilson's 95% interval."""
+
+    check: str
+    """The check that measured it."""
+    label: str
+    found: int
+    total: int
+    share: float
+    low: float
+    high: float
 
 
 class Range(RootModel[tuple[float, float]]):
@@ -1965,20 +2012,6 @@ class VersionDetail(Model):
     """Text by path."""
 
 
-class CertificateResponse(Model):
-    id: UUID
-    run_id: UUID
-    status: CheckStatus
-    created_at: AwareDatetime
-    content_hash: str
-    """Hash of the version that the certificate applies to."""
-    results: list[dict[str, Any]]
-    """
-    `check`, `theme`, `sentence`, `status`, `evidence`, `details`, `seconds`, `episodes`, `rollouts`, `applies`, in
-    the order checked.
-    """
-
-
 class CheckRunResponse(Model):
     run_id: UUID
     status: RunStatus
@@ -1986,38 +2019,6 @@ class CheckRunResponse(Model):
     policy: str | None = None
     """Policy that also attempts the tasks; null: scripted policies only."""
     certificate: CheckStatus | None = None
-
-
-class ExportResponse(Job):
-    """An export. It is complete when the reloaded files were verified against the checkpoint."""
-
-    is_finished: bool
-    is_successful: bool
-    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
-    done: int = 0
-    total: int | None = None
-    """Null until it is known."""
-    message: str = ""
-    """The current state in a few words, or what went wrong."""
-    id: UUID
-    checkpoint_id: UUID
-    run_id: UUID
-    form: ExportForm
-    status: ExportStatus
-    reason: str | None
-    """Why it failed or was refused."""
-    progress: dict[str, Any]
-    passport: dict[str, Any]
-    """Results of the verification."""
-    card: str
-    """Model card in Markdown."""
-    licence: str
-    stored: str | None
-    """Key of the unpacked files in the artifact store, if they are kept."""
-    upload: HubUpload | None
-    """The latest upload to the Hugging Face Hub."""
-    created_at: AwareDatetime
-    ended_at: AwareDatetime | None
 
 
 class UploadPlan(Model):
@@ -2901,6 +2902,16 @@ class QuestionSettings(Model):
     each: int = Field(4, ge=1, le=6)
 
 
+class RateChange(Model):
+    """A share of rollouts of both sides with Wilson's limits, and its change with Newcombe's. All at 95%."""
+
+    before: Proportion
+    after: Proportion
+    change: float | None = None
+    low: float = -1.0
+    high: float = 1.0
+
+
 class PolicyRanking(Model):
     """The policies of one evaluation."""
 
@@ -2929,6 +2940,18 @@ class BestCheckpointChange(Model):
     difference: Estimate | None
     """New best minus old best by the new reward, paired by task; null if they are the same."""
     is_changed: bool
+
+
+class AuditCoverageResponse(Model):
+    """How much of the grader the audit tested."""
+
+    shares: list[CoverageShareResponse]
+    """Wrong answers that lose, right answers that keep the reward, branches of the grader that are executed."""
+    score: float | None
+    """Geometric mean of the shares. Null unless all three were measured."""
+    low: float | None
+    """Limits of the score's 95% interval."""
+    high: float | None
 
 
 class FileDiffResponse(Model):
@@ -3046,6 +3069,22 @@ class DetectorDetail(Model):
 
 class DiffResponse(Model):
     files: list[FileDiffResponse]
+
+
+class CertificateResponse(Model):
+    id: UUID
+    run_id: UUID
+    status: CheckStatus
+    created_at: AwareDatetime
+    content_hash: str
+    """Hash of the version that the certificate applies to."""
+    results: list[dict[str, Any]]
+    """
+    `check`, `theme`, `sentence`, `status`, `evidence`, `details`, `seconds`, `episodes`, `rollouts`, `applies`, in
+    the order checked.
+    """
+    coverage: AuditCoverageResponse | None
+    """Null if the audit could not test the grader."""
 
 
 class GraderResponse(Model):
@@ -3263,6 +3302,59 @@ class GroupFinding(Model):
     dropped: int = 0
 
 
+class TransferEnvironment(Model):
+    """One row of the report."""
+
+    name: str
+    version: int
+    version_id: UUID
+    is_trained: bool = False
+    """Whether the checkpoint was trained on it."""
+    status: TransferStatus = TransferStatus.queued
+    reason: str = ""
+    """Why it failed or was not played, or which planned tasks were not played."""
+    available: int = 0
+    """Held-out tasks that can be solved honestly."""
+    available_canaries: int = 0
+    """Impossible held-out tasks."""
+    detect: float
+    """Difference of the reward to detect, in units of the reward."""
+    pilot: int = 0
+    planned: int | None = None
+    """Number of tasks that detects the difference with power 0.8, by the variance of the pilot."""
+    tasks: int = 0
+    """Tasks that each side plays."""
+    canaries: int = 0
+    """Impossible tasks that each side plays."""
+    planned_canaries: int = 0
+    """Impossible tasks that show a pass rate of the report's `detect` with power 0.8."""
+    compared: int = 0
+    """Tasks that both sides completed."""
+    power: float | None = None
+    """Probability of detecting the difference with these tasks."""
+    detectable: float | None = None
+    """Smallest difference of the reward that they detect with power 0.8."""
+    canary_power: float | None = None
+    """Probability that the played impossible tasks show a pass rate of the report's `detect`."""
+    reward: PairedFigure | None = None
+    normalized: PairedFigure | None = None
+    """The reward with 0 at the floor and 1 at gold; null if one is unknown."""
+    success: PairedFigure | None = None
+    success_rule: str = ""
+    verdict: str = ""
+    """The exported checkpoint's reward is `better`, `worse` or `undecided`; empty without a comparison."""
+    canary: RateChange | None = None
+    """Impossible tasks that passed."""
+    honeypot: RateChange | None = None
+    """Rollouts that took a bait, out of the rollouts that report baits."""
+    flagged: RateChange | None = None
+    """Rollouts that a detector flagged."""
+    before_runs: list[UUID] = []
+    """Evaluations of the reference."""
+    after_runs: list[UUID] = []
+    """Evaluations of the exported checkpoint."""
+
+
 class Conclusions(Model):
     """Changed conclusions over all parts that are regraded."""
 
@@ -3385,6 +3477,29 @@ class WorkersResponse(Model):
     abilities: list[AbilityResponse]
 
 
+class TransferReport(Model):
+    """A reference policy and an exported checkpoint on the same tasks and seeds of several environments."""
+
+    reference: TransferSide
+    exported: TransferSide
+    detect: float
+    """Difference to detect: a share of the way from floor to gold, of rollouts, or else in units of the reward."""
+    target_power: float = 0.8
+    max_rollouts: int
+    max_minutes: int | None = None
+    status: TransferStatus = TransferStatus.queued
+    reason: str = ""
+    """Why it ended early."""
+    stop_requested: bool = False
+    is_planned: bool = False
+    """Whether the pilots have been played and the rest of the budget was divided."""
+    started_at: AwareDatetime | None = None
+    ended_at: AwareDatetime | None = None
+    environments: list[TransferEnvironment]
+    warnings: list[str] = []
+    """Significant regressions, and traps that the exported checkpoint falls for more often."""
+
+
 class BenchmarkResponse(Model):
     """The newest result of the detectors on a labeled source."""
 
@@ -3395,6 +3510,40 @@ class BenchmarkResponse(Model):
     false_positives: ShareResponse
     """Honest rollouts that any built-in detector flagged."""
     counts: SourceBenchmark
+
+
+class ExportResponse(Job):
+    """An export. It is complete when the reloaded files were verified against the checkpoint."""
+
+    is_finished: bool
+    is_successful: bool
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
+    done: int = 0
+    total: int | None = None
+    """Null until it is known."""
+    message: str = ""
+    """The current state in a few words, or what went wrong."""
+    id: UUID
+    checkpoint_id: UUID
+    run_id: UUID
+    form: ExportForm
+    status: ExportStatus
+    reason: str | None
+    """Why it failed or was refused."""
+    progress: dict[str, Any]
+    passport: dict[str, Any]
+    """Results of the verification."""
+    transfer: TransferReport | None
+    """Comparison with a reference on several environments, if it was requested."""
+    card: str
+    """Model card in Markdown."""
+    licence: str
+    stored: str | None
+    """Key of the unpacked files in the artifact store, if they are kept."""
+    upload: HubUpload | None
+    """The latest upload to the Hugging Face Hub."""
+    created_at: AwareDatetime
+    ended_at: AwareDatetime | None
 
 
 class CheckpointTree(Model):

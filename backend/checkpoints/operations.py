@@ -2,7 +2,7 @@
 
 from sqlalchemy.orm import Session
 
-from backend.checkpoints import files, pruning, queries, schemas, service
+from backend.checkpoints import files, pruning, queries, schemas, service, transfers
 from backend.checkpoints.schemas import CheckpointResponse, CheckpointTree, DiskUsage, ExportResponse
 from backend.checkpoints.tables import Checkpoint, Export
 from backend.checkpoints.tree import checkpoint_response, checkpoint_tree
@@ -141,6 +141,7 @@ def get_export(session: Session, actor: Actor, export: Export) -> ExportResponse
     return ExportResponse.from_row(
         export,
         licence=options.licence,
+        transfer=export.transfer_report,
         stored=options.stored,
         upload=options.hub,
         is_finished=export.status not in {ExportStatus.QUEUED, ExportStatus.RUNNING},
@@ -149,6 +150,19 @@ def get_export(session: Session, actor: Actor, export: Export) -> ExportResponse
         total=state.get("total") or None,
         message=export.reason or str(state.get("message") or state.get("phase") or export.status),
     )
+
+
+@operation(
+    "POST /exports/{export}/transfer/stop",
+    role=Role.TRAINER,
+    noun="exports",
+    page="/exports/{export}",
+    notice="The transfer report ends with the results so far.",
+)
+def stop_transfer_report(session: Session, actor: Actor, export: Export) -> ExportResponse:
+    """Stop the evaluations of a transfer report. The export is then made with the results so far."""
+    transfers.stop_transfer(session, export)
+    return get_export(session, actor, export)
 
 
 @operation(

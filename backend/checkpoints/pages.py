@@ -10,8 +10,8 @@ from pydantic import Field
 from sqlalchemy import select
 from starlette.datastructures import FormData
 
-from backend.checkpoints import files, queries, service
-from backend.checkpoints.schemas import PruneRequest, StartExport, UploadTarget
+from backend.checkpoints import files, queries, service, transfers
+from backend.checkpoints.schemas import PruneRequest, StartExport, TransferRequest, UploadTarget
 from backend.checkpoints.tables import Checkpoint
 from backend.checkpoints.tree import checkpoint_tree
 from backend.domain.checkpoints.exports import TITLES, ExportOptions
@@ -89,7 +89,14 @@ def new_export(request: Request, checkpoint_id: uuid.UUID, session: SessionDep, 
     checkpoint = queries.get_checkpoint(session, checkpoint_id)
     forms = service.export_forms(session, checkpoint)
     earlier = queries.exports(session, checkpoint_id=checkpoint_id, limit=20).items
-    context = {"checkpoint": checkpoint, "forms": forms, "earlier": earlier, "titles": TITLES}
+    context = {
+        "checkpoint": checkpoint,
+        "forms": forms,
+        "earlier": earlier,
+        "titles": TITLES,
+        "environments": transfers.offered_environments(session, checkpoint),
+        "limits": TransferRequest(),
+    }
     return page(request, "checkpoints/new_export.html", context)
 
 
@@ -99,10 +106,21 @@ class NewExportForm(StartExport):
     form: ExportForm | None = Field(default=None, alias="export_form")
 
 
+class NewTransferForm(TransferRequest):
+    """The part of the form about the transfer report."""
+
+    has_transfer: bool = False
+
+
 @router.post("/exports", response_class=HTMLResponse)
 def start_export(
-    session: SessionDep, actor: Trainer, form: Annotated[NewExportForm, Depends(read_form(NewExportForm))]
+    session: SessionDep,
+    actor: Trainer,
+    form: Annotated[NewExportForm, Depends(read_form(NewExportForm))],
+    transfer: Annotated[NewTransferForm, Depends(read_form(NewTransferForm))],
 ) -> Response:
+    if transfer.has_transfer:
+        form.transfer = transfer
     export = service.start_export(session, actor, queries.get_checkpoint(session, form.checkpoint_id), form)
     return see_other(f"/exports/{export.id}")
 
@@ -126,6 +144,7 @@ def show_export(
         "export": export,
         "options": options,
         "title": TITLES[export.form],
+        "report": export.transfer_report,
         # neither the export nor an upload of it is in progress
         "is_over": is_made and (options.hub is None or options.hub.is_over),
         "plan": plan,

@@ -9,6 +9,12 @@ from pydantic import Field, SecretStr, model_validator
 
 from backend.domain.checkpoints.exports import REPOSITORY, HubUpload, License
 from backend.domain.checkpoints.retention import KeepReason, KeepRule
+from backend.domain.checkpoints.transfer import (
+    DEFAULT_ENVIRONMENTS,
+    DEFAULT_ROLLOUTS,
+    MAX_ENVIRONMENTS,
+    TransferReport,
+)
 from backend.domain.vocabulary import ExportForm, ExportStatus, RunStatus
 from backend.operations.schemas import Cli, ListRequest, Progress, Request, Response
 from backend.web.formats import size
@@ -199,6 +205,33 @@ class PruneResult(Response):
         return f"Pruned {len(self.pruned):,} checkpoints and freed {size(self.freed_bytes)}.{kept}"
 
 
+class TransferRequest(Request):
+    """A transfer report: the exported checkpoint compared with a reference on several environments."""
+
+    environments: list[Annotated[str, Field(max_length=200)]] = Field(
+        default=[],
+        max_length=MAX_ENVIRONMENTS,
+        description="Environments to play, such as tictactoe or tictactoe@3. Default: those of the training run, then "
+        f"environments with canaries or honeypots, {DEFAULT_ENVIRONMENTS} at most.",
+    )
+    reference: str | None = Field(
+        None,
+        max_length=200,
+        description="Checkpoint or policy to compare with, by id or name. Default: the earliest checkpoint of the run.",
+    )
+    detect: float = Field(
+        0.1,
+        gt=0,
+        lt=1,
+        description="Difference to detect with power 0.8: of the normalized score where floor and gold are known, else "
+        "of the reward; and of the share of impossible tasks that pass.",
+    )
+    max_rollouts: int = Field(
+        DEFAULT_ROLLOUTS, ge=8, le=200_000, description="Maximum number of rollouts over all environments, both sides."
+    )
+    max_minutes: int | None = Field(None, ge=1, le=10_080, description="Maximum minutes. Default: no limit.")
+
+
 class ExportChoice(Request):
     """In which form a checkpoint is exported."""
 
@@ -208,6 +241,9 @@ class ExportChoice(Request):
     licence: License = Field("", description="License as model hubs spell it, such as apache-2.0.")
     gguf_type: Annotated[str, Field(pattern="^(f16|bf16|f32)$", description="Precision of a GGUF file.")] = "f16"
     is_stored: bool = Field(False, description="Also keep the unpacked files in the artifact store.")
+    transfer: TransferRequest | None = Field(
+        None, description="Also compare it with a reference on several environments, before it is exported."
+    )
 
 
 class StartExport(ExportChoice):
@@ -233,6 +269,8 @@ class ExportResponse(Progress):
     progress: dict[str, object]
     passport: dict[str, object]
     """Results of the verification."""
+    transfer: TransferReport | None
+    """Comparison with a reference on several environments, if it was requested."""
     card: str
     """Model card in Markdown."""
     licence: str

@@ -10,6 +10,7 @@ from backend.checkpoints.hub import message_of, sealed_token
 from backend.checkpoints.pruning import PrunePlan, plan_by_id, plan_by_rule
 from backend.checkpoints.schemas import ExportChoice, PruneRequest, UploadExport, UploadPlan, UploadTarget
 from backend.checkpoints.tables import Checkpoint, Export
+from backend.checkpoints.transfers import enqueue_export, plan_transfer, wake_transfer
 from backend.core.events import announce
 from backend.core.queue import enqueue
 from backend.domain.checkpoints.exports import ExportOptions, HubUpload, OfferedForm, default_form, offered_forms
@@ -22,6 +23,10 @@ from backend.web.identity import Actor
 
 class NotFromTraining(Conflict):
     """Only a checkpoint of a training run can be exported: the export includes its data and held-out evaluation."""
+
+
+class ExportInProgress(Conflict):
+    """An export in this form is in progress without a transfer report. Wait until it has finished."""
 
 
 class UploadInProgress(Conflict):
@@ -39,21 +44,28 @@ def start_export(session: Session, actor: Actor, checkpoint: Checkpoint, choice:
         raise Conflict(checkpoint.unusable)
     if refusal := next(each.refusal for each in export_forms(session, checkpoint) if each.form is form):
         raise InvalidInput(refusal, {"form": refusal})
+    report = plan_transfer(session, checkpoint, choice.transfer) if choice.transfer else None
     is_unfinished = Export.status.in_((ExportStatus.QUEUED, ExportStatus.RUNNING))
     of_form = select(Export).where(Export.checkpoint_id == checkpoint.id, Export.form == form, is_unfinished)
     if known := session.scalar(of_form.limit(1)):
+        if report and known.transfer is None:
+            raise ExportInProgress
         return known
     export = Export(
         checkpoint_id=checkpoint.id,
         run_id=checkpoint.run_id,
         form=form,
         options=ExportOptions.model_validate(choice.model_dump()).model_dump(mode="json"),
+        transfer=report.model_dump(mode="json") if report else None,
         created_by=actor.person_id,
         progress={"phase": "waiting for a worker"},
     )
     session.add(export)
     session.flush()
-    enqueue(session, "exports.run", queue=Queue.GPU, arguments={"export_id": str(export.id)})
+    if report:
+        wake_transfer(session, export.id)  # the export is made when both sides have played
+    else:
+        enqueue_export(session, export)
     return export
 
 

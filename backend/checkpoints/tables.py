@@ -9,6 +9,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from backend.core.tables import Base, CreatedAt, Id, text_enum
+from backend.domain.checkpoints.transfer import TransferReport
 from backend.domain.vocabulary import ExportForm, ExportStatus
 
 if TYPE_CHECKING:
@@ -75,6 +76,8 @@ class Export(Base):
     """The model card, Markdown."""
     passport: Mapped[dict[str, Any]] = mapped_column(default=dict)
     """Results of the verification: comparison of predictions, evaluations before and after, file hashes."""
+    transfer: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
+    """Comparison with a reference on several environments (`TransferReport`). Null: none was requested."""
     progress: Mapped[dict[str, Any]] = mapped_column(default=dict)
     created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
     created_at: Mapped[CreatedAt]
@@ -82,3 +85,23 @@ class Export(Base):
 
     checkpoint: Mapped[Checkpoint] = relationship(lazy="raise")
     run: Mapped["Run"] = relationship(lazy="raise")
+
+    @property
+    def transfer_report(self) -> TransferReport | None:
+        return None if self.transfer is None else TransferReport.model_validate(self.transfer)
+
+
+class TransferEvaluation(Base):
+    """An evaluation that belongs to the transfer report of an export."""
+
+    __tablename__ = "transfer_evaluations"
+
+    id: Mapped[Id]
+    export_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("exports.id", ondelete="CASCADE"), index=True)
+    version_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("environment_versions.id", ondelete="RESTRICT"))
+    run_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("runs.id", ondelete="SET NULL"), index=True)
+    """Null: it was deleted."""
+    is_reference: Mapped[bool]
+    """Played by the reference, not by the exported checkpoint."""
+
+    run: Mapped["Run | None"] = relationship(lazy="raise")

@@ -126,6 +126,26 @@ def scores(session: Session, side: ComparedRun) -> TaskScores:
     return TaskScores(side, dict(zip(keys, range(len(rows)), strict=True)), list(levels), list(ids), values, spreads)
 
 
+def merge(parts: Sequence[TaskScores]) -> TaskScores:
+    """Scores of one policy that played different tasks of a version in several runs, as if it had been one."""
+    import numpy as np
+
+    tasks: dict[TaskKey, int] = {}
+    for part in parts:
+        offset = len(tasks)
+        if tasks.keys() & part.tasks:
+            raise ValueError("a task was played in two runs")
+        tasks |= {key: offset + row for key, row in part.tasks.items()}
+    return TaskScores(
+        parts[0].side,
+        tasks,
+        [level for part in parts for level in part.levels],
+        [task_id for part in parts for task_id in part.task_ids],
+        np.concatenate([part.values for part in parts]),
+        [spread for part in parts for spread in part.spreads],
+    )
+
+
 def first_rollouts(session: Session, side: ComparedRun, task_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, uuid.UUID]:
     """The first completed rollout of each of these tasks."""
     rows = session.execute(_FIRST, side.parameters() | {"tasks": list(task_ids)})

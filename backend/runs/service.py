@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from backend.checkpoints.transfers import wake_waiting_transfers
 from backend.core.events import RUNS, announce, topic_of
 from backend.core.queue import JUDGING_JOB, enqueue
 from backend.core.tables import Job
@@ -80,8 +81,7 @@ def finish_run(
             evidence={"status": str(status), "attempt": run.attempt, "progress": run.progress},
         )
     _announce(session, run)
-    if run.kind is RunKind.EVALUATION:
-        wake_studies(session, run.id)
+    _wake_waiting(session, run)
     scan_finished_run(session, run)
     if run.kind is RunKind.EVALUATION and status is RunStatus.COMPLETED:
         start_named(session, run, run.configuration.get("judge_ids", ()))
@@ -101,6 +101,7 @@ def request_stop(session: Session, actor: Requester, run: Run, *, is_pause: bool
         run.status = RunStatus.STOPPED
         run.reason = "Stopped before it began."
         run.ended_at = datetime.now(UTC)
+        _wake_waiting(session, run)
     elif is_pause:
         run.summary = {**run.summary, PAUSE_REQUESTED: True}
     audit(session, actor, "run.pause" if is_pause else "run.stop", "run", run.id, name=run.name)
@@ -139,6 +140,13 @@ def _lock(session: Session, run: Run) -> None:
     Refreshes only its columns: a full refresh would drop the rows that were loaded with it.
     """
     session.refresh(run, Run.__mapper__.column_attrs.keys(), with_for_update={"of": Run, "key_share": True})
+
+
+def _wake_waiting(session: Session, run: Run) -> None:
+    """Wake the studies and transfer reports that wait for an evaluation, which has ended."""
+    if run.kind is RunKind.EVALUATION:
+        wake_studies(session, run.id)
+        wake_waiting_transfers(session, run.id)
 
 
 def _check_role(actor: Requester, run: Run) -> None:

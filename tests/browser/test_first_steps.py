@@ -20,6 +20,7 @@ from backend.environments.tables import DraftTrial
 from backend.review.tables import ReviewItem, VerdictRecord
 from backend.team.tables import Person
 from tests import factories
+from tests.checkpoints.transfer_worlds import finished_report
 
 pytestmark = pytest.mark.browser
 
@@ -128,6 +129,7 @@ def test_labels_of_the_export_page_wrap_between_words(page: Page, address: str, 
         export = Export(
             checkpoint_id=checkpoint.id, run_id=run.id, status=ExportStatus.COMPLETED, card=CARD, artifact="exports/1"
         )
+        export.transfer = finished_report(new_id(), new_id()).model_dump(mode="json")
         session.add(export)
         session.flush()
         shown = f"/exports/{export.id}"
@@ -136,6 +138,7 @@ def test_labels_of_the_export_page_wrap_between_words(page: Page, address: str, 
     page.goto(shown)
 
     expect(page.get_by_text("environment certificate")).to_be_visible()
+    expect(page.get_by_label("Before and after by environment")).to_be_visible()
     assert page.locator("#main").evaluate(BROKEN_WORDS) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 

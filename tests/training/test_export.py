@@ -17,10 +17,12 @@ from sqlalchemy import update
 from backend.checkpoints.tables import Checkpoint, Export
 from backend.core.artifacts import get_folder, open_file
 from backend.core.session import transaction
+from backend.domain.checkpoints.transfer import TransferReport
 from backend.domain.ids import new_id
 from backend.domain.vocabulary import ExportForm, ExportStatus, Phase, RunStatus
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
+from tests.checkpoints.transfer_worlds import finished_report
 from tests.training.conftest import checkpoints_of, make_run, run_of
 from workers.models.load import load_folder
 from workers.tasks import exports
@@ -40,6 +42,9 @@ class Made(NamedTuple):
     folder: Path
 
 
+TRANSFER = finished_report()
+
+
 @pytest.fixture(scope="module")
 def installation(shared_installation: None) -> None:
     """All tests export the same checkpoint."""
@@ -56,6 +61,8 @@ def checkpoint(installation: None) -> Checkpoint:
 @pytest.fixture(scope="module")
 def made(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Made:
     export_id = ask_for_export(checkpoint)
+    with transaction() as session:
+        session.get_one(Export, export_id).transfer = TRANSFER.model_dump(mode="json")
     exports.run(JobContext(new_id(), None, {"export_id": str(export_id)}, 1))
     row = export_of(export_id)
     assert (row.status, row.reason) == (ExportStatus.COMPLETED, None)
@@ -121,6 +128,21 @@ def test_the_card_states_data_results_and_safeguards(made: Made) -> None:
     ):
         assert text in card
     assert "none: the environment's checks were never run" in card
+
+
+def test_the_transfer_report_is_in_the_folder_and_on_the_card(made: Made) -> None:
+    assert TransferReport.model_validate_json((made.folder / "transfer.json").read_text()) == TRANSFER
+    assert "transfer.json" in json.loads((made.folder / "manifest.json").read_text())["files"]
+    for text in (
+        "## Transfer",
+        "**The checkpoint got worse on game_0 v1: reward -0.200",
+        "| `game_0` v1 (trained on it) | worse | 0.500 → 0.300, -0.200 (-0.300 to -0.100) |",
+        "| 40 | 0.83 for 0.1 |",
+        "| passed an impossible task | 0 of 16 | 3 of 16 | +18.8%",
+        "| `game_1` v1 | not played | – | – | – | – | – |",
+        "- game_1 v1: The budget of 80 rollouts leaves fewer than two tasks.",
+    ):
+        assert text in made.row.card
 
 
 def test_a_file_that_changed_after_it_was_written_is_refused(checkpoint: Checkpoint, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import structlog
 
+from backend.checkpoints.transfers import wake_waiting_transfers
 from backend.core.events import announce, topic_of
 from backend.core.session import transaction
 from backend.detectors.scans import EARLY, PROGRESS, keep_progress
@@ -80,6 +81,8 @@ def run(context: JobContext) -> None:
         else:
             flags.update(detectors.record_flags(source.run_id, drafts))
     report(phase, is_over=True)
+    with transaction() as session:
+        wake_waiting_transfers(session, source.run_id)
     logger.info("scanned a run", steps=len(scanner.view.steps), flags=flags.total())
 
 

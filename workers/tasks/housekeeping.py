@@ -15,6 +15,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
 from backend.checkpoints.pruning import delete_leftovers
+from backend.checkpoints.transfers import wake_unfinished_transfers
 from backend.core.logs import configure_logging
 from backend.core.queue import count_waiting, send_wake_up
 from backend.core.session import after_commit, transaction
@@ -92,11 +93,12 @@ def resend_wake_ups() -> int:
 
 
 def tidy() -> None:
-    """Delete what has expired, draw the audit sample, sort the review queue and check old certificates at night.
+    """Delete what has expired, draw the audit sample, sort the review queue, wake transfer reports and check old
+    certificates at night.
 
     Each step has its own transaction: a failing one does not stop the others.
     """
-    for step in (delete_expired, delete_leftovers, draw_audits, refresh):
+    for step in (delete_expired, delete_leftovers, draw_audits, refresh, wake_unfinished_transfers):
         try:
             with transaction() as session:
                 step(session)

@@ -58,6 +58,7 @@ BODIES = {
     "training.run": JobBody("workers.tasks.training:run"),
     "training.preflight": JobBody("workers.tasks.training:run_preflight", owns_run=False, give_up="give_up_preflight"),
     "exports.run": JobBody("workers.tasks.exports:run", owns_run=False),
+    "exports.transfer": JobBody("workers.tasks.transfers:run", owns_run=False),
     "exports.upload": JobBody("workers.tasks.exports:upload", owns_run=False, give_up="give_up_upload"),
     "judging.detect": JobBody("workers.tasks.detectors:run", owns_run=False),
     "judging.follow": JobBody("workers.tasks.detectors:follow", owns_run=False),

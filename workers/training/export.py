@@ -33,6 +33,7 @@ from workers.training.exporting.files import SCRIPT, ExportDescription, digests,
 from workers.training.passport import PassportRequest
 
 PASSPORT = "workers.training.passport"
+TRANSFER = "transfer.json"
 PHASES = ("writing the files: {}", "reloading and evaluating the files", "packing")
 _ZIP_DATE = (2000, 1, 1, 0, 0, 0)
 
@@ -64,7 +65,7 @@ def _make(export_id: uuid.UUID, folder: Path) -> dict[str, object]:
     with transaction() as session:
         row = session.get_one(Export, export_id)
         checkpoint = session.get_one(Checkpoint, row.checkpoint_id)
-        form, options = row.form, ExportOptions.model_validate(row.options)
+        form, options, transfer = row.form, ExportOptions.model_validate(row.options), row.transfer_report
     if checkpoint.pruned_at is not None:
         raise ExportRefused("The weights of this checkpoint were pruned.")
 
@@ -88,9 +89,11 @@ def _make(export_id: uuid.UUID, folder: Path) -> dict[str, object]:
     begin(2)
     facts = read_facts(checkpoint.id)
     description = ExportDescription(form, written, facts.manifest.proctor.agent.system, options.licence)
-    card = write_card(facts, description, passport)
+    card = write_card(facts, description, passport, transfer)
     (files / "README.md").write_text(card)
     (files / "passport.json").write_text(json.dumps(passport, indent=2))
+    if transfer is not None:
+        (files / TRANSFER).write_text(transfer.model_dump_json(indent=2))
     shutil.copyfile(inference.__file__, files / SCRIPT)
     pack(files, folder / "export.zip", write_manifest(files, checkpoint, description))
     artifact = f"exports/{export_id}.zip"

@@ -12,6 +12,7 @@ from sqlalchemy.orm import joinedload
 from backend.checkpoints.tables import Checkpoint
 from backend.core.session import transaction
 from backend.domain.checkpoints.exports import REPOSITORY
+from backend.domain.checkpoints.transfer import PairedFigure, TransferReport
 from backend.domain.environments.manifest import Manifest
 from backend.domain.training.adapter import AdapterRecord, public_name
 from backend.domain.training.configuration import TrainingConfiguration
@@ -85,7 +86,12 @@ def read_facts(checkpoint_id: uuid.UUID) -> CardFacts:
         )
 
 
-def write_card(facts: CardFacts, description: ExportDescription, passport: Mapping[str, object]) -> str:
+def write_card(
+    facts: CardFacts,
+    description: ExportDescription,
+    passport: Mapping[str, object],
+    transfer: TransferReport | None = None,
+) -> str:
     """The card as Markdown, with the front matter that model hubs read."""
     form, written, licence = description.form, description.written, description.licence
     model, record = facts.configuration.model, None
@@ -139,6 +145,7 @@ def write_card(facts: CardFacts, description: ExportDescription, passport: Mappi
             "",
             *_training(facts),
             *_results(facts),
+            *(transfer_section(transfer) if transfer else []),
             *safeguards_section(facts.safeguards, sum(facts.rollouts.values())),
             *_passport(passport),
             "",
@@ -201,6 +208,47 @@ def _results(facts: CardFacts) -> list[str]:
         lines += ["Evaluations on the same environment version, newest first:", ""]
         lines += [*table(("Policy", "Tasks", "Reward (95% CI)"), evaluated), ""]
     return lines
+
+
+def transfer_section(report: TransferReport) -> list[str]:
+    """The results of a transfer report by environment, and everything that was not played."""
+    rewards, traps = [], []
+    for each in report.environments:
+        name = f"`{each.name}` v{each.version}{' (trained on it)' if each.is_trained else ''}"
+        if each.reward is None:
+            rewards.append((name, each.status.replace("_", " "), *["–"] * 5))
+            continue
+        figures = [_change(each.reward), _change(each.normalized), _change(each.success)]
+        power = "–" if each.power is None else f"{each.power:.2f} for {each.detect:.3g}"
+        rewards.append((name, each.verdict, *figures, f"{each.compared:,}", power))
+        for what, rate in each.rates:
+            counts = [f"{side.found:,} of {side.looked_at:,}" for side in (rate.before, rate.after)]
+            change = "–" if rate.change is None else f"{rate.change:+.1%} ({rate.low:+.1%} to {rate.high:+.1%})"
+            traps.append((name, what, *counts, change))
+    lines = [
+        "## Transfer",
+        "",
+        f"{report.exported.name} compared with {report.reference.name} on the same tasks and seeds, with 95% intervals "
+        "of the paired differences. Intervals are not corrected for the number of environments. `transfer.json` lists "
+        "all figures and the evaluations.",
+        "",
+        *(line for warning in report.warnings for line in (f"**{warning}**", "")),
+        *table(("Environment", "Verdict", "Reward", "Normalized", "Success", "Tasks", "Power"), rewards),
+        "",
+    ]
+    if traps:
+        lines += [*table(("Environment", "Rollouts", "Before", "After", "Change (95% CI)"), traps), ""]
+    notes = [f"- {each.title}: {each.reason}" for each in report.environments if each.reason]
+    notes += [f"- {report.reason}"] if report.reason else []
+    return [*lines, *notes, *([""] if notes else [])]
+
+
+def _change(figure: PairedFigure | None) -> str:
+    if figure is None:
+        return "–"
+    change = figure.difference
+    means = f"{figure.before.mean:.3f} → {figure.after.mean:.3f}"
+    return f"{means}, {change.mean:+.3f} ({change.low:+.3f} to {change.high:+.3f})"
 
 
 def safeguards_section(report: Safeguards, episodes: int) -> list[str]:
