@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         InvitedMember,
         JudgedFixtureResponse,
         Leaderboard,
+        LearnedDetectorResponse,
         ListedRolloutResponse,
         LogLineResponse,
         MarkedDemonstrations,
@@ -272,6 +273,37 @@ class DetectorsOperations(Namespace):
         - `results`: Counts of each labeled source."""
         return self._change("BenchmarkResponse", "POST", "/detectors/benchmarks", results=results)
 
+    def list_learned(
+        self, *, environment: str | None = None, limit: int | None = None
+    ) -> Iterator[LearnedDetectorResponse]:
+        """List what the learned detector was trained on in each environment, and which verdicts it still needs.
+
+        - `environment`: Only flags and verdicts of this environment."""
+        return self._list("LearnedDetectorResponse", "/detectors/learned/models", limit, environment=environment)
+
+    def get_learned(self, environment: str | UUID) -> LearnedDetectorResponse:
+        """Show the learned detector of an environment: its verdicts, threshold and cross-fitted recall.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "LearnedDetectorResponse",
+            "GET",
+            f"/detectors/learned/models/{segment(environment)}",
+            "query",
+        )
+
+    def train_learned(self, environment: str | UUID) -> LearnedDetectorResponse:
+        """Train the learned detector of an environment on all verdicts. Scans also do this when there are new verdicts.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "LearnedDetectorResponse",
+            "POST",
+            f"/detectors/learned/models/{segment(environment)}",
+            "query",
+            f"/detectors/learned/models/{environment}",
+        )
+
     def get(self, detector: str | UUID, *, environment: str | None = None) -> DetectorDetail:
         """Show a detector: its method, thresholds, record by environment and suggested cut-off.
 
@@ -369,6 +401,15 @@ class EnvironmentsOperations(Namespace):
             "query",
         )
 
+    def cancel_attack(self, attack: str | UUID) -> AttackResponse:
+        """End an attack. The result lists the exploits until then."""
+        return self._call(
+            "AttackResponse",
+            "POST",
+            f"/attacks/{segment(attack)}/cancel",
+            "query",
+        )
+
     def add_attack_fixtures(self, attack: str | UUID, *, fixtures: Sequence[str] | None = None) -> AttackResponse:
         """Write the proposed fixtures of an attack into the draft.
 
@@ -446,13 +487,22 @@ class EnvironmentsOperations(Namespace):
         )
 
     def start_attack(
-        self, environment: str | UUID, *, seconds: int | None = None, policy: str | None = None
+        self,
+        environment: str | UUID,
+        *,
+        seconds: int | None = None,
+        policy: str | None = None,
+        tokens: int | None = None,
+        train: bool | None = None,
     ) -> AttackResponse:
         """Search the draft for rewards that are earned without doing the task. Each exploit becomes a proposed fixture.
 
         - `environment`: Name or id of an environment.
         - `seconds`: Time budget in seconds.
-        - `policy`: Endpoint whose LLM attacks as well: name or id. Default: no LLM."""
+        - `policy`: Endpoint whose LLM attacks as well: name or id. Default: no LLM.
+        - `tokens`: Maximum number of tokens of the LLM, prompts and replies.
+        - `train`: Also train a small policy on the draft's reward with GRPO, on a worker with torch, within the
+          same time budget."""
         return self._call(
             "AttackResponse",
             "POST",
@@ -461,6 +511,8 @@ class EnvironmentsOperations(Namespace):
             "/attacks/{id}",
             seconds=seconds,
             policy=policy,
+            tokens=tokens,
+            train=train,
         )
 
     def mark_demonstration(
