@@ -1473,6 +1473,19 @@ class UnrankedPolicy(Model):
     reason: str
 
 
+class CoverageShareResponse(Model):
+    """A share of the audit's coverage with Wilson's 95% interval."""
+
+    check: str
+    """The check that measured it."""
+    label: str
+    found: int
+    total: int
+    share: float
+    low: float
+    high: float
+
+
 class Range(RootModel[tuple[float, float]]):
     root: tuple[float, float] = Field(..., max_length=2, min_length=2)
 
@@ -1997,20 +2010,6 @@ class VersionDetail(Model):
     manifest: dict[str, Any]
     files: dict[str, str]
     """Text by path."""
-
-
-class CertificateResponse(Model):
-    id: UUID
-    run_id: UUID
-    status: CheckStatus
-    created_at: AwareDatetime
-    content_hash: str
-    """Hash of the version that the certificate applies to."""
-    results: list[dict[str, Any]]
-    """
-    `check`, `theme`, `sentence`, `status`, `evidence`, `details`, `seconds`, `episodes`, `rollouts`, `applies`, in
-    the order checked.
-    """
 
 
 class CheckRunResponse(Model):
@@ -2943,6 +2942,18 @@ class BestCheckpointChange(Model):
     is_changed: bool
 
 
+class AuditCoverageResponse(Model):
+    """How much of the grader the audit tested."""
+
+    shares: list[CoverageShareResponse]
+    """Wrong answers that lose, right answers that keep the reward, branches of the grader that are executed."""
+    score: float | None
+    """Geometric mean of the shares. Null unless all three were measured."""
+    low: float | None
+    """Limits of the score's 95% interval."""
+    high: float | None
+
+
 class FileDiffResponse(Model):
     path: str
     change: str
@@ -3058,6 +3069,22 @@ class DetectorDetail(Model):
 
 class DiffResponse(Model):
     files: list[FileDiffResponse]
+
+
+class CertificateResponse(Model):
+    id: UUID
+    run_id: UUID
+    status: CheckStatus
+    created_at: AwareDatetime
+    content_hash: str
+    """Hash of the version that the certificate applies to."""
+    results: list[dict[str, Any]]
+    """
+    `check`, `theme`, `sentence`, `status`, `evidence`, `details`, `seconds`, `episodes`, `rollouts`, `applies`, in
+    the order checked.
+    """
+    coverage: AuditCoverageResponse | None
+    """Null if the audit could not test the grader."""
 
 
 class GraderResponse(Model):
