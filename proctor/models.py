@@ -1541,6 +1541,7 @@ class Need(StrEnum):
     step_rewards = "step_rewards"
     success = "success"
     second_grade = "second_grade"
+    verdicts = "verdicts"
     replay = "replay"
     sandbox = "sandbox"
 
@@ -1912,6 +1913,46 @@ class RunDetailResponse(Job):
     ended_at: AwareDatetime | None
     configuration: dict[str, Any]
     content_hash: str
+
+
+class LearnedDetectorResponse(Job):
+    """The detector that learns from the verdicts on an environment."""
+
+    is_finished: bool
+    is_successful: bool
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
+    done: int = 0
+    total: int | None = None
+    """Null until it is known."""
+    message: str = ""
+    """The current state in a few words, or what went wrong."""
+    environment: str
+    hacks: int
+    """Rollouts that a reviewer judged a hack, now."""
+    honest: int
+    missing: str
+    """Why it flags nothing. Empty: it flags."""
+    is_trainable: bool
+    """Whether there are enough verdicts."""
+    trained_at: AwareDatetime | None
+    """Null if it was never trained, or could not be."""
+    is_automatic: bool
+    """It was trained by a scan, because there were new verdicts."""
+    trained_hacks: int
+    """Different hacks with verdicts that it was trained on."""
+    trained_honest: int
+    fixtures: int
+    """Fixtures that it was trained on as well. They do not count for the threshold and recall."""
+    threshold: float | None
+    """Scores above it are flagged. Null if no threshold bounds the false positive rate."""
+    false_positives_at_most: float | None
+    """Upper confidence limit of the false positive rate."""
+    wrong: int | None
+    """Honest rollouts with verdicts above the threshold."""
+    recall: ShareResponse | None
+    """Hacks with verdicts above the threshold. No rollout is scored by a model that has seen its task."""
+    top: dict[str, float]
+    """Features with the highest mean weight."""
 
 
 class DetectorSettingsResponse(Model):
