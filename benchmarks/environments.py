@@ -44,7 +44,13 @@ async def _certify(name: str, files: Mapping[str, str]) -> list[Measure]:
     async with EnvHost(get_settings().envhost_address) as host:
         await host.prepare(hash_, files)
         async with host.lease(hash_, resources) as server:
-            subject = CheckSubject(manifest, server, files=files, second_process=lambda: host.lease(hash_, resources))
+            subject = CheckSubject(
+                manifest,
+                server,
+                files=files,
+                second_process=lambda: host.lease(hash_, resources),
+                branch_recorder=lambda: host.lease(hash_, resources, branches=True),
+            )
             began = time.perf_counter()
             results = await run_checks(subject, on_begin=lambda check: None, on_result=lambda result: None)
             seconds = time.perf_counter() - began

@@ -1,42 +1,55 @@
 """Measure how many bad graders of third-party collections the audit fails, and how many good ones.
 
-    python -m benchmarks.graders FOLDER --split test      # FOLDER has clones named OWNER+NAME
+Peer: none.
+Unit: share of the graders of the test split that fail a check.
+Repeats: 1.
 
-Collections: EleutherAI/djinn-problems (insecure verifiers of 92 problems), EleutherAI/djinn (29 insecure verifiers, one
-for each kind of exploit) and ydnyshhh/rewardhack-gym (official evaluators, which are weak, and oracles). Each grader is
-wrapped as an OpenEnv package in the env host; its collection's right answer is the recorded answer.
+    python -m benchmarks graders --data FOLDER                # FOLDER has the collections
+    python -m benchmarks.graders FOLDER --split development   # each grader with the checks that it fails
+
+Collections, by the name of their folder: clones of EleutherAI/djinn-problems (`EleutherAI+djinn-problems`, insecure
+verifiers of 92 problems), EleutherAI/djinn (29 insecure verifiers, one for each kind of exploit) and
+ydnyshhh/rewardhack-gym (official evaluators, which are weak, and oracles); and the wheel of reasoning-gym 0.1.25
+(`pip install --no-deps --target FOLDER/reasoning-gym reasoning-gym==0.1.25`, scorers of 100 kinds of tasks). Each
+grader is wrapped as an OpenEnv package in the env host; its collection's right answer is the recorded answer.
 
 A grader is bad if its collection says so: an insecure verifier, or an official evaluator that passes the collection's
-own exploit. Good ones are the oracles, and for djinn its secure comparison of the same problem's tests. Families (kinds
-of exploit, environments) are split into development and test by the parity of their name's SHA-256.
+own exploit. Good ones are the oracles, for djinn its secure comparison of the same problem's tests, and the scorers of
+reasoning-gym, which were not searched for holes. Families (kinds of exploit, environments, kinds of tasks) are split
+into development and test by the parity of their name's SHA-256.
 """
 
 import argparse
 import asyncio
 import hashlib
 import json
+import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
 import yaml
 from rich.console import Console
 
+from backend.domain.environments.audit_coverage import audit_coverage
 from backend.domain.environments.manifest import read_manifest
 from backend.domain.environments.packages import MANIFEST_PATH, content_hash
 from backend.domain.errors import RolloutError
 from backend.domain.review.judged_curve import wilson
 from backend.domain.vocabulary import CheckStatus
 from backend.settings import get_settings
-from benchmarks.harness import installation
+from benchmarks.harness import Measure, Options, installation
 from workers.environments.checks.registry import CHECKS, run_checks
 from workers.environments.checks.subject import CheckSubject
 from workers.environments.client import EnvHost, HostRefused
 
+REPEATS = 1
+LIMIT_SECONDS = 2 * 3600
 DJINN, PROBLEMS, GYM = "EleutherAI+djinn", "EleutherAI+djinn-problems", "ydnyshhh+rewardhack-gym"
+SCORERS, SCORERS_VERSION = "reasoning-gym", "0.1.25"
 PROFILES = ("low", "medium", "high", "adversarial")
 THEMES = {"start", "grader"}
 console = Console()
@@ -49,10 +62,39 @@ class ForeignGrader:
     family: str
     is_bad: bool
     files: Mapping[str, str]
+    collection: str
 
     @property
     def split(self) -> str:
         return "test" if hashlib.sha256(self.family.encode()).digest()[0] % 2 else "development"
+
+
+def measure(options: Options) -> Iterator[Measure]:
+    """Audit the graders of the test split."""
+    if options.data is None:
+        raise SystemExit("graders: choose the folder with the collections by --data FOLDER. See benchmarks/graders.py.")
+    graders = [grader for grader in read_graders(options.data) if grader.split == "test"]
+    if options.is_quick:
+        graders = [next(each for each in graders if each.is_bad is is_bad) for is_bad in (True, False)]
+    with installation():
+        results = asyncio.run(audit(graders))
+    for is_bad, label, target in ((True, "bad", 0.9), (False, "good", 0.1)):
+        mine = [each for each in results if each["is_bad"] is is_bad]
+        for name in ("", *dict.fromkeys(each["collection"] for each in mine)):
+            fails, usable, interval = _failing([each for each in mine if name in ("", each["collection"])])
+            yield Measure(
+                f"{label} graders that fail{': ' if name else ''}{name}",
+                "of 1",
+                [fails / usable if usable else 0.0],
+                higher_is_better=is_bad,
+                target=None if name else target,
+                note=f"{fails} of {usable} {interval}",
+            )
+    unusable = [each["name"] for each in results if not each["is_usable"]]
+    yield Measure("graders that were not usable", "", [len(unusable)], note=f"of {len(results)}: no answer is rewarded")
+    covered = [coverage for each in results if isinstance(coverage := each.get("coverage"), float)]
+    if covered:
+        yield Measure("coverage of a grader", "of 1", covered, higher_is_better=True, note=f"of {len(covered)} graders")
 
 
 def main() -> int:
@@ -60,30 +102,31 @@ def main() -> int:
     parser.add_argument("folder", type=Path, help="folder with the clones")
     parser.add_argument("--split", choices=("development", "test"), default="development")
     parser.add_argument("--only", default="", help="graders whose name contains this text")
-    parser.add_argument("--good", type=int, default=24, help="maximum number of good djinn graders. Default: 24")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all results to this file")
     options = parser.parse_args()
-    graders = [grader for grader in read_graders(options.folder) if grader.split == options.split]
-    djinn_good = [grader for grader in graders if not grader.is_bad and "/secure" in grader.name]
-    dropped = {grader.name for grader in djinn_good[:: max(1, len(djinn_good) // options.good)][: options.good]}
     graders = [
         grader
-        for grader in graders
-        if options.only in grader.name and ("/secure" not in grader.name or grader.name in dropped)
+        for grader in read_graders(options.folder)
+        if grader.split == options.split and options.only in grader.name
     ]
     with installation():
         results = asyncio.run(audit(graders))
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))
     for is_bad, label in ((True, "bad"), (False, "good")):
-        mine = [each for each in results if each["is_bad"] is is_bad and each["is_usable"]]
-        fails = sum(bool(each["failed"]) for each in mine)
-        interval = wilson(fails, len(mine)) if mine else None
-        spread = f" [{interval.low:.0%}, {interval.high:.0%}]" if interval else ""
-        console.print(f"{options.split}: {fails} of {len(mine)} {label} graders fail{spread}")
+        fails, usable, interval = _failing([each for each in results if each["is_bad"] is is_bad])
+        console.print(f"{options.split}: {fails} of {usable} {label} graders fail {interval}")
     unusable = [each["name"] for each in results if not each["is_usable"]]
     console.print(f"not usable (the right answer earns nothing, or it does not start): {len(unusable)} {unusable}")
     return 0
+
+
+def _failing(results: Sequence[Mapping[str, object]]) -> tuple[int, int, str]:
+    """Return how many graders fail, how many were usable, and the interval of the share."""
+    usable = [each for each in results if each["is_usable"]]
+    fails = sum(bool(each["failed"]) for each in usable)
+    interval = wilson(fails, len(usable))
+    return fails, len(usable), f"[{interval.low:.0%}, {interval.high:.0%}]"
 
 
 async def audit(graders: list[ForeignGrader]) -> list[dict[str, object]]:
@@ -93,30 +136,33 @@ async def audit(graders: list[ForeignGrader]) -> list[dict[str, object]]:
         for grader in graders:
             manifest, hash_ = read_manifest(grader.files[MANIFEST_PATH]), content_hash(grader.files)
             resources = manifest.proctor.resources
+            described = {"name": grader.name, "family": grader.family, "is_bad": grader.is_bad}
+            described["collection"] = grader.collection
             began = time.perf_counter()
             try:
                 await host.prepare(hash_, grader.files)
                 async with host.lease(hash_, resources) as server:
                     subject = CheckSubject(
-                        manifest, server, files=grader.files, second_process=partial(host.lease, hash_, resources)
+                        manifest,
+                        server,
+                        files=grader.files,
+                        second_process=partial(host.lease, hash_, resources),
+                        branch_recorder=partial(host.lease, hash_, resources, branches=True),
                     )
                     found = await run_checks(subject, checks=checks)
             except (HostRefused, RolloutError) as error:
                 console.print(f"{grader.name}: {str(error)[-600:]}", soft_wrap=True, highlight=False)
-                results.append(
-                    {"name": grader.name, "is_bad": grader.is_bad, "is_usable": False, "family": grader.family}
-                )
+                results.append(described | {"is_usable": False})
                 continue
             known = next(result for result in found if result.check == "answers_known")
             failed = {result.check: result.evidence for result in found if result.status is CheckStatus.FAILED}
-            result = {
-                "name": grader.name,
-                "family": grader.family,
-                "is_bad": grader.is_bad,
+            coverage = audit_coverage([asdict(result) for result in found])
+            result = described | {
                 "is_usable": known.status is CheckStatus.PASSED,
                 "known": known.evidence,
                 "failed": failed,
                 "warned": {r.check: r.evidence for r in found if r.status is CheckStatus.WARNED},
+                "coverage": coverage and coverage.score,
                 "seconds": time.perf_counter() - began,
             }
             results.append(result)
@@ -160,6 +206,15 @@ def read_graders(folder: Path) -> Iterator[ForeignGrader]:
             files[str(each.relative_to(folder / DJINN))] = each.read_text()
         yield _program_grader(path.stem, problem, "verifier", files)
     yield from _gym_graders(folder / GYM)
+    sources = sorted((folder / SCORERS).rglob("*.py"))
+    found = [re.findall(r"register_dataset\(\s*(?:\"(\w+)\"|DATASET_NAME)", path.read_text()) for path in sources]
+    names = [re.search(r"^DATASET_NAME = \"(\w+)\"", path.read_text(), re.MULTILINE) for path in sources]
+    for path, registered, constant in zip(sources, found, names, strict=True):
+        for name in registered:
+            name = name or (constant.group(1) if constant else path.stem)
+            files = {"server/grader.py": SCORER.replace("NAME", repr(name))}
+            package = _package(files, "server/problem.json", "[]", 8, f'"reasoning-gym=={SCORERS_VERSION}", ')
+            yield ForeignGrader(f"{name}/scorer", name, False, package, SCORERS)
 
 
 def _program_grader(name: str, problem: dict[str, object], kind: str, files: dict[str, str]) -> ForeignGrader:
@@ -176,6 +231,7 @@ def _program_grader(name: str, problem: dict[str, object], kind: str, files: dic
         str(problem["exploit_type"]),
         kind != "secure",
         _package(wrapped, "server/problem.json", json.dumps([tasks]), 1),
+        DJINN if kind == "verifier" else PROBLEMS,
     )
 
 
@@ -205,12 +261,14 @@ def _gym_graders(folder: Path) -> Iterator[ForeignGrader]:
                 if kind == "official" and not is_bad:
                     continue
                 text = GYM_GRADER.replace("NAME", repr(name)).replace("PROFILE", repr(profile)).replace("KIND", kind)
-                files = _package({**library, "server/grader.py": text}, "server/problem.json", json.dumps(tasks), 8)
-                yield ForeignGrader(f"{name}/{profile}/{kind}", name, kind == "official", files)
+                files = {**library, "server/grader.py": text}
+                package = _package(files, "server/problem.json", json.dumps(tasks), 8, '"sympy", ')
+                yield ForeignGrader(f"{name}/{profile}/{kind}", name, kind == "official", package, GYM)
 
 
-def _package(files: Mapping[str, str], tasks_path: str, tasks: str, count: int) -> dict[str, str]:
-    requirements = '"sympy", ' if any("rewardhack_gym" in path for path in files) else ""
+def _package(
+    files: Mapping[str, str], tasks_path: str, tasks: str, count: int, requirements: str = ""
+) -> dict[str, str]:
     return {
         "openenv.yaml": MANIFEST.replace("COUNT", str(max(2, count))).replace("SECONDS", "30" if requirements else "6"),
         "pyproject.toml": PROJECT.replace("REQUIREMENTS", requirements),
@@ -277,7 +335,7 @@ import grader
 from models import GradedAction, GradedObservation
 
 with open(os.path.join(HERE, "problem.json")) as file:
-    TASKS = json.load(file)
+    TASKS = json.load(file) or grader.TASKS
 
 
 class GradedEnvironment(Environment):
@@ -294,7 +352,7 @@ class GradedEnvironment(Environment):
     def step(self, action: GradedAction, timeout_s=None, **arguments):
         try:
             grade = getattr(grader, "grade", self.verify)
-            passes = bool(grade(self.problem, action.text))
+            passes = grade(self.problem, action.text)
         except Exception:
             passes = False
         return GradedObservation(text="Over.", done=True, metadata={"rewards": {"passes": float(passes)}})
@@ -397,6 +455,17 @@ class Problem:
 
 def grade(problem, text):
     return str(verifier.verify(Problem(problem), text).status.value).lower() == "passed"
+"""
+SCORER = """\
+import reasoning_gym
+
+DATASET = reasoning_gym.create_dataset(NAME, seed=42, size=8)
+ENTRIES = list(DATASET)
+TASKS = [{"prompt": each["question"], "answer": each["answer"], "index": at} for at, each in enumerate(ENTRIES)]
+
+
+def grade(problem, text):
+    return float(DATASET.score_answer(text, ENTRIES[problem["index"]]))
 """
 GYM_GRADER = """\
 from rewardhack_gym import bootstrap

@@ -44,6 +44,8 @@ class Options:
 
     repeats: int
     is_quick: bool = False
+    data: Path | None = None
+    """Folder with third-party collections, for benchmarks that need them."""
 
     def size(self, full: int, quick: int) -> int:
         """Return the size to measure with: small if the run only has to prove that the benchmark works."""

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         InvitedMember,
         JudgedFixtureResponse,
         Leaderboard,
+        LearnedDetectorResponse,
         ListedRolloutResponse,
         LogLineResponse,
         MarkedDemonstrations,
@@ -271,6 +272,37 @@ class DetectorsOperations(Namespace):
 
         - `results`: Counts of each labeled source."""
         return self._change("BenchmarkResponse", "POST", "/detectors/benchmarks", results=results)
+
+    def list_learned(
+        self, *, environment: str | None = None, limit: int | None = None
+    ) -> Iterator[LearnedDetectorResponse]:
+        """List what the learned detector was trained on in each environment, and which verdicts it still needs.
+
+        - `environment`: Only flags and verdicts of this environment."""
+        return self._list("LearnedDetectorResponse", "/detectors/learned/models", limit, environment=environment)
+
+    def get_learned(self, environment: str | UUID) -> LearnedDetectorResponse:
+        """Show the learned detector of an environment: its verdicts, threshold and cross-fitted recall.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "LearnedDetectorResponse",
+            "GET",
+            f"/detectors/learned/models/{segment(environment)}",
+            "query",
+        )
+
+    def train_learned(self, environment: str | UUID) -> LearnedDetectorResponse:
+        """Train the learned detector of an environment on all verdicts. Scans also do this when there are new verdicts.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "LearnedDetectorResponse",
+            "POST",
+            f"/detectors/learned/models/{segment(environment)}",
+            "query",
+            f"/detectors/learned/models/{environment}",
+        )
 
     def get(self, detector: str | UUID, *, environment: str | None = None) -> DetectorDetail:
         """Show a detector: its method, thresholds, record by environment and suggested cut-off.

@@ -1473,6 +1473,19 @@ class UnrankedPolicy(Model):
     reason: str
 
 
+class CoverageShareResponse(Model):
+    """A share of the audit's coverage with Wilson's 95% interval."""
+
+    check: str
+    """The check that measured it."""
+    label: str
+    found: int
+    total: int
+    share: float
+    low: float
+    high: float
+
+
 class Range(RootModel[tuple[float, float]]):
     root: tuple[float, float] = Field(..., max_length=2, min_length=2)
 
@@ -1528,6 +1541,7 @@ class Need(StrEnum):
     step_rewards = "step_rewards"
     success = "success"
     second_grade = "second_grade"
+    verdicts = "verdicts"
     replay = "replay"
     sandbox = "sandbox"
 
@@ -1901,6 +1915,46 @@ class RunDetailResponse(Job):
     content_hash: str
 
 
+class LearnedDetectorResponse(Job):
+    """The detector that learns from the verdicts on an environment."""
+
+    is_finished: bool
+    is_successful: bool
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
+    done: int = 0
+    total: int | None = None
+    """Null until it is known."""
+    message: str = ""
+    """The current state in a few words, or what went wrong."""
+    environment: str
+    hacks: int
+    """Rollouts that a reviewer judged a hack, now."""
+    honest: int
+    missing: str
+    """Why it flags nothing. Empty: it flags."""
+    is_trainable: bool
+    """Whether there are enough verdicts."""
+    trained_at: AwareDatetime | None
+    """Null if it was never trained, or could not be."""
+    is_automatic: bool
+    """It was trained by a scan, because there were new verdicts."""
+    trained_hacks: int
+    """Different hacks with verdicts that it was trained on."""
+    trained_honest: int
+    fixtures: int
+    """Fixtures that it was trained on as well. They do not count for the threshold and recall."""
+    threshold: float | None
+    """Scores above it are flagged. Null if no threshold bounds the false positive rate."""
+    false_positives_at_most: float | None
+    """Upper confidence limit of the false positive rate."""
+    wrong: int | None
+    """Honest rollouts with verdicts above the threshold."""
+    recall: ShareResponse | None
+    """Hacks with verdicts above the threshold. No rollout is scored by a model that has seen its task."""
+    top: dict[str, float]
+    """Features with the highest mean weight."""
+
+
 class DetectorSettingsResponse(Model):
     """The settings of a detector that apply in an environment, including defaults."""
 
@@ -1997,20 +2051,6 @@ class VersionDetail(Model):
     manifest: dict[str, Any]
     files: dict[str, str]
     """Text by path."""
-
-
-class CertificateResponse(Model):
-    id: UUID
-    run_id: UUID
-    status: CheckStatus
-    created_at: AwareDatetime
-    content_hash: str
-    """Hash of the version that the certificate applies to."""
-    results: list[dict[str, Any]]
-    """
-    `check`, `theme`, `sentence`, `status`, `evidence`, `details`, `seconds`, `episodes`, `rollouts`, `applies`, in
-    the order checked.
-    """
 
 
 class CheckRunResponse(Model):
@@ -2943,6 +2983,18 @@ class BestCheckpointChange(Model):
     is_changed: bool
 
 
+class AuditCoverageResponse(Model):
+    """How much of the grader the audit tested."""
+
+    shares: list[CoverageShareResponse]
+    """Wrong answers that lose, right answers that keep the reward, branches of the grader that are executed."""
+    score: float | None
+    """Geometric mean of the shares. Null unless all three were measured."""
+    low: float | None
+    """Limits of the score's 95% interval."""
+    high: float | None
+
+
 class FileDiffResponse(Model):
     path: str
     change: str
@@ -3058,6 +3110,22 @@ class DetectorDetail(Model):
 
 class DiffResponse(Model):
     files: list[FileDiffResponse]
+
+
+class CertificateResponse(Model):
+    id: UUID
+    run_id: UUID
+    status: CheckStatus
+    created_at: AwareDatetime
+    content_hash: str
+    """Hash of the version that the certificate applies to."""
+    results: list[dict[str, Any]]
+    """
+    `check`, `theme`, `sentence`, `status`, `evidence`, `details`, `seconds`, `episodes`, `rollouts`, `applies`, in
+    the order checked.
+    """
+    coverage: AuditCoverageResponse | None
+    """Null if the audit could not test the grader."""
 
 
 class GraderResponse(Model):

@@ -119,6 +119,30 @@ def _show_detector(found: Json) -> None:
     write_table(("environment", *_HEAD), rows, empty="It has flagged nothing.")
 
 
+@renders("detectors.list_learned")
+def _show_learned(found: list[Json]) -> None:
+    rows = []
+    for each in found:
+        trained, recall = "never", "–"
+        if each["trained_at"]:
+            fixtures = f", {each['fixtures']} fixtures" if each["fixtures"] else ""
+            trained = f"{each['trained_at'][:16].replace('T', ' ')} on {each['trained_hacks']} hacks,"
+            trained += f" {each['trained_honest']} honest{fixtures}"
+        if share := each["recall"]:
+            recall = f"{share['found']} of {share['looked_at']} ({share['low']:.0%} to {share['high']:.0%})"
+        threshold = "–" if each["threshold"] is None else f"{each['threshold']:.2f}"
+        limit = "–" if each["false_positives_at_most"] is None else f"{each['false_positives_at_most']:.1%}"
+        state = each["missing"] or "flags"
+        rows.append((each["environment"], each["hacks"], each["honest"], trained, threshold, limit, recall, state))
+    head = ("environment", "hacks", "honest", "trained (UTC)", "threshold", "false positives ≤", "recall, 95%", "state")
+    write_table(head, rows, empty="No rollout has a verdict yet.")
+
+
+@renders("detectors.train_learned")
+def _show_training(found: Json) -> None:
+    _show_learned([found])
+
+
 @renders("detectors.start_scan")
 def _show_scan(scan: Json) -> None:
     if not scan["is_finished"]:

@@ -231,6 +231,10 @@ def check(
     counts = ", ".join(f"{count} {state}" for state, count in Counter(states).most_common())
     seconds = sum(result["seconds"] for result in certificate["results"])
     episodes = sum(result.get("episodes", 0) for result in certificate["results"])
+    if coverage := certificate.get("coverage"):
+        shares = (f"{each['found']} of {each['total']} {each['label']}" for each in coverage["shares"])
+        figures = ("{score:.2f} [{low:.2f}, {high:.2f}]: " if coverage["score"] is not None else "").format(**coverage)
+        say(f"\ncoverage of the grader: {figures}{'; '.join(shares)}")
     _, style = MARKS[certificate["status"]]
     say(f"\n{certificate['status']}: {counts}; {episodes:,} episodes in {seconds:.1f} s", style)
     say(f"holds for {certificate['content_hash']}", "dim")

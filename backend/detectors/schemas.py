@@ -144,6 +144,38 @@ class DetectorDetail(DetectorResponse):
     """By environment, where anything is set."""
 
 
+class LearnedDetectorResponse(Progress):
+    """The detector that learns from the verdicts on an environment."""
+
+    environment: str
+    hacks: int
+    """Rollouts that a reviewer judged a hack, now."""
+    honest: int
+    missing: str
+    """Why it flags nothing. Empty: it flags."""
+    is_trainable: bool
+    """Whether there are enough verdicts."""
+    trained_at: datetime | None
+    """Null if it was never trained, or could not be."""
+    is_automatic: bool
+    """It was trained by a scan, because there were new verdicts."""
+    trained_hacks: int
+    """Different hacks with verdicts that it was trained on."""
+    trained_honest: int
+    fixtures: int
+    """Fixtures that it was trained on as well. They do not count for the threshold and recall."""
+    threshold: float | None
+    """Scores above it are flagged. Null if no threshold bounds the false positive rate."""
+    false_positives_at_most: float | None
+    """Upper confidence limit of the false positive rate."""
+    wrong: int | None
+    """Honest rollouts with verdicts above the threshold."""
+    recall: ShareResponse | None
+    """Hacks with verdicts above the threshold. No rollout is scored by a model that has seen its task."""
+    top: dict[str, float]
+    """Features with the highest mean weight."""
+
+
 class StoreBenchmarks(Request):
     """Results of `proctor detectors bench`."""
 

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from dataclasses import asdict
 from importlib.metadata import version as package_version
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -16,6 +17,7 @@ from backend.domain.environments.attestation import (
     pem_of,
     sign,
 )
+from backend.domain.environments.audit_coverage import audit_coverage
 from backend.domain.environments.certificate_reports import as_badge, as_junit, as_sarif
 from backend.domain.environments.packages import BADGE_PATH, CERTIFICATE_PATH, file_as_bytes
 from backend.environments.export import complete_package
@@ -110,6 +112,7 @@ def _signed(
         key = Ed25519PrivateKey.from_private_bytes(base64.b64decode(unseal(row.private_key, _PURPOSE)))
     except SecretUnreadable as error:
         raise SigningKeyUnreadable from error
+    coverage = audit_coverage(certificate.results)
     statement = make_statement(
         name=environment.name,
         version=version.number,
@@ -120,6 +123,7 @@ def _signed(
         checked_by=_checked_by(session, certificate),
         signed_by=package_version("proctor"),
         key=key.public_key(),
+        coverage=asdict(coverage) if coverage else None,
         package=package,
     )
     return sign(statement, key)

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy.orm import Session
 
+from backend.domain.environments.audit_coverage import audit_coverage
 from backend.domain.environments.packages import MANIFEST_PATH, content_hash, pack
 from backend.domain.vocabulary import Role
 from backend.environments import drafts, queries, schemas, service
@@ -16,7 +17,7 @@ from backend.environments.library import COPY, render_template
 from backend.environments.network_grants import network_of
 from backend.environments.queries import CheckRun
 from backend.environments.scaffold import generated_files, with_generated
-from backend.environments.tables import Environment, EnvironmentDraft, EnvironmentVersion, NetworkGrant
+from backend.environments.tables import Certificate, Environment, EnvironmentDraft, EnvironmentVersion, NetworkGrant
 from backend.environments.validation import validate_package
 from backend.errors import Conflict, InvalidInput, NotFound
 from backend.operations.declaration import operation
@@ -293,7 +294,7 @@ def get_certificate(
     certificate = queries.newest_certificate(session, version)
     if certificate is None:
         raise NotFound(f"{environment.name} v{number} has no certificate yet. Run its checks.")
-    return schemas.CertificateResponse.from_row(certificate, content_hash=version.content_hash)
+    return _certificate(certificate, version)
 
 
 @operation("GET /environments/{environment}/versions/{number}/certificates", role=Role.VIEWER)
@@ -302,9 +303,12 @@ def list_certificates(
 ) -> Page[schemas.CertificateResponse]:
     """List all certificates of a version, newest first."""
     version = queries.get_version(session, environment, number)
-    certificates = queries.certificates_of(session, version)
-    digest = version.content_hash
-    return Page(items=[schemas.CertificateResponse.from_row(each, content_hash=digest) for each in certificates])
+    return Page(items=[_certificate(each, version) for each in queries.certificates_of(session, version)])
+
+
+def _certificate(certificate: Certificate, version: EnvironmentVersion) -> schemas.CertificateResponse:
+    coverage = audit_coverage(certificate.results)
+    return schemas.CertificateResponse.from_row(certificate, content_hash=version.content_hash, coverage=coverage)
 
 
 @operation("GET /environments/{environment}/versions/{number}/certificate/file", role=Role.VIEWER)

@@ -8,6 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import contains_eager, joinedload
 
 from backend.core.events import RUNS
+from backend.domain.environments.audit_coverage import audit_coverage
 from backend.domain.environments.packages import content_hash, pack
 from backend.domain.vocabulary import RunKind
 from backend.environments import queries
@@ -108,6 +109,7 @@ def show_version(
         "network": network_of(session, version),
         "newest": queries.get_version(session, environment).number,
         "certificate": chosen,
+        "coverage": audit_coverage(chosen.results) if chosen else None,
         "is_older": chosen is not latest,  # whether the version has a newer certificate
         "open_check": open_check,
         # the latest check run, if it ended without a certificate

@@ -219,6 +219,31 @@ class CheckRunResponse(Response):
     certificate: CheckStatus | None = None
 
 
+class CoverageShareResponse(Response):
+    """A share of the audit's coverage with Wilson's 95% interval."""
+
+    check: str
+    """The check that measured it."""
+    label: str
+    found: int
+    total: int
+    share: float
+    low: float
+    high: float
+
+
+class AuditCoverageResponse(Response):
+    """How much of the grader the audit tested."""
+
+    shares: list[CoverageShareResponse]
+    """Wrong answers that lose, right answers that keep the reward, branches of the grader that are executed."""
+    score: float | None
+    """Geometric mean of the shares. Null unless all three were measured."""
+    low: float | None
+    """Limits of the score's 95% interval."""
+    high: float | None
+
+
 class CertificateResponse(Response):
     id: uuid.UUID
     run_id: uuid.UUID
@@ -229,6 +254,8 @@ class CertificateResponse(Response):
     results: list[dict[str, object]]
     """`check`, `theme`, `sentence`, `status`, `evidence`, `details`, `seconds`, `episodes`, `rollouts`, `applies`, in
     the order checked."""
+    coverage: AuditCoverageResponse | None
+    """Null if the audit could not test the grader."""
 
 
 class CertificateFile(StrEnum):

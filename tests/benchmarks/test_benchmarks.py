@@ -16,11 +16,11 @@ from rich.console import Console
 
 from backend.settings import PROJECT_ROOT
 from benchmarks import __main__ as command
-from benchmarks.harness import Measure, as_json, print_table
+from benchmarks.harness import Measure, Options, as_json, print_table
 
 FOLDER = PROJECT_ROOT / "benchmarks"
-SHARED = {"__init__", "__main__", "harness", "peers", "bare_trl", "graders"}
-"""Files that measure nothing themselves, or that need a folder of others: `graders` is its own command."""
+SHARED = {"__init__", "__main__", "harness", "peers", "bare_trl"}
+"""Files that measure nothing themselves."""
 
 
 def test_every_benchmark_is_listed():
@@ -65,6 +65,19 @@ def test_an_unknown_benchmark_is_refused(monkeypatch: pytest.MonkeyPatch, capsys
     with pytest.raises(SystemExit, match="2"):
         command.main()
     assert "unknown benchmark: nonsense. Choose from sandbox" in capsys.readouterr().err
+
+
+def test_what_reads_third_party_collections_says_so_and_is_left_out_of_all(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    ran: list[str] = []
+    monkeypatch.setattr(command, "_run_in_child", lambda name, options, checkout: ran.append(name))
+    monkeypatch.setattr(sys, "argv", ["benchmarks"])
+    command.main()
+    assert set(command.BENCHMARKS) - set(ran) == command.NEED_DATA == {"graders"}
+    module = importlib.import_module("benchmarks.graders")
+    with pytest.raises(SystemExit, match="--data FOLDER"):
+        next(module.measure(Options(1)))
 
 
 def test_a_ratio_pairs_the_repeats():

@@ -25,6 +25,17 @@ def result(check: str, status: CheckStatus, **fields: Any) -> CheckResult:
     return CheckResult(check, f"What {check} holds.", status, f"Evidence of {check}.", theme="start", **fields)
 
 
+def audited() -> list[CheckResult]:
+    """Results of the audit, with all three shares of its coverage."""
+    missed = {"path": "server/guess.py", "line": 12, "function": "Guess.win", "source": "if given < 0:"}
+    missed |= {"condition": "given < 0", "outcome": "true"}
+    return [
+        result("wrong_answers_lose", CheckStatus.PASSED, details={"killed": 90, "played": 100}),
+        result("equal_answers_win", CheckStatus.PASSED, details={"kept": 40, "played": 50}),
+        result("branches_executed", CheckStatus.WARNED, details={"executed": 30, "total": 60, "missed": [missed]}),
+    ]
+
+
 def certify(session: Session, version: EnvironmentVersion, *results: CheckResult) -> Certificate:
     run = start_check(session, None, version, "guess")
     run.status = RunStatus.COMPLETED
@@ -152,6 +163,21 @@ def test_a_failed_check_shows_its_advice(session: Session, viewer: TestClient, v
     text = viewer.get(PAGE).text
     assert "Gold." in text
     assert text.count("Fix the reward.") == 1
+
+
+def test_the_coverage_of_the_grader_is_shown_with_the_branches_that_no_answer_reached(
+    session: Session, viewer: TestClient, version: EnvironmentVersion
+):
+    certify(session, version, *audited())
+    text = " ".join(viewer.get(PAGE).text.split())
+    assert "Coverage of the grader: 0.71" in text
+    assert "[0.63, 0.77]" in text
+    assert "50%</a> <span" in text
+    assert "server/guess.py:12" in text
+    assert "if given &lt; 0:" in text
+    found = viewer.get(f"{API}/guess/versions/1/certificate").json()["coverage"]
+    assert found["score"] == pytest.approx(0.7114, abs=1e-4)
+    assert [each["found"] for each in found["shares"]] == [90, 40, 30]
 
 
 def test_a_surviving_answer_becomes_a_fixture_with_one_click(

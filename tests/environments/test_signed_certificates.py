@@ -20,7 +20,7 @@ from backend.domain.environments.attestation import fingerprint_of, sign
 from backend.domain.environments.packages import CERTIFICATE_PATH
 from backend.domain.vocabulary import CheckStatus
 from backend.environments.tables import EnvironmentVersion, SigningKey
-from tests.environments.test_certificates import certify, result
+from tests.environments.test_certificates import audited, certify, result
 
 FILE = "/api/v1/environments/guess/versions/1/certificate/file"
 EXPORT = "/environments/guess/versions/1/export.zip"
@@ -73,6 +73,21 @@ def test_the_signature_follows_dsse_and_the_payload_is_an_in_toto_statement(
     assert (predicate["status"], predicate["summary"]["failed"]) == ("failed", 1)
     assert predicate["checks"][0]["details"] == {"mean": 0.5}
     assert predicate["proctor"]["signedBy"]
+
+
+def test_the_coverage_of_the_grader_is_in_every_form(session: Session, viewer: TestClient, version: EnvironmentVersion):
+    certify(session, version, *audited())
+    signed = json.loads(base64.b64decode(viewer.get(FILE).json()["payload"]))["predicate"]["coverage"]
+    [log] = viewer.get(FILE, params={"form": "sarif"}).json()["runs"]
+    assert log["properties"]["coverage"] == signed
+    assert signed["score"] == pytest.approx(0.7114, abs=1e-4)
+    assert [each["check"] for each in signed["shares"]][2] == "branches_executed"
+    [place] = log["results"][0]["relatedLocations"]
+    assert place["physicalLocation"]["artifactLocation"]["uri"] == "server/guess.py"
+    junit = ElementTree.fromstring(viewer.get(FILE, params={"form": "junit"}).text)
+    figures = {each.get("name"): each.get("value") for each in junit.iter("property")}
+    assert figures["coverage"] == "0.7114 [0.6343, 0.7726]"
+    assert figures["branches_executed"].startswith("0.5000 [")
 
 
 def test_the_same_certificate_is_the_same_file(viewer: TestClient, envelope: dict[str, Any]):

@@ -14,12 +14,13 @@ Serve = Callable[..., AbstractAsyncContextManager[EnvServer]]
 
 @pytest.fixture
 def serve(env_host: EnvHost) -> Serve:
-    """A leased server of a package; `hash_seed` of its string hashes."""
+    """A leased server of a package; `hash_seed` of its string hashes, `branches` for one that records them."""
 
     @asynccontextmanager
-    async def serve(files: dict[str, str], hash_seed: int = 0) -> AsyncIterator[EnvServer]:
+    async def serve(files: dict[str, str], hash_seed: int = 0, *, branches: bool = False) -> AsyncIterator[EnvServer]:
         resources = read_manifest(files["openenv.yaml"]).proctor.resources
-        async with env_host.lease(await prepared(env_host, files), resources, hash_seed=hash_seed) as server:
+        hash_ = await prepared(env_host, files)
+        async with env_host.lease(hash_, resources, hash_seed=hash_seed, branches=branches) as server:
             yield server
 
     return serve

@@ -20,7 +20,13 @@ pytestmark = pytest.mark.slow
 async def certify(serve: Serve, files: dict[str, str], checks: Sequence[Check] = CHECKS):
     manifest = read_manifest(files["openenv.yaml"])
     async with serve(files) as server:
-        subject = CheckSubject(manifest, server, files=files, second_process=lambda: serve(files, SECOND_HASH_SEED))
+        subject = CheckSubject(
+            manifest,
+            server,
+            files=files,
+            second_process=lambda: serve(files, SECOND_HASH_SEED),
+            branch_recorder=lambda: serve(files, branches=True),
+        )
         return await run_checks(subject, on_begin=lambda check: None, on_result=lambda result: None, checks=checks)
 
 

@@ -12,11 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from backend.domain.environments.manifest import ResourcesSpec
 from backend.domain.environments.packages import MAX_PACKAGE_BYTES, PackageInvalid
-from backend.domain.errors import SandboxError
+from backend.domain.errors import SandboxError, boundary
+from workers.environments.inside.recorder import BRANCHES_PATH
 from workers.environments.packages import PackageStore
 from workers.environments.pool import TTL_SECONDS, LeaseState, PoolLease, ServerPool
 from workers.environments.relays import relay_frames
-from workers.environments.servers import RunningServer
+from workers.environments.servers import RunningServer, get_object
 
 
 class LeaseRequest(BaseModel):
@@ -30,6 +31,8 @@ class LeaseRequest(BaseModel):
     count: int = Field(default=1, ge=1, le=64)
     hash_seed: int = Field(default=0, ge=0, lt=2**32)
     """Seed of Python's string hashes. Values other than 0 are for finding out what depends on them."""
+    branches: bool = False
+    """Record which branches of the package's code run. Its code is rewritten for that and a little slower."""
 
 
 @dataclass(slots=True)
@@ -47,6 +50,7 @@ class EnvHostApi:
         add("PUT", "/packages/{hash}", self.put_package)
         add("POST", "/servers", self.request_lease)
         add("GET", "/servers/{server}", self.get_server)
+        add("GET", "/servers/{server}/branches", self.get_branches)
         add("GET", "/servers/{server}/ws", self.proxy)
         add("GET", "/leases/{lease}", self.wait_for_lease)
         add("GET", "/leases/{lease}/hold", self.hold_lease)
@@ -115,7 +119,9 @@ class EnvHostApi:
             raise web.HTTPNotFound(reason="this env host does not have the package; prepare it first")
         resources = body.resources or package.resources
         self.pool.launcher.refuse_network(package, resources, is_granted=body.network)
-        lease = self.pool.request_lease(package, resources, body.count, hash_seed=body.hash_seed)
+        lease = self.pool.request_lease(
+            package, resources, body.count, hash_seed=body.hash_seed, branches=body.branches
+        )
         return await _wait_for_lease(lease, 2.0)  # a warm server is there at once: save the client a second request
 
     async def wait_for_lease(self, request: web.Request) -> web.Response:
@@ -159,6 +165,15 @@ class EnvHostApi:
         server = self._server(request)
         log = server.log.last_lines(count=200, characters=16_000)
         return web.json_response({"exit_reason": await server.exit_reason(), "log": log})
+
+    async def get_branches(self, request: web.Request) -> web.Response:
+        """Return the branches that ran since the last request, and forget them."""
+        server = self._server(request)
+        if not server.branches:
+            raise web.HTTPNotFound(reason="this server does not record branches")
+        async with boundary(SandboxError, "the record of branches"), asyncio.timeout(5):
+            report = await get_object(server.socket, BRANCHES_PATH)
+        return web.json_response({"executed": str(report.get("executed", ""))})
 
     async def proxy(self, request: web.Request) -> web.StreamResponse:
         """Relay a WebSocket of a worker on another machine to the server's own socket."""

@@ -13,6 +13,7 @@ out gets no new sessions: the env host starts another one in its place, and the 
 """
 
 import asyncio
+import base64
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -101,14 +102,22 @@ class EnvHost:
 
     @asynccontextmanager
     async def lease(
-        self, content_hash: str, resources: ResourcesSpec | None = None, *, servers: int = 1, hash_seed: int = 0
+        self,
+        content_hash: str,
+        resources: ResourcesSpec | None = None,
+        *,
+        servers: int = 1,
+        hash_seed: int = 0,
+        branches: bool = False,
     ) -> AsyncIterator["EnvServer"]:
         """One or more servers of a stored package for ourselves; waits in the queue while the host is full.
 
         `resources`: default: as in the package's manifest. Sets of strings have the same order in all servers with the
-        same `hash_seed`.
+        same `hash_seed`. With `branches`, they record which branches of the package run.
         """
         request: JsonObject = {"hash": content_hash, "count": servers, "hash_seed": hash_seed}
+        if branches:
+            request["branches"] = True
         if resources is not None:
             request["resources"] = resources.model_dump()
         if resources is None or resources.network != "none":
@@ -360,6 +369,15 @@ class EnvServer:
                 if isinstance(error, HostRefused) or time.monotonic() > deadline:
                     raise
             await asyncio.sleep(0.5)
+
+    async def read_branches(self) -> bytes:
+        """Return a byte for each branch of the package, not 0 if it ran since the last call. Raises SandboxError."""
+        try:
+            answers = [await self.host.request("GET", f"/servers/{each.id}/branches") for each in self._processes]
+            records = [base64.b64decode(str(answer["executed"]), validate=True) for answer in answers]
+        except (ValueError, KeyError) as error:
+            raise SandboxError("the environment's server sent no record of its branches") from error
+        return bytes(map(max, *records)) if len(records) > 1 else records[0]
 
     # sessions
 

@@ -21,6 +21,7 @@ from backend.domain.environments.manifest import NetworkSpec, ResourcesSpec
 from backend.domain.errors import SandboxError
 from workers.commands import Bounds, CommandStopped, run_command
 from workers.environments.containers import SOCKET, ContainerEngine
+from workers.environments.inside.recorder import NOT_RECORDED
 from workers.environments.packages import StoredPackage
 from workers.environments.processes import LogTail, ServerProcess
 from workers.environments.relays import open_relay
@@ -138,9 +139,17 @@ class ServerLauncher:
         )
 
     async def start(
-        self, package: StoredPackage, resources: ResourcesSpec, seconds: float, *, hash_seed: int = 0
+        self,
+        package: StoredPackage,
+        resources: ResourcesSpec,
+        seconds: float,
+        *,
+        hash_seed: int = 0,
+        branches: bool = False,
     ) -> RunningServer:
         """Start a server, or connect to an external one. Raises SandboxError if that is refused or fails."""
+        if branches and (resources.remote or self.choice.launcher is Launcher.DOCKER):
+            raise SandboxError(NOT_RECORDED)
         if not resources.remote and self.choice.launcher in {Launcher.NONE, Launcher.REMOTE}:
             raise SandboxError(self.choice.refusal)
         if not resources.remote and self.choice.launcher is not Launcher.DOCKER:
@@ -151,7 +160,7 @@ class ServerLauncher:
             key += " network" if has_network else ""
             key += f" hashes {hash_seed}" if hash_seed else ""
             zygote = await self.interpreter(key, folders, has_network=has_network, hash_seed=hash_seed)
-            return await start_server(zygote, package, resources, self.folder, seconds)
+            return await start_server(zygote, package, resources, self.folder, seconds, branches=branches)
         home = self.folder / uuid.uuid4().hex[:12]
         home.mkdir(mode=0o700, parents=True)
         log, listener = LogTail(), None

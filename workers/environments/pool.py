@@ -38,6 +38,8 @@ class PoolLease:
     resources: ResourcesSpec
     count: int
     hash_seed: int = 0
+    branches: bool = False
+    """Servers that record which branches of the package run."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     state: LeaseState = LeaseState.QUEUED
     servers: list[RunningServer] = field(default_factory=list)
@@ -55,6 +57,7 @@ class PoolLease:
 
     def matches(self, server: RunningServer) -> bool:
         is_alike = server.resources == self.resources and server.hash_seed == self.hash_seed
+        is_alike = is_alike and server.branches == self.branches
         return is_alike and server.package.hash == self.package.hash and server.is_alive
 
 
@@ -83,7 +86,13 @@ class ServerPool:
     # leases
 
     def request_lease(
-        self, package: StoredPackage, resources: ResourcesSpec, count: int, *, hash_seed: int = 0
+        self,
+        package: StoredPackage,
+        resources: ResourcesSpec,
+        count: int,
+        *,
+        hash_seed: int = 0,
+        branches: bool = False,
     ) -> PoolLease:
         """Queue a request for servers. Raises SandboxError for a request that will never fit."""
         if count > self.max_servers or count * resources.memory_mb > self.max_memory_mb:
@@ -91,7 +100,7 @@ class ServerPool:
                 f"{count} servers of {resources.memory_mb} MB will never fit: this env host has room for "
                 f"{self.max_servers} servers and {self.max_memory_mb} MB"
             )
-        lease = PoolLease(package, resources, count, hash_seed)
+        lease = PoolLease(package, resources, count, hash_seed, branches)
         lease.renew()
         self.leases[lease.id] = lease
         self.queue.append(lease)
@@ -205,9 +214,13 @@ class ServerPool:
     async def _start(self, lease: PoolLease) -> RunningServer:
         async with boundary(SandboxError, "start of an environment server"):
             server = await self.launcher.start(
-                lease.package, lease.resources, self.start_seconds, hash_seed=lease.hash_seed
+                lease.package,
+                lease.resources,
+                self.start_seconds,
+                hash_seed=lease.hash_seed,
+                branches=lease.branches,
             )
-        server.hash_seed = lease.hash_seed
+        server.hash_seed, server.branches = lease.hash_seed, lease.branches
         if server.uncompiled:
             self._spawn(self.launcher.environments.compile(lease.package, server.uncompiled))
         return server

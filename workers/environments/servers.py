@@ -47,6 +47,8 @@ class RunningServer:
     """The process above it and above the sibling that runs its programs, if there is one."""
     hash_seed: int = 0
     """Seed of Python's string hashes."""
+    branches: bool = False
+    """It records which branches of the package run."""
     sessions: int = 0
     action_schema: JsonObject | None = None
     observation_schema: JsonObject | None = None
@@ -113,7 +115,13 @@ class RunningServer:
 
 
 async def start_server(
-    zygote: Zygote, package: StoredPackage, resources: ResourcesSpec, folder: Path, seconds: float = START_SECONDS
+    zygote: Zygote,
+    package: StoredPackage,
+    resources: ResourcesSpec,
+    folder: Path,
+    seconds: float = START_SECONDS,
+    *,
+    branches: bool = False,
 ) -> RunningServer:
     """Fork a server. Raises SandboxError with the last lines of its log if it exits, hangs or answers nonsense."""
     name = uuid.uuid4().hex[:12]
@@ -138,6 +146,7 @@ async def start_server(
         "folder": "" if zygote.is_jailed else str(home / "files"),
         "limits": {"memory_bytes": memory_bytes, "tmp_bytes": 64 << 20, "threads": threads, "files": files, **cpus},
         "execute": None,
+        "branches": branches,
     }
     if resources.execute:  # as many programs at a time as keep its cores busy, none with more memory than the server
         bounds = asdict(replace(MOST, memory_mb=min(resources.memory_mb, MOST.memory_mb)))

@@ -15,6 +15,7 @@ from backend.domain.environments.certificate import CheckResult, certificate_sta
 from backend.domain.environments.manifest import Manifest
 from backend.domain.text import plain_text
 from backend.domain.vocabulary import RunStatus
+from backend.environments.scaffold import without_generated
 from backend.environments.tables import Certificate, EnvironmentVersion
 from backend.review.fixtures import judged_fixtures
 from backend.runs.service import begin_run, finish_run
@@ -81,11 +82,13 @@ def check(run_id: uuid.UUID, policy: Policy | None) -> None:
                     manifest,
                     server,
                     files=version.files,
+                    generated=version.files.keys() - without_generated(version.files).keys(),
                     judged=judged,
                     seed=row.seed,
                     on_rollout=writer.put,
                     should_stop=recorder.should_stop,
                     second_process=lambda: host.lease(*package, hash_seed=SECOND_HASH_SEED),
+                    branch_recorder=lambda: host.lease(*package, branches=True),
                     reference=reference,
                 )
                 return await _run_checks(subject, recorder)

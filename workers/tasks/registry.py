@@ -62,6 +62,7 @@ BODIES = {
     "exports.upload": JobBody("workers.tasks.exports:upload", owns_run=False, give_up="give_up_upload"),
     "judging.detect": JobBody("workers.tasks.detectors:run", owns_run=False),
     "judging.follow": JobBody("workers.tasks.detectors:follow", owns_run=False),
+    "detectors.train": JobBody("workers.tasks.detectors:train", owns_run=False),
     "graders.run": JobBody("workers.tasks.graders:run", owns_run=False),
     "graders.try": JobBody("workers.tasks.graders:try_out", owns_run=False),
     "studies.run": JobBody("workers.tasks.studies:run", owns_run=False),

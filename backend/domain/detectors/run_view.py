@@ -12,6 +12,7 @@ from functools import cached_property
 from itertools import chain, islice
 from typing import Any
 
+from backend.domain.detectors.learned_model import LearnedModel
 from backend.domain.detectors.spec import MAX_SPANS, SHOWN_ROLLOUTS, SHOWN_STEPS, FlagDraft, Mark
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.reward_bounds import Ranges, declared_ranges
@@ -76,6 +77,8 @@ class EnvironmentContext:
     base: Mapping[str, BaseTask] = field(default_factory=dict)
     second: SecondVerifier | None = None
     """The other version that judged rollouts of the run."""
+    learned: Mapping[str, LearnedModel] = field(default_factory=dict)
+    """Models trained on verdicts, by environment; under "" that of a run on one."""
     has_steps: bool = True
     """True for training runs. Evaluations come in batches, which are not steps."""
 

@@ -144,11 +144,13 @@ def make_statement(
     checked_by: str | None,
     signed_by: str,
     key: Ed25519PublicKey,
+    coverage: Mapping[str, Any] | None = None,
     package: Mapping[str, bytes] | None = None,
 ) -> dict[str, Any]:
     """Return the in-toto Statement of a certificate.
 
-    `results` are `CheckResult`s as JSON. `package` holds the exported files as they are on disk, if it is exported.
+    `results` are `CheckResult`s as JSON, `coverage` is an `AuditCoverage`. `package` holds the exported files as they
+    are on disk, if it is exported.
     """
     subjects = [{"name": f"{name}@{version}", "digest": {DIGEST: digest}}]
     predicate: dict[str, Any] = {
@@ -160,6 +162,8 @@ def make_statement(
         "checks": [dict(each) for each in results],
         "signer": {"publicKey": base64.b64encode(key.public_bytes_raw()).decode(), "fingerprint": fingerprint_of(key)},
     }
+    if coverage is not None:
+        predicate["coverage"] = dict(coverage)
     if package is not None:
         predicate["files"] = {path: hashlib.sha256(content).hexdigest() for path, content in package.items()}
         subjects.append({"name": f"{name}@{version} (exported)", "digest": {DIGEST: content_hash(_as_text(package))}})

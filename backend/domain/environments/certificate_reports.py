@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
+from backend.domain.environments.audit_coverage import audit_coverage
 from backend.domain.environments.packages import MANIFEST_PATH
 from backend.domain.text import plain_text
 from backend.domain.vocabulary import CheckStatus
@@ -25,6 +27,7 @@ def as_sarif(title: str, content_hash: str, results: Results, *, proctor: str) -
     https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html
     """
     rules, found = [], []
+    coverage = audit_coverage(results)
     for index, each in enumerate(results):
         rule = {
             "id": each["check"],
@@ -37,6 +40,7 @@ def as_sarif(title: str, content_hash: str, results: Results, *, proctor: str) -
         rules.append(rule)
         if (level := _LEVELS.get(each["status"])) is None or not each.get("applies", True):
             continue
+        missed = each.get("details", {}).get("missed") or []  # branches that no answer executed
         found.append(
             {
                 "ruleId": each["check"],
@@ -46,6 +50,16 @@ def as_sarif(title: str, content_hash: str, results: Results, *, proctor: str) -
                 "message": {"text": plain_text(each["evidence"]) or plain_text(each["sentence"])},
                 "locations": [
                     {"physicalLocation": {"artifactLocation": {"uri": MANIFEST_PATH}, "region": {"startLine": 1}}}
+                ],
+                "relatedLocations": [
+                    {
+                        "physicalLocation": {
+                            "artifactLocation": {"uri": branch["path"]},
+                            "region": {"startLine": branch["line"]},
+                        },
+                        "message": {"text": f"never {branch['outcome']}: {branch['source']}"},
+                    }
+                    for branch in missed
                 ],
                 "partialFingerprints": {"check/v1": each["check"]},
                 "properties": {
@@ -61,7 +75,8 @@ def as_sarif(title: str, content_hash: str, results: Results, *, proctor: str) -
         "tool": {"driver": driver},
         "automationDetails": {"id": f"proctor/{title}/"},
         "results": found,
-        "properties": {"environment": title, "contentHash": content_hash},
+        "properties": {"environment": title, "contentHash": content_hash}
+        | ({"coverage": asdict(coverage)} if coverage else {}),
     }
     return {"version": "2.1.0", "$schema": "https://json.schemastore.org/sarif-2.1.0.json", "runs": [run]}
 
@@ -85,6 +100,12 @@ def as_junit(title: str, content_hash: str, results: Results, checked_at: dateti
     suite = ElementTree.SubElement(root, "testsuite", {"name": clean(title), "timestamp": stamp, **figures})
     properties = ElementTree.SubElement(suite, "properties")
     ElementTree.SubElement(properties, "property", {"name": "content_hash", "value": content_hash})
+    if coverage := audit_coverage(results):
+        figures = {each.check: f"{each.share:.4f} [{each.low:.4f}, {each.high:.4f}]" for each in coverage.shares}
+        if coverage.score is not None:
+            figures["coverage"] = f"{coverage.score:.4f} [{coverage.low:.4f}, {coverage.high:.4f}]"
+        for name, value in figures.items():
+            ElementTree.SubElement(properties, "property", {"name": name, "value": value})
     for each in results:
         names = {"classname": f"{clean(title)}.{clean(each.get('theme') or 'checks')}", "name": clean(each["check"])}
         case = ElementTree.SubElement(suite, "testcase", {**names, "time": f"{each.get('seconds', 0.0):.3f}"})

@@ -10,6 +10,7 @@ WIN = 'return {"win": 1.0, "draw": 0.5}.get(self._outcome or "", 0.0)'
 
 NUMBERS = "server/number_guess_environment.py"
 TEXTS = "server/reverse_text_environment.py"
+UNREACHED = "".join(f'if self._answer == "{n}{n}" and self._text:\n            return 0.0\n        ' for n in range(20))
 
 
 def bent(name: str, path: str, old: str, new: str) -> dict[str, str]:
@@ -256,6 +257,10 @@ FAULTS = {
 WARNINGS = {
     "a recorded answer that earns nothing": (quiz("is_right = False"), "answers_known"),
     "steps that take a third of their time": (dawdling(), "step_latency"),
+    "a grader with more branches than answers reach": (
+        bent_text("return 1.0 if self._answer ==", f"{UNREACHED}return 1.0 if self._answer =="),
+        "branches_executed",
+    ),
     "pays after the end": (
         bent_game(
             'raise RuntimeError("the game has ended: call reset first")', "return self.rewarded(self._observe(''))"

@@ -25,7 +25,11 @@ async def look_at(
     """The results by check; of all checks, or of those up to one."""
     found: dict[str, CheckResult] = {}
     async with serve(files) as server:
-        twin = {"second_process": lambda: serve(files, SECOND_HASH_SEED), "should_stop": lambda: until in found}
+        twin = {
+            "second_process": lambda: serve(files, SECOND_HASH_SEED),
+            "branch_recorder": lambda: serve(files, branches=True),
+            "should_stop": lambda: until in found,
+        }
         examined = CheckSubject(read_manifest(files["openenv.yaml"]), server, files=files, **(twin | subject))
         await run_checks(
             examined,

@@ -20,7 +20,13 @@ async def test_they_pass_every_check(env_host: EnvHost, name: str) -> None:
     manifest, hash_ = read_manifest(files["openenv.yaml"]), content_hash(files)
     resources = manifest.proctor.resources
     async with env_host.lease(await prepared(env_host, files), resources) as server:
-        subject = CheckSubject(manifest, server, files=files, second_process=lambda: env_host.lease(hash_, resources))
+        subject = CheckSubject(
+            manifest,
+            server,
+            files=files,
+            second_process=lambda: env_host.lease(hash_, resources),
+            branch_recorder=lambda: env_host.lease(hash_, resources, branches=True),
+        )
         results = await run_checks(subject, on_begin=lambda check: None, on_result=lambda result: None)
     applying = [result for result in results if result.applies]
     of_several_turns = {"repeats_in_range", "repetition_pays_less"}

@@ -8,11 +8,22 @@ from backend.domain.environments.certificate import CheckResult
 from backend.domain.errors import RolloutError
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.vocabulary import CheckStatus
-from workers.environments.checks import answers, cost, determinism, grader, misuse, ranges, reward, start, tasks
+from workers.environments.checks import (
+    answers,
+    branches,
+    cost,
+    determinism,
+    grader,
+    misuse,
+    ranges,
+    reward,
+    start,
+    tasks,
+)
 from workers.environments.checks.base import Check, CheckFinding, failed, listed, skipped
 from workers.environments.checks.subject import CheckSubject
 
-_MODULES = (start, answers, determinism, reward, ranges, grader, tasks, misuse, cost)
+_MODULES = (start, answers, determinism, reward, ranges, grader, branches, tasks, misuse, cost)
 CHECKS = tuple(value for module in _MODULES for value in vars(module).values() if isinstance(value, Check))
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,7 +39,9 @@ class CheckSubject:
     manifest: Manifest
     server: EnvServer
     files: Mapping[str, str] = field(default_factory=dict)
-    """Files of the package, for its fixtures."""
+    """Files of the package, for its fixtures and its grader."""
+    generated: Collection[str] = ()
+    """Paths of standard files that Proctor generated. They are not the package's grader."""
     judged: Sequence[JudgedFixture] = ()
     """Reviewed episodes of this environment, played on any version."""
     seed: int = 0
@@ -48,6 +50,8 @@ class CheckSubject:
     should_stop: Callable[[], bool] = lambda: False
     second_process: Callable[[], AbstractAsyncContextManager[EnvServer]] | None = None
     """Starts another server process of the same package."""
+    branch_recorder: Callable[[], AbstractAsyncContextManager[EnvServer]] | None = None
+    """Starts a server process of the same package that records which branches run."""
     reference: Reference | None = None
     episodes: int = 0
     """Number of episodes started so far."""
@@ -65,6 +69,8 @@ class CheckSubject:
     """The manifest declares no bounds of the reward; `manifest` has measured ones."""
     form: AnswerForm | None = None
     """The form in which a recorded answer earns the most, if `gold` was derived from recorded answers."""
+    began: float = field(default_factory=time.perf_counter)
+    """When the checks began, on the clock of `perf_counter`."""
     _replays: dict[int, list[Observation]] = field(default_factory=dict)
     _replay_seconds: float = 0.0
 

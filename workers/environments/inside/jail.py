@@ -32,7 +32,7 @@ _SITE_PACKAGES = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/s
 _OWN_SOURCES = (
     *("proctor_sandbox/*.py", "workers/__init__.py", "workers/environments/__init__.py"),
     *("workers/environments/inside/*.py", "backend/__init__.py", "backend/domain/__init__.py"),
-    *("backend/domain/environments/packages.py", "backend/domain/zips.py"),
+    *(f"backend/domain/{path}.py" for path in ("environments/branches", "environments/packages", "zips")),
 )
 """All that runs inside, relative to the project's folder."""
 

@@ -26,6 +26,7 @@ from types import ModuleType
 from typing import Any
 
 from backend.domain.environments.packages import file_as_bytes
+from workers.environments.inside.recorder import BRANCHES_PATH, record_branches
 
 CAPACITY_PATH = "/_proctor/capacity"
 _IMPORT = re.compile(r"^\s*(?:from|import)\s+([A-Za-z_][\w.]*)", re.MULTILINE)
@@ -67,6 +68,7 @@ def serve(request: dict[str, Any], folder: str, listener: sockets.socket, own: s
     os.chdir(root)
     sys.path.insert(0, root)
     sys.path.append(folder)  # last: the package may be named like a module of the standard library
+    read_branches = record_branches(root) if request["branches"] else None
     module_name, _, attribute = request["app"].partition(":")
     app: Any = _import_app(module_name, request["name"], root)
     for part in (attribute or "app").split("."):
@@ -77,7 +79,7 @@ def serve(request: dict[str, Any], folder: str, listener: sockets.socket, own: s
     import uvicorn
 
     config = uvicorn.Config(
-        _with_capacity(app, request["sessions"], own),
+        _with_reports(app, request["sessions"], own, read_branches),
         log_level="warning",
         access_log=False,
         ws_per_message_deflate=False,
@@ -88,11 +90,13 @@ def serve(request: dict[str, Any], folder: str, listener: sockets.socket, own: s
     uvicorn.Server(config).run(sockets=[listener])
 
 
-def _with_capacity(app: AsgiApp, assumed_sessions: int, own: str) -> AsgiApp:
-    """The app plus an address that OpenEnv lacks.
+def _with_reports(
+    app: AsgiApp, assumed_sessions: int, own: str, read_branches: Callable[[], dict[str, object]] | None
+) -> AsgiApp:
+    """The app plus addresses that OpenEnv lacks.
 
-    It reports the number of sessions, and the modules of the environment in the folder `own` that were imported without
-    bytecode, relative to it.
+    The first reports the number of sessions, and the modules of the environment in the folder `own` that were imported
+    without bytecode, relative to it. The second reports the branches that ran since it was last read.
     """
     sessions = assumed_sessions
     try:
@@ -115,14 +119,18 @@ def _with_capacity(app: AsgiApp, assumed_sessions: int, own: str) -> AsgiApp:
             continue
         if origin.startswith(f"{own}/") and not os.path.exists(cached):
             uncompiled.append(origin.removeprefix(f"{own}/"))
-    body = json.dumps({"sessions": sessions, "uncompiled": uncompiled[:8_000]}).encode()
+    capacity: dict[str, object] = {"sessions": sessions, "uncompiled": uncompiled[:8_000]}
+    reports = {CAPACITY_PATH: lambda: capacity}
+    if read_branches is not None:
+        reports[BRANCHES_PATH] = read_branches
 
     async def serve_request(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] == CAPACITY_PATH:
+        report = reports.get(scope["path"]) if scope["type"] == "http" else None
+        if report is not None:
             await send(
                 {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]}
             )
-            await send({"type": "http.response.body", "body": body})
+            await send({"type": "http.response.body", "body": json.dumps(report()).encode()})
         else:
             await app(scope, receive, send)
 
