@@ -401,6 +401,15 @@ class EnvironmentsOperations(Namespace):
             "query",
         )
 
+    def cancel_attack(self, attack: str | UUID) -> AttackResponse:
+        """End an attack. The result lists the exploits until then."""
+        return self._call(
+            "AttackResponse",
+            "POST",
+            f"/attacks/{segment(attack)}/cancel",
+            "query",
+        )
+
     def add_attack_fixtures(self, attack: str | UUID, *, fixtures: Sequence[str] | None = None) -> AttackResponse:
         """Write the proposed fixtures of an attack into the draft.
 
@@ -478,13 +487,22 @@ class EnvironmentsOperations(Namespace):
         )
 
     def start_attack(
-        self, environment: str | UUID, *, seconds: int | None = None, policy: str | None = None
+        self,
+        environment: str | UUID,
+        *,
+        seconds: int | None = None,
+        policy: str | None = None,
+        tokens: int | None = None,
+        train: bool | None = None,
     ) -> AttackResponse:
         """Search the draft for rewards that are earned without doing the task. Each exploit becomes a proposed fixture.
 
         - `environment`: Name or id of an environment.
         - `seconds`: Time budget in seconds.
-        - `policy`: Endpoint whose LLM attacks as well: name or id. Default: no LLM."""
+        - `policy`: Endpoint whose LLM attacks as well: name or id. Default: no LLM.
+        - `tokens`: Maximum number of tokens of the LLM, prompts and replies.
+        - `train`: Also train a small policy on the draft's reward with GRPO, on a worker with torch, within the
+          same time budget."""
         return self._call(
             "AttackResponse",
             "POST",
@@ -493,6 +511,8 @@ class EnvironmentsOperations(Namespace):
             "/attacks/{id}",
             seconds=seconds,
             policy=policy,
+            tokens=tokens,
+            train=train,
         )
 
     def mark_demonstration(

@@ -1753,7 +1753,7 @@ class ExploitResponse(Model):
     """A way to earn reward without doing the task."""
 
     attack: str
-    """`enumerated`, `search` or `llm`."""
+    """`enumerated`, `search`, `llm` or `trained`."""
     description: str
     mean: float
     low: float
@@ -1766,6 +1766,8 @@ class ExploitResponse(Model):
     replies: list[str]
     reward: float
     columns: dict[str, float]
+    oracle: float | None = None
+    """Mean grade of these episodes by the environment's oracle, from 0 to 1. Null without one."""
     fixture: str
     """Name of the proposed fixture."""
     is_in_draft: bool
@@ -1798,6 +1800,9 @@ class AttackResponse(Job):
     is_stale: bool
     """The draft was saved since."""
     exploits: list[ExploitResponse]
+    """Found so far."""
+    notes: list[str]
+    """Work and costs of each attack, in sentences."""
     results: list[RepairCheckResponse]
     """Checks of a verification."""
     holds: bool | None

@@ -45,6 +45,7 @@ class JobBody:
 BODIES = {
     "environments.check": JobBody("workers.tasks.environment_checks:run"),
     "environments.attack": JobBody("workers.tasks.red_team:run", owns_run=False),
+    "environments.train_attacker": JobBody("workers.tasks.red_team:train", owns_run=False),
     "environments.verify_repair": JobBody("workers.tasks.red_team:verify", owns_run=False),
     "environments.import": JobBody("workers.tasks.environment_imports:run", owns_run=False),
     "environments.play": JobBody("workers.tasks.hand_play:run"),

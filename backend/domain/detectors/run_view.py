@@ -40,6 +40,15 @@ _WORD = re.compile(r"[a-z]{4,}")
 _TOKEN = re.compile(r"[^\W\d_]+|\d+|[^\w\s]")
 
 
+def oracle_grades(values: Mapping[str, object], weights: Mapping[str, float]) -> dict[str, float]:
+    """Return the grades of oracles among columns and metrics: those named so (`SECOND_GRADES`), without a weight."""
+    return {
+        name: float(value)
+        for name, value in values.items()
+        if name.startswith(SECOND_GRADES) and not weights.get(name) and isinstance(value, int | float)
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class BaseTask:
     plays: int
@@ -134,16 +143,8 @@ class RolloutRow:
         return replace(self, reward=self.second_reward, columns=self.second_columns).meets(rule)
 
     def second_grade(self, context: EnvironmentContext) -> float | None:
-        """Return the mean grade by oracles, judges and a second verifier, usually from 0 to 1. None without one.
-
-        An oracle is a metric, or a column without a weight, that is named so (`SECOND_GRADES`).
-        """
-        known = {**self.metrics, **self.columns}
-        grades = [
-            float(value)
-            for name, value in known.items()
-            if name.startswith(SECOND_GRADES) and not context.weights.get(name) and isinstance(value, int | float)
-        ]
+        """Return the mean grade by oracles, judges and a second verifier, usually from 0 to 1. None without one."""
+        grades = list(oracle_grades({**self.metrics, **self.columns}, context.weights).values())
         if self.judge_score is not None:
             grades.append(self.judge_score)
         if (has_passed := self.passes_second(context)) is not None:
