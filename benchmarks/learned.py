@@ -30,7 +30,7 @@ from backend.domain.detectors.labeled import MAX_TEXT, SOURCES, LabeledRollout, 
 from backend.domain.detectors.learned_model import Example, LearnedModel, NotTrainable, text_key, train
 from backend.domain.detectors.registry import ROLLOUT_DETECTORS
 from backend.domain.detectors.run_view import Batch, EnvironmentContext, RolloutRow
-from backend.domain.review.judged_curve import Proportion, wilson
+from backend.domain.statistics import Proportion, wilson
 
 PARTS = 5
 console = Console(width=None if sys.stdout.isatty() else 180)
