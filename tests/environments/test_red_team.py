@@ -220,6 +220,8 @@ def test_the_jobs_attack_a_hackable_draft_and_verify_it(at_work: None):
     found = carried_out(environment, red_team.ATTACK_JOB, seconds=10, policy={})
     assert (found.is_finished, found.error, found.is_stale) == (True, "", False)
     assert found.exploits
+    canceled = carried_out(environment, red_team.ATTACK_JOB, seconds=600, policy={}, cancel=True)
+    assert canceled.notes == ["Canceled: these are the exploits until then."]
     verified = carried_out(environment, red_team.VERIFY_JOB)
     results = {each.check: each.status for each in verified.results}
     assert results["gold_reaches_bound"] == "passed"

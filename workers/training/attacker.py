@@ -82,7 +82,8 @@ WARM_UP_SHARE, TRAINED_SHARE = 0.3, 0.85
 """Parts of the budget after which the warm-up and GRPO end. The rest is for proof."""
 LATEST = 512
 """Rollouts of the latest steps whose replies are candidates."""
-CANDIDATES = 8
+CANDIDATES, KEPT = 8, 3
+"""Replies that are played on other tasks at most, and exploits of each kind that are proposed: more are variations."""
 LOW_GRADE, GOOD_GRADE, FEWEST = 0.3, 0.5, 5
 """Largest grade of an oracle that counts as low, smallest mean grade of gold with which an oracle is trusted, and
 smallest number of episodes that contradict it."""
@@ -273,7 +274,7 @@ class TrainedAttack:
             estimate = estimate_mean([rollout.reward or 0.0 for rollout in contradicted])
             if estimate is not None and len(contradicted) >= FEWEST:
                 grade = fmean([self.oracle.grade(rollout) or 0.0 for rollout in contradicted])
-                for rollout in sorted(contradicted, key=lambda each: -(each.reward or 0.0))[:CANDIDATES]:
+                for rollout in sorted(contradicted, key=lambda each: -(each.reward or 0.0))[:KEPT]:
                     search.keep("trained", f"{name}: {self.oracle} grades it low", estimate, rollout, grade)
         by_replies: defaultdict[tuple[str, ...], list[Rollout]] = defaultdict(list)
         for rollout in self.latest:
@@ -281,8 +282,10 @@ class TrainedAttack:
         best = sorted(
             by_replies.values(), key=lambda group: (-fmean([each.reward or 0.0 for each in group]), -len(group))
         )
+        enough = len(search.exploits) + KEPT
         for tried, group in enumerate(best[:CANDIDATES]):
-            if search.is_over() or fmean([each.reward or 0.0 for each in group]) <= search.limit:
+            mean = fmean([each.reward or 0.0 for each in group])
+            if search.is_over() or len(search.exploits) >= enough or mean <= search.limit:
                 break
             search.report(f"proof of replies, {tried} of {CANDIDATES}")
             self.pool.portal.call(search.prove, "trained", f"{name}, on other tasks", group[0])
