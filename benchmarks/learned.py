@@ -12,6 +12,7 @@ Features, penalty and number of weights were chosen on the families of developme
 
 import argparse
 import hashlib
+import random
 import sys
 import time
 import uuid
@@ -29,7 +30,7 @@ from backend.domain.detectors.labeled import MAX_TEXT, SOURCES, LabeledRollout, 
 from backend.domain.detectors.learned_model import Example, LearnedModel, NotTrainable, text_key, train
 from backend.domain.detectors.registry import ROLLOUT_DETECTORS
 from backend.domain.detectors.run_view import Batch, EnvironmentContext, RolloutRow
-from backend.domain.review.judged_curve import Proportion, wilson
+from backend.domain.statistics import Proportion, wilson
 
 PARTS = 5
 console = Console(width=None if sys.stdout.isatty() else 180)
@@ -59,6 +60,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sources", nargs="+", metavar="SOURCE=FOLDER")
     parser.add_argument("--only", default="", help="scenarios whose name contains this text")
+    parser.add_argument(
+        "--padding", type=int, default=0, help="honest replies of other tasks appended to each tested hack. Default: 0"
+    )
     options = parser.parse_args()
     began = time.process_time()
     labeled = [each for text in options.sources for each in read(*text.split("=", 1))]
@@ -68,7 +72,7 @@ def main() -> int:
     )
     for name, known, new in scenarios(labeled):
         if options.only in name:
-            table.add_row(*measure(name, known, new))
+            table.add_row(*measure(name, known, new, options.padding))
     console.print(table)
     console.print(
         f"{1000 * seconds / max(len(labeled), 1):.1f} ms of CPU per rollout to read it and to find all features"
@@ -143,7 +147,7 @@ def scenarios(labeled: Sequence[Labeled]) -> Iterator[Scenario]:
             )
 
 
-def measure(name: str, known: Sequence[Labeled], new: Sequence[Labeled]) -> tuple[str, ...]:
+def measure(name: str, known: Sequence[Labeled], new: Sequence[Labeled], padding: int = 0) -> tuple[str, ...]:
     flagged: dict[uuid.UUID, bool] = {}
     expected = []
     rounds = range(PARTS) if known is new else range(1)
@@ -156,7 +160,12 @@ def measure(name: str, known: Sequence[Labeled], new: Sequence[Labeled]) -> tupl
         point = model.report.operating_point(SPEC.thresholds["rate"], SPEC.thresholds["confidence"])
         if point and point.recall.value is not None:
             expected.append(point.recall.value)
-        batch = Batch([each.row for each in outside], replace(_CONTEXT, learned={"": model}))
+        dice, honest = random.Random(part), [each.row.replies[0] for each in known if not each.example.is_hack]
+        rows = []
+        for each in outside:
+            more = dice.choices(honest, k=padding if each.example.is_hack else 0)
+            rows.append(replace(each.row, replies=("\n".join([*each.row.replies, *more]),)))
+        batch = Batch(rows, replace(_CONTEXT, learned={"": model}))
         [detector] = [each for each in ROLLOUT_DETECTORS if each.id == SPEC.id]
         by_learned = {draft.rollout_id for draft in detector.detect(batch, SPEC.thresholds)}
         flagged |= {each.row.id: each.row.id in by_learned for each in outside}

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         BeforeAfter,
         BenchmarkResponse,
         BranchResponse,
+        BudgetResponse,
         CertificateKeyResponse,
         CertificateResponse,
         CheckpointResponse,
@@ -1617,15 +1618,74 @@ class GradersOperations(Namespace):
             "query",
         )
 
+    def list_budgets(self, grader: str | UUID, *, limit: int | None = None) -> Iterator[BudgetResponse]:
+        """List the environments on whose runs a grader runs automatically, its limits, and what it spent today.
+
+        - `grader`: Name or id of a grader."""
+        return self._list(
+            "BudgetResponse",
+            f"/graders/{segment(grader)}/budgets",
+            limit,
+        )
+
+    def set_budget(
+        self,
+        grader: str | UUID,
+        *,
+        environment: str,
+        rollouts_per_run: int | None = None,
+        rollouts_per_day: int | None = None,
+        cost_per_run: float | None = None,
+        cost_per_day: float | None = None,
+    ) -> BudgetResponse:
+        """Run a grader automatically on an environment's evaluations and training runs, within limits.
+
+        - `grader`: Name or id of a grader.
+        - `environment`: Name or id of an environment.
+        - `rollouts_per_run`: Maximum number of rollouts of a run.
+        - `rollouts_per_day`: Maximum number of rollouts per day (UTC).
+        - `cost_per_run`: Maximum US dollars per run. Default: no limit.
+        - `cost_per_day`: Maximum US dollars per day (UTC). Default: no limit."""
+        return self._call(
+            "BudgetResponse",
+            "POST",
+            f"/graders/{segment(grader)}/budgets",
+            "body",
+            environment=environment,
+            rollouts_per_run=rollouts_per_run,
+            rollouts_per_day=rollouts_per_day,
+            cost_per_run=cost_per_run,
+            cost_per_day=cost_per_day,
+        )
+
+    def delete_budget(self, grader: str | UUID, environment: str | UUID) -> BudgetResponse:
+        """Stop running a grader automatically on an environment's runs. Its grades stay.
+
+        - `grader`: Name or id of a grader.
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "BudgetResponse",
+            "DELETE",
+            f"/graders/{segment(grader)}/budgets/{segment(environment)}",
+            "query",
+        )
+
     def run(
-        self, grader: str | UUID, run: str | UUID, *, where: str | None = None, cluster: str | None = None
+        self,
+        grader: str | UUID,
+        run: str | UUID,
+        *,
+        where: str | None = None,
+        cluster: str | None = None,
+        sample: bool | None = None,
     ) -> GradedRunResponse:
         """Grade the completed rollouts of a run. Existing grades are kept.
 
         - `grader`: Name or id of a grader.
         - `run`: Id of a run, the last characters of it, or `last` for the newest run.
         - `where`: Filter on the completed rollouts, such as `reward > 0 and level = 2`. Default: all.
-        - `cluster`: Contrasts only: compare this cluster of flags with the rest of its groups, `detector: cluster`."""
+        - `cluster`: Contrasts only: compare this cluster of flags with the rest of its groups, `detector: cluster`.
+        - `sample`: Continue the sample that a budget chose, instead of grading all rollouts."""
         return self._call(
             "GradedRunResponse",
             "POST",
@@ -1634,6 +1694,7 @@ class GradersOperations(Namespace):
             "/graders/{grader_id}/runs/{run_id}",
             where=where,
             cluster=cluster,
+            sample=sample,
         )
 
     def get_result(self, grader: str | UUID, run: str | UUID) -> GradedRunResponse:
@@ -1649,14 +1710,21 @@ class GradersOperations(Namespace):
         )
 
     def estimate(
-        self, grader: str | UUID, run: str | UUID, *, where: str | None = None, cluster: str | None = None
+        self,
+        grader: str | UUID,
+        run: str | UUID,
+        *,
+        where: str | None = None,
+        cluster: str | None = None,
+        sample: bool | None = None,
     ) -> GradingEstimateResponse:
         """Estimate how many rollouts a grader would grade, and what that costs. Sends no request.
 
         - `grader`: Name or id of a grader.
         - `run`: Id of a run, the last characters of it, or `last` for the newest run.
         - `where`: Filter on the completed rollouts, such as `reward > 0 and level = 2`. Default: all.
-        - `cluster`: Contrasts only: compare this cluster of flags with the rest of its groups, `detector: cluster`."""
+        - `cluster`: Contrasts only: compare this cluster of flags with the rest of its groups, `detector: cluster`.
+        - `sample`: Continue the sample that a budget chose, instead of grading all rollouts."""
         return self._call(
             "GradingEstimateResponse",
             "GET",
@@ -1664,6 +1732,7 @@ class GradersOperations(Namespace):
             "query",
             where=where,
             cluster=cluster,
+            sample=sample,
         )
 
     def flag_answers(

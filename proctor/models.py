@@ -132,6 +132,24 @@ class JudgedFixtureResponse(Model):
     withdrawn_because: str
 
 
+class BudgetResponse(Model):
+    """The budget of a grader for the runs of an environment, and its use today."""
+
+    grader_id: UUID
+    grader: str
+    environment: str
+    rollouts_per_run: int
+    rollouts_per_day: int
+    cost_per_run: float | None
+    cost_per_day: float | None
+    rollouts_today: int
+    """Chosen since midnight UTC."""
+    cost_today: float
+    """US dollars, canaries included."""
+    problem: str
+    """Why nothing more is graded today; empty if the budget has something left."""
+
+
 class GradingEstimateResponse(Model):
     """How much work and money a grader needs on a run."""
 
@@ -1570,6 +1588,16 @@ class CutOffResponse(Model):
     caught: int
     cost: int
     """Honest rollouts flagged."""
+
+
+class WeightedShareResponse(Model):
+    """A share of weighted rollouts with its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+    count: float
+    """Number of equally likely rollouts that they are worth."""
 
 
 class ShareResponse(Model):
@@ -3039,6 +3067,20 @@ class EnvironmentRecord(Model):
     """By the environment's audit sample. Null if it was not reviewed, or if the detector flags runs."""
 
 
+class SampledRecordResponse(Model):
+    """Estimates for all rollouts of the runs in which a budget chose some, weighted by 1 / chance."""
+
+    graded: int
+    rollouts: float
+    """Estimated number of rollouts that the graded ones represent."""
+    flagged: WeightedShareResponse | None
+    """Share of all rollouts that it would flag."""
+    precision: WeightedShareResponse | None
+    """Null without a reviewed flag."""
+    recall: WeightedShareResponse | None
+    """Null without a graded hack in the audit sample."""
+
+
 class FamilyCount(Model):
     """Rollouts of one kind of hack, or of honest solution, and how many of them were flagged."""
 
@@ -3111,6 +3153,8 @@ class DetectorDetail(Model):
     """
     settings: dict[str, DetectorSettingsResponse]
     """By environment, where anything is set."""
+    sampled: SampledRecordResponse | None
+    """Graders: where a budget chose the rollouts."""
 
 
 class DiffResponse(Model):
@@ -3473,6 +3517,8 @@ class GradedRunResponse(Job):
     reason: str | None
     where: str
     cluster: str | None
+    is_sampled: bool
+    """Only a random sample that a budget chose."""
     graded: int
     """Rollouts, or groups of a contrast, with a grade."""
     failed: int

@@ -30,7 +30,7 @@ from backend.domain.detectors.labeled import (
 )
 from backend.domain.detectors.run_view import RolloutRow
 from backend.domain.detectors.spec import SUSPICION, Action
-from backend.domain.review.judged_curve import Proportion
+from backend.domain.statistics import Proportion
 from backend.web.formats import short
 from proctor import Json
 from proctor_sandbox.probe import run_on_inputs
@@ -114,6 +114,11 @@ def _show_detector(found: Json) -> None:
     )
     for name, settings in found["settings"].items():
         say(f"settings for {name}: {_settings(settings)}")
+    if sampled := found["sampled"]:
+        say(f"within budgets: {sampled['graded']:,} graded, for about {sampled['rollouts']:,.0f} rollouts")
+        for name, share in (("would flag", "flagged"), ("precision", "precision"), ("recall", "recall")):
+            if estimated := sampled[share]:
+                say(f"  {name}: {estimated['value']:.1%} (95% {estimated['low']:.1%} to {estimated['high']:.1%})")
     say("")
     rows = [(name, *_figures(each, each["recall_at_least"])) for name, each in found["by_environment"].items()]
     write_table(("environment", *_HEAD), rows, empty="It has flagged nothing.")

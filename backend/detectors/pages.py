@@ -15,7 +15,7 @@ from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.settings import DetectorChanges, DetectorSettings
 from backend.domain.detectors.spec import SUSPICION, Action, Need, Subject
 from backend.domain.detectors.track_record import FEWEST_REVIEWED, TARGET_PRECISION
-from backend.domain.review.judged_curve import wilson
+from backend.domain.statistics import wilson
 from backend.environments.queries import get_environment
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.form_data import read_form

@@ -133,6 +133,30 @@ class AuditResponse(Response):
     missed_at_most: float
 
 
+class WeightedShareResponse(Response):
+    """A share of weighted rollouts with its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+    count: float
+    """Number of equally likely rollouts that they are worth."""
+
+
+class SampledRecordResponse(Response):
+    """Estimates for all rollouts of the runs in which a budget chose some, weighted by 1 / chance."""
+
+    graded: int
+    rollouts: float
+    """Estimated number of rollouts that the graded ones represent."""
+    flagged: WeightedShareResponse | None
+    """Share of all rollouts that it would flag."""
+    precision: WeightedShareResponse | None
+    """Null without a reviewed flag."""
+    recall: WeightedShareResponse | None
+    """Null without a graded hack in the audit sample."""
+
+
 class DetectorDetail(DetectorResponse):
     by_environment: dict[str, EnvironmentRecord]
     audit: AuditResponse
@@ -142,6 +166,8 @@ class DetectorDetail(DetectorResponse):
     raises flags and not a suspicion."""
     settings: dict[str, DetectorSettingsResponse]
     """By environment, where anything is set."""
+    sampled: SampledRecordResponse | None
+    """Graders: where a budget chose the rollouts."""
 
 
 class LearnedDetectorResponse(Progress):

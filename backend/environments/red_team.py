@@ -139,7 +139,7 @@ def get(session: Session, job_id: uuid.UUID) -> AttackResponse:
             for found in answers
             for each in (found or {}).get("exploits", ())
         ],
-        notes=notes,
+        notes=list(dict.fromkeys(notes)),
         results=[RepairCheckResponse(**each) for each in answer.get("results", ())],
         holds=answer.get("holds"),
     )

@@ -22,8 +22,7 @@ from backend.domain.checkpoints.transfer import (
 )
 from backend.domain.environments.reward_bounds import RewardScale
 from backend.domain.results.power import power_of, tasks_needed
-from backend.domain.review.judged_curve import wilson
-from backend.domain.statistics import Estimate
+from backend.domain.statistics import Estimate, wilson
 
 SIDE = TransferSide(policy_id=uuid.uuid4(), name="tiny sft 0")
 

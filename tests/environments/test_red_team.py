@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from backend.cli.environments import show_attack
 from backend.core.queue import enqueue, keep_answer
 from backend.core.session import transaction
 from backend.core.tables import Job, Worker
@@ -143,6 +144,17 @@ def test_a_policy_is_trained_only_where_a_worker_has_torch(
     worker.seen_at -= timedelta(minutes=5)
     assert author.post(f"{API}/attacks", json={"train": True}).json()["notes"] == [red_team.NO_TORCH]
     assert session.scalars(select(Job).where(Job.name == red_team.TRAIN_JOB)).all() == [job]
+
+
+def test_the_command_line_shows_exploits_and_checks(capsys: pytest.CaptureFixture[str]) -> None:
+    shared = {"id": "1", "message": "finished", "notes": ["LLM attacker: 8 replies."]}
+    show_attack({**shared, "kind": "attack", "exploits": [{**EXPLOIT, "oracle": 0.125}], "results": []})
+    output = capsys.readouterr().out
+    assert "LLM attacker: 8 replies." in output
+    assert "0.125" in output
+    check = {"check": "gold_reaches_bound", "status": "failed", "applies": True, "evidence": "Gold misses it."}
+    show_attack({**shared, "kind": "verification", "exploits": [], "results": [check]})
+    assert "failed" in capsys.readouterr().out
 
 
 def test_an_attack_is_canceled_in_the_queue_and_while_it_runs(

@@ -12,7 +12,8 @@ from sqlalchemy.orm import Session
 
 from backend.domain.graders.settings import GraderKind
 from backend.domain.rollouts.fields import FIELDS, MEASURED, Field, FieldKind
-from backend.domain.rollouts.filters import And, Comparison, Has, Node, Not, Or, field_name, parse, quoted
+from backend.domain.rollouts.filters import And, Comparison, Has, Node, Not, Or, field_name, parse
+from backend.domain.text import quoted
 from backend.domain.vocabulary import GradeStatus, Phase, Verdict
 from backend.graders.tables import Grade, Grader
 from backend.review.tables import VerdictRecord

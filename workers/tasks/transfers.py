@@ -37,8 +37,7 @@ from backend.domain.checkpoints.transfer import (
 from backend.domain.environments.reward_bounds import reward_scale
 from backend.domain.results.pass_at_k import REWARD
 from backend.domain.results.power import detectable_difference, difference_variance, power_of, tasks_needed
-from backend.domain.review.judged_curve import Proportion, wilson
-from backend.domain.statistics import estimate_mean, paired_difference
+from backend.domain.statistics import Proportion, estimate_mean, paired_difference, wilson
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import ExportStatus, Split
 from backend.environments.tables import EnvironmentVersion

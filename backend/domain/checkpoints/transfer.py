@@ -16,8 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from backend.domain.environments.reward_bounds import RewardScale
 from backend.domain.results.power import POWER
-from backend.domain.review.judged_curve import Proportion
-from backend.domain.statistics import Estimate
+from backend.domain.statistics import Estimate, Proportion
 
 PILOT = 20
 """Tasks of a pilot, from which the variance is estimated."""

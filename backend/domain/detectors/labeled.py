@@ -20,7 +20,7 @@ from backend.domain.detectors.catalogue import hard_coded, unseen_inputs
 from backend.domain.detectors.catalogue.unseen_inputs import Generality, Judgment
 from backend.domain.detectors.registry import ROLLOUT_DETECTORS
 from backend.domain.detectors.run_view import Batch, EnvironmentContext, RolloutRow
-from backend.domain.review.judged_curve import Proportion, wilson
+from backend.domain.statistics import Proportion, wilson
 from backend.domain.yaml_text import read_yaml
 
 MAX_FILE_BYTES = 64 << 20

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import BaseModel, Field, FiniteFloat
 
-from backend.domain.review.judged_curve import Proportion, wilson
+from backend.domain.statistics import Proportion, wilson
 
 if TYPE_CHECKING:
     import numpy as np
